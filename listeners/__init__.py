@@ -1,0 +1,1 @@
+"""Listeners: sources of hardware samples, one file each, found by entry point."""

@@ -1,0 +1,68 @@
+"""One clock for everything on a machine.
+
+Time is measured monotonically and shown as wall-clock time by adding one offset, which is fixed
+for as long as anything of radt runs on this boot of the machine. Samples, journals and neighbours
+therefore line up exactly, and a step of the wall clock (NTP, an administrator) never makes time
+run backwards inside a run. ``CLOCK_MONOTONIC`` is the same for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt.home import runtime_dir
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot; monotonic times of different boots do not compare."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def measure_offset_ns() -> int:
+    """Wall-clock time minus monotonic time, now, from the tightest of five pairs of readings."""
+    best_width_ns, best_offset_ns = None, 0
+    for _ in range(5):
+        before_ns = time.monotonic_ns()
+        wall_ns = time.time_ns()
+        after_ns = time.monotonic_ns()
+        width_ns = after_ns - before_ns
+        if best_width_ns is None or width_ns < best_width_ns:
+            best_width_ns, best_offset_ns = width_ns, wall_ns - (before_ns + after_ns) // 2
+    return best_offset_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Converts monotonic time of this machine to wall-clock time."""
+
+    offset_ns: int
+
+    @classmethod
+    def for_machine(cls) -> Clock:
+        """The clock all processes of this user share until the machine is rebooted."""
+        path = runtime_dir() / f"clock-{boot_id()}.json"
+        try:
+            return cls(int(json.loads(path.read_text(encoding="ascii"))["offset_ns"]))
+        except FileNotFoundError:
+            pass
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"offset_ns": measure_offset_ns()}), encoding="ascii")
+        try:
+            os.link(temporary, path)  # atomic, and the first of two racing processes wins
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+        return cls(int(json.loads(path.read_text(encoding="ascii"))["offset_ns"]))
+
+    def now_ns(self) -> int:
+        """Wall-clock nanoseconds since the epoch."""
+        return time.monotonic_ns() + self.offset_ns
+
+    def to_wall_ns(self, monotonic_ns: int) -> int:
+        """The wall-clock time of a monotonic instant of this boot."""
+        return monotonic_ns + self.offset_ns

@@ -1,0 +1,1 @@
+"""The collector: one process a machine that samples listeners and reads journals."""

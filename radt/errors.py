@@ -1,0 +1,122 @@
+"""Every error radt raises on purpose.
+
+::
+
+    RadtError
+    ├── UsageError              what the user gave cannot be used        exit code 2
+    │   ├── ExperimentError     problems of an experiment file, all at once
+    │   └── RunNotFoundError    no run, or several, match an id
+    ├── HeldError               another runner holds the experiment      exit code 3
+    ├── LaunchError             a training process could not be started
+    ├── CollectorError          the collector cannot be reached or refused
+    ├── ListenerError           a listener failed
+    │   └── ListenerUnavailableError
+    ├── StoreError              the sample store cannot be read or written
+    │   ├── SchemaTooNewError
+    │   └── CodecError
+    ├── JournalError            a journal file is not what it should be
+    └── TrackingError           MLflow refused or could not be reached
+
+A message says what is wrong; ``remedy`` says what to do about it. The command line prints both
+as one paragraph and exits with ``exit_code``; a traceback there is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class RadtError(Exception):
+    """Base of all errors that radt raises on purpose.
+
+    Args:
+        message: The cause, in plain words.
+        remedy: What the user can do about it.
+    """
+
+    exit_code: int = 1
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.remedy}" if self.remedy else self.message
+
+
+class UsageError(RadtError):
+    """What the user gave cannot be used; nothing was started."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with an experiment file.
+
+    ``line`` is 1-based and counts physical lines; ``column`` is the header's name. Either is None
+    where the problem has no such place.
+    """
+
+    cause: str
+    remedy: str = ""
+    line: int | None = None
+    column: str | None = None
+
+
+class ExperimentError(UsageError):
+    """An experiment file has problems; all of them are in ``problems``."""
+
+    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+        count = len(problems)
+        super().__init__(f"{path}: {count} problem{'s' if count != 1 else ''}, nothing was started")
+        self.path = path
+        self.problems = tuple(problems)
+
+
+class RunNotFoundError(UsageError):
+    """No run, or more than one, matches what the user gave."""
+
+
+class HeldError(RadtError):
+    """Another runner holds the experiment file."""
+
+    exit_code = 3
+
+
+class LaunchError(RadtError):
+    """A training process could not be started."""
+
+
+class CollectorError(RadtError):
+    """The collector cannot be started, cannot be reached, or refused a request."""
+
+
+class ListenerError(RadtError):
+    """A listener failed."""
+
+
+class ListenerUnavailableError(ListenerError):
+    """A listener cannot work on this machine."""
+
+
+class StoreError(RadtError):
+    """The sample store cannot be read or written."""
+
+
+class SchemaTooNewError(StoreError):
+    """The store was written by a newer radt."""
+
+
+class CodecError(StoreError):
+    """A chunk of samples cannot be encoded or decoded."""
+
+
+class JournalError(RadtError):
+    """A journal file is not what it should be."""
+
+
+class TrackingError(RadtError):
+    """MLflow refused a request or could not be reached."""

@@ -1,0 +1,1 @@
+"""Experiment files: read, check, plan, and write statuses back."""

@@ -1,0 +1,124 @@
+"""Where radt keeps things: the data folder of a project and the runtime folder of a user.
+
+::
+
+    radt-data/            one a project: $RADT_HOME, else ./radt-data
+    ├── mlflow.db         MLflow's tracking database (unless a tracking URI is set)
+    ├── radt.db           the sample store
+    ├── artifacts/        MLflow's artifacts
+    └── runs/RUN_ID/      spool of one run
+        ├── journal/      what the training process writes, one folder a process
+        ├── artifacts/    files on their way to the artifact store
+        └── output.log    everything the run printed
+
+The runtime folder (socket, locks and log of the collector) is private to the user and gone after
+a reboot: ``$RADT_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/radt``, else ``/tmp/radt-UID``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt.errors import UsageError
+
+HOME_VARIABLE = "RADT_HOME"
+RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The spool folder of one run."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path / "artifacts"
+
+    @property
+    def output_log(self) -> Path:
+        return self.path / "output.log"
+
+    def create(self) -> RunDir:
+        """Make the folders; harmless if they are there."""
+        self.journal.mkdir(parents=True, exist_ok=True)
+        self.artifacts.mkdir(parents=True, exist_ok=True)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The data folder of a project."""
+
+    path: Path
+
+    @classmethod
+    def resolve(cls, explicit: Path | str | None = None) -> Home:
+        """The folder given, else ``$RADT_HOME``, else ``./radt-data``; nothing is created."""
+        chosen = explicit or os.environ.get(HOME_VARIABLE) or "radt-data"
+        return cls(Path(chosen).absolute())
+
+    @property
+    def store_path(self) -> Path:
+        return self.path / "radt.db"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path / "artifacts"
+
+    @property
+    def default_tracking_uri(self) -> str:
+        return f"sqlite:///{self.path / 'mlflow.db'}"
+
+    def run_dir(self, run_id: str) -> RunDir:
+        return RunDir(self.path / "runs" / run_id)
+
+    def create(self) -> Home:
+        """Make the folder, ignored by git; harmless if it is there.
+
+        Raises:
+            UsageError: The folder cannot be made.
+        """
+        try:
+            self.artifacts.mkdir(parents=True, exist_ok=True)
+            (self.path / "runs").mkdir(exist_ok=True)
+            ignore = self.path / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"the data folder {self.path} cannot be used: {error.strerror}",
+                f"Set {HOME_VARIABLE} to a folder you may write to",
+            ) from error
+        return self
+
+
+def runtime_dir() -> Path:
+    """The user's private folder for sockets and locks, created with mode 700.
+
+    Raises:
+        UsageError: The folder exists but belongs to somebody else or is open to others.
+    """
+    explicit = os.environ.get(RUNTIME_VARIABLE)
+    if explicit:
+        path = Path(explicit)
+    elif xdg := os.environ.get("XDG_RUNTIME_DIR"):
+        path = Path(xdg) / "radt"
+    else:
+        path = Path(tempfile.gettempdir()) / f"radt-{os.getuid()}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise UsageError(
+            f"the runtime folder {path} is not private to you",
+            f"Remove it, or set {RUNTIME_VARIABLE} to a folder of yours with mode 700",
+        )
+    return path

@@ -1,0 +1,1 @@
+"""The journal: what a training process writes and the collector reads."""

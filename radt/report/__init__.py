@@ -1,0 +1,1 @@
+"""Tables and figures about what was measured."""

@@ -1,0 +1,1 @@
+"""Runs workloads: processes, barrier, logs, progress."""

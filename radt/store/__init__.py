@@ -1,0 +1,1 @@
+"""The sample store: schema, codec, writer and reader."""

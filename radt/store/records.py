@@ -1,0 +1,190 @@
+"""Rows of the store as dataclasses.
+
+Times are wall-clock nanoseconds since the epoch on the machine's radt clock: monotonic time plus
+one offset that stays the same while the machine is up, so that differences are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRecord:
+    """Runs that start together and share the hardware.
+
+    ``label`` is the user's workload id; a workload that is run again gets a new ``workload_id``.
+    """
+
+    workload_id: str
+    experiment: str
+    label: str
+    created_ns: int
+    status: RunStatus = RunStatus.SCHEDULED
+    tracking_uri: str = ""
+    mlflow_experiment_id: str | None = None
+    mlflow_run_id: str | None = None
+    barrier_ns: int | None = None
+    start_skew_ns: int | None = None
+    ended_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One training process.
+
+    ``devices`` is normalised (``0``, ``1+2``, ``cpu``); ``listeners`` likewise (``top+smi``).
+    ``mlflow_run_id`` is None until MLflow has the run. ``end_reason`` is a sentence for people
+    ("killed by signal 9", "exit code 3"). ``spool`` is the run's spool folder.
+    """
+
+    run_id: str
+    workload_id: str
+    experiment: str
+    workload: str
+    letter: str
+    name: str
+    created_ns: int
+    status: RunStatus = RunStatus.SCHEDULED
+    devices: str = "cpu"
+    collocation: str = "-"
+    listeners: str = ""
+    command: str = ""
+    host: str = ""
+    spool: str = ""
+    tracking_uri: str = ""
+    mlflow_run_id: str | None = None
+    pid: int | None = None
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    exit_code: int | None = None
+    end_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRecord:
+    """One metric of one scope in one run.
+
+    ``series_no`` counts from 0 within the run. ``entity`` names what was measured within the scope
+    (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one). ``interval_s`` is None for
+    what scripts log.
+    """
+
+    run_id: str
+    series_no: int
+    listener: str
+    metric: str
+    unit: str
+    scope: Scope
+    kind: SeriesKind
+    entity: str = ""
+    interval_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Points of one series in time order: ``times_ns`` (N,), ``values`` (N,), ``steps`` (N,).
+
+    ``steps`` is None for series without steps (hardware).
+    """
+
+    times_ns: Int64Array
+    values: Float64Array
+    steps: Int64Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesBatch:
+    """New points of one series, to be appended."""
+
+    series_no: int
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerRecord:
+    """An instant (``end_ns`` None) or a span with a name.
+
+    ``marker_no`` counts from 0 within the run; writing one that is there replaces it, which is how
+    an open epoch or span gets its end. ``process`` is empty for the run's first process, else
+    ``rank 1``, ``child 2``. ``step`` is the epoch's number for epochs.
+    """
+
+    run_id: str
+    marker_no: int
+    kind: MarkerKind
+    name: str
+    start_ns: int
+    end_ns: int | None = None
+    step: int | None = None
+    process: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """Samples expected against received of one listener in one run; the row is replaced as it grows.
+
+    ``expected = received + missed`` where missed ticks are those whose time passed without a
+    reading; ``sampling_ns`` is the time that readings took, in sum.
+    """
+
+    run_id: str
+    listener: str
+    interval_s: float
+    expected: int
+    received: int
+    missed: int
+    sampling_ns: int
+    state: str = "running"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GapRecord:
+    """A stretch without values in one series, or in all of a listener (``series_no`` -1)."""
+
+    run_id: str
+    listener: str
+    series_no: int
+    start_ns: int
+    end_ns: int
+    reason: MissingReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRecord:
+    """What is known of a whole series without decoding it; None where there is no finite value."""
+
+    series: SeriesRecord
+    count: int
+    mean: float | None
+    minimum: float | None
+    maximum: float | None
+    first: float | None
+    last: float | None
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCursor:
+    """How much of one process's journal has reached the store."""
+
+    journal: str
+    segment: int = 0
+    slot: int = 0
+    event_offset: int = 0
+    names: tuple[str, ...] = field(default=())

@@ -1,0 +1,1 @@
+"""SQL migrations of the store, and the schema of experiment files."""

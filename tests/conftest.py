@@ -1,0 +1,24 @@
+"""Fixtures that all tests share: every test has a runtime folder and a data folder of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Keep tests off the user's own collector and data.
+
+    The runtime folder is not below ``tmp_path``: the path of a Unix socket may have only 107
+    characters.
+    """
+    with tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True) as runtime:
+        monkeypatch.setenv("RADT_RUNTIME_DIR", runtime)
+        monkeypatch.setenv("RADT_HOME", str(tmp_path / "radt-data"))
+        for name in ("RADT_RUN_ID", "RADT_RUN_DIR", "RADT_MODE", "MLFLOW_TRACKING_URI"):
+            monkeypatch.delenv(name, raising=False)
+        yield
