@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -57,3 +58,14 @@ class MarkerKind(StrEnum):
 
 #: The ``listener`` of series that the training script logs itself.
 SOFTWARE = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerChoice:
+    """A listener that a run asks for; ``interval_s`` is None for the listener's own default."""
+
+    name: str
+    interval_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.interval_s is None else f"{self.name}@{self.interval_s:g}s"
