@@ -134,7 +134,7 @@ class MarkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """Samples expected against received of one listener in one run; the row is replaced as it grows.
+    """Samples expected against received of one listener in one run; replaced as it grows.
 
     ``expected = received + missed`` where missed ticks are those whose time passed without a
     reading; ``sampling_ns`` is the time that readings took, in sum.
