@@ -1,0 +1,212 @@
+"""Devices: what the machine has, and what a Devices cell means.
+
+GPU indices are NVML's (the order of ``nvidia-smi``), also when ``CUDA_VISIBLE_DEVICES`` is set:
+it hides GPUs and renumbers nothing here. Processes get their GPUs by UUID, because CUDA's own
+default order (fastest first) may differ from NVML's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from radt.errors import UsageError
+
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU: NVML index, name, UUID and memory (None where NVML does not tell)."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What runs can be placed on.
+
+    ``cpu_cores`` are those this process may use. ``gpus`` are those that may be used, ``hidden``
+    those that ``CUDA_VISIBLE_DEVICES`` takes away. ``no_gpu_reason`` says why ``gpus`` is empty.
+    """
+
+    cpu_cores: int
+    gpus: tuple[Gpu, ...] = ()
+    hidden: tuple[Gpu, ...] = ()
+    no_gpu_reason: str = ""
+
+    @classmethod
+    def detect(cls) -> Machine:
+        """Ask the operating system and, where there is one, the NVIDIA driver."""
+        cores = len(os.sched_getaffinity(0))
+        gpus, reason = _nvml_gpus()
+        visible = os.environ.get(VISIBLE_VARIABLE)
+        if visible is None or not gpus:
+            return cls(cores, gpus, no_gpu_reason=reason)
+        chosen = _visible_gpus(gpus, visible)
+        hidden = tuple(gpu for gpu in gpus if gpu not in chosen)
+        reason = "" if chosen else f"{VISIBLE_VARIABLE}={visible!r} hides all GPUs"
+        return cls(cores, chosen, hidden, reason)
+
+    def gpu(self, index: int) -> Gpu | None:
+        """The usable GPU with this NVML index."""
+        return next((gpu for gpu in self.gpus if gpu.index == index), None)
+
+    def __str__(self) -> str:
+        cores = f"{self.cpu_cores} CPU core{'s' if self.cpu_cores != 1 else ''}"
+        if not self.gpus:
+            return f"{cores}, no GPU"
+        names = {gpu.name for gpu in self.gpus}
+        kind = names.pop() if len(names) == 1 else "GPUs"
+        return f"{cores}, {len(self.gpus)}× {kind}" if len(self.gpus) > 1 else f"{cores}, {kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Where a run is placed: NVML indices of its GPUs, none for the CPU."""
+
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def is_cpu(self) -> bool:
+        return not self.gpus
+
+    @classmethod
+    def parse(cls, text: str, machine: Machine) -> Devices:
+        """Understand a Devices cell: ``0``, ``1+2``, ``cpu``, or empty for the first GPU or cpu.
+
+        Raises:
+            UsageError: It is none of these, or a GPU is not there.
+        """
+        cleaned = text.strip().lower()
+        if not cleaned:
+            return cls((machine.gpus[0].index,)) if machine.gpus else cls()
+        parts = [part.strip() for part in cleaned.split("+")]
+        if parts == [CPU]:
+            return cls()
+        if CPU in parts:
+            raise UsageError(f"{text.strip()!r} mixes cpu with GPUs", "Write cpu, or GPUs alone")
+        indices: list[int] = []
+        for part in parts:
+            if not (part.isascii() and part.isdigit()):
+                raise UsageError(
+                    f"{part!r} is not a device" if part else f"{text.strip()!r} lacks a device",
+                    "Write a GPU's number (0), several (0+1), cpu, or nothing",
+                )
+            index = int(part)
+            if index in indices:
+                raise UsageError(f"GPU {index} is named twice", "Name each GPU once")
+            indices.append(index)
+        missing = [index for index in indices if machine.gpu(index) is None]
+        if missing:
+            raise _missing(missing, machine)
+        return cls(tuple(indices))
+
+    def cuda_visible_devices(self, machine: Machine) -> str:
+        """The value of ``CUDA_VISIBLE_DEVICES`` for the run: UUIDs; empty for the CPU."""
+        known = {gpu.index: gpu.uuid for gpu in machine.gpus}
+        return ",".join(known.get(index, str(index)) for index in self.gpus)
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.gpus)) if self.gpus else CPU
+
+
+def _missing(indices: list[int], machine: Machine) -> UsageError:
+    named = "GPU " + ", ".join(map(str, indices))
+    hidden = [gpu.index for gpu in machine.hidden if gpu.index in indices]
+    if hidden:
+        return UsageError(
+            f"{named} {'is' if len(indices) == 1 else 'are'} hidden by {VISIBLE_VARIABLE}",
+            f"Unset {VISIBLE_VARIABLE}, or choose {_choices(machine)}",
+        )
+    if not machine.gpus:
+        why = f" ({machine.no_gpu_reason})" if machine.no_gpu_reason else ""
+        return UsageError(f"{named}: this machine has no GPU{why}", "Write cpu, or nothing")
+    verb = "is" if len(indices) == 1 else "are"
+    return UsageError(f"{named} {verb} not there", f"This machine has {_choices(machine)}")
+
+
+def _choices(machine: Machine) -> str:
+    there = ", ".join(f"{gpu.index} ({gpu.name})" for gpu in machine.gpus)
+    return f"GPU {there}" if there else CPU
+
+
+def _visible_gpus(gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
+    """The GPUs that a value of ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
+
+    As CUDA does: entries are indices or (beginnings of) UUIDs, and the first one that matches
+    nothing ends the list.
+    """
+    chosen: list[Gpu] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        found = next(
+            (
+                gpu
+                for gpu in gpus
+                if (entry.isdigit() and gpu.index == int(entry))
+                or (entry.upper().startswith("GPU-") and gpu.uuid.lower().startswith(entry.lower()))
+            ),
+            None,
+        )
+        if found is None:
+            break
+        if found not in chosen:
+            chosen.append(found)
+    return tuple(chosen)
+
+
+def _nvml_gpus() -> tuple[tuple[Gpu, ...], str]:
+    """All GPUs that NVML shows, and why there is none."""
+    # Imported here: reading an experiment file must not pay for it, nor need the driver.
+    import pynvml
+
+    try:
+        with _nvml():
+            handles = [
+                pynvml.nvmlDeviceGetHandleByIndex(index)
+                for index in range(pynvml.nvmlDeviceGetCount())
+            ]
+            gpus = tuple(
+                Gpu(
+                    index=index,
+                    name=_text(pynvml.nvmlDeviceGetName(handle)),
+                    uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+                    memory_bytes=_memory_bytes(handle),
+                )
+                for index, handle in enumerate(handles)
+            )
+    except pynvml.NVMLError_LibraryNotFound:
+        return (), "no NVIDIA driver"
+    except pynvml.NVMLError as error:
+        return (), f"NVML: {error}"
+    return gpus, "" if gpus else "NVML sees none"
+
+
+@contextmanager
+def _nvml() -> Iterator[None]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _memory_bytes(handle: object) -> int | None:
+    import pynvml
+
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError_NotSupported:  # unified memory: Grace, Jetson, Spark
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
