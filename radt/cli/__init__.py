@@ -1,1 +1,103 @@
-"""The command line, one module a command."""
+"""The command line, one module a command.
+
+``radt FILE`` is short for ``radt run FILE``. Commands are imported when they are called, so that
+none pays for what another needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import click
+
+from radt.errors import ExperimentError, RadtError
+
+#: Name and module of each command; the module's ``command`` is the click command.
+COMMANDS: Mapping[str, str] = {
+    "run": "radt.cli.run",
+    "validate": "radt.cli.validate",
+    "report": "radt.cli.report",
+    "dashboard": "radt.cli.dashboard",
+    "export": "radt.cli.export",
+    "listeners": "radt.cli.listeners",
+}
+DEFAULT_COMMAND = "run"
+EXIT_INTERRUPTED = 130
+
+
+class RadtGroup(click.Group):
+    """Finds commands by name, lazily, and takes anything else for the file of ``radt run``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name])
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {"--help", "-h", "--version"}
+        if args and args[0] not in own and args[0] not in COMMANDS:
+            args = [DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=RadtGroup,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="radt FILE is short for radt run FILE; everything after a script is the script's.",
+)
+@click.version_option(package_name="radt", message="radt %(version)s")
+def group() -> None:
+    """Resource-aware experiment tracker and benchmark runner for deep learning.
+
+    \b
+    radt experiment.csv            run an experiment
+    radt train.py --batch-size 64  run one script
+    radt dashboard                 compare runs in the browser
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The ``radt`` command. Errors become a clean paragraph on stderr and an exit code."""
+    try:
+        result = group.main(
+            args=None if argv is None else list(argv), prog_name="radt", standalone_mode=False
+        )
+    except RadtError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("radt: interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `radt … | head`
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def print_error(error: RadtError) -> None:
+    """Print what went wrong and what to do about it."""
+    if isinstance(error, ExperimentError):
+        from radt.cli.render import render_problems
+
+        render_problems(error)
+        return
+    click.echo(f"{click.style('radt:', fg='red', bold=True)} {error.message}", err=True)
+    if error.remedy:
+        click.echo(f"  {error.remedy}", err=True)

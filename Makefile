@@ -1,0 +1,46 @@
+# Thin on purpose: README.md has the same commands for people without make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+DEMO := experiments/quickstart/demo.csv
+
+.PHONY: demo test check bench dashboard clean
+
+demo: $(VENV)/.torch $(DEMO)
+	$(BIN)/radt $(DEMO)
+
+$(DEMO): experiments/quickstart/experiment.csv
+	cp $< $@
+
+dashboard: $(VENV)/.radt
+	$(BIN)/radt dashboard
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/python -m pytest tests/packaging
+
+bench: $(VENV)/.torch
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info radt-data $(DEMO) .mypy_cache .pytest_cache .ruff_cache
+
+# One stamp for each set of packages, so that a second call takes no time.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.radt: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable . && touch $@
+
+$(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[torch]' && touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	sh tests/system_packages.sh && $(PIP) --editable '.[test]' && touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[dev]' && touch $@

@@ -1,0 +1,5 @@
+"""``python -m radt``, where the ``radt`` script is not on PATH."""
+
+from radt.cli import main
+
+main()

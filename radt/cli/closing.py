@@ -1,0 +1,100 @@
+"""The first and the last lines that the runner prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from radt import units
+from radt.collector.protocol import CollectorStatus
+from radt.errors import CollectorError
+from radt.experiment.plan import ExperimentPlan
+from radt.model import RunStatus
+from radt.report.summary import summarise
+from radt.report.tables import summary_table
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.preparation import masked
+from radt.runner.schedule import Due
+from radt.runner.session import Session
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> None:
+    """What is about to run, on what, and where it is recorded."""
+    console = session.console
+    runs = sum(len(workload.rows) for workload in due)
+    everything = sum(len(workload.runs) for workload in plan.workloads)
+    if runs == 0:
+        console.say(
+            Text.assemble((plan.name, "bold"), f" · all {units.plural(everything, 'row')} done")
+        )
+        console.say("  --rerun runs FAILED rows again; empty a row's Status to run it again", "dim")
+        return
+    done = f" ({everything - runs} done before)" if everything > runs else ""
+    console.say(
+        Text.assemble(
+            (plan.name, "bold"),
+            f" · {units.plural(len(due), 'workload')}, {units.plural(runs, 'run')}{done} · "
+            f"{session.machine}",
+        )
+    )
+    tracking = (
+        "mlflow.db"
+        if session.tracking_uri == session.home.default_tracking_uri
+        else masked(session.tracking_uri)
+    )
+    console.say(
+        f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
+    )
+    console.say("")
+
+
+def print_closing(
+    session: Session, plan: ExperimentPlan, outcome: ExperimentOutcome, before: CollectorStatus
+) -> None:
+    """How it went, the summary table, and what to do next."""
+    console = session.console
+    names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
+    if outcome.runs:
+        console.say("")
+        console.say(_verdict(session, plan.name, outcome, before))
+    for name in names:
+        workloads = summarise(session.reader, name)
+        if workloads:
+            console.say("")
+            console.print(summary_table(workloads))
+    home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
+    console.say("")
+    console.say(Text.assemble("  ", (f"radt dashboard{home}", "cyan"), "   compare in the browser"))
+    console.flush()
+
+
+def _verdict(
+    session: Session, name: str, outcome: ExperimentOutcome, before: CollectorStatus
+) -> Text:
+    verb = "interrupted after" if outcome.interrupted else "finished in"
+    counts = ", ".join(
+        f"{units.plural(count, 'run')} {status}" for status, count in outcome.counts.items()
+    )
+    failed = set(outcome.counts) - {RunStatus.FINISHED}
+    ledger = session.reader.ledger([run.run_id for run in outcome.runs])
+    received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
+    lost = f"{missed:,} missed" if missed else "none missed"
+    parts = [f" {verb} {units.duration(outcome.elapsed_s)}", f" · {counts}"]
+    parts.append(f" · {received:,} samples, {lost}")
+    try:
+        spent_s = session.client.status().cpu_s - before.cpu_s
+    except CollectorError:
+        spent_s = -1.0  # it was restarted a moment ago; its cost is not known
+    if spent_s >= 0 and outcome.elapsed_s > 0:
+        parts.append(f" · tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+    return Text.assemble((name, "bold"), ("".join(parts), "red" if failed else ""))

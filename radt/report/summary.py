@@ -1,0 +1,208 @@
+"""Time per epoch, throughput and load of each workload, and what collocation cost it.
+
+Method: the first epoch is warm-up and left out if there is another one. Times come from epoch
+markers, load from the samples inside the epochs that count. A run's baseline is the run of the
+same experiment that had the same file, parameters and devices and ran alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from radt.model import SOFTWARE, MarkerKind, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+
+#: What scripts call their throughput, in samples per second.
+THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
+CPU_METRIC = "process.cpu.utilization"
+ENERGY_METRIC = "gpu.energy"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run in numbers; None where it was not measured.
+
+    ``cpu_cores`` is the mean CPU time per time of the process tree, ``energy_j`` that of its whole
+    GPUs, whoever used them.
+    """
+
+    run: RunRecord
+    epochs: int
+    time_per_epoch_s: float | None
+    samples_per_s: float | None
+    cpu_cores: float | None
+    energy_j: float | None
+    baseline_key: tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """The like runs of a workload together: mean of their times, sum of their throughput and CPU.
+
+    ``slowdown`` is their time per epoch over that of the same run alone, None without one.
+    """
+
+    name: str
+    runs: Sequence[RunSummary]
+    time_per_epoch_s: float | None
+    slowdown: float | None
+    samples_per_s: float | None
+    cpu_cores: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSummary:
+    """One workload in numbers; ``energy_j`` counts each GPU once."""
+
+    label: str
+    groups: Sequence[GroupSummary]
+    energy_j: float | None
+
+    @property
+    def run_count(self) -> int:
+        return sum(len(group.runs) for group in self.groups)
+
+
+def summarise(reader: StoreReader, experiment: str) -> list[WorkloadSummary]:
+    """The newest finished run of every row of an experiment, workload by workload.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    newest: dict[tuple[str, str], RunRecord] = {}
+    for run in sorted(reader.runs(experiment=experiment), key=lambda run: run.created_ns):
+        if run.status is RunStatus.FINISHED:
+            # Taken out and put back, so that the order is that of the newest runs.
+            newest.pop((run.workload, run.letter), None)
+            newest[run.workload, run.letter] = run
+    summaries = _summarise_runs(reader, list(newest.values()))
+    workloads: dict[str, list[RunSummary]] = {}
+    for summary in summaries:
+        workloads.setdefault(summary.run.workload, []).append(summary)
+    baselines = _baselines(workloads.values())
+    return [
+        WorkloadSummary(
+            label=label,
+            groups=[
+                _group(like, baselines.get(like[0].baseline_key) if len(runs) > 1 else None)
+                for like in _alike(runs)
+            ],
+            energy_j=_energy_once_per_gpu(reader, [summary.run for summary in runs]),
+        )
+        for label, runs in workloads.items()
+    ]
+
+
+def _summarise_runs(reader: StoreReader, runs: Sequence[RunRecord]) -> list[RunSummary]:
+    run_ids = [run.run_id for run in runs]
+    series: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
+    for record in reader.series(run_ids):
+        series[record.run_id].append(record)
+    epochs: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
+    for marker in reader.markers(run_ids):
+        if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process:
+            epochs[marker.run_id].append(marker)
+    params = reader.params_of(run_ids)
+    return [
+        _summarise_run(reader, run, series[run.run_id], epochs[run.run_id], params[run.run_id])
+        for run in runs
+    ]
+
+
+def _summarise_run(
+    reader: StoreReader,
+    run: RunRecord,
+    series: Sequence[SeriesRecord],
+    epochs: Sequence[MarkerRecord],
+    params: Mapping[str, str],
+) -> RunSummary:
+    counted = list(epochs[1:] or epochs)
+    start_ns = counted[0].start_ns if counted else run.started_ns
+    end_ns = counted[-1].end_ns if counted else run.ended_ns
+
+    def mean(names: Iterable[str], listener: str | None) -> float | None:
+        for name in names:
+            for record in series:
+                if record.metric == name and (listener is None or record.listener == listener):
+                    values = reader.samples(
+                        run.run_id, record.series_no, start_ns=start_ns, end_ns=end_ns
+                    ).values
+                    finite = values[np.isfinite(values)]
+                    if len(finite):
+                        return float(finite.mean())
+        return None
+
+    return RunSummary(
+        run=run,
+        epochs=len(epochs),
+        time_per_epoch_s=fmean(_length_s(epoch) for epoch in counted) if counted else None,
+        samples_per_s=mean(THROUGHPUT_METRICS, SOFTWARE),
+        cpu_cores=mean([CPU_METRIC], None),
+        energy_j=_total(_energies(reader, [run]).values()),
+        baseline_key=(params.get("File", ""), params.get("Params", ""), run.devices),
+    )
+
+
+def _length_s(epoch: MarkerRecord) -> float:
+    assert epoch.end_ns is not None
+    return (epoch.end_ns - epoch.start_ns) / 1e9
+
+
+def _alike(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
+    groups: dict[tuple[str, str, str], list[RunSummary]] = {}
+    for run in runs:
+        groups.setdefault(run.baseline_key, []).append(run)
+    return list(groups.values())
+
+
+def _baselines(
+    workloads: Iterable[Sequence[RunSummary]],
+) -> dict[tuple[str, str, str], float]:
+    """Time per epoch of what ran alone; the newest wins."""
+    return {
+        runs[0].baseline_key: runs[0].time_per_epoch_s
+        for runs in workloads
+        if len(runs) == 1 and runs[0].time_per_epoch_s is not None
+    }
+
+
+def _group(runs: Sequence[RunSummary], baseline_s: float | None) -> GroupSummary:
+    times_s = [run.time_per_epoch_s for run in runs if run.time_per_epoch_s is not None]
+    time_s = fmean(times_s) if times_s else None
+    return GroupSummary(
+        name=runs[0].run.name,
+        runs=runs,
+        time_per_epoch_s=time_s,
+        slowdown=time_s / baseline_s if time_s is not None and baseline_s else None,
+        samples_per_s=_total(run.samples_per_s for run in runs),
+        cpu_cores=_total(run.cpu_cores for run in runs),
+    )
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _energies(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, float]:
+    """Joules of each GPU between the first and the last reading of these runs."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for summary in reader.summary([run.run_id for run in runs]):
+        entity = summary.series.entity
+        if (
+            summary.series.metric == ENERGY_METRIC
+            and summary.minimum is not None
+            and summary.maximum is not None
+        ):
+            low, high = ranges.get(entity, (summary.minimum, summary.maximum))
+            ranges[entity] = (min(low, summary.minimum), max(high, summary.maximum))
+    return {entity: high - low for entity, (low, high) in ranges.items()}
+
+
+def _energy_once_per_gpu(reader: StoreReader, runs: Sequence[RunRecord]) -> float | None:
+    return _total(_energies(reader, runs).values())

@@ -1,0 +1,243 @@
+"""What the runner shows: output lines with a coloured prefix, and a live table on a terminal.
+
+Lines come from many threads and may come faster than a terminal shows them; one thread prints, and
+what it cannot keep up with is counted instead of slowing training down.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from radt import units
+from radt.model import RunStatus
+from radt.runner.outcome import WorkloadOutcome
+
+#: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
+RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
+WAITING_LINES = 5000
+
+
+@dataclass(slots=True)
+class RunView:
+    """The line of one run in the live table."""
+
+    letter: str
+    name: str
+    status: RunStatus = RunStatus.SCHEDULED
+    detail: str = ""
+    started_monotonic_s: float | None = None
+    ended_monotonic_s: float | None = None
+    epoch: int | None = None
+    epochs_total: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    cpu_cores: float | None = None
+    rss_bytes: float | None = None
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: float | None = None
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """Seconds since the barrier, or that the run took."""
+        if self.started_monotonic_s is None:
+            return None
+        return (self.ended_monotonic_s or time.monotonic()) - self.started_monotonic_s
+
+
+@dataclass(slots=True)
+class WorkloadView:
+    """What the live table shows of one workload."""
+
+    position: int
+    total: int
+    label: str
+    runs: Sequence[RunView]
+    state: str = "preparing"
+    started_monotonic_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: Text
+
+
+_END = object()
+
+
+class RunConsole:
+    """Prints for one runner. Use as a context manager; everything may be called from any thread."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._lines: queue.Queue[object] = queue.Queue(WAITING_LINES)
+        self._missed = 0
+        self._live: Live | None = None
+        self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
+        self._prefix_width = 1
+
+    def __enter__(self) -> Self:
+        self._printer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hide_live()
+        self._lines.put(_END)
+        self._printer.join()
+
+    def output(self, position: int, letter: str, line: str) -> None:
+        """Show a line that a run printed; dropped and counted when the terminal cannot keep up."""
+        if self._quiet:
+            return
+        colour = RUN_COLOURS[position % len(RUN_COLOURS)]
+        text = Text.assemble((f"  {letter:<{self._prefix_width}} │ ", colour), line)
+        try:
+            self._lines.put_nowait(_Line(text))
+        except queue.Full:
+            self._missed += 1
+
+    def say(self, message: str | Text, style: str = "") -> None:
+        """Print a line of radt's own; never dropped."""
+        text = Text(message, style=style) if isinstance(message, str) else message
+        self._lines.put(_Line(text))
+
+    def print(self, *renderables: object) -> None:
+        """Print tables and the like after everything said so far."""
+        self._lines.put(renderables)
+
+    def flush(self) -> None:
+        """Return when everything said so far has been printed."""
+        self._lines.join()
+
+    def show_live(self, view: WorkloadView) -> None:
+        """Show a workload's table, or bring it up to date; nothing if this is no terminal."""
+        self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
+        if not self._console.is_terminal:
+            return
+        if self._live is None:
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(live_table(view), refresh=True)
+
+    def hide_live(self) -> None:
+        """Take the live table away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def workload_ended(self, position: int, total: int, outcome: WorkloadOutcome) -> None:
+        """Print the workload's line, and a line for each row that did not finish."""
+        slowest_s = max((run.elapsed_s or 0.0 for run in outcome.runs), default=0.0)
+        bad = [run for run in outcome.runs if run.status is not RunStatus.FINISHED]
+        mark = Text("✘" if bad else "✔", style="red" if bad else "green")
+        skew = outcome.start_skew_s if len(outcome.runs) > 1 else None
+        self.say(
+            Text.assemble(
+                (f"  {position}/{total}  ", "dim"),
+                (f"{outcome.label:<10} ", "bold"),
+                f"{units.plural(len(outcome.runs), 'run'):<9} ",
+                mark,
+                f" {units.duration(slowest_s)}",
+                (f"   skew {units.duration(skew)}" if skew is not None else "", "dim"),
+            )
+        )
+        for run in bad:
+            self.say(f"       {run.letter}  {run.name}  {run.status}: {run.reason}", style="red")
+
+    def _print_lines(self) -> None:
+        while (item := self._lines.get()) is not _END:
+            if isinstance(item, _Line):
+                self._console.print(item.text, soft_wrap=True, highlight=False)
+            elif isinstance(item, tuple):
+                self._console.print(*item, highlight=False)
+            self._lines.task_done()
+            if self._missed and self._lines.empty():
+                missed, self._missed = self._missed, 0
+                self._console.print(
+                    Text(f"  … {missed:,} lines not shown, see output.log", style="dim")
+                )
+
+
+def live_table(view: WorkloadView) -> Group:
+    """The workload's heading and a line for each of its runs."""
+    elapsed = (
+        units.stopwatch(time.monotonic() - view.started_monotonic_s)
+        if view.started_monotonic_s is not None
+        else ""
+    )
+    heading = Text.assemble(
+        ("  ", ""),
+        (f"{view.position}/{view.total}  ", "dim"),
+        (f"{view.label:<10} ", "bold"),
+        (f"{units.plural(len(view.runs), 'run'):<9} ", ""),
+        (f"▶ {elapsed}  " if elapsed else "", "cyan"),
+        (view.state, "dim"),
+    )
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=5)
+    table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
+    table.add_column(justify="right", no_wrap=True)
+    for position, run in enumerate(view.runs):
+        colour = RUN_COLOURS[position % len(RUN_COLOURS)]
+        table.add_row(
+            Text(f"     {run.letter}", style=colour),
+            Text(run.name),
+            status_text(run),
+            Text(progress_text(run), style="dim" if run.status.ended else ""),
+            Text(load_text(run), style="dim"),
+        )
+    return Group(heading, table)
+
+
+def status_text(run: RunView) -> Text:
+    """``▶ 00:18`` while it runs, ``✔ 21.4 s`` after, in red if it failed."""
+    match run.status:
+        case RunStatus.SCHEDULED:
+            return Text("· waiting", style="dim")
+        case RunStatus.RUNNING:
+            return Text(f"▶ {units.stopwatch(run.elapsed_s or 0)}", style="cyan")
+        case RunStatus.FINISHED:
+            return Text(f"✔ {units.duration(run.elapsed_s)}")
+        case RunStatus.FAILED | RunStatus.KILLED:
+            return Text(f"✘ {run.detail or run.status.value.lower()}", style="red")
+
+
+def progress_text(run: RunView) -> str:
+    """Epoch and the newest metrics, as many as a narrow terminal holds."""
+    parts = []
+    if run.epoch is not None:
+        total = f"/{run.epochs_total}" if run.epochs_total else ""
+        parts.append(f"epoch {run.epoch}{total}")
+    parts += [f"{name} {units.significant(value)}" for name, value in list(run.metrics.items())[:2]]
+    return "  ".join(parts)
+
+
+def load_text(run: RunView) -> str:
+    """CPU, memory and GPU load, whichever is known."""
+    parts = []
+    if run.cpu_cores is not None:
+        parts.append(f"{units.percent(run.cpu_cores)} cpu")
+    if run.gpu_utilization is not None:
+        parts.append(f"{units.percent(run.gpu_utilization)} gpu")
+    if run.gpu_memory_bytes is not None:
+        parts.append(units.size(run.gpu_memory_bytes))
+    elif run.rss_bytes is not None:
+        parts.append(units.size(run.rss_bytes))
+    return "  ".join(parts)

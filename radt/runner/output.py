@@ -1,0 +1,80 @@
+"""Follows what a run prints: every byte into its log file, lines to the console while it keeps up.
+
+A script that prints faster than a terminal can show must not be slowed down by it, so the console
+is served through a bounded buffer and is told how many lines it missed; the file misses none.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+READ_BYTES = 1 << 16
+#: A line longer than this is shown cut (progress bars that never end their line, binary rubbish).
+SHOWN_CHARACTERS = 400
+#: Lines shown of one run from one read of its pipe; the rest is counted.
+SHOWN_LINES = 50
+# Escape sequences and control characters of a run must not repaint the user's terminal.
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def printable(line: str) -> str:
+    """The line as it may be shown: the last state of a progress bar, no control characters."""
+    visible = line.rstrip("\r\n").rsplit("\r", 1)[-1]
+    clean = _CONTROL.sub("", visible).replace("\t", "    ")
+    return clean if len(clean) <= SHOWN_CHARACTERS else clean[:SHOWN_CHARACTERS] + " …"
+
+
+class OutputPump:
+    """Copies a pipe to a file and shows its lines, in a thread of its own.
+
+    If the file cannot be written any more (full disk), reading goes on so that training does, and
+    `problem` says so.
+    """
+
+    def __init__(self, pipe: IO[bytes], log_path: Path, show: Callable[[str], None]) -> None:
+        self._pipe = pipe
+        self._log_path = log_path
+        self._show = show
+        self._rest = b""
+        self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+        self.problem: str = ""
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def finish(self, timeout_s: float = 5.0) -> None:
+        """Wait for the end of the output; a process that escaped may keep the pipe open."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        raw = self._pipe
+        assert isinstance(raw, io.BufferedReader)
+        with raw, self._log_path.open("ab", buffering=0) as log:
+            while data := raw.read1(READ_BYTES):
+                if not self.problem:
+                    try:
+                        log.write(data)
+                    except OSError as error:
+                        self.problem = f"output.log is incomplete: {error.strerror}"
+                        self._show(f"radt: {self.problem}")
+                self._show_lines(data)
+            if self._rest:
+                self._show(printable(self._rest.decode("utf-8", errors="replace")))
+
+    def _show_lines(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines[:SHOWN_LINES]:
+            self._show(printable(line.decode("utf-8", errors="replace")))
+        if len(lines) > SHOWN_LINES:
+            self._show(f"… {len(lines) - SHOWN_LINES:,} more lines, see output.log")
+        if len(self._rest) > READ_BYTES:  # a "line" without end
+            self._show(printable(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
+            self._rest = b""

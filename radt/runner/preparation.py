@@ -1,0 +1,189 @@
+"""Everything that comes before the barrier: store rows, spool folders, collector, MLflow."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radt.collector.protocol import Registration
+from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.home import RunDir
+from radt.model import RunStatus
+from radt.runner.environment import RunIdentity, command_of, environment_of
+from radt.runner.params import split_params
+from radt.runner.session import Session, tracking_environment
+from radt.store.records import RunRecord, WorkloadRecord
+from radt.tracking.inventory import collect_inventory
+
+#: How long to wait for MLflow before starting without it; what is missed is delivered later.
+MLFLOW_TIMEOUT_S = 30.0
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A row that can be started."""
+
+    plan: RunPlan
+    run_id: str
+    run_dir: RunDir
+    command: list[str]
+    env: dict[str, str]
+    mlflow_run_id: str | None
+
+    @property
+    def shown_id(self) -> str:
+        """The id for the Run column: MLflow's, as people paste it there; else radt's own."""
+        return self.mlflow_run_id or self.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWorkload:
+    """A workload that can be started."""
+
+    workload_id: str
+    label: str
+    runs: Sequence[PreparedRun]
+    warnings: Sequence[str]
+
+
+def prepare(session: Session, plan: WorkloadPlan, rows: Sequence[RunPlan]) -> PreparedWorkload:
+    """Record the rows, register them, and wait until MLflow has them.
+
+    Raises:
+        RadtError: The store or the collector refuses.
+    """
+    workload_id = uuid.uuid4().hex
+    run_ids = [uuid.uuid4().hex for _ in rows]
+    _record(session, plan, rows, workload_id, run_ids)
+    warnings = _register(session, rows, run_ids)
+    mlflow_ids = _wait_for_mlflow(session, run_ids)
+    if len(mlflow_ids) < len(run_ids):
+        warnings.append(
+            f"MLflow at {masked(session.tracking_uri)} did not answer within "
+            f"{MLFLOW_TIMEOUT_S:.0f} s; runs start now, it gets them when it is back"
+        )
+    mlflow_experiment_id = session.reader.workload(workload_id).mlflow_experiment_id
+    prepared = []
+    for row, run_id in zip(rows, run_ids, strict=True):
+        identity = RunIdentity(
+            run_id=run_id,
+            spool=session.home.run_dir(run_id).path,
+            tracking_uri=session.tracking_uri,
+            mlflow_run_id=mlflow_ids.get(run_id),
+            mlflow_experiment_id=mlflow_experiment_id,
+        )
+        prepared.append(
+            PreparedRun(
+                plan=row,
+                run_id=run_id,
+                run_dir=session.home.run_dir(run_id),
+                command=command_of(row),
+                env=environment_of(row, identity, session.home, session.machine),
+                mlflow_run_id=mlflow_ids.get(run_id),
+            )
+        )
+    return PreparedWorkload(workload_id, plan.label, prepared, warnings)
+
+
+def _record(
+    session: Session,
+    plan: WorkloadPlan,
+    rows: Sequence[RunPlan],
+    workload_id: str,
+    run_ids: Sequence[str],
+) -> None:
+    now_ns = session.clock.now_ns()
+    with session.writer.transaction():
+        session.writer.put_workload(
+            WorkloadRecord(
+                workload_id=workload_id,
+                experiment=plan.experiment,
+                label=plan.label,
+                created_ns=now_ns,
+                tracking_uri=session.tracking_uri,
+            )
+        )
+        for row, run_id in zip(rows, run_ids, strict=True):
+            run_dir = session.home.run_dir(run_id).create()
+            inventory = collect_inventory(row.cwd, run_dir.artifacts, interpreter=sys.executable)
+            command = command_of(row)
+            session.writer.put_run(
+                RunRecord(
+                    run_id=run_id,
+                    workload_id=workload_id,
+                    experiment=row.experiment,
+                    workload=row.workload,
+                    letter=row.letter,
+                    name=row.label,
+                    created_ns=now_ns,
+                    status=RunStatus.SCHEDULED,
+                    devices=str(row.devices),
+                    collocation=row.collocation,
+                    listeners="+".join(str(choice) for choice in row.listeners),
+                    command=" ".join(command),
+                    host=platform.node(),
+                    spool=str(run_dir.path),
+                    tracking_uri=session.tracking_uri,
+                )
+            )
+            session.writer.put_params(
+                run_id,
+                {"File": str(row.file.name), "Params": row.params_text} | split_params(row.params),
+            )
+            session.writer.put_tags(
+                run_id,
+                {
+                    "radt.workload": row.workload,
+                    "radt.letter": row.letter,
+                    "radt.devices": str(row.devices),
+                    "radt.collocation": row.collocation,
+                    "radt.listeners": "+".join(str(choice) for choice in row.listeners),
+                }
+                | inventory.tags,
+            )
+
+
+def _register(session: Session, rows: Sequence[RunPlan], run_ids: Sequence[str]) -> list[str]:
+    env = tracking_environment()
+    warnings: dict[str, None] = {}  # the same for each row mostly; an ordered set
+    for row, run_id in zip(rows, run_ids, strict=True):
+        answer = session.client.register(
+            Registration(
+                run_id=run_id,
+                store_path=str(session.home.store_path),
+                spool=str(session.home.run_dir(run_id).path),
+                tracking_uri=session.tracking_uri,
+                listeners=row.listeners,
+                devices=tuple(str(index) for index in row.devices.gpus),
+                env=env,
+            )
+        )
+        warnings |= dict.fromkeys(answer)
+    return list(warnings)
+
+
+def _wait_for_mlflow(session: Session, run_ids: Sequence[str]) -> dict[str, str]:
+    """MLflow's ids by ours, as soon as all are known or the time is over."""
+    deadline = time.monotonic() + MLFLOW_TIMEOUT_S
+    while True:
+        known = {
+            run.run_id: run.mlflow_run_id
+            for run in session.reader.runs(run_ids=list(run_ids))
+            if run.mlflow_run_id
+        }
+        if len(known) == len(run_ids) or time.monotonic() >= deadline:
+            return known
+        time.sleep(_POLL_S)
+
+
+def masked(uri: str) -> str:
+    """The URI without a password."""
+    scheme, separator, rest = uri.partition("://")
+    if "@" not in rest:
+        return uri
+    return f"{scheme}{separator}***@{rest.rsplit('@', 1)[1]}"

@@ -1,0 +1,132 @@
+"""What one call of the runner works with: data folder, store, collector, clock, console, reaper."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from radt.clock import Clock
+from radt.collector.client import CollectorClient
+from radt.experiment.devices import Machine
+from radt.home import Home
+from radt.runner import reaper
+from radt.runner.console import RunConsole
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
+
+#: Variables with these prefixes may be needed to reach MLflow and its artifact store.
+_TRACKING_PREFIXES = ("MLFLOW_", "AWS_")
+TRACKING_VARIABLE = "RADT_TRACKING_URI"
+
+
+def tracking_uri(home: Home, explicit: str | None = None) -> str:
+    """The option, else ``$RADT_TRACKING_URI``, else ``$MLFLOW_TRACKING_URI``, else SQLite."""
+    return (
+        explicit
+        or os.environ.get(TRACKING_VARIABLE)
+        or os.environ.get("MLFLOW_TRACKING_URI")
+        or home.default_tracking_uri
+    )
+
+
+def tracking_environment() -> dict[str, str]:
+    """The variables that whoever talks to MLflow for this user needs."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(_TRACKING_PREFIXES)
+    }
+
+
+class Reaper:
+    """The runner's end of `radt.runner.reaper`; a reaper that was killed is replaced."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, str] = {}
+        self._popen = self._start()
+
+    def watch(self, pgid: int, run_id: str) -> None:
+        """End this group if the runner dies."""
+        self._groups[pgid] = run_id
+        self._send(f"+{pgid} {run_id}\n")
+
+    def forget(self, pgid: int) -> None:
+        """The group has ended."""
+        del self._groups[pgid]
+        self._send(f"-{pgid}\n")
+
+    def close(self) -> None:
+        """Say goodbye; the reaper ends whatever was not forgotten."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+        self._popen.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+
+    def _send(self, line: str) -> None:
+        assert self._popen.stdin is not None
+        try:
+            self._popen.stdin.write(line.encode())
+        except BrokenPipeError:
+            self._popen.wait()
+            self._popen = self._start()
+            assert self._popen.stdin is not None
+            for pgid, run_id in self._groups.items():
+                self._popen.stdin.write(f"+{pgid} {run_id}\n".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """See the module's text."""
+
+    home: Home
+    tracking_uri: str
+    writer: StoreWriter
+    reader: StoreReader
+    client: CollectorClient
+    clock: Clock
+    console: RunConsole
+    reaper: Reaper
+    machine: Machine
+
+
+@contextmanager
+def open_session(
+    home: Home, machine: Machine, console: RunConsole, *, explicit_tracking_uri: str | None = None
+) -> Iterator[Session]:
+    """Everything open and running, closed again at the end.
+
+    Raises:
+        RadtError: The data folder, the store or the collector cannot be used.
+    """
+    home.create()
+    writer = StoreWriter(home.store_path)
+    try:
+        client = CollectorClient.connect(start=True)
+        reaper_process = Reaper()
+        try:
+            yield Session(
+                home=home,
+                tracking_uri=tracking_uri(home, explicit_tracking_uri),
+                writer=writer,
+                reader=StoreReader(home.store_path),
+                client=client,
+                clock=Clock.for_machine(),
+                console=console,
+                reaper=reaper_process,
+                machine=machine,
+            )
+        finally:
+            reaper_process.close()
+            client.close()
+    finally:
+        writer.close()

@@ -1,0 +1,85 @@
+"""Numbers for people: three significant digits, always with their unit."""
+
+from __future__ import annotations
+
+import math
+
+_BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+NO_VALUE = "–"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """The value with that many significant digits, without an exponent in the usual range.
+
+    >>> significant(0.41234), significant(12.345), significant(1234.5), significant(8412)
+    ('0.412', '12.3', '1,234', '8,412')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude >= 9 or magnitude < -4:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time: ``412 ms``, ``21.4 s``, ``1:38``, ``2:05:09``.
+
+    >>> duration(0.412), duration(21.44), duration(98), duration(7509)
+    ('412 ms', '21.4 s', '1:38', '2:05:09')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return NO_VALUE
+    if seconds < 1:
+        return f"{significant(seconds * 1000)} ms"
+    if seconds < 60:
+        return f"{significant(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def stopwatch(seconds: float) -> str:
+    """A running time with a fixed width: ``00:18``, ``1:02:07``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def size(count_bytes: float | None) -> str:
+    """A number of bytes in powers of 1000, as the makers of memory and disks count.
+
+    >>> size(212_300_000), size(512)
+    ('212 MB', '512 B')
+    """
+    if count_bytes is None or not math.isfinite(count_bytes):
+        return NO_VALUE
+    value, unit = float(count_bytes), 0
+    while abs(value) >= 999.5 and unit < len(_BYTE_UNITS) - 1:
+        value /= 1000
+        unit += 1
+    return f"{significant(value) if unit else int(value)} {_BYTE_UNITS[unit]}"
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as a percentage: ``64 %``.
+
+    >>> percent(0.6412), percent(1.99), percent(0.0062)
+    ('64 %', '199 %', '0.6 %')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return NO_VALUE
+    value = ratio * 100
+    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:,.0f} %"
+
+
+def factor(value: float | None) -> str:
+    """A ratio of two quantities: ``2.83×``."""
+    return NO_VALUE if value is None or not math.isfinite(value) else f"{significant(value)}×"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 run``, ``6 runs``, ``12,480 runs``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,128 @@
+"""Wheel and sdist hold every package once, and work where nothing else is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "setuptools"
+]["packages"]
+
+
+def folder_of(package: str) -> Path:
+    """The folder of a package; three of them are symbolic links to the top level."""
+    return ROOT.joinpath(*package.split("."))
+
+
+def source_files() -> set[str]:
+    """Every file of the package as it must stand in a wheel."""
+    found = set()
+    for package in PACKAGES:
+        folder = folder_of(package)
+        found |= {f"{package.replace('.', '/')}/{path.name}" for path in folder.glob("*.py")}
+    found.add("radt/py.typed")
+    for part, pattern in (("frontend", "assets/*"), ("schemas", "migrations/*/*.sql")):
+        top = ROOT / part
+        found |= {f"radt/{part}/{path.relative_to(top)}" for path in top.glob(pattern)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel and an sdist, built from a copy of the tracked and new files."""
+    out = tmp_path_factory.mktemp("dist")
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.split(b"\0")
+    files = b"\0".join(name for name in listed if name and (ROOT / os.fsdecode(name)).exists())
+    packed = subprocess.run(
+        ["tar", "--create", "--null", "--files-from=-"],
+        cwd=ROOT,
+        input=files,
+        capture_output=True,
+        check=True,
+    ).stdout
+    subprocess.run(["tar", "--extract"], cwd=source, input=packed, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(out), str(source)],
+        check=True,
+        capture_output=True,
+    )
+    return {"wheel": next(out.glob("*.whl")), "sdist": next(out.glob("*.tar.gz"))}
+
+
+def test_every_folder_with_code_is_listed() -> None:
+    on_disk = {"radt"} | {
+        f"radt.{folder.name}"
+        for folder in (ROOT / "radt").iterdir()
+        if folder.is_dir() and (folder / "__init__.py").exists()
+    }
+    nested = {
+        path.parent.relative_to(ROOT)
+        for part in ("radt", "listeners", "frontend", "schemas")
+        for path in (ROOT / part).glob("*/**/__init__.py")
+        if len(path.parent.relative_to(ROOT).parts) > 2 or part != "radt"
+    }
+    assert sorted(PACKAGES) == sorted(on_disk)
+    assert nested == set(), "a package inside a package must be listed too"
+
+
+def test_wheel_holds_every_file_once(distributions: dict[str, Path]) -> None:
+    with zipfile.ZipFile(distributions["wheel"]) as wheel:
+        names = [name for name in wheel.namelist() if ".dist-info/" not in name]
+    assert sorted(names) == sorted(source_files())
+
+
+def test_sdist_builds_the_same_wheel(distributions: dict[str, Path], tmp_path: Path) -> None:
+    with tarfile.open(distributions["sdist"]) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(unpacked)],
+        check=True,
+        capture_output=True,
+    )
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = [name for name in wheel.namelist() if ".dist-info/" not in name]
+    assert sorted(names) == sorted(source_files())
+
+
+def test_installed_wheel_imports_without_dependencies(
+    distributions: dict[str, Path], tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-deps", str(distributions["wheel"])],
+        check=True,
+        capture_output=True,
+    )
+    done = subprocess.run(
+        [
+            python,
+            "-c",
+            "import radt, radt.listeners.api, radt.schemas, pathlib; "
+            "print(radt.__version__, pathlib.Path(radt.__file__).parent)",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    version, folder = done.stdout.split()
+    assert version
+    assert Path(folder).is_relative_to(tmp_path / "venv")

@@ -1,0 +1,91 @@
+"""Imports run one way, and what must be light stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BASE = frozenset({"errors", "units", "model", "home", "clock"})
+#: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
+ALLOWED: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "model": frozenset(),
+    "units": frozenset(),
+    "home": frozenset({"errors"}),
+    "clock": frozenset({"home"}),
+    "schemas": frozenset(),
+    "listeners": frozenset({"model", "errors"}),
+    "store": BASE | {"schemas"},
+    "journal": BASE | {"store"},
+    "experiment": BASE | {"listeners"},
+    "tracking": BASE | {"store"},
+    "collector": BASE | {"store", "journal", "listeners"},
+    "report": BASE | {"store"},
+    "load": BASE | {"store"},
+    "run": BASE | {"journal", "collector", "tracking"},
+    "runner": BASE | {"experiment", "collector", "tracking", "store"},
+    "frontend": BASE | {"store", "tracking", "report"},
+    "cli": BASE
+    | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
+    | {"listeners", "frontend"},
+    "__main__": frozenset({"cli"}),
+    "__init__": frozenset({"run", "load"}),
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the package with the part it belongs to."""
+    for path in sorted((ROOT / "radt").glob("*.py")):
+        yield path.stem, path
+    for folder in sorted((ROOT / "radt").iterdir()):
+        if folder.is_dir() and (folder / "__init__.py").exists():
+            for path in sorted(folder.resolve().rglob("*.py")):
+                yield folder.name, path
+
+
+def imported_parts(path: Path) -> Iterator[tuple[str, int]]:
+    """The parts of radt that a module imports, anywhere in it, with the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            names = [node.module]
+            if node.module == "radt":
+                names = [f"radt.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.startswith("radt."):
+                yield name.split(".")[1], node.lineno
+
+
+@pytest.mark.parametrize(("part", "path"), modules(), ids=lambda value: str(value))
+def test_imports_run_one_way(part: str, path: Path) -> None:
+    wrong = [
+        f"{path}:{line}: {part} imports {imported}"
+        for imported, line in imported_parts(path)
+        if imported not in ALLOWED[part] | {part} and not imported.startswith("__")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "module", ["radt", "radt.run", "radt.journal.writer", "radt.collector.client"]
+)
+def test_what_scripts_import_needs_the_standard_library_only(module: str) -> None:
+    program = (
+        f"import sys; import {module}; "
+        "print(*{name.split('.')[0] for name in sys.modules} "
+        "- set(sys.stdlib_module_names) - {'radt', '__main__'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
+    )
+    foreign = {name for name in done.stdout.split() if not name.startswith(("_", "sitecustomize"))}
+    assert foreign == set()
