@@ -1,0 +1,258 @@
+"""The collector as clients see it. Imports the standard library only.
+
+The connection comes back by itself after the collector was restarted: what this client has
+registered is registered again, and the request under way is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from radt.collector.protocol import (
+    CollectorStatus,
+    LiveView,
+    Op,
+    RefusalCode,
+    Registration,
+    StandaloneRun,
+    decode,
+    encode,
+    socket_path,
+)
+from radt.collector.start import log_path, start_guardian, starting
+from radt.errors import CollectorError
+from radt.model import RunStatus
+
+#: How often to look whether a collector that is starting listens already.
+_POLL_S = 0.01
+#: More than the collector's own patience with a request that is not waiting for a store.
+_ANSWER_TIMEOUT_S = 15.0
+
+
+class _RefusedError(CollectorError):
+    """The collector answered, and the answer is no."""
+
+    def __init__(self, message: str, remedy: str | None, code: RefusalCode) -> None:
+        super().__init__(message, remedy)
+        self.code = code
+
+
+class CollectorClient:
+    """One connection to the user's collector; safe to use from several threads.
+
+    The runs registered through a client belong to its process: when that dies, its runs are ended.
+    Make one with `connect`.
+    """
+
+    def __init__(self, *, start: bool, timeout_s: float) -> None:
+        self._start = start
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._socket: socket.socket | None = None
+        self._received = b""
+        self._registrations: dict[str, Registration] = {}
+
+    @classmethod
+    def connect(cls, *, start: bool = True, timeout_s: float = 15.0) -> CollectorClient:
+        """Connect, starting the collector if nobody listens.
+
+        Args:
+            start: Whether to start one; else a missing collector is an error.
+            timeout_s: How long to wait for it to listen, now and whenever it has to be found again.
+
+        Raises:
+            CollectorError: There is none, or it does not come up.
+        """
+        client = cls(start=start, timeout_s=timeout_s)
+        with client._lock:
+            client._open(time.monotonic() + timeout_s)
+        return client
+
+    def register(self, registration: Registration) -> list[str]:
+        """Have a run recorded; return warnings about listeners that will not.
+
+        Raises:
+            CollectorError: The collector refuses or cannot be reached.
+        """
+        answer = self._ask(Op.REGISTER, {"registration": registration.to_json()})
+        self._registrations[registration.run_id] = registration
+        return [str(warning) for warning in answer["warnings"]]
+
+    def begin(self, run: StandaloneRun) -> list[str]:
+        """Have a run without a runner recorded, which is running already; return warnings.
+
+        Raises:
+            CollectorError: The collector refuses or cannot be reached.
+        """
+        answer = self._ask(Op.BEGIN, {"run": run.to_json()})
+        self._registrations[run.registration.run_id] = run.registration
+        return [str(warning) for warning in answer["warnings"]]
+
+    def started(self, run_id: str, pid: int, monotonic_ns: int) -> None:
+        """Say that a registered run passed its barrier; sampling begins.
+
+        Raises:
+            CollectorError: The collector refuses or cannot be reached.
+        """
+        self._ask(Op.STARTED, {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns})
+
+    def finish(
+        self,
+        run_id: str,
+        status: RunStatus | None = None,
+        exit_code: int | None = None,
+        reason: str = "",
+        timeout_s: float = 10.0,
+    ) -> None:
+        """End a run and return when all of it is in the store and its row says so.
+
+        Args:
+            status: How it ended; None for what the script's journal says.
+
+        Raises:
+            CollectorError: It is not in the store within ``timeout_s``; the collector goes on
+                trying. Or the collector refuses or cannot be reached.
+        """
+        ended_ns = time.monotonic_ns()
+        registration = self._registrations.get(run_id)
+        arguments = {
+            "run_id": run_id,
+            "status": None if status is None else str(status),
+            "exit_code": exit_code,
+            "reason": reason,
+            "monotonic_ns": ended_ns,
+            "timeout_s": timeout_s,
+            "registration": registration.to_json() if registration is not None else None,
+        }
+        try:
+            self._ask(Op.FINISH, arguments, patience_s=timeout_s)
+        except _RefusedError as refusal:
+            if refusal.code is not RefusalCode.UNFINISHED:
+                self._registrations.pop(run_id, None)
+            raise
+        self._registrations.pop(run_id, None)
+
+    def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
+        """What is known right now of those of the runs that are being recorded.
+
+        Raises:
+            CollectorError: The collector cannot be reached.
+        """
+        answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
+        return {run_id: LiveView.from_json(view) for run_id, view in answer["live"].items()}
+
+    def status(self) -> CollectorStatus:
+        """The collector about itself.
+
+        Raises:
+            CollectorError: The collector cannot be reached.
+        """
+        return CollectorStatus.from_json(self._ask(Op.STATUS, {})["status"])
+
+    def close(self) -> None:
+        """Close the connection. Runs that were not finished stay this process's until it ends."""
+        with self._lock:
+            self._drop()
+
+    def _ask(self, op: Op, arguments: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
+        """Send a request and return the answer, over a new connection if this one is broken."""
+        deadline = time.monotonic() + self._timeout_s + patience_s
+        with self._lock:
+            self._forget_parents_connection()
+            while True:
+                try:
+                    if self._socket is None:
+                        self._open(deadline)
+                    return self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S)
+                except OSError as error:
+                    self._drop()
+                    if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+                        raise CollectorError(
+                            f"the collector did not answer: {error}", f"Look into {log_path()}"
+                        ) from error
+
+    def _exchange(self, op: Op, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        assert self._socket is not None
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(encode({"op": str(op)} | arguments))
+        while b"\n" not in self._received:
+            piece = self._socket.recv(1 << 16)
+            if not piece:
+                raise ConnectionResetError("it closed the connection")
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        answer = decode(line)
+        if not answer.get("ok"):
+            raise _RefusedError(
+                str(answer.get("error")), answer.get("remedy"), RefusalCode(answer.get("code", ""))
+            )
+        return answer
+
+    def _open(self, deadline: float) -> None:
+        """Connect, register again what was registered, and see that the worker has a guardian."""
+        self._socket = self._connected()
+        if self._socket is None and self._start:
+            with starting():
+                self._socket = self._connected()
+                if self._socket is None:
+                    start_guardian()
+                    self._socket = self._connected(deadline)
+        elif self._socket is None and self._registrations:
+            self._socket = self._connected(deadline)  # its guardian is about to restart it
+        if self._socket is None:
+            raise CollectorError(
+                "the collector does not listen" if self._start else "no collector is running",
+                f"Look into {log_path()}" if self._start else "It starts with the next run",
+            )
+        hello = self._exchange(Op.HELLO, {}, _ANSWER_TIMEOUT_S)
+        if hello["guardian_pid"] is None and self._start:
+            with starting():
+                start_guardian()
+        for registration in list(self._registrations.values()):
+            self._exchange(Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S)
+
+    def _connected(self, deadline: float = 0.0) -> socket.socket | None:
+        """A connection, tried for until the deadline; None if nobody listens."""
+        path = str(socket_path())
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                connection.close()
+            except OSError as error:
+                connection.close()
+                raise CollectorError(
+                    f"the collector's socket {path} cannot be used: {error.strerror or error}",
+                    "Set RADT_RUNTIME_DIR to a folder with a short path that is yours",
+                ) from error
+            else:
+                return connection
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_S)  # there is nothing to wait on before it listens
+
+    def _forget_parents_connection(self) -> None:
+        """After a fork the connection is the parent's; mixing two talks would confuse both."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._drop()
+            self._registrations = {}
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._received = b""
+
+
+def without_env(registration: Registration) -> Registration:
+    """The registration as it may be written to disk."""
+    return replace(registration, env={})

@@ -1,0 +1,239 @@
+"""What clients and the collector say to each other: one JSON object a line over a Unix socket.
+
+A request is ``{"op": …, …arguments}``; the answer is ``{"ok": true, …}`` or
+``{"ok": false, "error": …, "remedy": …, "code": …}``. Requests can be repeated safely: a client
+that loses its connection connects again and asks again. Imports the standard library only, as
+training processes import it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from radt.home import runtime_dir
+from radt.model import ListenerChoice
+
+#: Part of the socket's name: collectors of versions that do not understand each other coexist.
+PROTOCOL_VERSION = 1
+#: Longest line that is accepted; a registration carries an environment, not data.
+MAX_LINE_BYTES = 1 << 20
+
+#: What of an environment goes to the process that talks to MLflow.
+ENV_PREFIXES = ("MLFLOW_", "AWS_")
+#: These describe a process, not the way to a server.
+_ENV_OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"})
+
+
+def socket_path() -> Path:
+    """Where the user's collector listens."""
+    return runtime_dir() / f"collector-v{PROTOCOL_VERSION}.sock"
+
+
+def delivery_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that MLflow and its artifact store need."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(ENV_PREFIXES) and name not in _ENV_OF_A_RUN
+    }
+
+
+class Op(StrEnum):
+    """What a client may ask for."""
+
+    HELLO = "hello"
+    REGISTER = "register"
+    BEGIN = "begin"
+    STARTED = "started"
+    FINISH = "finish"
+    LIVE = "live"
+    STATUS = "status"
+
+
+class RefusalCode(StrEnum):
+    """Refusals that a client reacts to, rather than shows."""
+
+    NONE = ""
+    UNKNOWN_RUN = "unknown-run"
+    UNFINISHED = "unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A run that wants to be recorded.
+
+    Args:
+        store_path: Absolute path of the sample store, which has the run's row already.
+        spool: Absolute path of the run's spool folder (`radt.home.RunDir`).
+        tracking_uri: Where MLflow is; empty for a run that MLflow shall not have.
+        devices: GPU indices or UUIDs as the user named them; empty for a CPU run.
+        env: ``MLFLOW_*`` and ``AWS_*`` variables for delivery. Kept in memory, never on disk.
+    """
+
+    run_id: str
+    store_path: str
+    spool: str
+    tracking_uri: str = ""
+    listeners: tuple[ListenerChoice, ...] = ()
+    devices: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Registration:
+        """
+        Raises:
+            ValueError: Something is missing or of the wrong kind.
+        """
+        try:
+            return cls(
+                run_id=_text(data, "run_id"),
+                store_path=_text(data, "store_path"),
+                spool=_text(data, "spool"),
+                tracking_uri=_text(data, "tracking_uri"),
+                listeners=tuple(
+                    ListenerChoice(
+                        str(choice["name"]),
+                        None if choice["interval_s"] is None else float(choice["interval_s"]),
+                    )
+                    for choice in data["listeners"]
+                ),
+                devices=tuple(str(device) for device in data["devices"]),
+                env={str(name): str(value) for name, value in data["env"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a registration: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneRun:
+    """A run without a runner: the collector writes its workload and run rows.
+
+    ``pid`` is the training process, ``started_monotonic_ns`` when it entered the run. ``created_ns``
+    of the rows is the same instant. ``devices`` is the normalised Devices text.
+    """
+
+    registration: Registration
+    workload_id: str
+    experiment: str
+    pid: int
+    started_monotonic_ns: int
+    workload: str = ""
+    letter: str = "a"
+    name: str = ""
+    command: str = ""
+    host: str = ""
+    devices: str = "cpu"
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StandaloneRun:
+        """
+        Raises:
+            ValueError: Something is missing or of the wrong kind.
+        """
+        try:
+            return cls(
+                registration=Registration.from_json(data["registration"]),
+                workload_id=_text(data, "workload_id"),
+                experiment=_text(data, "experiment"),
+                pid=int(data["pid"]),
+                started_monotonic_ns=int(data["started_monotonic_ns"]),
+                workload=_text(data, "workload"),
+                letter=_text(data, "letter"),
+                name=_text(data, "name"),
+                command=_text(data, "command"),
+                host=_text(data, "host"),
+                devices=_text(data, "devices"),
+                params={str(name): str(value) for name, value in data["params"].items()},
+                tags={str(name): str(value) for name, value in data["tags"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a standalone run: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """What is known of a run right now, for live tables; None where nothing is known yet.
+
+    ``metrics`` holds the newest value of each metric that the script logs; ``samples`` counts the
+    values received so far, of listeners and script together.
+    """
+
+    cpu_cores: float | None = None
+    rss_bytes: float | None = None
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    epoch: int | None = None
+    epochs_total: int | None = None
+    samples: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LiveView:
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStatus:
+    """The collector about itself.
+
+    ``cpu_s`` and ``rss_bytes`` are of worker and guardian together. ``guardian_pid`` is None when
+    nobody would restart the worker. ``listeners`` are those sampling now; ``problems`` are
+    sentences about what does not work at present.
+    """
+
+    pid: int
+    guardian_pid: int | None
+    uptime_s: float
+    cpu_s: float
+    rss_bytes: int
+    runs: tuple[str, ...] = ()
+    listeners: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CollectorStatus:
+        texts = ("runs", "listeners", "problems")
+        return cls(**{**data, **{name: tuple(data[name]) for name in texts}})
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The message of one line.
+
+    Raises:
+        ValueError: It is not a JSON object.
+    """
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - one error for all bad lines
+    return message
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is not a text")
+    return value

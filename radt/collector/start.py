@@ -1,0 +1,88 @@
+"""Starts the user's collector as a daemon of its own. Imports the standard library only."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from radt.errors import CollectorError
+from radt.home import RUNTIME_VARIABLE, runtime_dir
+
+#: A run's variables must not reach the collector: it outlives the run, and whatever carries a
+#: run's id is stopped with the run.
+_NOT_INHERITED = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+#: The collector's own settings (`radt.collector.settings`).
+_SETTINGS = ("RADT_COLLECTOR_", RUNTIME_VARIABLE, "RADT_FLUSH_S")
+
+#: How long the daemon's first process may take to hand over to the second.
+_DETACH_TIMEOUT_S = 30.0
+
+
+def log_path() -> Path:
+    """Where the collector, its listeners and the delivery to MLflow write what goes wrong."""
+    return runtime_dir() / "collector.log"
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """One client starts the collector, the others wait and find it running."""
+    with (runtime_dir() / "start.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the collector, given that of whoever starts it."""
+    env = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_SETTINGS) or not name.startswith(_NOT_INHERITED)
+    }
+    env[RUNTIME_VARIABLE] = str(runtime_dir().absolute())
+    if "PYTHONPATH" in env:  # the collector has another current directory
+        env["PYTHONPATH"] = os.pathsep.join(
+            str(Path(part).absolute()) for part in env["PYTHONPATH"].split(os.pathsep) if part
+        )
+    return env
+
+
+def start_guardian() -> None:
+    """Start a guardian, which starts the worker; harmless if there are both.
+
+    Raises:
+        CollectorError: It cannot be started.
+    """
+    if not sys.executable:
+        raise CollectorError(
+            "the collector cannot be started: this Python does not know its own executable",
+            "Start it with `python -m radt.collector`",
+        )
+    try:
+        with log_path().open("ab") as log:
+            # -P: a file of the user's named like a module must not be taken for it.
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "radt.collector", "--detach"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=collector_environment(os.environ),
+                start_new_session=True,
+                timeout=_DETACH_TIMEOUT_S,
+                check=False,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CollectorError(f"the collector cannot be started: {error}", _remedy()) from error
+    if done.returncode != 0:
+        raise CollectorError(
+            f"the collector ended at once with exit code {done.returncode}", _remedy()
+        )
+
+
+def _remedy() -> str:
+    return f"Look into {log_path()}, or run `{sys.executable} -m radt.collector` to see why"
