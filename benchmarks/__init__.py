@@ -1,0 +1,1 @@
+"""Side by side with peers, run by hand or ``make bench``; never part of the tests."""

@@ -1,0 +1,195 @@
+"""`radt experiment.csv` from beginning to end, seen from outside: file, store, MLflow, console."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import radt
+from radt.model import MarkerKind, RunStatus
+from tests.support.bench import Bench
+
+TRAIN = """\
+import argparse, radt
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--fail", action="store_true")
+args = parser.parse_args()
+with radt.Run() as run:
+    run.log_param("device", "cpu")
+    run.set_tag("flavour", "plain")
+    for epoch in run.epochs(3):
+        for step in range(100):
+            run.log_metric("loss", args.lr / (1 + step), epoch * 100 + step)
+        with run.span("validate"):
+            run.log_metric("accuracy", epoch / 3, epoch)
+    run.log_text("kept", "notes.txt")
+    if args.fail:
+        raise SystemExit(5)
+print("done with lr", args.lr)
+"""
+
+EXPERIMENT = """\
+# a comment stays
+Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,    File,Params
+study,1,alone,,,cpu,-,top,train.py,--lr 0.5
+study,2,left,,,cpu,-,top,train.py,--lr 0.25
+study,2,right,,,cpu,-,top,train.py,"--lr 0.125"
+"""
+
+
+@pytest.fixture
+def study(bench: Bench) -> Path:
+    bench.script("train.py", TRAIN)
+    return bench.experiment(EXPERIMENT)
+
+
+def test_statuses_and_ids_are_written_back_and_all_else_is_kept(bench: Bench, study: Path) -> None:
+    done = bench.radt("experiment.csv")
+    rows = bench.rows(study)
+    assert [row["Status"] for row in rows] == ["FINISHED"] * 3
+    assert len({row["Run"] for row in rows}) == 3
+    text = study.read_text(encoding="utf-8")
+    assert text.startswith("# a comment stays\nExperiment,Workload,")
+    assert text.count('"--lr 0.125"') == 1
+    assert "done with lr 0.5" in done.stdout
+    assert "3 runs FINISHED" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_every_value_is_in_the_store(bench: Bench, study: Path) -> None:
+    bench.radt("experiment.csv")
+    run_id = bench.rows(study)[1]["Run"]
+    frame = radt.load(run_id, home=bench.home)
+    loss = frame[frame["metric"] == "loss"]
+    assert loss["value"].tolist() == [0.25 / (1 + n) for _ in range(3) for n in range(100)]
+    assert loss["step"].tolist() == [epoch * 100 + n for epoch in (1, 2, 3) for n in range(100)]
+    assert loss["time"].is_monotonic_increasing
+    assert set(frame["listener"]) == {"run", "top"}
+    record = bench.reader.find_run(run_id)
+    assert (record.status, record.exit_code, record.letter) == (RunStatus.FINISHED, 0, "a")
+    epochs = [m for m in bench.reader.markers([record.run_id]) if m.kind is MarkerKind.EPOCH]
+    assert [epoch.step for epoch in epochs] == [1, 2, 3]
+    assert all(epoch.end_ns is not None and epoch.end_ns > epoch.start_ns for epoch in epochs)
+    workload = bench.reader.workload(record.workload_id)
+    assert workload.start_skew_ns is not None
+    assert workload.start_skew_ns > 0
+    assert workload.status is RunStatus.FINISHED
+
+
+def test_mlflow_has_runs_params_tags_metrics_and_artifacts(bench: Bench, study: Path) -> None:
+    bench.radt("experiment.csv")
+    bench.wait_delivered()
+    runs = bench.mlflow_runs("study")
+    assert set(runs) == {"workload 1", "workload 2", "(1 a) alone", "(2 a) left", "(2 b) right"}
+    right = runs["(2 b) right"]
+    assert right.info.status == "FINISHED"
+    assert right.data.params["lr"] == "0.125"
+    assert right.data.params["File"] == "train.py"
+    assert right.data.params["device"] == "cpu"
+    assert right.data.tags["mlflow.parentRunId"] == runs["workload 2"].info.run_id
+    assert right.data.tags["radt.workload"] == "2"
+    assert right.data.tags["flavour"] == "plain"
+    history = bench.mlflow.get_metric_history(right.info.run_id, "loss")
+    assert len(history) == 300
+    assert any(name.startswith("system/") for name in right.data.metrics)
+    artifacts = {item.path for item in bench.mlflow.list_artifacts(right.info.run_id)}
+    assert {"notes.txt", "output.log", "environment"} <= artifacts
+    log = bench.mlflow.download_artifacts(right.info.run_id, "output.log")
+    assert Path(log).read_text(encoding="utf-8") == "done with lr 0.125\n"
+    assert {run["Run"] for run in bench.rows(study)} <= {run.info.run_id for run in runs.values()}
+
+
+def test_second_start_runs_nothing_and_rerun_only_what_failed(bench: Bench) -> None:
+    bench.script("train.py", TRAIN)
+    path = bench.experiment(
+        "Experiment,Workload,Devices,Listeners,File,Params,Status,Run\n"
+        "study,1,cpu,none,train.py,,,\n"
+        "study,2,cpu,none,train.py,--fail,,\n"
+        "study,2,cpu,none,train.py,--lr 2,,\n"
+    )
+    first = bench.radt("experiment.csv", code=1)
+    before = bench.rows(path)
+    assert [row["Status"] for row in before] == ["FINISHED", "FAILED: exit code 5", "FINISHED"]
+    assert "FAILED: exit code 5" in first.stdout
+    bench.radt("experiment.csv")
+    assert bench.rows(path) == before
+    bench.radt("experiment.csv", "--rerun", code=1)
+    after = bench.rows(path)
+    assert [a["Run"] == b["Run"] for a, b in zip(after, before, strict=True)] == [True, False, True]
+
+
+def test_one_script_runs_by_itself_and_gets_all_its_arguments(bench: Bench) -> None:
+    bench.script(
+        "args.py",
+        "import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['RADT_LETTER']]))",
+    )
+    arguments = ["--rerun", "--name", "x y", "", "it's", "--", "-q"]
+    done = bench.radt("-l", "none", "-n", "mine", "args.py", *arguments)
+    line = next(line for line in done.stdout.splitlines() if "[[" in line)
+    assert json.loads(line[line.index("[[") :]) == [arguments, "a"]
+    (run,) = bench.reader.runs()
+    assert (run.name, run.status) == ("mine", RunStatus.FINISHED)
+
+
+def test_hostile_names_work(bench: Bench) -> None:
+    name = "ünï \"quoted\" 'name' 🚀"
+    bench.script(
+        "dir with 'quote'/tr ain.py",
+        "import sys, radt\n"
+        "with radt.Run() as run: run.log_metric('löss \"x\"', 1.5)\n"
+        "open('args.txt', 'w').write(repr(sys.argv[1:]))\n",
+    )
+    quoted = name.replace('"', '""')
+    path = bench.experiment(
+        "Experiment,Workload,Name,File,Params,Listeners\n"
+        f'"{quoted}","w\n1","{quoted}","dir with \'quote\'/tr ain.py",'
+        '"\'a b\' ""c\nd"" ;rm $HOME",none\n'
+    )
+    bench.radt("experiment.csv")
+    args = (bench.folder / "dir with 'quote'" / "args.txt").read_text(encoding="utf-8")
+    assert args == repr(["a b", "c\nd", ";rm", "$HOME"])
+    (run,) = bench.reader.runs()
+    assert (run.experiment, run.workload, run.name) == (name, "w\n1", name)
+    frame = radt.load(run.run_id, home=bench.home)
+    assert frame["metric"].tolist() == ['löss "x"']
+    bench.wait_delivered()
+    assert bench.reader.run(run.run_id).mlflow_run_id is not None
+    assert path.read_text(encoding="utf-8").count("FINISHED") == 1
+
+
+def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Bench) -> None:
+    bench.script(
+        "own.py",
+        "import mlflow, radt\n"
+        "mlflow.log_metric('own', 2.0)\n"
+        "with radt.Run() as run:\n"
+        "    run.log_metric('ours', 3.0)\n"
+        "    run.log_dict({'a': 1}, 'dict.json')\n",
+    )
+    bench.radt("-e", "own", "-l", "none", "own.py")
+    bench.wait_delivered()
+    (run,) = bench.mlflow_runs("own").values()
+    assert (run.data.metrics["own"], run.data.metrics["ours"]) == (2.0, 3.0)
+    assert "dict.json" in {item.path for item in bench.mlflow.list_artifacts(run.info.run_id)}
+    assert run.info.status == "FINISHED"
+
+
+def test_a_bad_file_starts_nothing_and_stays_as_it_is(bench: Bench) -> None:
+    bench.script("train.py", TRAIN)
+    text = "Experiment,Workload,File,Listeners\nx,1,train.py,topp\nx,1,absent.py,top\n"
+    path = bench.experiment(text)
+    done = bench.radt("experiment.csv", code=2)
+    assert "2 problems, nothing was started" in done.stderr + done.stdout
+    assert path.read_text(encoding="utf-8") == text
+    assert not bench.home.exists()
+
+
+def test_dry_run_shows_the_plan_and_starts_nothing(bench: Bench, study: Path) -> None:
+    before = study.read_bytes()
+    done = bench.radt("experiment.csv", "--dry-run")
+    assert "right" in done.stdout
+    assert study.read_bytes() == before
+    assert not bench.home.exists()

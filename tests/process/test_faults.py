@@ -1,0 +1,229 @@
+"""Kill anything, at any time: nothing written is lost, nobody is left behind, work goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import radt
+from radt.model import RunStatus
+from tests.support.bench import Bench, alive, wait_until
+
+#: Logs 1,000 values, says so, and waits for the test. Every child says its process id.
+BLOCKING = """\
+import os, sys, radt
+name = sys.argv[1]
+with radt.Run() as run:
+    for step in range(1000):
+        run.log_metric("loss", step / 2, step)
+    with open(f"{name}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{name}.new", f"{name}.pid")
+    if os.path.exists(f"{name}.fifo"):
+        open(f"{name}.fifo").read()
+    run.log_metric("loss", -1.0, 1000)
+"""
+
+THREE_ROWS = (
+    "Experiment,Workload,Name,Devices,Listeners,File,Params\n"
+    "faults,1,a,cpu,top@100ms,block.py,a\n"
+    "faults,1,b,cpu,top@100ms,block.py,b\n"
+    "faults,2,c,cpu,top@100ms,block.py,c\n"
+)
+
+
+@pytest.fixture
+def blocked(bench: Bench) -> subprocess.Popen[str]:
+    """A runner whose first workload has two rows that wait for the test."""
+    bench.script("block.py", BLOCKING)
+    bench.experiment(THREE_ROWS)
+    for name in "ab":
+        bench.signal_ready(f"{name}.fifo")
+    process = bench.start("experiment.csv")
+    wait_until(lambda: len(list(bench.folder.glob("*.pid"))) == 2, "both rows wait")
+    return process
+
+
+def pid_of(bench: Bench, name: str) -> int:
+    return int((bench.folder / f"{name}.pid").read_text(encoding="ascii"))
+
+
+def release(bench: Bench, name: str) -> None:
+    fifo = bench.folder / f"{name}.fifo"
+    fifo.write_text("go", encoding="ascii")
+    fifo.unlink()
+
+
+def steps(bench: Bench, name: str) -> list[int]:
+    run = next(run for run in bench.reader.runs() if run.name == name)
+    frame = radt.load(run.run_id, home=bench.home, metrics=["loss"])
+    return [int(step) for step in frame["step"]]
+
+
+def test_killed_training_process_keeps_its_metrics_and_its_neighbours(
+    bench: Bench, blocked: subprocess.Popen[str]
+) -> None:
+    os.kill(pid_of(bench, "a"), signal.SIGKILL)
+    wait_until(lambda: "SIGKILL" in bench.rows(bench.folder / "experiment.csv")[0]["Status"], "row")
+    release(bench, "b")
+    assert blocked.wait(60) == 1
+    rows = bench.rows(bench.folder / "experiment.csv")
+    assert [row["Status"] for row in rows] == ["KILLED: killed by SIGKILL", "FINISHED", "FINISHED"]
+    assert steps(bench, "a") == list(range(1000))
+    assert steps(bench, "b") == list(range(1001))
+    bench.wait_delivered()
+    statuses = {name: run.info.status for name, run in bench.mlflow_runs("faults").items()}
+    assert statuses["(1 a) a"] == "KILLED"
+    assert statuses["(1 b) b"] == "FINISHED"
+
+
+def test_killed_runner_leaves_nobody_behind_and_is_resumed(
+    bench: Bench, blocked: subprocess.Popen[str]
+) -> None:
+    pids = [pid_of(bench, name) for name in "ab"]
+    blocked.kill()
+    blocked.wait()
+    wait_until(lambda: not any(alive(pid) for pid in pids), "training processes gone")
+    path = bench.folder / "experiment.csv"
+    first_ids = [row["Run"] for row in bench.rows(path)][:2]
+    assert [row["Status"] for row in bench.rows(path)] == ["RUNNING", "RUNNING", ""]
+    for name in "ab":
+        (bench.folder / f"{name}.fifo").unlink()
+    bench.radt("experiment.csv")
+    rows = bench.rows(path)
+    assert [row["Status"] for row in rows] == ["FINISHED"] * 3
+    assert not {row["Run"] for row in rows} & set(first_ids)
+    bench.wait_delivered()
+    for run_id in first_ids:
+        record = bench.reader.find_run(run_id)
+        assert record.status is RunStatus.KILLED
+        assert bench.mlflow.get_run(run_id).info.status == "KILLED"
+        frame = radt.load(record.run_id, home=bench.home, metrics=["loss"])
+        assert len(frame) == 1000
+    assert all(run.info.status != "RUNNING" for run in bench.mlflow_runs("faults").values())
+
+
+def test_killed_collector_comes_back_with_a_gap_and_no_loss(
+    bench: Bench, blocked: subprocess.Popen[str]
+) -> None:
+    from radt.collector.client import CollectorClient
+
+    def received(name: str) -> int:
+        run = next(run for run in bench.reader.runs() if run.name == name)
+        return sum(row.received for row in bench.reader.ledger([run.run_id]))
+
+    wait_until(lambda: received("a") > 3, "samples before the kill")
+    client = CollectorClient.connect(start=False)
+    before = client.status()
+    os.kill(before.pid, signal.SIGKILL)
+    wait_until(lambda: client.status().pid != before.pid, "a new collector")
+    client.close()
+    seen = received("a")
+    wait_until(lambda: received("a") > seen + 3, "samples after the kill")
+    for name in "ab":
+        release(bench, name)
+    assert blocked.wait(60) == 0
+    for name in "ab":
+        assert steps(bench, name) == list(range(1001))
+        run = next(run for run in bench.reader.runs() if run.name == name)
+        (ledger,) = bench.reader.ledger([run.run_id])
+        assert ledger.missed > 0
+        assert any(gap.end_ns > gap.start_ns for gap in bench.reader.gaps([run.run_id]))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_once_asks_and_twice_kills(bench: Bench, times: int) -> None:
+    bench.script(
+        "stubborn.py",
+        "import os, sys, time\n"
+        "open('up', 'w').close()\n"
+        "try:\n    os.read(os.pipe()[0], 1)\n"
+        "except KeyboardInterrupt:\n"
+        "    open('asked', 'w').close()\n"
+        "    if sys.argv[1] == '2': os.read(os.pipe()[0], 1)\n"
+        "    raise\n",
+    )
+    path = bench.experiment(
+        "Experiment,Workload,File,Params,Listeners\n"
+        f"stop,1,stubborn.py,{times},none\nstop,2,stubborn.py,{times},none\n"
+    )
+    process = bench.start("experiment.csv")
+    wait_until((bench.folder / "up").exists, "the script is up")
+    process.send_signal(signal.SIGINT)
+    wait_until((bench.folder / "asked").exists, "the script was asked")
+    if times == 2:
+        process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    rows = bench.rows(path)
+    assert [row.get("Status", "") for row in rows] == ["KILLED: stopped by the user", ""]
+    assert (bench.reader.runs()[0].exit_code == -signal.SIGKILL) == (times == 2)
+
+
+def test_second_runner_on_a_file_is_told_who_holds_it(
+    bench: Bench, blocked: subprocess.Popen[str]
+) -> None:
+    before = (bench.folder / "experiment.csv").read_bytes()
+    done = bench.radt("experiment.csv", code=3)
+    assert str(blocked.pid) in done.stderr
+    assert (bench.folder / "experiment.csv").read_bytes() == before
+    for name in "ab":
+        release(bench, name)
+    assert blocked.wait(60) == 0
+
+
+def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
+    bench.script(
+        "many.py",
+        "import radt\nwith radt.Run() as run:\n"
+        "    for step in range(20_000): run.log_metric('loss', step, step)\n",
+    )
+    header = "Experiment,Workload,File,Listeners\n"
+    processes = []
+    for name in ("one", "two", "three"):
+        rows = "".join(f"{name},{workload},many.py,top@50ms\n" for workload in (1, 1, 2))
+        bench.experiment(header + rows, f"{name}.csv")
+        processes.append(bench.start(f"{name}.csv"))
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert not any("locked" in output for output in outputs)
+    for run in bench.reader.runs():
+        assert run.status is RunStatus.FINISHED
+        assert len(radt.load(run.run_id, home=bench.home, metrics=["loss"])) == 20_000
+    bench.wait_delivered()
+    for name in ("one", "two", "three"):
+        for run in bench.mlflow_runs(name).values():
+            assert run.info.status == "FINISHED"
+
+
+def test_script_that_forks_children_and_exits(bench: Bench) -> None:
+    bench.script(
+        "forks.py",
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c',"
+        " \"import sys; print('up', flush=True); import os; os.read(os.pipe()[0], 1)\"],"
+        " stdout=subprocess.PIPE, start_new_session=True)\n"
+        "child.stdout.readline()\n"
+        "open('child', 'w').write(str(child.pid))\n"
+        "os._exit(0)\n",
+    )
+    done = bench.radt("-l", "none", "forks.py")
+    child = int((bench.folder / "child").read_text(encoding="ascii"))
+    assert not alive(child)
+    assert "left behind" in done.stdout
+
+
+def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
+    bench.script(
+        "flood.py",
+        "import sys\nsys.stdout.write(''.join(f'{i}\\n' for i in range(100_000)))\n"
+        "sys.stdout.flush()\nsys.stdout.buffer.write(bytes(range(256)))\n",
+    )
+    bench.radt("-e", "flood", "-l", "none", "flood.py")
+    bench.wait_delivered()
+    (run,) = bench.mlflow_runs("flood").values()
+    log = Path(bench.mlflow.download_artifacts(run.info.run_id, "output.log")).read_bytes()
+    assert log == b"".join(b"%d\n" % n for n in range(100_000)) + bytes(range(256))

@@ -1,0 +1,205 @@
+"""One training process: barrier, output, signals, what it leaves behind. Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from radt.errors import LaunchError
+from radt.model import RunStatus
+from radt.runner.process import Barrier, Exit, TrainingProcess
+
+TIMEOUT_S = 30.0
+
+
+class Started:
+    """A process under test, with what it reported."""
+
+    def __init__(self, command: list[str], folder: Path, barrier: Barrier, run_id: str) -> None:
+        self.lines: list[str] = []
+        self.exit: Exit | None = None
+        self.ended = threading.Event()
+        self.log = folder / "output.log"
+        self.process = TrainingProcess(
+            command,
+            run_id=run_id,
+            cwd=folder,
+            env=dict(os.environ, RADT_RUN_ID=run_id),
+            barrier=barrier,
+            output_log=self.log,
+            show=self.lines.append,
+            on_exit=self._on_exit,
+        )
+
+    def _on_exit(self, exit_: Exit) -> None:
+        self.exit = exit_
+        self.ended.set()
+
+    def result(self) -> Exit:
+        assert self.ended.wait(TIMEOUT_S)
+        assert self.exit is not None
+        return self.exit
+
+
+@pytest.fixture
+def barrier() -> Iterator[Barrier]:
+    made = Barrier()
+    yield made
+    made.close()
+
+
+def python(source: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-u", "-c", source, *arguments]
+
+
+def run(source: str, folder: Path, barrier: Barrier, *arguments: str) -> Started:
+    started = Started(python(source, *arguments), folder, barrier, run_id=f"test-{folder.name}")
+    started.process.wait_ready(TIMEOUT_S)
+    barrier.release()
+    started.process.wait_released(TIMEOUT_S)
+    return started
+
+
+def test_nothing_runs_before_the_barrier_and_then_all_do(tmp_path: Path) -> None:
+    barrier = Barrier()
+    source = "import sys, pathlib; pathlib.Path(sys.argv[1]).touch()"
+    rows = []
+    for number in range(4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rows.append(Started(python(source, "ran"), folder, barrier, f"row-{number}"))
+    for row in rows:
+        row.process.wait_ready(TIMEOUT_S)
+    assert list(tmp_path.glob("*/ran")) == []
+    barrier.release()
+    stamps_ns = [row.process.wait_released(TIMEOUT_S) for row in rows]
+    barrier.close()
+    assert [row.result() for row in rows] == [Exit(0, 0)] * 4
+    assert len(list(tmp_path.glob("*/ran"))) == 4
+    assert max(stamps_ns) - min(stamps_ns) < TIMEOUT_S * 1e9
+
+
+def test_hostile_arguments_arrive_as_they_are(tmp_path: Path, barrier: Barrier) -> None:
+    hostile = ["a b", "'\"`$(touch bad)", "line\nbreak", "ünïcode 🚀", "", "--", "*"]
+    source = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    started = run(source, tmp_path, barrier, *hostile)
+    assert started.result().code == 0
+    assert json.loads(started.log.read_text(encoding="utf-8")) == hostile
+    assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "status", "reason"),
+    [
+        ("raise SystemExit(3)", 3, RunStatus.FAILED, "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", -9, RunStatus.KILLED, "killed by SIGKILL"),
+        ("import os; os.abort()", -6, RunStatus.FAILED, "killed by SIGABRT"),
+        ("pass", 0, RunStatus.FINISHED, ""),
+    ],
+)
+def test_how_it_ended(
+    tmp_path: Path, barrier: Barrier, source: str, code: int, status: RunStatus, reason: str
+) -> None:
+    result = run(source, tmp_path, barrier).result()
+    assert (result.code, result.status, result.reason) == (code, status, reason)
+
+
+def test_missing_command_is_an_error_that_names_it(tmp_path: Path, barrier: Barrier) -> None:
+    started = Started(["./no-such-command"], tmp_path, barrier, "missing")
+    started.process.wait_ready(TIMEOUT_S)
+    barrier.release()
+    with pytest.raises(LaunchError, match=r"no-such-command cannot be executed: No such file"):
+        started.process.wait_released(TIMEOUT_S)
+    assert started.result().code == 127
+
+
+def test_a_flood_of_lines_is_logged_whole_and_shown_in_part(
+    tmp_path: Path, barrier: Barrier
+) -> None:
+    count = 100_000
+    source = f"import sys; sys.stdout.write(''.join(f'line {{i}}\\n' for i in range({count})))"
+    started = run(source, tmp_path, barrier)
+    assert started.result().code == 0
+    logged = started.log.read_bytes().split(b"\n")
+    assert logged == [b"line %d" % number for number in range(count)] + [b""]
+    assert len(started.lines) < count
+    assert any("more lines, see output.log" in line for line in started.lines)
+
+
+def test_binary_rubbish_is_logged_as_it_is_and_shown_harmlessly(
+    tmp_path: Path, barrier: Barrier
+) -> None:
+    rubbish = bytes(range(256)) * 4 + b"\x1b[2J\x1b]0;title\x07done\nlast without end"
+    source = f"import sys; sys.stdout.buffer.write({rubbish!r})"
+    started = run(source, tmp_path, barrier)
+    assert started.result().code == 0
+    assert started.log.read_bytes() == rubbish
+    assert not any(ord(character) < 32 for line in started.lines for character in line)
+    assert started.lines[-1] == "last without end"
+
+
+def test_a_progress_bar_shows_its_last_state(tmp_path: Path, barrier: Barrier) -> None:
+    started = run(r"print('10 %\r50 %\r100 %')", tmp_path, barrier)
+    assert started.result().code == 0
+    assert started.lines == ["100 %"]
+
+
+LEAVES_CHILDREN = """
+import os, subprocess, sys
+sleeper = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+kept = os.pipe()
+for own_session in (False, True):
+    child = subprocess.Popen(
+        sleeper, stdin=kept[0], stdout=subprocess.PIPE, start_new_session=own_session,
+        pass_fds=[kept[1]],
+    )
+    child.stdout.readline()
+    print(child.pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_children_left_behind_are_stopped_even_in_their_own_session(
+    tmp_path: Path, barrier: Barrier
+) -> None:
+    started = run(LEAVES_CHILDREN, tmp_path, barrier)
+    result = started.result()
+    children = [int(line) for line in started.log.read_text(encoding="ascii").split()]
+    assert (result.code, result.leftovers) == (0, 2)
+    assert len(children) == 2
+    assert not any(is_running(pid) for pid in children)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_signal_reaches_the_whole_group(tmp_path: Path, barrier: Barrier) -> None:
+    source = (
+        "import os, sys, time\n"
+        "child = os.fork()\n"
+        "try:\n"
+        "    sys.stdout.write('up\\n'); sys.stdout.flush()\n"
+        "    os.read(os.pipe()[0], 1)\n"
+        "except KeyboardInterrupt:\n"
+        "    os.write(1, b'interrupted\\n')\n"
+        "    if child: os.wait()\n"
+        "    os._exit(7)\n"
+    )
+    started = run(source, tmp_path, barrier)
+    while started.lines.count("up") < 2:
+        assert not started.ended.wait(0.01), "it ended too early"
+    started.process.signal(signal.SIGINT)
+    assert started.result().code == 7
+    assert started.log.read_text(encoding="ascii").count("interrupted") == 2

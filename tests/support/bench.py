@@ -1,0 +1,156 @@
+"""Whole runs of radt as a user makes them: the ``radt`` command in a folder with scripts."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from radt.store.reader import StoreReader
+
+RADT = str(Path(sys.executable).with_name("radt"))
+TIMEOUT_S = 90.0
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
+    """Return when the condition holds; fail if it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass
+class Bench:
+    """A user's folder: scripts, experiment files, and what radt made of them."""
+
+    folder: Path
+    env: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "radt-data"
+
+    @property
+    def reader(self) -> StoreReader:
+        return StoreReader(self.home / "radt.db")
+
+    @property
+    def mlflow(self) -> MlflowClient:
+        return MlflowClient(f"sqlite:///{self.home / 'mlflow.db'}")
+
+    def script(self, name: str, source: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+        return path
+
+    def experiment(self, text: str, name: str = "experiment.csv") -> Path:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def radt(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run to the end; ``code`` is the exit code it must have."""
+        done = subprocess.run(
+            [RADT, *arguments],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert code is None or done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start and leave running; killed at the end of the test if it still is."""
+        process = subprocess.Popen(
+            [RADT, *arguments],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def rows(self, path: Path) -> list[dict[str, str]]:
+        """The rows of an experiment file."""
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = [line for line in file if not line.startswith("#")]
+        return [
+            {key.strip(): (value or "").strip() for key, value in row.items()}
+            for row in csv.DictReader(lines)
+        ]
+
+    def mlflow_runs(self, experiment: str) -> Mapping[str, Run]:
+        """MLflow's runs of an experiment by name."""
+        client = self.mlflow
+        found = client.get_experiment_by_name(experiment)
+        assert found is not None
+        return {
+            str(run.info.run_name): run
+            for run in client.search_runs([found.experiment_id], max_results=1000)
+        }
+
+    def wait_delivered(self) -> None:
+        """Return when MLflow has everything that the store has."""
+
+        def delivered() -> bool:
+            return all(
+                run.mlflow_run_id is not None
+                and self.mlflow.get_run(run.mlflow_run_id).info.status == run.status
+                for run in self.reader.runs()
+            )
+
+        wait_until(delivered, "MLflow has all runs")
+
+    def signal_ready(self, name: str) -> Path:
+        """A named pipe that a script blocks on until the test writes to it."""
+        path = self.folder / name
+        os.mkfifo(path)
+        return path
+
+
+def stop_collectors(runtime_dir: Path) -> None:
+    """End the collector of this test, guardian and deliverers included, and see them gone."""
+    mine = f"RADT_RUNTIME_DIR={runtime_dir}".encode()
+    for _ in range(3):  # a guardian may start a worker while we look
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if mine in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+                except OSError:
+                    continue
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        wait_until(lambda: not any(alive(pid) for pid in found), "collectors gone")  # noqa: B023
+        if not found:
+            return
