@@ -6,6 +6,7 @@
     ├── UsageError              what the user gave cannot be used        exit code 2
     │   ├── ExperimentError     problems of an experiment file, all at once
     │   └── RunNotFoundError    no run, or several, match an id
+    ├── StatusError             a status could not be written back to an experiment file
     ├── HeldError               another runner holds the experiment      exit code 3
     ├── LaunchError             a training process could not be started
     ├── CollectorError          the collector cannot be reached or refused
@@ -78,6 +79,10 @@ class ExperimentError(UsageError):
 
 class RunNotFoundError(UsageError):
     """No run, or more than one, matches what the user gave."""
+
+
+class StatusError(RadtError):
+    """The status of a row could not be written to its experiment file; the file is as it was."""
 
 
 class HeldError(RadtError):

@@ -32,7 +32,7 @@ class Decision:
         return f"{self.action} ({self.reason})" if self.reason else str(self.action)
 
 
-def decide(status: RunStatus | None, *, rerun: bool = False) -> Decision:
+def decide(status: RunStatus | None, rerun: bool = False) -> Decision:
     """What a start does with a row of this status; the caller holds the file's lock.
 
     Under the lock no other runner lives, so a row that says RUNNING lost its runner.

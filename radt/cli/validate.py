@@ -1,0 +1,23 @@
+"""``radt validate FILE``: check an experiment file and print its plan."""
+
+from __future__ import annotations
+
+import click
+
+from radt.cli.render import render_plan
+from radt.experiment.devices import Machine
+from radt.experiment.file import ExperimentFile
+from radt.listeners import registry
+
+
+@click.command("validate")
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--rerun", is_flag=True, help="Plan for `radt FILE --rerun`.")
+def command(file: str, rerun: bool) -> None:
+    """Check an experiment FILE and print what a start would do.
+
+    Nothing is started and nothing written. Every problem is shown at once, with its line and
+    column; the exit code is 2 if there is one.
+    """
+    plan = ExperimentFile.read(file).plan(Machine.detect(), registry.load())
+    render_plan(plan, rerun=rerun)

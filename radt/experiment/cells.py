@@ -1,0 +1,193 @@
+"""What single cells mean. Each function raises a `UsageError` with cause and remedy."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from radt.errors import UsageError
+from radt.experiment.devices import Machine
+from radt.experiment.plan import NAIVE
+from radt.listeners.api import Registry
+from radt.model import ListenerChoice, RunStatus
+
+#: An interval below this measures radt more than the machine; one above is a typing error.
+MIN_INTERVAL_S = 0.01
+MAX_INTERVAL_S = 3600.0
+
+#: In the original radT, or on the way; a file that names one is right, only early.
+LISTENERS_TO_COME = frozenset(
+    ("dcgmi", "free", "iostat", "macmon", "ncu", "ncuattach", "ncuraw", "nsys", "nsysraw", "ps")
+)
+
+_NOTHING = ("", "-", "none")
+# pandas, and so the original radT, writes an empty Collocation back as `nan`.
+_NAIVE = ("", NAIVE, "nan")
+_MIG_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:[.+-][\w.+-]+)?", re.IGNORECASE)
+_INTERVAL = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min)", re.IGNORECASE)
+_UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0}
+_SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)")
+
+
+def parse_status(text: str) -> RunStatus | None:
+    """The status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty."""
+    words = text.split()
+    if not words or words == ["-"]:
+        return None
+    first = words[0].rstrip(":,;.").upper()
+    try:
+        return RunStatus(first)
+    except ValueError:
+        raise UsageError(
+            f"unknown status {words[0]!r}",
+            did_you_mean(first, RunStatus) or "Empty the cell to run the row",
+        ) from None
+
+
+def parse_collocation(text: str) -> str:
+    """`NAIVE` for ``-`` or nothing; MPS and MIG profiles are known but refused for now."""
+    cleaned = text.strip()
+    if cleaned.lower() in _NAIVE:
+        return NAIVE
+    what = None
+    if cleaned.lower() == "mps":
+        what = "MPS"
+    elif _MIG_PROFILE.fullmatch(cleaned):
+        what = f"MIG profile {cleaned}"
+    if what is not None:
+        raise UsageError(f"{what} lands in a later version", f"Write {NAIVE} to share as it is")
+    raise UsageError(f"unknown collocation {cleaned!r}", f"Write {NAIVE} or nothing")
+
+
+def parse_listeners(
+    text: str, registry: Registry, machine: Machine
+) -> tuple[tuple[ListenerChoice, ...], list[UsageError]]:
+    """The listeners of a cell, and what is wrong with any of them.
+
+    Empty means the default: ``top``, and ``smi`` where there is a GPU; ``none`` means none.
+    """
+    cleaned = text.strip()
+    if not cleaned:
+        default = ["top", "smi"] if machine.gpus else ["top"]
+        names = [name for name in default if name in registry.listeners]
+        return tuple(map(ListenerChoice, names)), []
+    if cleaned.lower() in _NOTHING:
+        return (), []
+    choices: dict[str, ListenerChoice] = {}
+    errors: list[UsageError] = []
+    for part in cleaned.split("+"):
+        try:
+            choice = parse_listener(part.strip(), registry)
+        except UsageError as error:
+            errors.append(error)
+            continue
+        if choice.name in choices:
+            errors.append(UsageError(f"listener {choice.name!r} is named twice", "Name it once"))
+        choices[choice.name] = choice
+    return tuple(choices.values()), errors
+
+
+def parse_listener(text: str, registry: Registry) -> ListenerChoice:
+    """One listener with or without its interval: ``top``, ``top@500ms``, ``smi@2s``."""
+    given, at, interval = text.partition("@")
+    name = given.strip().lower()
+    if name not in registry.listeners:
+        raise _unknown_listener(given.strip(), name, registry)
+    if not at:
+        return ListenerChoice(name)
+    match = _INTERVAL.fullmatch(interval.strip())
+    if match is None:
+        raise UsageError(
+            f"{interval.strip()!r} is not an interval", f"Write {name}@500ms or {name}@2s"
+        )
+    interval_s = float(match[1]) * _UNIT_S[match[2].lower()]
+    if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:
+        raise UsageError(
+            f"an interval of {interval.strip()} is out of range",
+            f"Choose between {MIN_INTERVAL_S * 1000:g}ms and {MAX_INTERVAL_S / 60:g}min",
+        )
+    return ListenerChoice(name, interval_s)
+
+
+def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
+    if not name:
+        return UsageError("a listener's name is missing", "Write top+smi, without a + at the ends")
+    if name == "none":
+        return UsageError("none stands among other listeners", "Write none alone, or leave it out")
+    if name in registry.broken:
+        return UsageError(
+            f"listener {name!r} cannot be loaded: {registry.broken[name]}",
+            "Mend or uninstall the package it comes from (radt listeners)",
+        )
+    if name in LISTENERS_TO_COME:
+        return UsageError(f"listener {name!r} lands in a later version", "Leave it out for now")
+    hint = did_you_mean(name, registry.listeners)
+    return UsageError(
+        f"unknown listener {shown!r}",
+        f"{hint} (radt listeners)" if hint else "radt listeners shows what there is",
+    )
+
+
+def parse_params(text: str) -> tuple[str, ...]:
+    """The script's arguments, split and unquoted as a POSIX shell would, without expansion."""
+    if _SPREADSHEET_ERROR.fullmatch(text.strip()):
+        raise UsageError(
+            f"a spreadsheet took this cell for a formula ({text.strip()})",
+            "Format the column as text there and write it again",
+        )
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        if "escaped" in str(error):
+            raise UsageError("it ends with a lone backslash", r"Write \\ for one") from None
+        raise UsageError(
+            "a quote is never closed", r"Close it, or write \' or \" for the character itself"
+        ) from None
+
+
+def find_script(text: str, folders: Iterable[Path]) -> Path:
+    """The absolute path of a script, looked for in these folders one after the other.
+
+    The folder is resolved, the script's own name is kept where it is a symbolic link.
+    """
+    if not text.strip():
+        raise UsageError("it is empty", "Name the script to run")
+    given = Path(text).expanduser() if text.startswith("~/") else Path(text)
+    places = [folder / given for folder in dict.fromkeys(folders)]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        raise UsageError(f"there is no file {text!r}", _similar_file(places))
+    if not found.is_file():
+        raise UsageError(f"{text!r} is not a file", "Name the script to run")
+    if not os.access(found, os.R_OK):
+        raise UsageError(f"{text!r} may not be read", f"chmod +r {shlex.quote(text)}")
+    if found.suffix != ".py" and not os.access(found, os.X_OK):
+        raise UsageError(
+            f"{text!r} is neither a Python script (.py) nor executable",
+            f"chmod +x {shlex.quote(text)}",
+        )
+    return found.parent.resolve() / found.name
+
+
+def _similar_file(places: list[Path]) -> str:
+    for place in places:
+        try:
+            names = [entry.name for entry in place.parent.iterdir() if entry.is_file()]
+        except OSError:  # the folder is not there either, or not to be listed: no hint from it
+            continue
+        if hint := did_you_mean(place.name, names):
+            return hint
+    if len(places) > 1:
+        return "Paths start at this file's folder, else at the current one"
+    return "Check the path"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question with the nearest known name, empty if none is near."""
+    by_lower = {candidate.lower(): str(candidate) for candidate in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"Did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,0 +1,159 @@
+"""Writes values into single cells of a file's text and leaves everything else as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from radt.experiment.columns import Column, Header
+from radt.experiment.table import Cell, Record, Table
+
+
+@dataclass(frozen=True, slots=True)
+class RowEdit:
+    """New values for cells of one row."""
+
+    row: Record
+    values: Mapping[Column, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Splice:
+    """``text[start:end]`` becomes ``new``."""
+
+    start: int
+    end: int
+    new: str
+
+
+def edited(table: Table, header: Header, edits: Sequence[RowEdit]) -> str:
+    """The text with these cells changed.
+
+    Columns that are missing are added at the end. A column whose cells are all padded to one width
+    stays so: it is widened, in all its rows, where a value needs more room. Other cells keep their
+    blanks where the value fits into them. A cell that has its value already is not touched.
+    """
+    splices: list[_Splice] = []
+    wanted = list(dict.fromkeys(column for edit in edits for column in edit.values))
+    for column in wanted:
+        if column in header.positions:
+            values = [(edit.row, edit.values[column]) for edit in edits if column in edit.values]
+            splices += _in_column(table, header, header.positions[column], values)
+    missing = [column for column in wanted if column not in header.positions]
+    if missing:
+        splices += _new_columns(table, header, missing, edits)
+    return _spliced(table.text, splices)
+
+
+def _spliced(text: str, splices: list[_Splice]) -> str:
+    parts: list[str] = []
+    position = 0
+    for splice in sorted(splices, key=lambda splice: splice.start):
+        parts += [text[position : splice.start], splice.new]
+        position = splice.end
+    return "".join([*parts, text[position:]])
+
+
+def _in_column(
+    table: Table, header: Header, index: int, values: Sequence[tuple[Record, str]]
+) -> list[_Splice]:
+    changed = [
+        (row.cells[index], value)
+        for row, value in values
+        if index < len(row.cells) and row.cells[index].value != value
+    ]
+    if not changed:
+        return []
+    records = (header.record, *table.rows)
+    column = [record.cells[index] for record in records if index < len(record.cells)]
+    layout = _Layout.of(table.text, column)
+    cores = {cell.start: _encoded(value, index, cell.quoted) for cell, value in changed}
+    if layout.width is None:
+        return [
+            _Splice(cell.start, cell.end, layout.placed(cores[cell.start], _room(table.text, cell)))
+            for cell, _ in changed
+        ]
+    width = max(layout.width, *(len(core) + layout.lead for core in cores.values()))
+    touched = [cell for cell, _ in changed] if width == layout.width else column
+    return [
+        _Splice(
+            cell.start,
+            cell.end,
+            layout.placed(cores.get(cell.start, _core(table.text, cell)), width),
+        )
+        for cell in touched
+    ]
+
+
+def _new_columns(
+    table: Table, header: Header, columns: Sequence[Column], edits: Sequence[RowEdit]
+) -> list[_Splice]:
+    """Splices that append columns to the header and to every row that is as wide as it."""
+    old_width = len(header.record.cells)
+    end = header.record.end
+    splices = [_Splice(end, end, "".join(f",{column}" for column in columns))]
+    values = {edit.row.start: edit.values for edit in edits}
+    for row in table.rows:
+        count = len(row.cells)
+        if any(header.name(index) is not None for index in range(count, old_width)):
+            continue  # somebody is at work on this row
+        own = values.get(row.start, {})
+        appended: list[str] = ["" for _ in range(count, old_width)]
+        for index, column in enumerate(columns, start=old_width):
+            core = _encoded(own.get(column, ""), index, quoted=False)
+            if index >= count:
+                appended.append(core)
+            elif core:  # the row has more commas than the header, with nothing after them
+                splices.append(_Splice(row.cells[index].start, row.cells[index].end, core))
+        if appended:
+            splices.append(_Splice(row.end, row.end, "".join(f",{core}" for core in appended)))
+    return splices
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a column is set: ``width`` if all cells share one by padding, blanks before a value."""
+
+    width: int | None
+    lead: int
+    right: bool
+
+    @classmethod
+    def of(cls, text: str, column: Sequence[Cell]) -> _Layout:
+        raws = [text[cell.start : cell.end] for cell in column]
+        filled = [raw for raw in raws if raw.strip()]
+        leads = [len(raw) - len(raw.lstrip()) for raw in filled]
+        trails = [len(raw) - len(raw.rstrip()) for raw in filled]
+        padded = any(raw != raw.strip() for raw in raws)
+        even = len({len(raw) for raw in raws}) == 1 and not any(
+            control in raw for raw in raws for control in "\t\r\n"
+        )
+        return cls(
+            width=len(raws[0]) if padded and even and len(raws) > 1 else None,
+            # Some people write a blank after every comma; more than one is alignment.
+            lead=min([*leads, 1]),
+            right=sum(leads) > sum(trails) + len(leads) * min([*leads, 1]),
+        )
+
+    def placed(self, core: str, width: int) -> str:
+        if self.right:
+            return core.rjust(max(width, len(core) + self.lead))
+        return " " * self.lead + core.ljust(width - self.lead)
+
+
+def _room(text: str, cell: Cell) -> int:
+    """The width that a cell offers: its own if it is padded, else none."""
+    raw = text[cell.start : cell.end]
+    blanks = len(raw) - len(raw.strip())
+    return len(raw) if blanks > 1 or not raw.strip() else 0
+
+
+def _core(text: str, cell: Cell) -> str:
+    return text[cell.start : cell.end].strip(" \t")
+
+
+def _encoded(value: str, index: int, quoted: bool) -> str:
+    """The value as it stands in the file; quoted where it must be, or was."""
+    special = any(character in value for character in ',"\r\n') or value != value.strip()
+    comment = index == 0 and value.startswith("#")
+    return '"' + value.replace('"', '""') + '"' if quoted or special or comment else value
