@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -164,8 +165,8 @@ class CollectorClient:
     def _ask(self, op: Op, arguments: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
         """Send a request and return the answer, over a new connection if this one is broken."""
         deadline = time.monotonic() + self._timeout_s + patience_s
+        self._forget_parents_connection()
         with self._lock:
-            self._forget_parents_connection()
             while True:
                 try:
                     if self._socket is None:
@@ -216,7 +217,12 @@ class CollectorClient:
             with starting():
                 start_guardian()
         for registration in list(self._registrations.values()):
-            self._exchange(Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S)
+            # A run that is refused now (its store was deleted) must not keep the others from
+            # being recorded; whoever finishes it is told.
+            with suppress(_RefusedError):
+                self._exchange(
+                    Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S
+                )
 
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
         """A connection, tried for until the deadline; None if nobody listens."""
@@ -243,6 +249,7 @@ class CollectorClient:
         """After a fork the connection is the parent's; mixing two talks would confuse both."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
+            self._lock = threading.Lock()  # another thread of the parent may have held it
             self._drop()
             self._registrations = {}
 

@@ -1,4 +1,4 @@
-"""A lock between processes that says who holds it and is let go by the kernel when that one dies."""
+"""A lock between processes that says who holds it, and that the kernel lets go when they die."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class Registration:
 class StandaloneRun:
     """A run without a runner: the collector writes its workload and run rows.
 
-    ``pid`` is the training process, ``started_monotonic_ns`` when it entered the run. ``created_ns``
-    of the rows is the same instant. ``devices`` is the normalised Devices text.
+    ``pid`` is the training process, ``started_monotonic_ns`` when it entered the run (the rows are
+    created at that instant). ``devices`` is the normalised Devices text.
     """
 
     registration: Registration

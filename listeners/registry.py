@@ -1,0 +1,46 @@
+"""Finds the listeners installed here: the built-in ones and plug-ins, all through entry points."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from importlib.metadata import EntryPoint, entry_points
+
+from radt.listeners.api import Listener, Registry
+
+#: Distributions add listeners with an entry point in this group that names a `Listener` class.
+GROUP = "radt.listeners"
+_OWN_PACKAGE = "radt.listeners."
+
+
+@functools.cache
+def load() -> Registry:
+    """The listeners by name; what cannot be loaded is left out and listed with the reason."""
+    listeners: dict[str, type[Listener]] = {}
+    broken: dict[str, str] = {}
+    # Built-in ones first: a plug-in cannot take the name of one and change what runs record.
+    for point in sorted(entry_points(group=GROUP), key=_built_in_first):
+        try:
+            listener = _load(point)
+        except Exception as error:  # noqa: BLE001 - third-party code may raise anything
+            broken[point.name] = f"{point.value}: {type(error).__name__}: {error}"
+            continue
+        if listeners.setdefault(listener.name, listener) is not listener:
+            broken[point.value] = f"the name {listener.name!r} is taken already"
+    return Registry(listeners, broken)
+
+
+def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
+    return not point.value.startswith(_OWN_PACKAGE), point.name, point.value
+
+
+def _load(point: EntryPoint) -> type[Listener]:
+    found = point.load()
+    if not (isinstance(found, type) and issubclass(found, Listener)):
+        raise TypeError("it is not a subclass of radt.listeners.api.Listener")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise TypeError(f"it does not define {missing}")
+    if getattr(found, "name", None) != point.name:
+        raise ValueError(f"its name is not {point.name!r}, as its entry point says")
+    return found

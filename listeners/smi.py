@@ -1,0 +1,266 @@
+"""NVIDIA GPUs through NVML: load, memory, power, energy, temperature, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from radt.listeners.api import Availability, Listener, Metric, Reading, Target
+from radt.model import MissingReason, Scope, SeriesKind
+
+_PROCESS_MEMORY = "process.gpu.memory"
+#: NVML's "not available" for an unsigned 64-bit value.
+_NOT_AVAILABLE = 2**64 - 1
+
+
+def _value_of_field(nvml: Any, handle: Any, field_id: int, scope: int = 0) -> float:
+    """One field value (nvmlDeviceGetFieldValues), with its own error code."""
+    value = nvml.nvmlDeviceGetFieldValues(handle, [(field_id, scope)])[0]
+    if value.nvmlReturn != nvml.NVML_SUCCESS:
+        raise nvml.NVMLError(value.nvmlReturn)
+    kinds = {
+        nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    }
+    return float(getattr(value.value, kinds[value.valueType]))
+
+
+def _utilization(nvml: Any, handle: Any) -> float:
+    return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0
+
+
+def _memory(nvml: Any, handle: Any) -> Any:
+    # Version 2 keeps apart what the driver reserves, which version 1 counts as used.
+    return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+
+
+def _memory_used(nvml: Any, handle: Any) -> float:
+    return float(_memory(nvml, handle).used)
+
+
+def _memory_total(nvml: Any, handle: Any) -> float:
+    return float(_memory(nvml, handle).total)
+
+
+def _power(nvml: Any, handle: Any) -> float:
+    return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3  # mW
+
+
+def _energy(nvml: Any, handle: Any) -> float:
+    return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # mJ
+
+
+def _temperature(nvml: Any, handle: Any) -> float:
+    return float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+
+
+def _clock_sm(nvml: Any, handle: Any) -> float:
+    return float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)) * 1e6  # MHz
+
+
+def _clock_memory(nvml: Any, handle: Any) -> float:
+    return float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)) * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuMetric:
+    """A metric of a whole GPU and how to read it."""
+
+    metric: Metric
+    read: Callable[[Any, Any], float]
+
+
+def _gpu(
+    name: str,
+    unit: str,
+    read: Callable[[Any, Any], float],
+    description: str = "",
+    kind: SeriesKind = SeriesKind.GAUGE,
+) -> _GpuMetric:
+    return _GpuMetric(Metric(name, unit, Scope.GPU, kind, description), read)
+
+
+_GPU_METRICS = (
+    _gpu("gpu.utilization", "1", _utilization, "share of time with at least one kernel running"),
+    _gpu("gpu.memory.used", "By", _memory_used, "without what the driver reserves"),
+    _gpu("gpu.memory.total", "By", _memory_total),
+    _gpu("gpu.power", "W", _power, "as the board averages it"),
+    _gpu("gpu.energy", "J", _energy, "since the driver was loaded", SeriesKind.COUNTER),
+    _gpu("gpu.temperature", "Cel", _temperature),
+    _gpu("gpu.clock.sm", "Hz", _clock_sm),
+    _gpu("gpu.clock.memory", "Hz", _clock_memory),
+)
+_METRICS = (
+    *(entry.metric for entry in _GPU_METRICS),
+    Metric(_PROCESS_MEMORY, "By", Scope.PROCESS, description="of the run's processes only"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    index: int
+    handle: Any
+
+    @property
+    def entity(self) -> str:
+        return f"gpu{self.index}"
+
+
+class SmiListener(Listener):
+    """NVIDIA GPUs through NVML."""
+
+    name: ClassVar[str] = "smi"
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._cards: dict[str, _Card] = {}
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Whether there is a driver and a GPU."""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except Exception as error:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
+            return Availability(False, f"NVML: {error}", _remedy(error))
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            return Availability(False, f"NVML: {error}", _remedy(error))
+        finally:
+            pynvml.nvmlShutdown()  # counted by NVML: a listener that is sampling keeps its own
+        if count == 0:
+            return Availability(False, "no NVIDIA GPU", "Leave smi out of Listeners")
+        return Availability(True)
+
+    @classmethod
+    def metrics(cls) -> Sequence[Metric]:
+        return _METRICS
+
+    def open(self) -> None:
+        import pynvml
+
+        # Once, and kept: initialising for every reading takes ten times as long as reading.
+        pynvml.nvmlInit()
+        self._nvml = pynvml
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+
+    def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        names = dict.fromkeys(gpu for target in targets for gpu in target.gpus)
+        cards = {name: self._card(name) for name in names}
+        read: dict[int, list[Reading]] = {}
+        for name, card in cards.items():
+            if card is None:
+                for entry in _GPU_METRICS:
+                    yield Reading(entry.metric.name, MissingReason.LOST, name, gpu=name)
+                continue
+            # Runs may name one card by index and by UUID: read once, given to both.
+            if card.index not in read:
+                read[card.index] = list(self._read(card))
+            for reading in read[card.index]:
+                yield Reading(reading.metric, reading.value, card.entity, gpu=name)
+        yield from self._process_memory(targets, cards)
+
+    def _card(self, name: str) -> _Card | None:
+        """The card of an index or UUID, None if there is none (now)."""
+        if name not in self._cards:
+            nvml = self._nvml
+            try:
+                if name.isdigit():
+                    handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
+                else:
+                    handle = nvml.nvmlDeviceGetHandleByUUID(name)
+                self._cards[name] = _Card(int(nvml.nvmlDeviceGetIndex(handle)), handle)
+            except nvml.NVMLError as error:
+                self._missing(error)  # raises what concerns all cards
+                return None
+        return self._cards[name]
+
+    def _read(self, card: _Card) -> Iterator[Reading]:
+        for entry in _GPU_METRICS:
+            try:
+                value: float | MissingReason = entry.read(self._nvml, card.handle)
+            except self._nvml.NVMLError as error:
+                value = self._missing(error)
+            yield Reading(entry.metric.name, value)
+
+    def _process_memory(
+        self, targets: Sequence[Target], cards: dict[str, _Card | None]
+    ) -> Iterator[Reading]:
+        used: dict[int, dict[int, int | None] | MissingReason] = {}
+        for target in targets:
+            own = {card.index: card for name in target.gpus if (card := cards[name]) is not None}
+            for card in own.values():
+                if card.index not in used:
+                    used[card.index] = self._processes(card)
+                processes = used[card.index]
+                value = (
+                    processes
+                    if isinstance(processes, MissingReason)
+                    else _memory_of(processes, target.pids)
+                )
+                yield Reading(_PROCESS_MEMORY, value, card.entity, run_id=target.run_id)
+
+    def _processes(self, card: _Card) -> dict[int, int | None] | MissingReason:
+        """Bytes by process id on a card, of plain and of MPS clients."""
+        nvml = self._nvml
+        try:
+            found = nvml.nvmlDeviceGetComputeRunningProcesses(card.handle)
+        except nvml.NVMLError as error:
+            return self._missing(error)
+        try:
+            found = [*found, *nvml.nvmlDeviceGetMPSComputeRunningProcesses(card.handle)]
+        except nvml.NVMLError as error:
+            # Drivers without MPS have no such list; anything else counts.
+            if self._missing(error) is not MissingReason.UNSUPPORTED:
+                raise
+        return {process.pid: process.usedGpuMemory for process in found}
+
+    def _missing(self, error: Exception) -> MissingReason:
+        """Why there is no value.
+
+        Raises:
+            NVMLError: The error concerns all cards: NVML itself has to be opened again.
+        """
+        nvml = self._nvml
+        if isinstance(error, nvml.NVMLError_NoPermission):
+            return MissingReason.PERMISSION
+        if isinstance(
+            error,
+            nvml.NVMLError_NotSupported
+            | nvml.NVMLError_FunctionNotFound
+            | nvml.NVMLError_ArgumentVersionMismatch,
+        ):
+            return MissingReason.UNSUPPORTED
+        if isinstance(error, nvml.NVMLError_Uninitialized | nvml.NVMLError_DriverNotLoaded):
+            raise error
+        return MissingReason.LOST
+
+
+def _memory_of(processes: dict[int, int | None], pids: Sequence[int]) -> float | MissingReason:
+    """What the given processes use of a card; never what others use."""
+    own = [processes[pid] for pid in pids if pid in processes]
+    if any(value is None or value == _NOT_AVAILABLE for value in own):
+        return MissingReason.UNSUPPORTED
+    if not own and any(not Path(f"/proc/{pid}").exists() for pid in processes):
+        # In a container NVML reports process ids of the host: any of them may be ours.
+        return MissingReason.PERMISSION
+    return float(sum(value for value in own if value is not None))
+
+
+def _remedy(error: Exception) -> str:
+    text = str(error)
+    if "Shared Library" in text or "library" in text.lower():
+        return "Install NVIDIA's driver, or leave smi out of Listeners"
+    if "Driver" in text:
+        return "Load NVIDIA's driver (nvidia-smi says what it lacks), or leave smi out of Listeners"
+    return "Run nvidia-smi to see what the driver says, or leave smi out of Listeners"
