@@ -9,20 +9,30 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 import click
 
 from radt.errors import ExperimentError, RadtError
 
-#: Name and module of each command; the module's ``command`` is the click command.
-COMMANDS: Mapping[str, str] = {
-    "run": "radt.cli.run",
-    "validate": "radt.cli.validate",
-    "report": "radt.cli.report",
-    "dashboard": "radt.cli.dashboard",
-    "export": "radt.cli.export",
-    "listeners": "radt.cli.listeners",
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """Where a command is; its ``help`` stands here so that ``radt --help`` imports none."""
+
+    module: str
+    help: str
+
+
+#: The module's ``command`` is the click command.
+COMMANDS: Mapping[str, LazyCommand] = {
+    "run": LazyCommand("radt.cli.run", "Run an experiment file, or one script."),
+    "validate": LazyCommand("radt.cli.validate", "Check an experiment file and show its plan."),
+    "report": LazyCommand("radt.cli.report", "Print what an experiment showed."),
+    "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
+    "export": LazyCommand("radt.cli.export", "Write a run's samples to a file."),
+    "listeners": LazyCommand("radt.cli.listeners", "List what can be measured here."),
 }
 DEFAULT_COMMAND = "run"
 EXIT_INTERRUPTED = 130
@@ -41,10 +51,18 @@ class RadtGroup(click.Group):
     ) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name])
+        module = importlib.import_module(COMMANDS[cmd_name].module)
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"--help", "-h", "--version"}

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from radt.cli.closing import print_closing, print_header
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
@@ -14,10 +15,10 @@ from radt.experiment.direct import direct_plan
 from radt.experiment.file import ExperimentFile
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.status import StatusWriter
 from radt.home import Home
 from radt.listeners import registry
 from radt.model import RunStatus
-from radt.cli.closing import print_closing, print_header
 from radt.runner.console import RunConsole
 from radt.runner.outcome import ExperimentOutcome
 from radt.runner.schedule import due_workloads, run_experiment
@@ -93,7 +94,7 @@ def command(
                 f"Write them into the columns of {file}",
             )
         path: Path | None = Path(file)
-        plan = ExperimentFile.read(Path(file)).plan(machine, registry.load())
+        plan = ExperimentFile.read(file).plan(machine, registry.load())
     else:
         path = None
         plan = direct_plan(
@@ -114,11 +115,13 @@ def command(
         return 0
     data = Home.resolve(home)
     if path is None:
-        return execute(plan, data, machine, console, tracking_uri, rerun, quiet, file=None)
-    with ExperimentLock(path):
+        return execute(plan, data, machine, console, tracking_uri, rerun, quiet, statuses=None)
+    with ExperimentLock(file):
         # Read again under the lock: a runner that has just ended may have written statuses.
-        plan = ExperimentFile.read(path).plan(machine, registry.load())
-        return execute(plan, data, machine, console, tracking_uri, rerun, quiet, file=path)
+        experiment_file = ExperimentFile.read(file)
+        plan = experiment_file.plan(machine, registry.load())
+        writer = experiment_file.writer()
+        return execute(plan, data, machine, console, tracking_uri, rerun, quiet, statuses=writer)
 
 
 def execute(
@@ -130,7 +133,7 @@ def execute(
     rerun: bool,
     quiet: bool,
     *,
-    file: Path | None,
+    statuses: StatusWriter | None,
 ) -> int:
     """Run the plan and print its beginning and end; returns the exit code."""
     stop = StopRequest()
@@ -141,7 +144,7 @@ def execute(
     ):
         print_header(session, plan, due_workloads(plan, rerun=rerun))
         before = session.client.status()
-        outcome = run_experiment(session, plan, rerun=rerun, file=file, stop=stop)
+        outcome = run_experiment(session, plan, rerun=rerun, statuses=statuses, stop=stop)
         print_closing(session, plan, outcome, before)
     return exit_code(outcome, stop)
 

@@ -25,7 +25,7 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
         for position, group in enumerate(workload.groups):
             first = position == 0
             count = f"{len(group.runs)} × " if len(group.runs) > 1 else ""
-            cells = [
+            cells: list[Text | str] = [
                 Text(f"  {workload.label if first else ''}", style="bold"),
                 f"{count}{group.name}",
                 units.duration(group.time_per_epoch_s),

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from rich.console import Console, Group
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from radt import units
@@ -25,6 +25,7 @@ from radt.runner.outcome import WorkloadOutcome
 #: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 WAITING_LINES = 5000
+NAME_COLUMNS = 14
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ class RunConsole:
                 redirect_stderr=False,
             )
             self._live.start()
-        self._live.update(live_table(view), refresh=True)
+        self._live.update(live_table(view, self._console.width), refresh=True)
 
     def hide_live(self) -> None:
         """Take the live table away."""
@@ -173,37 +174,41 @@ class RunConsole:
                 )
 
 
-def live_table(view: WorkloadView) -> Group:
-    """The workload's heading and a line for each of its runs."""
+def live_table(view: WorkloadView, width: int) -> Text:
+    """The workload's heading and a line for each of its runs, in that many columns."""
     elapsed = (
-        units.stopwatch(time.monotonic() - view.started_monotonic_s)
+        f"▶ {units.stopwatch(time.monotonic() - view.started_monotonic_s)}  "
         if view.started_monotonic_s is not None
         else ""
     )
-    heading = Text.assemble(
-        ("  ", ""),
-        (f"{view.position}/{view.total}  ", "dim"),
-        (f"{view.label:<10} ", "bold"),
-        (f"{units.plural(len(view.runs), 'run'):<9} ", ""),
-        (f"▶ {elapsed}  " if elapsed else "", "cyan"),
-        (view.state, "dim"),
-    )
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(width=5)
-    table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    table.add_column(justify="right", no_wrap=True)
+    lines = [
+        Text.assemble(
+            (f"  {view.position}/{view.total}  ", "dim"),
+            (f"{view.label:<10} ", "bold"),
+            f"{units.plural(len(view.runs), 'run'):<9} ",
+            (elapsed, "cyan"),
+            (view.state, "dim"),
+        )
+    ]
+    letters = max(len(run.letter) for run in view.runs)
+    names = min(NAME_COLUMNS, max(cell_len(run.name) for run in view.runs))
+    states = max(len(status_text(run)) for run in view.runs)
     for position, run in enumerate(view.runs):
         colour = RUN_COLOURS[position % len(RUN_COLOURS)]
-        table.add_row(
-            Text(f"     {run.letter}", style=colour),
-            Text(run.name),
-            status_text(run),
-            Text(progress_text(run), style="dim" if run.status.ended else ""),
-            Text(load_text(run), style="dim"),
+        load = load_text(run)
+        line = Text.assemble(
+            (f"       {run.letter:<{letters}}  ", colour), set_cell_size(run.name, names), "  "
         )
-    return Group(heading, table)
+        status = status_text(run)
+        status.pad_right(states - len(status))
+        line.append_text(status).append("  ")
+        space = max(0, width - line.cell_len - cell_len(load) - 2)
+        line.append(set_cell_size(progress_text(run), space), "dim" if run.status.ended else "")
+        line.append(f"  {load}", "dim")
+        lines.append(line)
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
 
 
 def status_text(run: RunView) -> Text:

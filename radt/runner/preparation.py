@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from radt.collector.protocol import Registration
+from radt.collector.protocol import Registration, delivery_env
+from radt.errors import RadtError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.home import RunDir
 from radt.model import RunStatus
 from radt.runner.environment import RunIdentity, command_of, environment_of
 from radt.runner.params import split_params
-from radt.runner.session import Session, tracking_environment
+from radt.runner.session import Session
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.tracking.inventory import collect_inventory
 
@@ -51,43 +53,73 @@ class PreparedWorkload:
     warnings: Sequence[str]
 
 
-def prepare(session: Session, plan: WorkloadPlan, rows: Sequence[RunPlan]) -> PreparedWorkload:
+def prepare(
+    session: Session,
+    plan: WorkloadPlan,
+    rows: Sequence[RunPlan],
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> PreparedWorkload:
     """Record the rows, register them, and wait until MLflow has them.
 
+    Args:
+        cancelled: Asked while waiting; if it says yes, the wait is over.
+
     Raises:
-        RadtError: The store or the collector refuses.
+        RadtError: The store or the collector refuses; what was recorded is ended as FAILED.
     """
     workload_id = uuid.uuid4().hex
     run_ids = [uuid.uuid4().hex for _ in rows]
     _record(session, plan, rows, workload_id, run_ids)
-    warnings = _register(session, rows, run_ids)
-    mlflow_ids = _wait_for_mlflow(session, run_ids)
-    if len(mlflow_ids) < len(run_ids):
+    try:
+        warnings = _register(session, rows, run_ids)
+        mlflow_ids = _wait_for_mlflow(session, run_ids, cancelled)
+    except RadtError as error:
+        _abandon(session, workload_id, run_ids, str(error))
+        raise
+    if len(mlflow_ids) < len(run_ids) and not cancelled():
         warnings.append(
             f"MLflow at {masked(session.tracking_uri)} did not answer within "
             f"{MLFLOW_TIMEOUT_S:.0f} s; runs start now, it gets them when it is back"
         )
     mlflow_experiment_id = session.reader.workload(workload_id).mlflow_experiment_id
-    prepared = []
-    for row, run_id in zip(rows, run_ids, strict=True):
-        identity = RunIdentity(
-            run_id=run_id,
-            spool=session.home.run_dir(run_id).path,
-            tracking_uri=session.tracking_uri,
-            mlflow_run_id=mlflow_ids.get(run_id),
-            mlflow_experiment_id=mlflow_experiment_id,
-        )
-        prepared.append(
-            PreparedRun(
-                plan=row,
-                run_id=run_id,
-                run_dir=session.home.run_dir(run_id),
-                command=command_of(row),
-                env=environment_of(row, identity, session.home, session.machine),
-                mlflow_run_id=mlflow_ids.get(run_id),
-            )
-        )
-    return PreparedWorkload(workload_id, plan.label, prepared, warnings)
+    return PreparedWorkload(
+        workload_id,
+        plan.label,
+        [
+            _prepared(session, row, run_id, mlflow_ids.get(run_id), mlflow_experiment_id)
+            for row, run_id in zip(rows, run_ids, strict=True)
+        ],
+        warnings,
+    )
+
+
+def _prepared(
+    session: Session,
+    row: RunPlan,
+    run_id: str,
+    mlflow_run_id: str | None,
+    mlflow_experiment_id: str | None,
+) -> PreparedRun:
+    run_dir = session.home.run_dir(run_id)
+    identity = RunIdentity(
+        run_id=run_id,
+        spool=run_dir.path,
+        tracking_uri=session.tracking_uri,
+        mlflow_run_id=mlflow_run_id,
+        mlflow_experiment_id=mlflow_experiment_id,
+    )
+    env = environment_of(row, identity, session.home, session.machine)
+    return PreparedRun(row, run_id, run_dir, command_of(row), env, mlflow_run_id)
+
+
+def _abandon(session: Session, workload_id: str, run_ids: Sequence[str], reason: str) -> None:
+    """Nothing was started, and nothing of it may look as if it were about to run."""
+    now_ns = session.clock.now_ns()
+    with session.writer.transaction():
+        for run_id in run_ids:
+            session.writer.end_run(run_id, RunStatus.FAILED, now_ns, reason=reason)
+        session.writer.update_workload(workload_id, status=RunStatus.FAILED, ended_ns=now_ns)
 
 
 def _record(
@@ -149,7 +181,7 @@ def _record(
 
 
 def _register(session: Session, rows: Sequence[RunPlan], run_ids: Sequence[str]) -> list[str]:
-    env = tracking_environment()
+    env = delivery_env(os.environ)
     warnings: dict[str, None] = {}  # the same for each row mostly; an ordered set
     for row, run_id in zip(rows, run_ids, strict=True):
         answer = session.client.register(
@@ -167,7 +199,9 @@ def _register(session: Session, rows: Sequence[RunPlan], run_ids: Sequence[str])
     return list(warnings)
 
 
-def _wait_for_mlflow(session: Session, run_ids: Sequence[str]) -> dict[str, str]:
+def _wait_for_mlflow(
+    session: Session, run_ids: Sequence[str], cancelled: Callable[[], bool]
+) -> dict[str, str]:
     """MLflow's ids by ours, as soon as all are known or the time is over."""
     deadline = time.monotonic() + MLFLOW_TIMEOUT_S
     while True:
@@ -176,7 +210,7 @@ def _wait_for_mlflow(session: Session, run_ids: Sequence[str]) -> dict[str, str]
             for run in session.reader.runs(run_ids=list(run_ids))
             if run.mlflow_run_id
         }
-        if len(known) == len(run_ids) or time.monotonic() >= deadline:
+        if len(known) == len(run_ids) or time.monotonic() >= deadline or cancelled():
             return known
         time.sleep(_POLL_S)
 

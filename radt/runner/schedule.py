@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from radt.collector.protocol import Registration
+from radt.collector.protocol import Registration, delivery_env
 from radt.errors import CollectorError, RunNotFoundError
 from radt.experiment.decision import decide
-from radt.experiment.file import StatusWriter
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.status import RowStatus, StatusWriter
 from radt.model import RunStatus
 from radt.runner import reaper
 from radt.runner.outcome import ExperimentOutcome, WorkloadOutcome
-from radt.runner.session import Session, tracking_environment
+from radt.runner.session import Session
 from radt.runner.stop import StopRequest
-from radt.runner.workload import RowStatus, StatusSink, WorkloadRunner
+from radt.runner.workload import StatusSink, WorkloadRunner
 
 RUNNER_DIED = "its runner died"
 
@@ -49,20 +49,19 @@ def run_experiment(
     plan: ExperimentPlan,
     *,
     rerun: bool = False,
-    file: Path | None = None,
+    statuses: StatusWriter | None = None,
     stop: StopRequest,
 ) -> ExperimentOutcome:
     """Run all that is due; the caller holds the experiment's lock and listens for signals.
 
     Args:
-        file: Gets the statuses; None for a direct run.
+        statuses: Writes them into the experiment file; None for a direct run.
 
     Raises:
         RadtError: A workload could not be prepared, or the file could not be written.
     """
-    write_status = _status_sink(file)
-    if file is not None:
-        recover(session, plan, write_status)
+    write_status: StatusSink = statuses.set_many if statuses else lambda _: None
+    recover(session, plan, write_status)
     due = due_workloads(plan, rerun=rerun)
     started_s = time.monotonic()
     outcomes: list[WorkloadOutcome] = []
@@ -88,6 +87,8 @@ def run_experiment(
         outcome = runner.run()
         outcomes.append(outcome)
         session.console.workload_ended(position, len(due), outcome)
+    if statuses is not None:
+        statuses.flush()
     return ExperimentOutcome(
         workloads=outcomes,
         skipped=sum(len(w.runs) for w in plan.workloads) - sum(len(w.rows) for w in due),
@@ -127,7 +128,7 @@ def _end_orphan(session: Session, shown_id: str) -> None:
                 tracking_uri=run.tracking_uri,
                 listeners=(),
                 devices=(),
-                env=tracking_environment(),
+                env=delivery_env(os.environ),
             )
         )
         session.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
@@ -141,15 +142,3 @@ def _end_orphan(session: Session, shown_id: str) -> None:
         session.writer.update_workload(
             run.workload_id, status=RunStatus.KILLED, ended_ns=session.clock.now_ns()
         )
-
-
-def _status_sink(file: Path | None) -> StatusSink:
-    if file is None:
-        return lambda _: None
-    writer = StatusWriter(file)
-
-    def write(statuses: Mapping[int, RowStatus]) -> None:
-        for line, status in statuses.items():
-            writer.set(line, status.text, status.run_id)
-
-    return write

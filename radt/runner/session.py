@@ -18,8 +18,6 @@ from radt.runner.console import RunConsole
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 
-#: Variables with these prefixes may be needed to reach MLflow and its artifact store.
-_TRACKING_PREFIXES = ("MLFLOW_", "AWS_")
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
 
 
@@ -31,13 +29,6 @@ def tracking_uri(home: Home, explicit: str | None = None) -> str:
         or os.environ.get("MLFLOW_TRACKING_URI")
         or home.default_tracking_uri
     )
-
-
-def tracking_environment() -> dict[str, str]:
-    """The variables that whoever talks to MLflow for this user needs."""
-    return {
-        name: value for name, value in os.environ.items() if name.startswith(_TRACKING_PREFIXES)
-    }
 
 
 class Reaper:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from radt.errors import CollectorError, LaunchError
+from radt.errors import CollectorError, LaunchError, StatusError
 from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from radt.runner.console import RunView, WorkloadView
 from radt.runner.outcome import RunOutcome, WorkloadOutcome
@@ -20,19 +23,13 @@ from radt.runner.stop import StopRequest
 
 READY_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 30.0
+JOIN_TIMEOUT_S = 10.0
 #: How often the live table is brought up to date, and pending signals are looked at.
 TICK_S = 0.5
+STOPPED = "stopped by the user"
 
 
-@dataclass(frozen=True, slots=True)
-class RowStatus:
-    """What goes into a row's Status and Run columns."""
-
-    text: str
-    run_id: str
-
-
-#: Writes statuses back into the experiment file, by line.
+#: Writes statuses back into the experiment file, by the lines the rows were planned at.
 StatusSink = Callable[[Mapping[int, RowStatus]], None]
 
 T = TypeVar("T")
@@ -46,6 +43,12 @@ class _Row:
     view: RunView
     process: TrainingProcess | None = None
     outcome: RunOutcome | None = None
+
+    @property
+    def running(self) -> TrainingProcess:
+        """The process, which has been started."""
+        assert self.process is not None
+        return self.process
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +94,25 @@ class WorkloadRunner:
         """
         console = self._session.console
         console.show_live(self._view)
-        prepared = prepare(self._session, self._plan, self._plans)
+        prepared = prepare(
+            self._session, self._plan, self._plans, cancelled=lambda: bool(self._stop)
+        )
         for warning in prepared.warnings:
             console.say(f"  {warning}", style="dim")
         self._rows = [
             _Row(run, view) for run, view in zip(prepared.runs, self._view.runs, strict=True)
         ]
         self._stop.on_request = lambda: self._events.put(None)
-        self._write_status(
-            {
-                row.prepared.plan.line: RowStatus(RunStatus.RUNNING, row.prepared.shown_id)
-                for row in self._rows
-            }
-        )
         try:
-            self._start(prepared)
-            self._follow()
+            if not self._stop:
+                self._write_status(
+                    {
+                        row.prepared.plan.line: RowStatus(RunStatus.RUNNING, row.prepared.shown_id)
+                        for row in self._rows
+                    }
+                )
+                self._start(prepared)
+                self._follow()
         finally:
             self._kill_the_rest()
             self._stop.on_request = lambda: None
@@ -117,29 +123,21 @@ class WorkloadRunner:
     def _start(self, prepared: PreparedWorkload) -> None:
         barrier = Barrier()
         try:
-            for position, row in enumerate(self._rows):
-                self._guarded(
-                    row, lambda row=row, position=position: self._spawn(row, position, barrier)
-                )
             for row in self._rows:
-                self._guarded(row, lambda row=row: self._process(row).wait_ready(READY_TIMEOUT_S))
+                self._guarded(row, partial(self._spawn, barrier=barrier))
+            for row in self._rows:
+                self._guarded(row, _wait_ready)
             barrier.release()
-            released = {
-                row.prepared.run_id: stamp
-                for row in self._rows
-                if (
-                    stamp := self._guarded(
-                        row, lambda row=row: self._process(row).wait_released(RELEASE_TIMEOUT_S)
-                    )
-                )
-                is not None
-            }
+            stamps = {row.prepared.run_id: self._guarded(row, _wait_released) for row in self._rows}
         finally:
             barrier.close()
-        self._record_start(prepared, released)
+        self._record_start(
+            prepared, {run_id: stamp for run_id, stamp in stamps.items() if stamp is not None}
+        )
 
-    def _spawn(self, row: _Row, position: int, barrier: Barrier) -> None:
+    def _spawn(self, row: _Row, barrier: Barrier) -> None:
         console, run = self._session.console, row.prepared
+        position = self._rows.index(row)
         row.process = TrainingProcess(
             run.command,
             run_id=run.run_id,
@@ -152,19 +150,15 @@ class WorkloadRunner:
         )
         self._session.reaper.watch(row.process.pid, run.run_id)
 
-    def _process(self, row: _Row) -> TrainingProcess:
-        assert row.process is not None
-        return row.process
-
-    def _guarded(self, row: _Row, action: Callable[[], T]) -> T | None:
+    def _guarded(self, row: _Row, action: Callable[[_Row], T]) -> T | None:
         """Do it; if the row cannot be started, end that row and let its neighbours go on."""
         if row.outcome is not None:
             return None
         try:
-            return action()
+            return action(row)
         except LaunchError as error:
             if row.process is not None:
-                row.process.signal(9)
+                row.process.signal(signal.SIGKILL)
             self._end(row, RunStatus.FAILED, str(error), exit_code=None)
             return None
 
@@ -185,7 +179,7 @@ class WorkloadRunner:
         for row in self._rows:
             run_id = row.prepared.run_id
             if run_id in released:
-                session.client.started(run_id, self._process(row).pid, released[run_id])
+                session.client.started(run_id, row.running.pid, released[run_id])
                 row.view.status = RunStatus.RUNNING
                 row.view.started_monotonic_s = released[run_id] / 1e9
         self._view.started_monotonic_s = now_s
@@ -215,7 +209,7 @@ class WorkloadRunner:
         row, how = event.row, event.exit
         status, reason = how.status, how.reason
         if self._stop and status is not RunStatus.FINISHED:
-            status, reason = RunStatus.KILLED, "stopped by the user"
+            status, reason = RunStatus.KILLED, STOPPED
         if how.leftovers:
             self._session.console.say(
                 f"  {row.prepared.plan.letter}: {how.leftovers} processes that the run left "
@@ -241,7 +235,10 @@ class WorkloadRunner:
         if row.process is not None:
             session.reaper.forget(row.process.pid)
         text = f"{status}: {reason}" if reason else str(status)
-        self._write_status({run.plan.line: RowStatus(text, run.shown_id)})
+        try:
+            self._write_status({run.plan.line: RowStatus(text, run.shown_id)})
+        except StatusError as error:  # the neighbours go on; the next write tries again
+            session.console.say(f"  {error}", style="red")
         try:
             session.client.finish(run.run_id, status, exit_code, reason)
         except CollectorError as error:
@@ -253,10 +250,13 @@ class WorkloadRunner:
     def _kill_the_rest(self) -> None:
         """Nothing is left running, whatever went wrong above."""
         for row in self._rows:
-            if row.process is not None and row.outcome is None:
-                row.process.signal(9)
-                row.process.join(10.0)
-                self._end(row, RunStatus.KILLED, "the runner failed", exit_code=None)
+            if row.outcome is not None:
+                continue
+            if row.process is not None:
+                row.process.signal(signal.SIGKILL)
+                row.process.join(JOIN_TIMEOUT_S)
+            reason = STOPPED if self._stop else "the runner failed"
+            self._end(row, RunStatus.KILLED, reason, exit_code=None)
 
     def _close(self, prepared: PreparedWorkload) -> WorkloadOutcome:
         outcome = WorkloadOutcome(
@@ -285,3 +285,11 @@ class WorkloadRunner:
                 view.gpu_utilization = now.gpu_utilization
                 view.gpu_memory_bytes = now.gpu_memory_bytes
         self._session.console.show_live(self._view)
+
+
+def _wait_ready(row: _Row) -> None:
+    row.running.wait_ready(READY_TIMEOUT_S)
+
+
+def _wait_released(row: _Row) -> int:
+    return row.running.wait_released(RELEASE_TIMEOUT_S)

@@ -65,7 +65,7 @@ def imported_parts(path: Path) -> Iterator[tuple[str, int]]:
                 yield name.split(".")[1], node.lineno
 
 
-@pytest.mark.parametrize(("part", "path"), modules(), ids=lambda value: str(value))
+@pytest.mark.parametrize(("part", "path"), list(modules()), ids=lambda value: str(value))
 def test_imports_run_one_way(part: str, path: Path) -> None:
     wrong = [
         f"{path}:{line}: {part} imports {imported}"

@@ -1,0 +1,168 @@
+"""The summary of an experiment, from a real store with known numbers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
+from radt.report.summary import WorkloadSummary, summarise
+from radt.report.tables import summary_table
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.writer import StoreWriter
+
+SECOND_NS = 1_000_000_000
+
+
+class Study:
+    """Writes runs whose epochs take a given time each."""
+
+    def __init__(self, path: Path) -> None:
+        self.writer = StoreWriter(path)
+        self.reader = StoreReader(path)
+        self.count = 0
+
+    def run(
+        self,
+        workload: str,
+        letter: str,
+        epochs_s: list[float],
+        *,
+        params: str = "--size small",
+        cpu: float = 0.5,
+        throughput: float = 100.0,
+        status: RunStatus = RunStatus.FINISHED,
+        energy_j: tuple[float, float] | None = None,
+    ) -> None:
+        self.count += 1
+        run_id = f"{self.count:032x}"
+        start_ns = self.count * 1000 * SECOND_NS
+        self.writer.put_workload(WorkloadRecord(f"w{workload}", "study", workload, start_ns))
+        self.writer.put_run(
+            RunRecord(run_id, f"w{workload}", "study", workload, letter, "net", start_ns, status)
+        )
+        self.writer.put_params(run_id, {"File": "train.py", "Params": params})
+        series = [
+            SeriesRecord(
+                run_id,
+                0,
+                "top",
+                "process.cpu.utilization",
+                "cores",
+                Scope.PROCESS,
+                SeriesKind.GAUGE,
+            ),
+            SeriesRecord(run_id, 1, SOFTWARE, "samples_per_s", "", Scope.RUN, SeriesKind.GAUGE),
+        ]
+        if energy_j is not None:
+            series.append(
+                SeriesRecord(
+                    run_id, 2, "smi", "gpu.energy", "J", Scope.GPU, SeriesKind.COUNTER, "gpu0"
+                )
+            )
+        self.writer.add_series(series)
+        bounds = np.concatenate([[0.0], np.cumsum(epochs_s)])
+        edges_ns = (start_ns + bounds * SECOND_NS).astype(np.int64)
+        middles_ns = (edges_ns[:-1] + edges_ns[1:]) // 2
+        # The first epoch is full load: if it were counted, every mean would be wrong.
+        loads = np.array([99.0] + [cpu] * (len(epochs_s) - 1))
+        rates = np.array([1.0] + [throughput] * (len(epochs_s) - 1))
+        batches = [
+            SeriesBatch(0, Samples(middles_ns, loads)),
+            SeriesBatch(1, Samples(middles_ns, rates, np.arange(1, len(epochs_s) + 1))),
+        ]
+        if energy_j is not None:
+            batches.append(SeriesBatch(2, Samples(edges_ns[[0, -1]], np.array(energy_j))))
+        self.writer.append(run_id, batches)
+        self.writer.put_markers(
+            [
+                MarkerRecord(
+                    run_id,
+                    number,
+                    MarkerKind.EPOCH,
+                    f"epoch {number + 1}",
+                    int(edges_ns[number]),
+                    int(edges_ns[number + 1]),
+                    number + 1,
+                )
+                for number in range(len(epochs_s))
+            ]
+        )
+
+    def summarise(self) -> list[WorkloadSummary]:
+        return summarise(self.reader, "study")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return Study(tmp_path / "radt.db")
+
+
+def test_slowdown_is_against_the_same_run_alone(study: Study) -> None:
+    study.run("solo", "a", [9.0, 2.0, 2.0], cpu=1.0)
+    for letter, seconds in (("a", 5.0), ("b", 7.0)):
+        study.run("pair", letter, [50.0, seconds, seconds], cpu=0.75, throughput=40.0)
+    study.run("pair", "c", [1.0, 3.0], params="--size large")
+    solo, pair = study.summarise()
+    (alone,) = solo.groups
+    assert (alone.time_per_epoch_s, alone.slowdown) == (2.0, None)
+    assert (alone.samples_per_s, alone.cpu_cores) == (100.0, 1.0)
+    small, large = pair.groups
+    assert (small.time_per_epoch_s, small.slowdown) == (6.0, 3.0)
+    assert (small.samples_per_s, small.cpu_cores) == (80.0, 1.5)
+    assert (large.time_per_epoch_s, large.slowdown) == (3.0, None)
+
+
+def test_a_single_epoch_is_counted_as_there_is_no_other(study: Study) -> None:
+    study.run("solo", "a", [4.0])
+    ((group,),) = (workload.groups for workload in study.summarise())
+    assert group.time_per_epoch_s == 4.0
+
+
+def test_the_newest_finished_run_of_a_row_counts(study: Study) -> None:
+    study.run("solo", "a", [1.0, 10.0])
+    study.run("solo", "a", [1.0, 20.0])
+    study.run("solo", "a", [1.0, 30.0], status=RunStatus.FAILED)
+    ((group,),) = (workload.groups for workload in study.summarise())
+    assert group.time_per_epoch_s == 20.0
+    assert len(group.runs) == 1
+
+
+def test_a_run_without_markers_or_metrics_has_no_numbers_rather_than_zeros(study: Study) -> None:
+    study.writer.put_workload(WorkloadRecord("w", "study", "1", 1))
+    study.writer.put_run(RunRecord("f" * 32, "w", "study", "1", "a", "bare", 1, RunStatus.FINISHED))
+    ((group,),) = (workload.groups for workload in study.summarise())
+    assert (group.time_per_epoch_s, group.samples_per_s, group.cpu_cores) == (None, None, None)
+
+
+def test_energy_of_a_shared_card_is_counted_once(study: Study) -> None:
+    study.run("pair", "a", [1.0, 1.0], energy_j=(1000.0, 1100.0))
+    study.run("pair", "b", [1.0, 1.0], energy_j=(1020.0, 1150.0))
+    (pair,) = study.summarise()
+    assert pair.energy_j == 150.0
+
+
+def test_table_at_80_columns(study: Study) -> None:
+    study.run("solo", "a", [9.0, 2.0], cpu=0.984)
+    study.run("three", "a", [9.0, 5.66], cpu=0.66, throughput=1234.0)
+    study.run("three", "b", [9.0, 5.66], cpu=0.66, throughput=1234.0)
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(summary_table(study.summarise()))
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "  workload  runs     time/epoch  vs solo  samples/s    cpu",
+        "  solo      net          2.00 s        –        100   98 %",
+        "  three     2 × net      5.66 s    2.83×      2,468  132 %",
+    ]
