@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from rich import box
 from rich.console import Console
@@ -13,6 +16,7 @@ from rich.text import Text
 from radt.errors import ExperimentError, Problem
 from radt.experiment.decision import Action, decide
 from radt.experiment.plan import NAIVE, ExperimentPlan, RunPlan, WorkloadPlan
+from radt.model import RunStatus
 from radt.units import plural
 
 _GAP = "   "
@@ -33,6 +37,7 @@ def render_problems(error: ExperimentError, console: Console | None = None) -> N
 
 
 def _problem_lines(problems: tuple[Problem, ...], width: int) -> list[Text]:
+    """Cause and remedy side by side if all of them fit so, else one under the other."""
     rows = [(_where(p), printable(p.cause), printable(p.remedy)) for p in problems]
     where_width = max(len(where) for where, _, _ in rows)
     cause_width = max(len(cause) for _, cause, _ in rows)
@@ -42,17 +47,15 @@ def _problem_lines(problems: tuple[Problem, ...], width: int) -> list[Text]:
     room = max(width - indent, _MIN_COLUMN)
     lines: list[Text] = []
     for where, cause, remedy in rows:
-        head = "  " + (where.ljust(where_width) + _GAP if where_width else "")
+        head = ("  " + where).ljust(indent)
         if beside:
-            line = Text(head, style="bold").append(cause.ljust(cause_width + len(_GAP)), "none")
-            lines.append(line.append(remedy, "dim"))
-            lines[-1].rstrip()
+            parts = (head, cause.ljust(cause_width) + _GAP if remedy else cause, (remedy, "dim"))
+            lines.append(Text.assemble(*parts))
             continue
-        text = [(part, "none") for part in _wrapped(cause, room)]
+        text = [(part, "") for part in _wrapped(cause, room)]
         text += [(part, "dim") for part in _wrapped(remedy, room)]
-        for number, (part, style) in enumerate(text):
-            start = head if number == 0 else " " * indent
-            lines.append(Text(start, style="bold").append(part, style))
+        for number, part in enumerate(text):
+            lines.append(Text.assemble(head if number == 0 else " " * indent, part))
     return lines
 
 
@@ -70,64 +73,95 @@ def _wrapped(text: str, width: int) -> list[str]:
 def render_plan(
     plan: ExperimentPlan, *, rerun: bool = False, console: Console | None = None
 ) -> None:
-    """Print what a start would do: each workload with its runs; to stdout unless given."""
+    """Print what a start would do: each workload with its runs; to stdout unless given.
+
+    What all runs have in common stands above the table, so that commands have room in it.
+    """
     console = console or Console(highlight=False)
     runs = list(plan.runs)
     due = sum(decide(run.status, rerun).runs for run in runs)
-    head = Text(printable(plan.name), style="bold")
-    head.append(f" · {plural(len(plan.workloads), 'workload')}, {plural(len(runs), 'run')}", "none")
+    columns = [column for column in _COLUMNS if len({column.text(run, rerun) for run in runs}) > 1]
+    parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(runs), 'run')}"]
     if due < len(runs):
-        head.append(f" · {due or 'none'} to do", "none")
+        parts.append(f"{due or 'none'} to run")
+    if _DEVICES not in columns:
+        parts.append(f"on {_DEVICES.text(runs[0], rerun)}")
+    if _LISTENERS not in columns:
+        parts.append(f"listeners {_LISTENERS.text(runs[0], rerun)}")
+    head = Text.assemble((printable(plan.name), "bold"), *(f" · {part}" for part in parts))
     console.print(head, soft_wrap=True)
-    several = len({workload.experiment for workload in plan.workloads}) > 1
-    shown: str | None = None
-    table = _plan_table()
-    for workload in plan.workloads:
-        if several and workload.experiment != shown:
-            if table.row_count:
-                console.print(Padding(table, (0, 0, 0, 2)))
-                table = _plan_table()
-            shown = workload.experiment
-            console.print()
-            console.print(Text(f"  {printable(workload.experiment)}", style="bold"))
-        _add_workload(table, workload, rerun)
-    console.print(Padding(table, (1 if not several else 0, 0, 1, 2)))
+    for experiment, workloads in groupby(plan.workloads, lambda workload: workload.experiment):
+        console.print()
+        if experiment != plan.name:
+            console.print(Text(f"  {printable(experiment)}", style="bold"), soft_wrap=True)
+        console.print(Padding(_plan_table(plan, list(workloads), columns, rerun), (0, 0, 0, 2)))
+    if not rerun and any(run.status is RunStatus.FAILED for run in runs):
+        console.print(Text("\n  --rerun runs FAILED rows again", style="dim"))
 
 
-def _plan_table() -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
-    table.add_column("workload", no_wrap=True, max_width=16, overflow="ellipsis")
-    table.add_column("", no_wrap=True)
-    table.add_column("run", overflow="fold", max_width=20)
-    table.add_column("devices", overflow="fold")
-    table.add_column("listeners", overflow="fold")
-    table.add_column("command", overflow="fold", ratio=1)
-    table.add_column("next start", overflow="fold", max_width=18)
-    return table
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column that is left out where all runs say the same."""
+
+    name: str
+    text: Callable[[RunPlan, bool], str]
 
 
-def _add_workload(table: Table, workload: WorkloadPlan, rerun: bool) -> None:
-    for number, run in enumerate(workload.runs):
-        last = number == len(workload.runs) - 1
-        table.add_row(
-            Text(printable(workload.label), style="bold") if number == 0 else "",
-            run.letter,
-            Text(printable(run.label)),
-            _devices(run),
-            "+".join(map(str, run.listeners)) or "none",
-            Text(printable(f"{run.file.name} {run.params_text}".rstrip())),
-            _next(run, rerun),
-            end_section=last,
-        )
-
-
-def _devices(run: RunPlan) -> str:
+def _devices(run: RunPlan, _rerun: bool) -> str:
     return str(run.devices) if run.collocation == NAIVE else f"{run.devices} {run.collocation}"
 
 
-def _next(run: RunPlan, rerun: bool) -> Text:
-    decision = decide(run.status, rerun)
-    return Text(str(decision), style="dim" if decision.action is Action.SKIP else "none")
+def _listeners(run: RunPlan, _rerun: bool) -> str:
+    return "+".join(map(str, run.listeners)) or "none"
+
+
+def _next_start(run: RunPlan, rerun: bool) -> str:
+    action = decide(run.status, rerun).action
+    return str(action) if run.status is None else f"{action}, {run.status}"
+
+
+_DEVICES = _Column("devices", _devices)
+_LISTENERS = _Column("listeners", _listeners)
+_COLUMNS = (_DEVICES, _LISTENERS, _Column("next start", _next_start))
+
+
+def _plan_table(
+    plan: ExperimentPlan, workloads: Sequence[WorkloadPlan], columns: Sequence[_Column], rerun: bool
+) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="dim",
+        border_style="dim",
+    )
+    table.add_column("workload", overflow="fold", max_width=16)
+    table.add_column("")
+    table.add_column("run", overflow="fold", max_width=20)
+    table.add_column("command", overflow="fold", ratio=1)
+    for column in columns:
+        table.add_column(column.name, overflow="fold", max_width=16)
+    for workload in workloads:
+        for number, run in enumerate(workload.runs):
+            skipped = decide(run.status, rerun).action is Action.SKIP
+            table.add_row(
+                Text(printable(workload.label) if number == 0 else "", style="bold"),
+                Text(run.letter),
+                Text(printable(run.label)),
+                Text(printable(_command(run, plan))),
+                *(Text(column.text(run, rerun)) for column in columns),
+                style="dim" if skipped else None,
+            )
+    return table
+
+
+def _command(run: RunPlan, plan: ExperimentPlan) -> str:
+    """The script, as seen from the experiment file's folder if it is in it, and its arguments."""
+    folder = plan.path.parent.resolve()
+    inside = run.file.is_relative_to(folder)
+    file = run.file.relative_to(folder) if inside else run.file
+    return f"{file} {run.params_text}".rstrip()
 
 
 def printable(text: str) -> str:

@@ -56,7 +56,10 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
             Problem("there is no run in it", "Add a line for each run below the header")
         )
     if problems:
-        raise ExperimentError(shown, sorted(problems, key=lambda problem: problem.line or 0))
+        order = {header.name(index): index for index in range(len(header.record.cells))}
+        raise ExperimentError(
+            shown, sorted(problems, key=lambda p: (p.line or 0, order.get(p.column, -1)))
+        )
     return ExperimentPlan(path, workloads_of(rows))
 
 

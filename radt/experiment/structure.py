@@ -35,8 +35,8 @@ def read_header(shown: str, table: Table) -> Header:
                 [
                     Problem(
                         f"{name} separate its columns",
-                        "Save it with commas (Excel in your language may offer that only as "
-                        "'CSV UTF-8' after the list separator was set to a comma)",
+                        "Separate them with commas (LibreOffice: the field delimiter; Excel: the list "
+                        "separator in the system's region settings)",
                         line=record.line,
                     )
                 ],
@@ -62,6 +62,7 @@ def header_problems(header: Header) -> list[Problem]:
         Problem(
             "unknown column",
             did_you_mean(header.name(index) or "", absent)
+            or did_you_mean(header.name(index) or "", Column)
             or "Remove it, or keep notes in lines that start with #",
             line,
             header.name(index),
