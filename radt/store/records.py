@@ -6,6 +6,7 @@ one offset that stays the same while the machine is up, so that differences are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,9 @@ from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
+
+#: In ``Samples.steps``: this point has no step (the journal writes the same number).
+NO_STEP = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class SeriesRecord:
 class Samples:
     """Points of one series in time order: ``times_ns`` (N,), ``values`` (N,), ``steps`` (N,).
 
-    ``steps`` is None for series without steps (hardware).
+    ``steps`` is None for series without steps (hardware); `NO_STEP` is a single missing one.
     """
 
     times_ns: Int64Array
@@ -188,3 +192,24 @@ class JournalCursor:
     slot: int = 0
     event_offset: int = 0
     names: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSummary:
+    """One line of the list of experiments; ``statuses`` counts runs."""
+
+    name: str
+    workload_count: int
+    run_count: int
+    statuses: Mapping[RunStatus, int]
+    last_activity_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastValue:
+    """The newest point of a series; ``step`` is None if it has none."""
+
+    series: SeriesRecord
+    time_ns: int
+    value: float
+    step: int | None

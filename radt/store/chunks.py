@@ -1,0 +1,221 @@
+"""Stretches of a series as rows of the ``chunk`` table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sqlalchemy import text
+
+from radt.errors import StoreError
+from radt.store.codec import EncodedSamples, decode, encode, encode_raw
+from radt.store.records import NO_STEP, Float64Array, Int64Array, Samples
+from radt.store.tables import Value
+
+#: Points in a sealed chunk: an hour at one per second. Larger ones hardly get smaller by the point
+#: but make zooms decode more than they show.
+POINTS_PER_CHUNK = 3600
+#: As many loose chunks of one series are merged into one.
+MAX_LOOSE_CHUNKS = 60
+
+#: Up to here plain Python is faster than numpy: flushes bring one point a second.
+_FEW_POINTS = 32
+
+_COLUMNS = (
+    "sealed, codec, point_count, finite_count, first_ns, last_ns, first_value, last_value, "
+    "last_step, value_min, value_max, value_sum, checksum, time_data, value_data, step_data"
+)
+_PARAMETERS = ", ".join(f":{name}" for name in _COLUMNS.split(", "))
+
+INSERT = text(
+    f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
+    f"VALUES (:run_id, :series_no, :chunk_no, {_PARAMETERS})"
+)
+#: Takes the next number of the series, whichever process wrote the one before.
+APPEND = text(
+    f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
+    "VALUES (:run_id, :series_no, COALESCE((SELECT MAX(chunk_no) + 1 FROM chunk "
+    f"WHERE run_id = :run_id AND series_no = :series_no), 0), {_PARAMETERS})"
+)
+#: Columns of `ChunkData`, for SELECT.
+DATA_COLUMNS = "chunk_no, codec, point_count, checksum, time_data, value_data, step_data"
+
+_EMPTY_TIMES = np.empty(0, dtype=np.int64)
+_EMPTY_VALUES = np.empty(0, dtype=np.float64)
+
+
+class ChunkData(NamedTuple):
+    """A row of `DATA_COLUMNS`."""
+
+    chunk_no: int
+    codec: int
+    point_count: int
+    checksum: int
+    time_data: bytes
+    value_data: bytes
+    step_data: bytes | None
+
+    def samples(self) -> Samples:
+        """Decode.
+
+        Raises:
+            CodecError: The chunk is damaged.
+        """
+        encoded = EncodedSamples(
+            self.codec,  # type: ignore[arg-type]
+            self.point_count,
+            self.time_data,
+            self.value_data,
+            self.step_data,
+        )
+        return decode(encoded, self.checksum)
+
+
+def checked(samples: Samples) -> Samples:
+    """The samples with the types the codec relies on.
+
+    Raises:
+        StoreError: Columns differ in length or in type from what `Samples` says.
+    """
+    times, values, steps = samples.times_ns, samples.values, samples.steps
+    if times.dtype != np.int64 or (steps is not None and steps.dtype != np.int64):
+        raise StoreError("times and steps of samples must be 64-bit integers")
+    if values.dtype != np.float64:
+        raise StoreError("values of samples must be 64-bit floats")
+    if (
+        times.ndim != 1
+        or values.shape != times.shape
+        or (steps is not None and steps.shape != times.shape)
+    ):
+        raise StoreError("times, values and steps of samples must have the same length")
+    return samples
+
+
+def loose_row(run_id: str, series_no: int, samples: Samples) -> dict[str, Value]:
+    """Parameters of `APPEND` for a few new points."""
+    return _row(run_id, series_no, samples, encode_raw(samples), sealed=False)
+
+
+def compacted_rows(
+    run_id: str, series_no: int, chunk_no: int, samples: Samples, *, seal_rest: bool
+) -> Iterator[dict[str, Value]]:
+    """Parameters of `INSERT` for full chunks and the rest, numbered from ``chunk_no`` on."""
+    for start in range(0, len(samples), POINTS_PER_CHUNK):
+        part = sliced(samples, start, start + POINTS_PER_CHUNK)
+        sealed = seal_rest or len(part) == POINTS_PER_CHUNK
+        row = _row(run_id, series_no, part, encode(part), sealed=sealed)
+        yield row | {"chunk_no": chunk_no + start // POINTS_PER_CHUNK}
+
+
+def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
+    """Points ``start`` to ``stop``, as views."""
+    steps = samples.steps
+    return Samples(
+        samples.times_ns[start:stop],
+        samples.values[start:stop],
+        None if steps is None else steps[start:stop],
+    )
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """All parts one after the other; where only some have steps, the others get `NO_STEP`."""
+    if not parts:
+        return Samples(_EMPTY_TIMES, _EMPTY_VALUES)
+    if len(parts) == 1:
+        return parts[0]
+    steps: Int64Array | None = None
+    if any(part.steps is not None for part in parts):
+        steps = np.concatenate(
+            [
+                np.full(len(part), NO_STEP, dtype=np.int64) if part.steps is None else part.steps
+                for part in parts
+            ]
+        )
+    return Samples(
+        np.concatenate([part.times_ns for part in parts]),
+        np.concatenate([part.values for part in parts]),
+        steps,
+    )
+
+
+def time_sorted(samples: Samples) -> Samples:
+    """In time order; points of the same time stay in the order they were written."""
+    times = samples.times_ns
+    if len(times) < 2 or bool(np.all(times[1:] >= times[:-1])):
+        return samples
+    order = np.argsort(times, kind="stable")
+    steps = samples.steps
+    return Samples(times[order], samples.values[order], None if steps is None else steps[order])
+
+
+def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Samples:
+    """Points from ``start_ns`` to ``end_ns``, both included, of points in time order."""
+    times = samples.times_ns
+    start = 0 if start_ns is None else int(np.searchsorted(times, start_ns, side="left"))
+    stop = len(times) if end_ns is None else int(np.searchsorted(times, end_ns, side="right"))
+    return samples if (start, stop) == (0, len(times)) else sliced(samples, start, stop)
+
+
+def _row(
+    run_id: str, series_no: int, samples: Samples, encoded: EncodedSamples, *, sealed: bool
+) -> dict[str, Value]:
+    times, values, steps = samples.times_ns, samples.values, samples.steps
+    if len(times) == 1:
+        earliest = latest = 0
+    else:
+        earliest = int(np.argmin(times))
+        # The last of those with the latest time: the newest.
+        latest = len(times) - 1 - int(np.argmax(times[::-1]))
+    last_step = None if steps is None else int(steps[latest])
+    finite_count, smallest, largest, total = _statistics(values)
+    return {
+        "run_id": run_id,
+        "series_no": series_no,
+        "sealed": int(sealed),
+        "codec": int(encoded.codec),
+        "point_count": encoded.count,
+        "finite_count": finite_count,
+        "first_ns": int(times[earliest]),
+        "last_ns": int(times[latest]),
+        "first_value": _no_nan(float(values[earliest])),
+        "last_value": _no_nan(float(values[latest])),
+        "last_step": None if last_step == NO_STEP else last_step,
+        "value_min": smallest,
+        "value_max": largest,
+        "value_sum": total,
+        "checksum": encoded.checksum,
+        "time_data": encoded.times,
+        "value_data": encoded.values,
+        "step_data": encoded.steps,
+    }
+
+
+def _no_nan(value: float) -> float | None:
+    """None for NaN, which SQLite cannot hold."""
+    return None if math.isnan(value) else value
+
+
+def _or_infinity(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def _statistics(
+    values: Float64Array,
+) -> tuple[int, float | None, float | None, float | None]:
+    """Number, minimum, maximum and sum of the finite values.
+
+    A sum that overflows is stored as infinity, never as NULL, so that no mean is made of it.
+    """
+    if len(values) <= _FEW_POINTS:
+        few = [value for value in values.tolist() if math.isfinite(value)]
+        if not few:
+            return 0, None, None, None
+        return len(few), min(few), max(few), _or_infinity(sum(few))
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return 0, None, None, None
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(finite.sum())
+    return len(finite), float(finite.min()), float(finite.max()), _or_infinity(total)

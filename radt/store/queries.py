@@ -1,0 +1,104 @@
+"""The reader's longer statements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+
+from radt.store.records import LastValue, SummaryRecord
+from radt.store.tables import RUNS, SERIES
+
+EXPERIMENTS = text(
+    "SELECT name, created_ns, "
+    "(SELECT COUNT(*) FROM workload WHERE workload.experiment = experiment.name) FROM experiment"
+)
+
+RUN_COUNTS = text(
+    "SELECT experiment, status, COUNT(*), "
+    "MAX(COALESCE(ended_ns, started_ns, created_ns)) FROM run GROUP BY experiment, status"
+)
+
+#: Two selects, because SQLite uses both indexes only so.
+FIND_RUN = text(
+    f"{RUNS.select} WHERE run_id >= :first AND run_id < :last "
+    f"UNION {RUNS.select} WHERE mlflow_run_id >= :first AND mlflow_run_id < :last LIMIT 5"
+)
+
+TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
+
+_SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)
+_SERIES_WIDTH = len(SERIES.fields)
+_CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
+
+
+def _end_value(column: str, time: str, order: str) -> str:
+    """The value at the earliest or latest time of a series, found in the headers."""
+    return (
+        f"(SELECT c.{column} FROM chunk c WHERE {_CHUNK_OF_SERIES} "  # noqa: S608 - our own names
+        f"AND c.{time} = t.{time} ORDER BY c.chunk_no {order} LIMIT 1)"
+    )
+
+
+#: Series that have points, with the sums of their chunks' headers.
+SUMMARY = text(
+    f"SELECT {_SERIES_COLUMNS}, t.points, t.finite, t.total, t.smallest, t.largest, "  # noqa: S608
+    f"{_end_value('first_value', 'first_ns', 'ASC')}, "
+    f"{_end_value('last_value', 'last_ns', 'DESC')}, "
+    "t.first_ns, t.last_ns "
+    "FROM (SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
+    "SUM(value_sum) AS total, MIN(value_min) AS smallest, MAX(value_max) AS largest, "
+    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns "
+    "FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no) t "
+    "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
+    "ORDER BY s.run_id, s.series_no"
+).bindparams(bindparam("ids", expanding=True))
+
+LAST_VALUES = text(
+    f"SELECT {_SERIES_COLUMNS}, c.last_ns, c.last_value, c.last_step "  # noqa: S608 - our own names
+    f"FROM series s JOIN chunk c ON {_CHUNK_OF_SERIES} "
+    "AND c.chunk_no = (SELECT MAX(n.chunk_no) FROM chunk n "
+    "WHERE n.run_id = s.run_id AND n.series_no = s.series_no) "
+    "WHERE s.run_id IN :ids AND s.listener = :listener ORDER BY s.run_id, s.series_no"
+).bindparams(bindparam("ids", expanding=True))
+
+_POINT_COUNTS = text(
+    "SELECT chunk_no, point_count FROM chunk "
+    "WHERE run_id = :run_id AND series_no = :series_no ORDER BY chunk_no"
+)
+
+
+def summary_record(row: Any) -> SummaryRecord:
+    """A row of `SUMMARY`."""
+    series = SERIES.read(row[:_SERIES_WIDTH])
+    points, finite, total, smallest, largest, first, last, first_ns, last_ns = row[_SERIES_WIDTH:]
+    mean = _finite(total / finite) if finite else None
+    return SummaryRecord(
+        series, points, mean, smallest, largest, _finite(first), _finite(last), first_ns, last_ns
+    )
+
+
+def last_value(row: Any) -> LastValue:
+    """A row of `LAST_VALUES`; NULL stands for NaN."""
+    time_ns, value, step = row[_SERIES_WIDTH:]
+    series = SERIES.read(row[:_SERIES_WIDTH])
+    return LastValue(series, time_ns, math.nan if value is None else value, step)
+
+
+def skipped_chunks(
+    connection: Connection, run_id: str, series_no: int, skip: int
+) -> tuple[int, int]:
+    """The number of the chunk where reading begins, and how many of its points to leave out."""
+    rest, number = skip, -1
+    for number, count in connection.execute(
+        _POINT_COUNTS, {"run_id": run_id, "series_no": series_no}
+    ):
+        if rest < count:
+            return number, rest
+        rest -= count
+    return number + 1, 0
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,409 @@
+"""Write the sample store: safe from several threads and from several processes at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Connection, TextClause, text
+
+from radt.errors import RunNotFoundError, StoreError
+from radt.model import RunStatus
+from radt.store import chunks
+from radt.store.compaction import Loose, loose_series, merge_loose
+from radt.store.engine import translated_errors, writer_engine
+from radt.store.migrations import open_and_migrate
+from radt.store.records import (
+    GapRecord,
+    JournalCursor,
+    LedgerRecord,
+    MarkerRecord,
+    RunRecord,
+    SeriesBatch,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.tables import (
+    CURSORS,
+    GAPS,
+    LEDGERS,
+    MARKERS,
+    RUNS,
+    SERIES,
+    WORKLOADS,
+    Table,
+    Value,
+    to_column,
+)
+
+_Row = Mapping[str, Value]
+_PUT_EXPERIMENT = text(
+    "INSERT INTO experiment (name, created_ns) VALUES (:name, :created_ns) "
+    "ON CONFLICT (name) DO NOTHING"
+)
+_END_RUN = text(
+    "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
+    "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
+)
+_PUT_DELIVERED = text(
+    "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
+    "ON CONFLICT (run_id, series_no) DO UPDATE SET delivered = excluded.delivered"
+)
+_PUT_ARTIFACT = text(
+    "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
+    "ON CONFLICT (run_id, path) DO NOTHING"
+)
+
+
+def _put_text(table: str) -> TextClause:
+    return text(
+        f"INSERT INTO {table} (run_id, key, value) VALUES (:run_id, :key, :value) "  # noqa: S608
+        "ON CONFLICT (run_id, key) DO UPDATE SET value = excluded.value"
+    )
+
+
+_PUT_PARAM, _PUT_TAG = _put_text("param"), _put_text("tag")
+
+
+class StoreWriter:
+    """Writes a store; made if it is not there, brought up to date if it is old.
+
+    All methods raise `StoreError` (full disk, no permission, damaged file …) and leave the store as
+    it was before the transaction. Threads take turns; processes wait for each other.
+
+    Args:
+        path: The SQLite file.
+
+    Raises:
+        StoreError: It cannot be made or opened, or is some other program's database.
+        SchemaTooNewError: It was written by a later radt.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+        self._doomed = False
+        self._closed = False
+        # Both per run, both forgotten when a transaction is rolled back.
+        self._series: dict[str, set[int]] = {}
+        self._loose: dict[str, dict[int, Loose]] = {}
+        self._engine = writer_engine(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"the folder of the store {self.path} cannot be made: {error.strerror}",
+                "Set RADT_HOME to a folder you may write to",
+            ) from error
+        with translated_errors(self.path):
+            open_and_migrate(self._engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        with self._lock:
+            self._closed = True
+            self._engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Group writes: all of them happen, or none.
+
+        May be nested; the outermost one counts. If a write inside fails, the whole is undone even
+        if the caller catches the error.
+        """
+        with self._lock:
+            if self._connection is None:
+                with self._outermost_transaction():
+                    yield
+                return
+            try:
+                yield
+            except BaseException:
+                self._doomed = True
+                raise
+
+    @contextmanager
+    def _outermost_transaction(self) -> Iterator[None]:
+        if self._closed:
+            raise StoreError(f"the store {self.path} is closed")
+        self._doomed = False
+        try:
+            with translated_errors(self.path), self._engine.begin() as self._connection:
+                yield
+                self._check_not_doomed()
+        except BaseException:
+            self._series.clear()
+            self._loose.clear()
+            raise
+        finally:
+            self._connection = None
+
+    def _check_not_doomed(self) -> None:
+        if self._doomed:
+            raise StoreError(f"a write to {self.path} failed, its transaction was undone")
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self.transaction():
+            assert self._connection is not None
+            yield self._connection
+
+    # -- workloads and runs -----------------------------------------------------------------------
+
+    def put_workload(self, workload: WorkloadRecord) -> None:
+        """Insert a workload, or replace it."""
+        with self._writing() as connection:
+            _put_experiment(connection, workload.experiment, workload.created_ns)
+            connection.execute(WORKLOADS.upsert, WORKLOADS.row(workload))
+
+    def update_workload(self, workload_id: str, **fields: object) -> None:
+        """Change fields of a workload; None becomes NULL.
+
+        Raises:
+            TypeError: A name is no field of `WorkloadRecord`.
+            RunNotFoundError: There is no such workload.
+        """
+        self._update(WORKLOADS, "workload", workload_id, fields)
+
+    def put_run(self, run: RunRecord) -> None:
+        """Insert a run, or replace it."""
+        with self._writing() as connection:
+            _put_experiment(connection, run.experiment, run.created_ns)
+            connection.execute(RUNS.upsert, RUNS.row(run))
+
+    def update_run(self, run_id: str, **fields: object) -> None:
+        """Change fields of a run; None becomes NULL.
+
+        Raises:
+            TypeError: A name is no field of `RunRecord`.
+            RunNotFoundError: There is no such run.
+        """
+        self._update(RUNS, "run", run_id, fields)
+
+    def end_run(
+        self,
+        run_id: str,
+        status: RunStatus,
+        ended_ns: int,
+        exit_code: int | None = None,
+        reason: str = "",
+    ) -> bool:
+        """End a run unless it has ended already; whether this call did it.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        with self._writing() as connection:
+            row = {
+                "run_id": run_id,
+                "status": to_column(status),
+                "ended_ns": ended_ns,
+                "exit_code": exit_code,
+                "reason": to_column(reason),
+            }
+            if connection.execute(_END_RUN, row).rowcount:
+                return True
+            _check_exists(connection, RUNS, "run", run_id)
+            return False
+
+    def put_params(self, run_id: str, params: Mapping[str, str]) -> None:
+        """Set parameters of a run; the last value of a key counts."""
+        self._execute(_PUT_PARAM, _text_rows(run_id, params))
+
+    def put_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a run; the last value of a key counts."""
+        self._execute(_PUT_TAG, _text_rows(run_id, tags))
+
+    # -- samples ----------------------------------------------------------------------------------
+
+    def add_series(self, series: Sequence[SeriesRecord]) -> None:
+        """Declare series, before points are appended to them; again is harmless.
+
+        Raises:
+            StoreError: The number is taken by another series of the run.
+        """
+        with self._writing() as connection:
+            for run_id in {one.run_id for one in series}:
+                known = {one.series_no: one for one in _series_of(connection, run_id)}
+                for one in (one for one in series if one.run_id == run_id):
+                    existing = known.setdefault(one.series_no, one)
+                    if _identity(existing) != _identity(one):
+                        raise StoreError(
+                            f"series {one.series_no} of run {run_id} is {existing.metric} "
+                            f"already and cannot become {one.metric}"
+                        )
+            if series:
+                connection.execute(SERIES.upsert, [SERIES.row(one) for one in series])
+            for one in series:
+                self._series.setdefault(one.run_id, set()).add(one.series_no)
+
+    def append(self, run_id: str, batches: Sequence[SeriesBatch]) -> None:
+        """Append points; the order of writing is kept, and times may go backwards.
+
+        Loose chunks are merged on the way, so that there are never many.
+
+        Raises:
+            StoreError: A series was not declared, or a column has the wrong type or length.
+        """
+        with self._writing() as connection:
+            self._check_declared(connection, run_id, batches)
+            loose = self._loose.setdefault(run_id, {})
+            rows: list[dict[str, Value]] = []
+            for batch in batches:
+                samples = chunks.checked(batch.samples)
+                if len(samples) >= chunks.POINTS_PER_CHUNK:
+                    # Earlier batches of the same series in this call come first.
+                    _append_rows(connection, rows)
+                    rows.clear()
+                    merge_loose(connection, run_id, batch.series_no, samples)
+                    loose.pop(batch.series_no, None)
+                elif len(samples):
+                    rows.append(chunks.loose_row(run_id, batch.series_no, samples))
+                    counted = loose.setdefault(batch.series_no, Loose())
+                    counted.chunks += 1
+                    counted.points += len(samples)
+            _append_rows(connection, rows)
+            for series_no in [number for number, counted in loose.items() if counted.many]:
+                merge_loose(connection, run_id, series_no)
+                del loose[series_no]
+
+    def compact(self, run_id: str) -> None:
+        """Merge the loose chunks of a run's series where there are many."""
+        with self._writing() as connection:
+            for series_no, loose in loose_series(connection, run_id).items():
+                if loose.many:
+                    merge_loose(connection, run_id, series_no)
+            self._loose.pop(run_id, None)
+
+    def seal(self, run_id: str) -> None:
+        """Compress all that is loose: the run has ended. Points may still be appended later."""
+        with self._writing() as connection:
+            for series_no in loose_series(connection, run_id):
+                merge_loose(connection, run_id, series_no, seal_rest=True)
+            self._loose.pop(run_id, None)
+            self._series.pop(run_id, None)
+
+    def _check_declared(
+        self, connection: Connection, run_id: str, batches: Sequence[SeriesBatch]
+    ) -> None:
+        wanted = {batch.series_no for batch in batches}
+        if wanted <= self._series.get(run_id, set()):
+            return
+        known = {one.series_no for one in _series_of(connection, run_id)}
+        self._series[run_id] = known
+        if missing := sorted(wanted - known):
+            raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")
+
+    # -- what else is known of a run --------------------------------------------------------------
+
+    def put_markers(self, markers: Sequence[MarkerRecord]) -> None:
+        """Insert markers; one whose number is there replaces it."""
+        self._execute(MARKERS.upsert, [MARKERS.row(marker) for marker in markers])
+
+    def put_ledger(self, ledger: LedgerRecord) -> None:
+        """Insert or replace the ledger of one listener in one run."""
+        self._execute(LEDGERS.upsert, [LEDGERS.row(ledger)])
+
+    def put_gaps(self, gaps: Sequence[GapRecord]) -> None:
+        """Insert gaps; one with the same beginning replaces it, which is how a gap grows."""
+        self._execute(GAPS.upsert, [GAPS.row(gap) for gap in gaps])
+
+    def put_cursors(self, run_id: str, cursors: Sequence[JournalCursor]) -> None:
+        """Remember how far journals were read: in the transaction that stores what was read."""
+        rows = [{"run_id": run_id, **CURSORS.row(cursor)} for cursor in cursors]
+        self._execute(CURSORS.upsert, rows)
+
+    # -- delivery to MLflow -----------------------------------------------------------------------
+
+    def mark_delivered(self, run_id: str, delivered: Mapping[int, int]) -> None:
+        """Remember for each series number how far it was delivered (the deliverer's own count)."""
+        rows: list[_Row] = [
+            {"run_id": run_id, "series_no": int(number), "delivered": int(count)}
+            for number, count in delivered.items()
+        ]
+        self._execute(_PUT_DELIVERED, rows)
+
+    def mark_artifacts(self, run_id: str, paths: Sequence[str]) -> None:
+        """Remember artifacts (paths within the run) as delivered."""
+        self._execute(_PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths])
+
+    def mark_run_delivered(self, run_id: str, note: str = "") -> None:
+        """MLflow has all of this ended run, or, as ``note`` says, will never have it."""
+        self._mark_done(RUNS, run_id, note)
+
+    def mark_workload_delivered(self, workload_id: str, note: str = "") -> None:
+        """MLflow has all of this ended workload, or, as ``note`` says, will never have it."""
+        self._mark_done(WORKLOADS, workload_id, note)
+
+    def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
+        statement = text(
+            f"UPDATE {table.name} SET delivery_done_ns = :now_ns, delivery_note = :note "  # noqa: S608
+            f"WHERE {table.keys[0]} = :key"
+        )
+        row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
+        self._execute(statement, [row])
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    def _execute(self, statement: TextClause, rows: Sequence[_Row]) -> None:
+        if rows:
+            with self._writing() as connection:
+                connection.execute(statement, rows)
+
+    def _update(self, table: Table[Any], noun: str, key: str, fields: Mapping[str, object]) -> None:
+        changes = table.changes(fields)
+        with self._writing() as connection:
+            if changes:
+                assignments = ", ".join(f"{name} = :{name}" for name in changes)
+                statement = text(
+                    f"UPDATE {table.name} SET {assignments} "  # noqa: S608 - checked names
+                    f"WHERE {table.keys[0]} = :key"
+                )
+                if connection.execute(statement, {**changes, "key": key}).rowcount:
+                    return
+            _check_exists(connection, table, noun, key)
+
+
+def _put_experiment(connection: Connection, name: str, created_ns: int) -> None:
+    row = {"name": to_column(name), "created_ns": created_ns}
+    connection.execute(_PUT_EXPERIMENT, row)
+
+
+def _check_exists(connection: Connection, table: Table[Any], noun: str, key: str) -> None:
+    statement = text(
+        f"SELECT 1 FROM {table.name} WHERE {table.keys[0]} = :key"  # noqa: S608 - our own names
+    )
+    if connection.execute(statement, {"key": key}).first() is None:
+        raise RunNotFoundError(f"there is no {noun} {key} in the store")
+
+
+def _series_of(connection: Connection, run_id: str) -> list[SeriesRecord]:
+    rows = connection.execute(text(f"{SERIES.select} WHERE run_id = :run_id"), {"run_id": run_id})
+    return [SERIES.read(row) for row in rows]
+
+
+def _identity(series: SeriesRecord) -> tuple[str, ...]:
+    return series.listener, series.metric, series.scope, series.entity
+
+
+def _append_rows(connection: Connection, rows: list[dict[str, Value]]) -> None:
+    if rows:
+        connection.execute(chunks.APPEND, rows)
+
+
+def _text_rows(run_id: str, texts: Mapping[str, str]) -> list[_Row]:
+    return [
+        {"run_id": run_id, "key": to_column(key), "value": to_column(value)}
+        for key, value in texts.items()
+    ]
