@@ -109,7 +109,9 @@ def _summarise_runs(reader: StoreReader, runs: Sequence[RunRecord]) -> list[RunS
             epochs[marker.run_id].append(marker)
     params = reader.params_of(run_ids)
     return [
-        _summarise_run(reader, run, series[run.run_id], epochs[run.run_id], params[run.run_id])
+        _summarise_run(
+            reader, run, series[run.run_id], epochs[run.run_id], params.get(run.run_id, {})
+        )
         for run in runs
     ]
 
