@@ -1,0 +1,129 @@
+"""Series of the store as tidy pandas DataFrames."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from radt.errors import UsageError
+from radt.store.chunks import joined
+from radt.store.reader import StoreReader
+from radt.store.records import NO_STEP, Int64Array, RunRecord, Samples, SeriesRecord
+
+#: Columns that are the same for a whole series; kept as categories, a byte or two a row.
+_LABELS = ("metric", "unit", "scope", "entity", "listener")
+_COLUMNS = (
+    "time",
+    "elapsed_s",
+    "metric",
+    "value",
+    "unit",
+    "scope",
+    "entity",
+    "listener",
+    "step",
+)
+
+
+def load_frame(
+    reader: StoreReader,
+    runs: Sequence[RunRecord],
+    metrics: Sequence[str] | None = None,
+    *,
+    with_run_id: bool = False,
+) -> pd.DataFrame:
+    """The samples of runs; see `radt.load` for the columns.
+
+    Raises:
+        UsageError: No run has one of the metrics.
+    """
+    chosen = select_series(reader, runs, metrics)
+    return series_frame(
+        runs,
+        chosen,
+        [reader.samples(series.run_id, series.series_no) for series in chosen],
+        with_run_id=with_run_id,
+    )
+
+
+def select_series(
+    reader: StoreReader, runs: Sequence[RunRecord], metrics: Sequence[str] | None
+) -> list[SeriesRecord]:
+    """All series of runs in the order of the runs, or those of some metrics.
+
+    Raises:
+        UsageError: No run has one of the metrics.
+    """
+    order = {run.run_id: position for position, run in enumerate(runs)}
+    series = sorted(reader.series(list(order)), key=lambda one: order[one.run_id])
+    if metrics is None:
+        return series
+    known = sorted({one.metric for one in series})
+    for metric in metrics:
+        if metric not in known:
+            near = difflib.get_close_matches(metric, known, n=1)
+            remedy = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(known)}"
+            noun = "run has" if len(runs) == 1 else "runs have"
+            raise UsageError(f"the {noun} no metric '{metric}'", remedy if known else None)
+    return [one for one in series if one.metric in set(metrics)]
+
+
+def series_frame(
+    runs: Sequence[RunRecord],
+    series: Sequence[SeriesRecord],
+    samples: Sequence[Samples],
+    *,
+    with_run_id: bool = False,
+) -> pd.DataFrame:
+    """The points of some series below each other.
+
+    Args:
+        runs: The runs of the series.
+        series: The series.
+        samples: The points of each.
+        with_run_id: Whether ``run_id`` is the first column.
+    """
+    filled = [position for position, one in enumerate(samples) if len(one)]
+    series, samples = [series[i] for i in filled], [samples[i] for i in filled]
+    counts = [len(one) for one in samples]
+    together = joined(samples)
+    origins = {run.run_id: _origin_ns(run) for run in runs}
+    starts = np.repeat(np.array([origins[one.run_id] for one in series], dtype=np.int64), counts)
+    columns: dict[str, object] = {
+        "time": pd.DatetimeIndex(together.times_ns.view("datetime64[ns]")).tz_localize("UTC"),
+        # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
+        "elapsed_s": (together.times_ns - starts) / 1e9,
+        "value": together.values,
+        "step": _steps(together.steps, len(together)),
+    }
+    for label in _LABELS:
+        columns[label] = _labels([str(getattr(one, label)) for one in series], counts)
+    names = list(_COLUMNS)
+    if with_run_id:
+        columns["run_id"] = _labels([one.run_id for one in series], counts)
+        names.insert(0, "run_id")
+    return pd.DataFrame({name: columns[name] for name in names})
+
+
+def _origin_ns(run: RunRecord) -> int:
+    """When a run started, or was made if it never started."""
+    return run.created_ns if run.started_ns is None else run.started_ns
+
+
+def _labels(labels: Sequence[str], counts: Sequence[int]) -> pd.Categorical:
+    categories = list(dict.fromkeys(labels))
+    codes = [categories.index(label) for label in labels]
+    return pd.Categorical.from_codes(
+        np.repeat(np.array(codes, dtype=np.int32), counts),
+        categories=pd.Index(categories, dtype="str"),
+    )
+
+
+def _steps(steps: Int64Array | None, count: int) -> pd.arrays.IntegerArray:
+    if steps is None:
+        return pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, np.bool_))
+    missing = steps == NO_STEP
+    return pd.arrays.IntegerArray(np.where(missing, 0, steps), missing)
