@@ -1,0 +1,309 @@
+"""Brings what a run recorded to its MLflow run: texts, points, summary, files, end.
+
+How far each series and which files were delivered is in the store, so a courier that was killed
+goes on where it was. What it sent but had no time to note is sent again: MLflow keeps a point that
+is the same in key, time, step and value only once, and all else is an overwrite.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from radt.home import RunDir
+from radt.model import SOFTWARE, RunStatus
+from radt.store.delivery import PointReader
+from radt.store.reader import StoreReader
+from radt.store.records import NO_STEP, RunRecord, SeriesRecord, WorkloadRecord
+from radt.store.writer import StoreWriter
+from radt.tracking.artifacts import artifact_files
+from radt.tracking.mlflow_target import (
+    MAX_PARAMS,
+    MAX_POINTS,
+    DeliveryError,
+    MlflowTarget,
+    Trouble,
+)
+from radt.tracking.names import unique_keys
+from radt.tracking.points import (
+    Point,
+    epoch_points,
+    hardware_means,
+    series_name,
+    software_points,
+    summary_values,
+)
+from radt.tracking.texts import deliverable_params, deliverable_tags
+
+log = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+_NS_PER_MS = 1_000_000
+#: Of several ends, the one that a workload is said to have had.
+_WORST = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.FINISHED)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Texts of a run that this process has sent; after a restart they are sent again."""
+
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+
+class Courier:
+    """Delivers runs that have their MLflow run.
+
+    Args:
+        before_request: Called before each request; may wait until others are done.
+    """
+
+    def __init__(
+        self,
+        target: MlflowTarget,
+        reader: StoreReader,
+        points: PointReader,
+        writer: StoreWriter,
+        before_request: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._target = target
+        self._reader = reader
+        self._points = points
+        self._writer = writer
+        self._before_request = before_request
+        self._sent: dict[str, _Sent] = {}
+
+    def deliver(self, run: RunRecord) -> None:
+        """Send what is new of a run; if it has ended, all that is left, and end it in MLflow.
+
+        Raises:
+            DeliveryError: MLflow failed; what was delivered until then is noted. A run that was
+                deleted in MLflow raises nothing: that is noted, and the run given up.
+            StoreError: The store failed.
+        """
+        assert run.mlflow_run_id is not None
+        sent = self._sent.setdefault(run.run_id, _Sent())
+        try:
+            self._send_content(run, run.mlflow_run_id, sent)
+        except DeliveryError as error:
+            if error.trouble is not Trouble.GONE:
+                raise
+            log.warning("run %s given up: %s", run.run_id, error.message)
+            sent.notes[f"deleted in MLflow: {error.message}"] = None
+        else:
+            if not run.status.ended:
+                return
+        self._writer.mark_run_delivered(run.run_id, "; ".join(sent.notes))
+        del self._sent[run.run_id]
+
+    def _send_content(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
+        series = self._reader.series([run.run_id])
+        keys = unique_keys(series_name(one) for one in series)
+        self._send_texts(run, mlflow_id, sent, series, keys)
+        self._send_points(run, mlflow_id, sent, series, keys)
+        if not run.status.ended:
+            return
+        self._send_summary(run, mlflow_id, sent)
+        artifact_trouble: DeliveryError | None = None
+        try:
+            self._send_artifacts(run, mlflow_id, sent)
+        except DeliveryError as error:
+            if error.trouble is not Trouble.BUSY:
+                raise
+            artifact_trouble = error  # no reason to leave the run RUNNING meanwhile
+        self._before_request()
+        self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // _NS_PER_MS)
+        if artifact_trouble is not None:
+            raise artifact_trouble
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def _send_texts(
+        self,
+        run: RunRecord,
+        mlflow_id: str,
+        sent: _Sent,
+        series: Sequence[SeriesRecord],
+        keys: dict[str, str],
+    ) -> None:
+        params = deliverable_params(self._reader.params(run.run_id), ended=run.status.ended)
+        tags = deliverable_tags(run, self._reader.tags(run.run_id), series, keys)
+        self._send_new(params, sent.params, partial(self._target.log_params, mlflow_id), sent)
+        self._send_new(tags, sent.tags, partial(self._target.set_tags, mlflow_id), sent)
+
+    def _send_new(
+        self,
+        texts: Mapping[str, str],
+        known: dict[str, str],
+        send: Callable[[Sequence[tuple[str, str]]], None],
+        sent: _Sent,
+    ) -> None:
+        new = [(key, text) for key, text in texts.items() if known.get(key) != text]
+        for start in range(0, len(new), MAX_PARAMS):
+            part = new[start : start + MAX_PARAMS]
+            self._send_all(part, send, sent)
+            known.update(part)
+
+    def _send_all(
+        self, items: Sequence[_Item], send: Callable[[Sequence[_Item]], None], sent: _Sent
+    ) -> None:
+        """Send all that MLflow accepts: of a request that it refuses, each half by itself."""
+        self._before_request()
+        try:
+            send(items)
+        except DeliveryError as error:
+            if error.trouble is not Trouble.REFUSED:
+                raise
+            if len(items) == 1:
+                log.warning("MLflow refused %.200r: %s", items[0], error.message)
+                sent.notes[f"refused: {items[0]!r:.200}"] = None
+                return
+            middle = len(items) // 2
+            self._send_all(items[:middle], send, sent)
+            self._send_all(items[middle:], send, sent)
+
+    # -- points -----------------------------------------------------------------------------------
+
+    def _send_points(
+        self,
+        run: RunRecord,
+        mlflow_id: str,
+        sent: _Sent,
+        series: Sequence[SeriesRecord],
+        keys: dict[str, str],
+    ) -> None:
+        """All new points, several series in one request."""
+        delivered = self._reader.delivered(run.run_id)
+        counts = self._points.point_counts(run.run_id)
+        points: list[Point] = []
+        marks: dict[int, int] = {}
+
+        def flush() -> None:
+            for start in range(0, len(points), MAX_POINTS):
+                self._send_all(
+                    points[start : start + MAX_POINTS],
+                    partial(self._target.log_points, mlflow_id),
+                    sent,
+                )
+            self._writer.mark_delivered(run.run_id, marks)
+            points.clear()
+            marks.clear()
+
+        for one in series:
+            done = delivered.get(one.series_no, 0)
+            key = keys[series_name(one)]
+            if one.listener != SOFTWARE:
+                new, until_ns = self._new_means(run, one, key, done)
+                points += new
+                if until_ns > done:
+                    marks[one.series_no] = until_ns
+            else:
+                while done < counts.get(one.series_no, 0):
+                    samples = self._points.points_after(
+                        run.run_id, one.series_no, done, MAX_POINTS - len(points)
+                    )
+                    points += software_points(key, samples, done, NO_STEP)
+                    done += len(samples)
+                    marks[one.series_no] = done
+                    if len(points) >= MAX_POINTS:
+                        flush()
+            if len(points) >= MAX_POINTS:
+                flush()
+        if marks:
+            flush()
+
+    def _new_means(
+        self, run: RunRecord, series: SeriesRecord, key: str, since_ns: int
+    ) -> tuple[list[Point], int]:
+        if run.started_ns is None and not run.status.ended:
+            return [], 0  # seconds are counted from the start, which is not known yet
+        samples = self._reader.samples(run.run_id, series.series_no, start_ns=since_ns)
+        return hardware_means(
+            key,
+            series.kind,
+            samples,
+            origin_ns=run.started_ns or run.created_ns,
+            since_ns=since_ns,
+            final=run.status.ended,
+        )
+
+    def _send_summary(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
+        epochs = epoch_points(self._reader.markers([run.run_id]))
+        values = summary_values(
+            run, self._reader.summary([run.run_id]), epochs, self._reader.ledger([run.run_id])
+        )
+        keys = unique_keys(values)
+        ended_ms = (run.ended_ns or 0) // _NS_PER_MS
+        points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
+        for start in range(0, len(points), MAX_POINTS):
+            self._send_all(
+                points[start : start + MAX_POINTS],
+                partial(self._target.log_points, mlflow_id),
+                sent,
+            )
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def _send_artifacts(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
+        if not run.spool:
+            return
+        delivered = self._reader.delivered_artifacts(run.run_id)
+        for artifact in artifact_files(RunDir(Path(run.spool))):
+            if artifact.stored_path in delivered:
+                continue
+            self._before_request()
+            try:
+                self._target.log_artifact(mlflow_id, artifact.file, artifact.folder)
+            except OSError as error:
+                if os.access(artifact.file, os.R_OK):
+                    raise DeliveryError(
+                        Trouble.BUSY, f"artifact {artifact.stored_path}: {error}"
+                    ) from error
+                sent.notes[f"artifact {artifact.stored_path} cannot be read"] = None
+            except DeliveryError as error:
+                if error.trouble is not Trouble.REFUSED:
+                    raise
+                log.warning("artifact %s refused: %s", artifact.stored_path, error.message)
+                sent.notes[f"artifact {artifact.stored_path} refused: {error.message}"] = None
+            self._writer.mark_artifacts(run.run_id, [artifact.stored_path])
+
+    # -- workloads --------------------------------------------------------------------------------
+
+    def close_workload(self, workload_id: str) -> bool:
+        """End a workload's MLflow run if all of its runs have ended; whether it is done with.
+
+        Raises:
+            DeliveryError: MLflow failed.
+            StoreError: The store failed.
+        """
+        runs = self._reader.runs(workload_id=workload_id)
+        if not runs or not all(run.status.ended and run.mlflow_run_id for run in runs):
+            return False
+        workload = self._reader.workload(workload_id)  # only now does it surely have its id
+        note = ""
+        if workload.mlflow_run_id is not None:
+            try:
+                self._end_parent(workload, workload.mlflow_run_id, runs)
+            except DeliveryError as error:
+                if error.trouble is not Trouble.GONE:
+                    raise
+                note = f"deleted in MLflow: {error.message}"
+        self._writer.mark_workload_delivered(workload_id, note)
+        return True
+
+    def _end_parent(
+        self, workload: WorkloadRecord, mlflow_id: str, runs: Sequence[RunRecord]
+    ) -> None:
+        status = min((run.status for run in runs), key=_WORST.index)
+        ended_ms = max(run.ended_ns or 0 for run in runs) // _NS_PER_MS
+        self._before_request()
+        if workload.start_skew_ns is not None:
+            skew_s = workload.start_skew_ns / 1e9
+            self._target.log_points(mlflow_id, [Point("summary/start_skew_s", skew_s, ended_ms, 0)])
+        self._target.terminate(mlflow_id, status, ended_ms)

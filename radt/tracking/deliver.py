@@ -1,0 +1,195 @@
+"""The process that talks to MLflow: ``python -m radt.tracking.deliver --store FILE``.
+
+The collector starts one for each store and tracking URI, writes a newline to its standard input
+when there is something new, and closes it when the deliverer shall finish up and end. All it works
+on is in the store and in the spool folders, so it can be killed at any time.
+
+The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` where it holds a
+password that a list of processes must not show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gc
+import hashlib
+import logging
+import os
+import select
+import signal
+import sqlite3
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from radt.home import Home, runtime_dir
+
+log = logging.getLogger("radt.tracking")
+
+TRACKING_VARIABLE = "RADT_TRACKING_URI"
+#: How often the store is looked at without being told to.
+POLL_S = 2.0
+_LOG_LIMIT_BYTES = 5 * 2**20
+_STDIN = 0
+
+
+class Input(Enum):
+    """What standard input says."""
+
+    NOTHING = "nothing"
+    POKE = "poke"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What this process is to deliver, and where to."""
+
+    store: Path
+    tracking_uri: str
+    live_interval_s: float
+
+    @property
+    def name(self) -> str:
+        """Tells the deliverers of one user apart."""
+        text = f"{self.store}\n{self.tracking_uri}"
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    @property
+    def home(self) -> Home | None:
+        """The data folder, if MLflow is the SQLite file in it."""
+        home = Home(self.store.parent)
+        return home if self.tracking_uri == home.default_tracking_uri else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Deliver until standard input is closed; returns the exit code."""
+    order = _parse(arguments)
+    _log_to_file(runtime_dir() / f"deliver-{order.name}.log")
+    # Ctrl-C is for the runner; the end of standard input tells us what to do about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with (runtime_dir() / f"deliver-{order.name}.lock").open("a") as lock:
+        if not _take(lock.fileno()):
+            return 0
+        return _deliver(order)
+
+
+def _parse(arguments: Sequence[str] | None) -> Order:
+    parser = argparse.ArgumentParser(prog="python -m radt.tracking.deliver")
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--tracking-uri", default=os.environ.get(TRACKING_VARIABLE))
+    parser.add_argument("--live-interval-s", type=float, default=10.0)
+    given = parser.parse_args(arguments)
+    if not given.tracking_uri:
+        parser.error(f"--tracking-uri or {TRACKING_VARIABLE} is needed")
+    return Order(given.store.absolute(), given.tracking_uri, given.live_interval_s)
+
+
+def _log_to_file(path: Path) -> None:
+    """Send all output to a file: MLflow, Alembic and SQLAlchemy write to standard error too."""
+    if path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("radt").setLevel(logging.INFO)
+
+
+def _take(lock: int) -> bool:
+    """Wait until no other deliverer has the order; False if ours was withdrawn meanwhile.
+
+    One whose collector was killed may still be finishing; two would create MLflow runs twice.
+    """
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _wait_for_input(0.2) is Input.CLOSED:
+                return False
+        else:
+            return True
+
+
+def _wait_for_input(timeout_s: float) -> Input:
+    """Wait for a poke, or until the time is over."""
+    readable, _, _ = select.select([_STDIN], [], [], timeout_s)
+    if not readable:
+        return Input.NOTHING
+    return Input.POKE if os.read(_STDIN, 65536) else Input.CLOSED
+
+
+def _deliver(order: Order) -> int:
+    # Only now: whoever waits for the lock needs none of this.
+    from radt.clock import Clock
+    from radt.errors import RadtError
+    from radt.store.delivery import PointReader
+    from radt.store.reader import StoreReader
+    from radt.store.writer import StoreWriter
+    from radt.tracking.courier import Courier
+    from radt.tracking.delivery import CourierThread, Pace, RegistrarThread
+    from radt.tracking.mlflow_target import MlflowTarget
+    from radt.tracking.registrar import Registrar
+
+    gc.freeze()  # MLflow's hundreds of thousands of objects stay; no collection looks at them again
+    since_ns = Clock.for_machine().now_ns()
+    home = order.home
+    if home is not None:
+        _use_wal(home.path / "mlflow.db")
+    try:
+        reader, points = StoreReader(order.store), PointReader(order.store)
+        writer = StoreWriter(order.store)
+    except RadtError:
+        log.exception("the store cannot be used")
+        return 1
+    target = MlflowTarget(order.tracking_uri, None if home is None else home.artifacts)
+    registrar_pace, courier_pace = Pace(), Pace()
+    registrar = RegistrarThread(
+        Registrar(target, reader, writer, order.tracking_uri, since_ns),
+        registrar_pace,
+        courier_pace.poke,
+    )
+    courier = CourierThread(
+        Courier(target, reader, points, writer, registrar.idle.wait),
+        reader,
+        order.tracking_uri,
+        courier_pace,
+        order.live_interval_s,
+    )
+    registrar.start()
+    courier.start()
+    token = reader.change_token()
+    while (heard := _wait_for_input(POLL_S)) is not Input.CLOSED:
+        previous, token = token, reader.change_token()
+        if heard is Input.POKE or token != previous:
+            registrar_pace.poke()
+            courier_pace.poke()
+    # First all MLflow runs, then what belongs into them.
+    registrar_pace.finish()
+    registrar.join()
+    courier_pace.finish()
+    courier.join()
+    return 0
+
+
+def _use_wal(database: Path) -> None:
+    """Let readers of our own MLflow database (scripts, MLflow's UI) not wait for its writers."""
+    connection = sqlite3.connect(database, timeout=60.0)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.Error as error:
+        log.warning("%s stays without write-ahead log: %s", database, error)
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
