@@ -1,0 +1,160 @@
+"""The application: its frame, its pages, and the pulse that keeps them up to date.
+
+A page is a module in ``pages`` with a `Page`; add it to `PAGES`. State lives in the address and in
+the page's components, never on the server, so that any number of browsers may look.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
+
+from radt.errors import RadtError
+from radt.frontend.access import Access
+from radt.frontend.dashing import attributes, in_browser
+from radt.frontend.pages import compare, states
+from radt.frontend.pages.page import Page
+from radt.frontend.selection import Selection
+from radt.frontend.source import Source
+from radt.frontend.theme import MANTINE
+from radt.model import RunStatus
+from radt.units import plural
+
+PAGES: tuple[Page, ...] = (compare.PAGE,)
+
+_LIVE_INTERVAL_MS = 1000
+_IDLE_INTERVAL_MS = 3000
+
+
+def create_app(source: Source, access: Access) -> Dash:
+    """The dashboard over one store, as a Dash application (``.server`` is its WSGI application)."""
+    app = Dash(
+        "radt",
+        assets_folder=str(Path(__file__).parent / "assets"),
+        title="radt",
+        update_title="",
+        serve_locally=True,
+        compress=False,
+        suppress_callback_exceptions=True,
+        add_log_handler=False,
+    )
+    access.install(app.server)
+    app.layout = _frame()
+    _register_pulse(app, source)
+    _register_router(app, source)
+    for page in PAGES:
+        page.register(app, source)
+    return app
+
+
+def _frame() -> Component:
+    frame: Component = dmc.MantineProvider(
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Interval(id="pulse", interval=_LIVE_INTERVAL_MS),
+            dcc.Store(id="tick"),
+            dcc.Store(id="revision"),
+            dcc.Store(id="trouble"),
+            dcc.Store(id="attempt"),
+            html.Header(
+                [
+                    html.A("radt", href="/", className="wordmark"),
+                    html.Nav(id="pages", **attributes(aria_label="Pages")),
+                    html.Span(className="push"),
+                    html.Span("", id="live", className="live", role="status"),
+                    dmc.ColorSchemeToggle(
+                        id="scheme",
+                        lightIcon=html.Span("◐", title="Dark"),
+                        darkIcon=html.Span("◑", title="Light"),
+                        color="gray",
+                        size="md",
+                    ),
+                ],
+                className="bar",
+            ),
+            html.Main(id="content"),
+        ],
+        theme=MANTINE,
+        defaultColorScheme="auto",
+    )
+    return frame
+
+
+def _register_pulse(app: Dash, source: Source) -> None:
+    """Find out whether there is anything new; all else follows from ``revision``."""
+    in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
+
+    @app.callback(
+        Output("revision", "data"),
+        Output("live", "children"),
+        Output("live", "data-live"),
+        Output("pulse", "interval"),
+        Input("tick", "data"),
+        State("revision", "data"),
+        State("pulse", "interval"),
+    )
+    def pulse(_: int | None, known: str | None, interval_ms: int) -> tuple[Any, ...]:
+        revision = source.revision()
+        if revision == known:
+            raise PreventUpdate
+        try:
+            running = source.remember(
+                "running", lambda reader: len(reader.runs(status=RunStatus.RUNNING))
+            )
+        except RadtError:  # the router says what is wrong
+            running = 0
+        wanted_ms = _LIVE_INTERVAL_MS if running else _IDLE_INTERVAL_MS
+        return (
+            revision,
+            f"{plural(running, 'run')} live" if running else "idle",
+            "yes" if running else "no",
+            no_update if wanted_ms == interval_ms else wanted_ms,
+        )
+
+
+def _register_router(app: Dash, source: Source) -> None:
+    in_browser(
+        app,
+        "retry",
+        Output("attempt", "data"),
+        Input("revision", "data"),
+        State("trouble", "data"),
+        State("attempt", "data"),
+    )
+
+    @app.callback(
+        Output("content", "children"),
+        Output("trouble", "data"),
+        Output("pages", "children"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("attempt", "data"),
+    )
+    def show(pathname: str | None, search: str | None, _: int | None) -> tuple[Any, ...]:
+        page = next((page for page in PAGES if page.path == pathname), PAGES[0])
+        revision = source.revision()
+        try:
+            content = page.layout(source, Selection.from_query(search))
+            trouble = None
+        except RadtError as error:
+            content, trouble = states.trouble(error, str(source.path)), revision
+        return content, trouble, _links(page, search)
+
+
+def _links(current: Page, search: str | None) -> list[Component]:
+    """Links to all pages, with the selection; none while there is but one."""
+    if len(PAGES) == 1:
+        return []
+    return [
+        dcc.Link(
+            page.title,
+            href=page.path + (search or ""),
+            **(attributes(aria_current="page") if page is current else {}),
+        )
+        for page in PAGES
+    ]

@@ -1,0 +1,106 @@
+/* What runs in the browser: rows of the picker, and state that needs no round trip. */
+"use strict";
+
+(function () {
+  const noUpdate = () => window.dash_clientside.no_update;
+
+  /* One row of the picker. Plain elements rather than Dash components: there may be hundreds. */
+  function pickerRow(payload) {
+    const h = window.React.createElement;
+    const { node, expanded, hasChildren, elementProps, tree } = payload;
+    const facts = node.nodeProps || {};
+    const checked = tree.isNodeChecked(node.value);
+    const mixed = !checked && tree.isNodeIndeterminate(node.value);
+    const toggle = (event) => {
+      event.stopPropagation();
+      if (checked) tree.uncheckNode(node.value);
+      else tree.checkNode(node.value);
+    };
+    const row = Object.assign({}, elementProps, {
+      className: "picker-row" + (elementProps.className ? " " + elementProps.className : ""),
+      "data-leaf": hasChildren ? undefined : "",
+      "data-run": facts["data-run"],
+    });
+    if (!hasChildren) row.onClick = toggle;
+    return h(
+      "div",
+      row,
+      h("span", { className: "picker-chevron", "data-open": expanded ? "" : undefined },
+        hasChildren ? "›" : ""),
+      h("span", {
+        className: "picker-box",
+        role: "checkbox",
+        "aria-checked": mixed ? "mixed" : checked,
+        "aria-label": facts["data-title"],
+        onClick: toggle,
+      }),
+      facts["data-light"]
+        ? h("span", {
+            className: "picker-swatch",
+            "data-off": checked || mixed ? undefined : "",
+            style: { "--light": facts["data-light"], "--dark": facts["data-dark"] },
+          })
+        : null,
+      h("span", { className: "picker-label", title: facts["data-title"] }, node.label),
+      h("span", { className: "picker-name", title: facts["data-name"] }, facts["data-name"]),
+      h("span", { className: "picker-note", "data-status": facts["data-status"] },
+        facts["data-note"]),
+    );
+  }
+
+  window.dashMantineFunctions = Object.assign(window.dashMantineFunctions || {}, { pickerRow });
+
+  const leaves = (nodes) =>
+    (nodes || []).flatMap((node) =>
+      node.children ? leaves(node.children) : [node.value]);
+
+  window.dash_clientside = Object.assign(window.dash_clientside || {}, {
+    radt: {
+      /* A page in the background asks for nothing. */
+      tick: (n) => (document.hidden ? noUpdate() : n),
+
+      /* Ticked rows become the selection; runs that another page of the list shows stay. */
+      choose: (checked, nodes, runs) => {
+        const here = new Set(leaves(nodes));
+        const next = (runs.ids || []).filter((id) => !here.has(id));
+        for (const id of checked || []) if (here.has(id)) next.push(id);
+        const before = new Set(runs.ids || []);
+        const same = next.length === before.size && next.every((id) => before.has(id));
+        return same ? noUpdate() : { ids: next, auto: false };
+      },
+
+      /* The x range of the chart that was zoomed becomes that of all. */
+      zoom: (layouts, known) => {
+        const [trigger] = window.dash_clientside.callback_context.triggered;
+        const change = (trigger && trigger.value) || {};
+        if (change["xaxis.autorange"]) return known === null ? noUpdate() : null;
+        const start = change["xaxis.range[0]"];
+        const end = change["xaxis.range[1]"];
+        if (typeof start !== "number" || typeof end !== "number") return noUpdate();
+        if (known && known[0] === start && known[1] === end) return noUpdate();
+        return [start, end];
+      },
+
+      reset: (clicks) => (clicks ? null : noUpdate()),
+
+      /* The address follows the page without filling the browser's history. */
+      address: (query) => {
+        if (typeof query === "string") {
+          const url = window.location.pathname + (query ? "?" + query : "");
+          window.history.replaceState(window.history.state, "", url);
+        }
+        return noUpdate();
+      },
+
+      /* A page that could not be shown is tried again when the store changes, and one that can no
+         longer be shown says so. */
+      retry: (revision, trouble, count) => {
+        if (!revision) return noUpdate();
+        const broken = revision.startsWith("!");
+        if (broken !== Boolean(trouble) || (trouble && trouble !== revision))
+          return (count || 0) + 1;
+        return noUpdate();
+      },
+    },
+  });
+})();

@@ -1,0 +1,147 @@
+"""The runs of one experiment in order, with what follows from their order: their colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from radt.frontend.source import Source
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, WorkloadRecord
+
+#: As many runs as the eight colours tell apart are shown until the user chooses.
+AUTOMATIC_RUNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A run, its workload, and its place among the experiment's runs (from 0)."""
+
+    record: RunRecord
+    workload: WorkloadRecord
+    ordinal: int
+    workload_ordinal: int
+    alone: bool
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
+
+    @property
+    def origin_ns(self) -> int:
+        """Zero of elapsed time: the barrier that released all runs of the workload at once."""
+        return self.workload.barrier_ns or self.record.started_ns or self.record.created_ns
+
+    @property
+    def short(self) -> str:
+        """The workload's label and the run's letter: ``three b``; without letter if alone."""
+        return (
+            self.record.workload if self.alone else f"{self.record.workload} {self.record.letter}"
+        )
+
+    @property
+    def title(self) -> str:
+        """What one line in a list says: ``three b  cnn-small``."""
+        return f"{self.short}  {self.record.name}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEntry:
+    """A workload, its runs, and its place among the experiment's workloads (from 0)."""
+
+    record: WorkloadRecord
+    runs: tuple[RunEntry, ...]
+    ordinal: int
+
+    @property
+    def status(self) -> RunStatus:
+        """RUNNING while a run is; else the worst of the runs' states."""
+        states = {run.record.status for run in self.runs} or {self.record.status}
+        order = (
+            RunStatus.RUNNING,
+            RunStatus.FAILED,
+            RunStatus.KILLED,
+            RunStatus.SCHEDULED,
+            RunStatus.FINISHED,
+        )
+        return next(status for status in order if status in states)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything of one experiment but its samples; ``workloads`` are the oldest first."""
+
+    experiment: str
+    workloads: tuple[WorkloadEntry, ...] = field(default=())
+
+    @cached_property
+    def runs(self) -> Mapping[str, RunEntry]:
+        """Runs by id, the oldest first."""
+        return {run.run_id: run for workload in self.workloads for run in workload.runs}
+
+    def resolve(self, prefixes: Iterable[str]) -> tuple[str, ...]:
+        """Ids of the runs that begin with the prefixes; what matches none is left out."""
+        wanted = tuple(prefixes)
+        exact = [prefix for prefix in wanted if prefix in self.runs]
+        rest = tuple(prefix for prefix in wanted if prefix not in self.runs)
+        if rest:
+            exact += [run_id for run_id in self.runs if run_id.startswith(rest)]
+        return self.ordered(exact)
+
+    def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
+        """The ids that are here, in order, each once."""
+        known = [self.runs[run_id] for run_id in set(run_ids) if run_id in self.runs]
+        return tuple(run.run_id for run in sorted(known, key=lambda run: run.ordinal))
+
+    def automatic(self) -> tuple[str, ...]:
+        """The runs of the newest workloads, as many whole workloads as colours can tell apart.
+
+        Workloads that have not begun do not count; of a bigger newest workload all runs are shown.
+        """
+        chosen: list[str] = []
+        begun = [w for w in self.workloads if any(r.record.started_ns for r in w.runs)]
+        for workload in reversed(begun or self.workloads[-1:]):
+            if chosen and len(chosen) + len(workload.runs) > AUTOMATIC_RUNS:
+                break
+            chosen.extend(run.run_id for run in workload.runs)
+        return self.ordered(chosen)
+
+
+def read_catalog(source: Source, experiment: str) -> Catalog:
+    """Read an experiment; from memory while the store has not changed.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def read(reader: StoreReader) -> Catalog:
+        runs_of: dict[str, list[RunRecord]] = {}
+        for run in reader.runs(experiment=experiment):
+            runs_of.setdefault(run.workload_id, []).append(run)
+        workloads = sorted(
+            reader.workloads(experiment), key=lambda w: (w.created_ns, w.label, w.workload_id)
+        )
+        return Catalog(experiment, _entries(workloads, runs_of))
+
+    return source.remember(("catalog", experiment), read)
+
+
+def _entries(
+    workloads: Sequence[WorkloadRecord], runs_of: Mapping[str, list[RunRecord]]
+) -> tuple[WorkloadEntry, ...]:
+    entries: list[WorkloadEntry] = []
+    ordinal = 0
+    for index, workload in enumerate(workloads):
+        # "z" comes before "aa".
+        records = sorted(
+            runs_of.get(workload.workload_id, ()), key=lambda r: (len(r.letter), r.letter, r.run_id)
+        )
+        runs = tuple(
+            RunEntry(record, workload, ordinal + place, index, alone=len(records) == 1)
+            for place, record in enumerate(records)
+        )
+        ordinal += len(runs)
+        entries.append(WorkloadEntry(workload, runs, index))
+    return tuple(entries)

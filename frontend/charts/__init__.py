@@ -1,0 +1,1 @@
+"""From series in the store to figures: lines, aggregates, axes, figures."""

@@ -1,0 +1,150 @@
+"""Lines of a chart, one a workload: the mean or the sum of its runs, and the band they span.
+
+Computed from every recorded point, so that peaks survive in the band however coarse the grid is.
+Runs log at their own pace; on the common grid a run without a point in a cell takes part with the
+straight line between its neighbours, and not at all before its first and after its last point or
+within a gap. Otherwise a sum would drop wherever one of the runs happens to pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from radt.frontend.catalog import RunEntry
+from radt.frontend.charts.lines import GAP_INTERVALS, Curve, Feed, Line, union
+from radt.frontend.selection import Aggregate, Window
+from radt.frontend.source import Source, Stretch
+from radt.store.records import Float64Array
+
+GRID_CELLS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """All points of one run (or device); ``interval_s`` None if it has no regular one."""
+
+    curve: Curve
+    interval_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One member on the grid: middle, lowest and highest value of each cell (M,), NaN if absent."""
+
+    middle: Float64Array
+    low: Float64Array
+    high: Float64Array
+
+
+def workload_lines(
+    source: Source, found: Sequence[Feed], aggregate: Aggregate, window: Window | None
+) -> tuple[Line, ...]:
+    """Aggregate the lines of each workload.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    by_workload: dict[str, list[Feed]] = {}
+    for feed in found:
+        by_workload.setdefault(feed.parts[0][0].record.workload_id, []).append(feed)
+    result = []
+    for group in by_workload.values():
+        run = group[0].parts[0][0]
+        members = [member for feed in group if len((member := _read(source, feed)).curve.values)]
+        if not members:
+            continue
+        grid_s = grid(members, window)
+        cells = [on_grid(member, grid_s) for member in members]
+        count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
+        label = f"{run.record.workload}  {count}".strip()
+        result.append(combine(cells, grid_s, aggregate, label, run))
+    return tuple(result)
+
+
+def grid(members: Sequence[Member], window: Window | None) -> Float64Array:
+    """Edges of the cells in seconds (M + 1,): never finer than the readings, at most 600 cells."""
+    start_s = min(float(member.curve.elapsed_s[0]) for member in members)
+    end_s = max(float(member.curve.elapsed_s[-1]) for member in members)
+    if window is not None:
+        start_s, end_s = max(start_s, window.start_s), min(end_s, window.end_s)
+    span_s = max(end_s - start_s, 1e-6)
+    intervals = [member.interval_s for member in members if member.interval_s is not None]
+    width_s = max(span_s / GRID_CELLS, min(intervals, default=0.0))
+    count = max(1, int(np.ceil(span_s / width_s + 1e-9)))
+    # Half a cell earlier: readings that come at multiples of the interval fall into the middle.
+    left_s = start_s - width_s / 2
+    return left_s + width_s * np.arange(count + 2, dtype=np.float64)
+
+
+def on_grid(member: Member, edges_s: Float64Array) -> Cells:
+    """One member's values in the cells between the edges."""
+    count = len(edges_s) - 1
+    finite = np.isfinite(member.curve.values)
+    elapsed_s, values = member.curve.elapsed_s[finite], member.curve.values[finite]
+    cell = np.searchsorted(edges_s, elapsed_s, "right") - 1
+    inside = (cell >= 0) & (cell < count)
+    cell, seen = cell[inside], values[inside]
+    hits = np.bincount(cell, minlength=count)
+    with np.errstate(invalid="ignore"):
+        middle: Float64Array = np.bincount(cell, weights=seen, minlength=count) / hits
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, cell, seen)
+    np.maximum.at(high, cell, seen)
+    empty = hits == 0
+    middle[empty] = between(member, elapsed_s, values, (edges_s[:-1] + edges_s[1:]) / 2)[empty]
+    low[empty], high[empty] = middle[empty], middle[empty]
+    return Cells(middle, low, high)
+
+
+def between(
+    member: Member, elapsed_s: Float64Array, values: Float64Array, at_s: Float64Array
+) -> Float64Array:
+    """Straight lines between neighbouring points; NaN outside them and within gaps."""
+    if not len(elapsed_s):
+        return np.full(len(at_s), np.nan)
+    result: Float64Array = np.interp(at_s, elapsed_s, values, left=np.nan, right=np.nan)
+    if member.interval_s is not None and len(elapsed_s) > 1:
+        right = np.clip(np.searchsorted(elapsed_s, at_s), 1, len(elapsed_s) - 1)
+        pause_s = elapsed_s[right] - elapsed_s[right - 1]
+        result[pause_s > GAP_INTERVALS * member.interval_s] = np.nan
+    return result
+
+
+def combine(
+    cells: Sequence[Cells], edges_s: Float64Array, aggregate: Aggregate, label: str, run: RunEntry
+) -> Line:
+    """Add the members up. The band of a mean spans the members; of a sum, the sums of extremes."""
+    middles = np.stack([member.middle for member in cells])
+    lows = np.stack([member.low for member in cells])
+    highs = np.stack([member.high for member in cells])
+    present = np.isfinite(middles).any(axis=0)
+    if aggregate is Aggregate.SUM:
+        value, low, high = (np.nansum(stack, axis=0) for stack in (middles, lows, highs))
+    else:
+        counts = np.isfinite(middles).sum(axis=0)
+        with np.errstate(invalid="ignore"):
+            value = np.nansum(middles, axis=0) / counts
+        low = np.where(np.isnan(lows), np.inf, lows).min(axis=0)
+        high = np.where(np.isnan(highs), -np.inf, highs).max(axis=0)
+    absent = ~present
+    for array in (value, low, high):
+        array[absent] = np.nan
+    middle_s = (edges_s[:-1] + edges_s[1:]) / 2
+    # Leading and trailing empty cells carry nothing; those between them are gaps.
+    if present.any():
+        first, last = np.flatnonzero(present)[[0, -1]]
+        chosen = slice(int(first), int(last) + 1)
+        middle_s, value, low, high = middle_s[chosen], value[chosen], low[chosen], high[chosen]
+    return Line(label, run.record.workload, run.workload_ordinal, Curve(middle_s, value), low, high)
+
+
+def _read(source: Source, feed: Feed) -> Member:
+    curves = []
+    for run, record in feed.parts:
+        stretch = Stretch(record.run_id, record.series_no)
+        samples = source.samples(stretch, ended=run.record.status.ended)
+        curves.append(Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values))
+    return Member(union(curves), feed.parts[0][1].interval_s)

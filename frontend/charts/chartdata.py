@@ -1,0 +1,92 @@
+"""Everything one chart needs, read from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from radt.frontend.catalog import RunEntry
+from radt.frontend.charts.aggregate import workload_lines
+from radt.frontend.charts.lines import SeriesKey, feeds, lines
+from radt.frontend.charts.timeseries import ChartData, Tick
+from radt.frontend.metrics import quantity_of, series_of
+from radt.frontend.selection import Aggregate, Level, Window
+from radt.frontend.source import Source
+from radt.model import MarkerKind
+from radt.store.reader import StoreReader
+from radt.store.records import SummaryRecord
+from radt.units import duration
+
+_SHORTEST_S = 1.0
+
+
+def chart_data(
+    source: Source,
+    runs: Mapping[str, RunEntry],
+    metric: str,
+    *,
+    level: Level,
+    aggregate: Aggregate,
+    window: Window | None,
+) -> ChartData | None:
+    """Lines and epochs of a metric in the runs; None if none of them has it.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = tuple(runs)
+    series = series_of(source, run_ids).get(metric)
+    if not series:
+        return None
+    found = feeds(runs, series)
+    summaries = _summaries(source, run_ids)
+    if level is Level.RUN:
+        gaps = source.remember(("gaps", run_ids), lambda reader: reader.gaps(run_ids))
+        drawn = lines(source, found, summaries, gaps, window)
+    else:
+        drawn = workload_lines(source, found, aggregate, window)
+    ticks = epochs(source, runs) if level is Level.RUN else ()
+    visible = window or whole_window(runs, summaries.values())
+    return ChartData(quantity_of(series), drawn, ticks, visible)
+
+
+def whole_window(runs: Mapping[str, RunEntry], summaries: Iterable[SummaryRecord]) -> Window:
+    """From the start to the end of the run that took longest, or to its newest sample."""
+    end_ns = {run_id: run.record.ended_ns or 0 for run_id, run in runs.items()}
+    for summary in summaries:
+        run_id = summary.series.run_id
+        if runs[run_id].record.ended_ns is None:
+            end_ns[run_id] = max(end_ns[run_id], summary.last_ns)
+    longest_s = max(((end_ns[run_id] - run.origin_ns) / 1e9 for run_id, run in runs.items()))
+    return Window(0.0, max(longest_s, _SHORTEST_S))
+
+
+def _summaries(source: Source, run_ids: tuple[str, ...]) -> Mapping[SeriesKey, SummaryRecord]:
+    def read(reader: StoreReader) -> Mapping[SeriesKey, SummaryRecord]:
+        return {(s.series.run_id, s.series.series_no): s for s in reader.summary(run_ids)}
+
+    return source.remember(("summaries", run_ids), read)
+
+
+def epochs(source: Source, runs: Mapping[str, RunEntry]) -> Sequence[Tick]:
+    """Where the epochs of the runs begin."""
+    run_ids = tuple(runs)
+    markers = source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))
+    begins = [m for m in markers if m.kind is MarkerKind.EPOCH and not m.process]
+    having = {marker.run_id for marker in begins}
+    rows = {run_id: row for row, run_id in enumerate(r for r in run_ids if r in having)}
+    ticks = []
+    for marker in begins:
+        run = runs[marker.run_id]
+        number = marker.step if marker.step is not None else marker.name
+        took = ""
+        if marker.end_ns is not None:
+            took = f" · {duration((marker.end_ns - marker.start_ns) / 1e9)}"
+        ticks.append(
+            Tick(
+                rows[marker.run_id],
+                run.ordinal,
+                (marker.start_ns - run.origin_ns) / 1e9,
+                f"{run.short} · epoch {number}{took}",
+            )
+        )
+    return ticks

@@ -1,0 +1,195 @@
+"""Lines of a chart, one a run: what was measured, on elapsed time, with its gaps.
+
+A value that describes the whole machine or a whole GPU is the same for all runs on it; it becomes
+one line, named after the device, instead of several on top of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from radt.frontend.catalog import RunEntry
+from radt.frontend.selection import Window
+from radt.frontend.source import Source, Stretch
+from radt.model import Scope
+from radt.store.records import Float64Array, GapRecord, SeriesRecord, SummaryRecord
+
+#: Id of the run and number of the series in it.
+SeriesKey = tuple[str, int]
+
+#: Points of one line: two for each pixel of a wide chart.
+LINE_POINTS = 1600
+#: A pause longer than this many intervals is a gap, not jitter.
+GAP_INTERVALS = 3.5
+_SAME_INSTANT_S = 1e-6
+_SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points over time: seconds since the start (N,), values (N,) as stored; NaN is a gap."""
+
+    elapsed_s: Float64Array
+    values: Float64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve with its name and the ordinal that gives its colour.
+
+    ``label`` says what it is in full, ``short`` fits beside the line; ``low`` and ``high`` (N,)
+    are the edges of its band.
+    """
+
+    label: str
+    short: str
+    ordinal: int
+    curve: Curve
+    low: Float64Array | None = None
+    high: Float64Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """All series that become one line: one process's, or one device's as seen by all its runs."""
+
+    label: str
+    short: str
+    ordinal: int
+    parts: tuple[tuple[RunEntry, SeriesRecord], ...]
+
+
+def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple[Feed, ...]:
+    """Sort the series of one metric into lines, in the order of the runs."""
+    own: list[Feed] = []
+    shared: dict[tuple[str, str, str], list[tuple[RunEntry, SeriesRecord]]] = {}
+    for record in series:
+        run = runs[record.run_id]
+        if record.scope in _SHARED:
+            key = (run.record.workload_id, run.record.host, record.entity)
+            shared.setdefault(key, []).append((run, record))
+        else:
+            suffix = f" {record.entity}" if record.entity else ""
+            title = f"{run.title} {record.entity}".rstrip()
+            own.append(Feed(title, run.short + suffix, run.ordinal, ((run, record),)))
+    for (_, host, entity), parts in shared.items():
+        first = min(parts, key=lambda part: part[0].ordinal)[0]
+        device = entity or "host"
+        label = f"{first.record.workload}  {entity or host or 'host'}"
+        short = f"{first.record.workload} {device}" if entity else first.record.workload
+        own.append(Feed(label, short, first.ordinal, tuple(parts)))
+    return tuple(sorted(own, key=lambda feed: (feed.ordinal, feed.label)))
+
+
+def lines(
+    source: Source,
+    found: Sequence[Feed],
+    summaries: Mapping[SeriesKey, SummaryRecord],
+    gaps: Sequence[GapRecord],
+    window: Window | None,
+    max_points: int = LINE_POINTS,
+) -> tuple[Line, ...]:
+    """Read the lines, in ``window`` at the full resolution that ``max_points`` can show.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    result = []
+    for feed in found:
+        curves = [
+            _read(source, run, record, summary, gaps, window, max_points)
+            for run, record in feed.parts
+            if (summary := summaries.get((record.run_id, record.series_no))) is not None
+        ]
+        curve = union(curves)
+        if len(curve.elapsed_s):
+            result.append(Line(feed.label, feed.short, feed.ordinal, curve))
+    return tuple(result)
+
+
+def union(curves: Sequence[Curve]) -> Curve:
+    """Several readings of the same device as one curve; equal instants count once."""
+    if len(curves) == 1:
+        return curves[0]
+    if not curves:
+        return Curve(np.empty(0), np.empty(0))
+    elapsed_s = np.concatenate([curve.elapsed_s for curve in curves])
+    values = np.concatenate([curve.values for curve in curves])
+    # Of equal instants the first counts, so a value goes before a missing one.
+    order = np.lexsort((np.isnan(values), elapsed_s))
+    elapsed_s, values = elapsed_s[order], values[order]
+    first = np.diff(elapsed_s, prepend=-np.inf) > _SAME_INSTANT_S
+    return Curve(elapsed_s[first], values[first])
+
+
+def _read(
+    source: Source,
+    run: RunEntry,
+    record: SeriesRecord,
+    summary: SummaryRecord,
+    gaps: Sequence[GapRecord],
+    window: Window | None,
+    max_points: int,
+) -> Curve:
+    start_ns = end_ns = None
+    interval_s = record.interval_s or 0.0
+    span_s = (summary.last_ns - summary.first_ns) / 1e9
+    longest_s = GAP_INTERVALS * interval_s
+    if summary.count > max_points:
+        if window is not None:
+            # A little more than is seen, so that lines run to the chart's edges.
+            span_s = window.end_s - window.start_s
+            margin_s = max(2 * interval_s, 0.05 * span_s)
+            start_ns = run.origin_ns + round((window.start_s - margin_s) * 1e9)
+            end_ns = run.origin_ns + round((window.end_s + margin_s) * 1e9)
+        # Of each stretch two points are kept; only a pause much wider than one is surely empty.
+        longest_s = max(longest_s, 6 * span_s / max_points)
+    stretch = Stretch(record.run_id, record.series_no, start_ns, end_ns, max_points)
+    samples = source.samples(stretch, ended=run.record.status.ended)
+    curve = Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values)
+    if window is not None:
+        curve = _seen(curve, window)
+    holes_s = _holes(run, record, gaps)
+    return break_at_gaps(curve, longest_s if record.interval_s else None, holes_s)
+
+
+def _seen(curve: Curve, window: Window) -> Curve:
+    """The points in the window and one neighbour on either side."""
+    first = int(np.searchsorted(curve.elapsed_s, window.start_s, "left"))
+    last = int(np.searchsorted(curve.elapsed_s, window.end_s, "right"))
+    chosen = slice(max(0, first - 1), last + 1)
+    return Curve(curve.elapsed_s[chosen], curve.values[chosen])
+
+
+def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
+    """Seconds at which a recorded gap of this series begins."""
+    return [
+        (gap.start_ns - run.origin_ns) / 1e9
+        for gap in gaps
+        if gap.run_id == record.run_id
+        and gap.listener == record.listener
+        and gap.series_no in (-1, record.series_no)
+    ]
+
+
+def break_at_gaps(curve: Curve, longest_step_s: float | None, holes_s: Sequence[float]) -> Curve:
+    """Put a NaN where the line must not go on: after long pauses and where gaps are recorded."""
+    elapsed_s = curve.elapsed_s
+    if len(elapsed_s) < 2:
+        return curve
+    breaks = np.zeros(len(elapsed_s) - 1, dtype=bool)
+    if longest_step_s is not None:
+        breaks |= np.diff(elapsed_s) > longest_step_s
+    for hole_s in holes_s:
+        # The reading at which the gap was noticed may carry the gap's own time stamp.
+        place = int(np.searchsorted(elapsed_s, hole_s, "right")) - 1
+        if 0 <= place < len(breaks):
+            breaks[place] = True
+    where = np.flatnonzero(breaks) + 1
+    if not len(where):
+        return curve
+    middles = (elapsed_s[where - 1] + elapsed_s[where]) / 2
+    return Curve(np.insert(elapsed_s, where, middles), np.insert(curve.values, where, np.nan))

@@ -1,0 +1,389 @@
+"""The figure of one metric over elapsed time.
+
+Figures are plain dictionaries in Plotly's own JSON: `plotly.graph_objects` would check every
+attribute in Python on every update. The server decides both axes' ranges, so that all charts of a
+page show the same time and each uses its height for what is seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from radt.frontend.charts import elapsed
+from radt.frontend.charts.lines import Line
+from radt.frontend.charts.quantity import Quantity, UnitScale, unit_scale
+from radt.frontend.palette import Scheme, colour, translucent
+from radt.frontend.selection import Window
+from radt.frontend.theme import FONT, INKS, Ink
+from radt.store.records import Float64Array
+
+HEIGHT_PX = 280
+_TOP_PX, _BOTTOM_PX, _LEFT_PX = 8, 28, 52
+_RUG_ROW_PX, _RUG_GAP_PX, _MAX_RUG_ROWS = 7, 6, 12
+_LABEL_PX, _MAX_LABELS, _LABEL_CHARS = 14, 8, 14
+_UNIFIED_HOVER_LINES = 12
+
+Figure = dict[str, Any]
+
+
+def config(filename: str) -> Any:
+    """Options of every graph on every page; ``filename`` is that of a saved picture."""
+    return {
+        "displaylogo": False,
+        # Plotly's "Share chart" uploads the data to its cloud.
+        "showSendToCloud": False,
+        "responsive": True,
+        "doubleClick": "autosize",
+        "modeBarButtons": [["toImage", "autoScale2d"]],
+        "toImageButtonOptions": {"format": "svg", "filename": filename},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The beginning of an epoch in one run; ``row`` counts the runs of the chart from 0."""
+
+    row: int
+    ordinal: int
+    elapsed_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChartData:
+    """All that a chart shows. ``window`` is the visible time, also when nobody zoomed."""
+
+    quantity: Quantity
+    lines: Sequence[Line]
+    ticks: Sequence[Tick]
+    window: Window
+
+
+def figure(data: ChartData, scheme: Scheme) -> Figure:
+    """Draw a chart."""
+    ink = INKS[scheme]
+    largest = max((_largest(line) for line in data.lines), default=0.0)
+    scale = unit_scale(data.quantity.unit, largest)
+    low, high = y_range(data.lines, data.window, scale, from_zero=data.quantity.from_zero)
+    labelled = data.lines if len(data.lines) <= _MAX_LABELS else ()
+    rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
+    if rug_rows > _MAX_RUG_ROWS:
+        rug_rows = 0
+    right_px = 12
+    if labelled:
+        right_px += 7 * min(_LABEL_CHARS, max(len(line.short) for line in labelled))
+    rug_px = rug_rows * _RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
+    plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX - rug_px
+    traces = [trace for line in data.lines for trace in _traces(line, scale, scheme)]
+    if rug_rows:
+        traces += _rug(data.ticks, rug_rows, scheme)
+    layout = _layout(ink, data.window, (low, high), rug_px, rug_rows)
+    layout["margin"] = {"l": _LEFT_PX, "r": right_px, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
+    layout["hovermode"] = "x" if len(data.lines) <= _UNIFIED_HOVER_LINES else "closest"
+    layout["annotations"] = _labels(labelled, data.window, scale, (low, high), plot_px, scheme)
+    layout["shapes"] = _hairlines(data.ticks if rug_rows else (), scheme)
+    if not data.lines:
+        layout["annotations"] = [_note("no values yet in the selected runs", ink)]
+    points = sum(len(line.curve.values) for line in data.lines)
+    layout["meta"] = {"unit": scale.label, "points": points}
+    return {"data": traces, "layout": layout}
+
+
+def notice(text: str, scheme: Scheme) -> Figure:
+    """An empty chart that says why it is empty."""
+    ink = INKS[scheme]
+    layout = _layout(ink, Window(0.0, 1.0), (0.0, 1.0), 0, 0)
+    layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
+    layout["annotations"] = [_note(text, ink)]
+    return {"data": [], "layout": layout}
+
+
+def y_range(
+    lines: Sequence[Line], window: Window, scale: UnitScale, *, from_zero: bool
+) -> tuple[float, float]:
+    """Lowest and highest value seen in the window, scaled, with a little air."""
+    lows, highs = [], []
+    for line in lines:
+        seen = (line.curve.elapsed_s >= window.start_s) & (line.curve.elapsed_s <= window.end_s)
+        if not seen.any():  # a zoom between two points shows the stretch that joins them
+            seen[:] = True
+        for array in (line.curve.values, line.low, line.high):
+            if array is not None and np.isfinite(array[seen]).any():
+                finite = array[seen][np.isfinite(array[seen])]
+                lows.append(float(finite.min()))
+                highs.append(float(finite.max()))
+    if not lows:
+        return 0.0, 1.0
+    low, high = min(lows) * scale.factor, max(highs) * scale.factor
+    if from_zero and low >= 0:
+        return 0.0, high * 1.06 if high > 0 else 1.0
+    air = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    return low - air, high + air
+
+
+def typed(values: Float64Array) -> dict[str, str]:
+    """An array as Plotly reads it without parsing numbers; NaN stays a gap."""
+    data = np.ascontiguousarray(values, dtype="<f8")
+    return {"dtype": "f8", "bdata": base64.b64encode(data.tobytes()).decode("ascii")}
+
+
+def _largest(line: Line) -> float:
+    values = line.curve.values if line.high is None else line.high
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max()) if len(finite) else 0.0
+
+
+def _traces(line: Line, scale: UnitScale, scheme: Scheme) -> list[Figure]:
+    stroke = colour(line.ordinal, scheme)
+    values = line.curve.values * scale.factor
+    unit = f" {scale.label}" if scale.label else ""
+    lonely = _has_lonely_points(values)
+    trace: Figure = {
+        "type": "scatter",
+        "mode": "lines+markers" if lonely else "lines",
+        "name": line.label,
+        "x": typed(line.curve.elapsed_s),
+        "y": typed(values),
+        "line": {"color": stroke, "width": 1.4, "simplify": True},
+        "connectgaps": False,
+        "hovertemplate": f"%{{y:.4~g}}{unit}<extra>{_escaped(line.short)}</extra>",
+    }
+    if lonely:
+        trace["marker"] = {"size": 4, "color": stroke}
+    if line.low is None or line.high is None or not np.any(line.high > line.low):
+        return [trace]
+    return [_band(line, line.low, line.high, scale, stroke), trace]
+
+
+def _has_lonely_points(values: Float64Array) -> bool:
+    """Whether a point has no neighbour to draw a line to, or there are few enough to mark all."""
+    finite = np.isfinite(values)
+    if finite.sum() <= 24:
+        return True
+    beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
+    return bool(np.any(finite & ~beside))
+
+
+def _band(
+    line: Line, low: Float64Array, high: Float64Array, scale: UnitScale, stroke: str
+) -> Figure:
+    """One closed outline for each stretch without gaps."""
+    finite = np.isfinite(low) & np.isfinite(high)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))
+    xs: list[npt.ArrayLike] = []
+    ys: list[npt.ArrayLike] = []
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        x = line.curve.elapsed_s[start:stop]
+        xs += [x, x[::-1], [math.nan]]
+        ys += [high[start:stop], low[start:stop][::-1], [math.nan]]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": typed(np.concatenate(xs)),
+        "y": typed(np.concatenate(ys) * scale.factor),
+        "fill": "toself",
+        "fillcolor": translucent(stroke, 0.16),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "name": f"{line.label} min–max",
+    }
+
+
+def _rug(ticks: Sequence[Tick], rows: int, scheme: Scheme) -> list[Figure]:
+    """A row of marks for each run, one where an epoch begins."""
+    traces = []
+    for row in range(rows):
+        own = [tick for tick in ticks if tick.row == row]
+        if not own:
+            continue
+        stroke = colour(own[0].ordinal, scheme)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "yaxis": "y2",
+                "x": [tick.elapsed_s for tick in own],
+                "y": [row] * len(own),
+                "text": [tick.text for tick in own],
+                "marker": {
+                    "symbol": "line-ns-open",
+                    "size": _RUG_ROW_PX - 1,
+                    "color": stroke,
+                    "line": {"width": 1.4, "color": stroke},
+                },
+                "hovertemplate": "%{text}<extra></extra>",
+                "name": "epochs",
+            }
+        )
+    return traces
+
+
+def _hairlines(ticks: Sequence[Tick], scheme: Scheme) -> list[Figure]:
+    """Epochs as vertical hairlines, as long as they do not become a hatching."""
+    if len(ticks) > 40:
+        return []
+    return [
+        {
+            "type": "line",
+            "layer": "below",
+            "x0": tick.elapsed_s,
+            "x1": tick.elapsed_s,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 0.6, "color": translucent(colour(tick.ordinal, scheme), 0.38)},
+        }
+        for tick in ticks
+    ]
+
+
+def _labels(
+    lines: Sequence[Line],
+    window: Window,
+    scale: UnitScale,
+    limits: tuple[float, float],
+    plot_px: float,
+    scheme: Scheme,
+) -> list[Figure]:
+    """Names beside the lines' ends, moved apart where lines end close to each other."""
+    ends = []
+    for line in lines:
+        seen = np.flatnonzero(
+            np.isfinite(line.curve.values) & (line.curve.elapsed_s <= window.end_s)
+        )
+        if len(seen):
+            value = float(line.curve.values[seen[-1]]) * scale.factor
+            share = (value - limits[0]) / (limits[1] - limits[0])
+            ends.append((min(1.0, max(0.0, share)) * plot_px, line))
+    ends.sort(key=lambda end: end[0])
+    heights = spread([end[0] for end in ends], _LABEL_PX, plot_px)
+    return [
+        {
+            "xref": "paper",
+            "x": 1,
+            "xanchor": "left",
+            "xshift": 4,
+            "yref": "y domain",
+            "y": height / plot_px,
+            "yanchor": "middle",
+            "showarrow": False,
+            "text": _escaped(_shortened(line.short)),
+            "font": {"size": 11, "color": colour(line.ordinal, scheme)},
+        }
+        for height, (_, line) in zip(heights, ends, strict=True)
+    ]
+
+
+def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
+    """Move sorted positions apart to at least ``gap``, and down where they pass ``limit``."""
+    moved = list(heights)
+    for index in range(1, len(moved)):
+        moved[index] = max(moved[index], moved[index - 1] + gap)
+    if moved and moved[-1] > limit:
+        moved[-1] = limit
+        for index in range(len(moved) - 2, -1, -1):
+            moved[index] = min(moved[index], moved[index + 1] - gap)
+    return moved
+
+
+def _layout(
+    ink: Ink,
+    window: Window,
+    limits: tuple[float, float],
+    rug_px: int,
+    rug_rows: int,
+) -> Figure:
+    plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX
+    floor = rug_px / plot_px
+    positions, texts = elapsed.ticks(window.start_s, window.end_s)
+    axis = {
+        "gridcolor": ink.grid,
+        "gridwidth": 1,
+        "zeroline": False,
+        "linecolor": ink.axis,
+        "linewidth": 1,
+        "ticks": "",
+        "tickfont": {"size": 11, "color": ink.dim},
+    }
+    return {
+        "height": HEIGHT_PX,
+        "autosize": True,
+        "paper_bgcolor": ink.paper,
+        "plot_bgcolor": ink.paper,
+        "font": {"family": FONT, "size": 12, "color": ink.text},
+        "showlegend": False,
+        "dragmode": "zoom",
+        "hoverlabel": {
+            "bgcolor": ink.hover,
+            "bordercolor": ink.axis,
+            "font": {"family": FONT, "size": 12, "color": ink.text},
+            "namelength": -1,
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
+        "transition": {"duration": 0},
+        "xaxis": {
+            **axis,
+            "range": [window.start_s, window.end_s],
+            "tickvals": positions,
+            "ticktext": texts,
+            "showgrid": False,
+            "showline": True,
+            "hoverformat": ".2f",
+            "showspikes": True,
+            "spikemode": "across",
+            "spikethickness": 1,
+            "spikedash": "solid",
+            "spikecolor": ink.axis,
+            "anchor": "y2" if rug_rows else "y",
+        },
+        "yaxis": {
+            **axis,
+            "range": list(limits),
+            "domain": [floor, 1],
+            "fixedrange": True,
+            "nticks": 6,
+            "ticksuffix": "",
+            "showline": False,
+            "exponentformat": "SI",
+        },
+        **(
+            {
+                "yaxis2": {
+                    "domain": [0, max(0.0, floor - _RUG_GAP_PX / plot_px)],
+                    "range": [rug_rows - 0.5, -0.5],
+                    "fixedrange": True,
+                    "visible": False,
+                }
+            }
+            if rug_rows
+            else {}
+        ),
+    }
+
+
+def _note(text: str, ink: Ink) -> Figure:
+    return {
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0.5,
+        "y": 0.5,
+        "showarrow": False,
+        "text": _escaped(text),
+        "font": {"size": 13, "color": ink.dim},
+    }
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"
+
+
+def _escaped(text: str) -> str:
+    """Plotly reads a little HTML in texts; names are only names."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,1 @@
+"""Pages of the dashboard, one module a page; ``app.PAGES`` lists them."""

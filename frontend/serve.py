@@ -1,0 +1,98 @@
+"""Serve the dashboard with waitress until interrupted."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+from waitress.server import create_server
+
+from radt.errors import UsageError
+from radt.frontend.access import Access
+
+DEFAULT_PORT = 8050
+_TRIED_PORTS = 50
+#: A page asks for all of its charts at once; reading and thinning happen outside the GIL.
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the dashboard can be opened."""
+
+    host: str
+    port: int
+    token: str | None = None
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser; a wildcard address is reached through the loopback one."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        host = f"[{host}]" if ":" in host else host
+        query = f"?{urlencode({'token': self.token})}" if self.token else ""
+        return f"http://{host}:{self.port}/{query}"
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A bound socket: on that port, or on the first free one from 8050 if ``port`` is None.
+
+    Raises:
+        UsageError: The port is taken, or the address is none of this machine's.
+    """
+    candidates = range(DEFAULT_PORT, DEFAULT_PORT + _TRIED_PORTS) if port is None else (port,)
+    try:
+        family, _, _, _, _ = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise UsageError(f"{host} is no address: {error.strerror}", "Try 127.0.0.1") from error
+    for candidate in candidates:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, candidate))
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE and port is None:
+                continue
+            remedy = "Choose another with --port, or leave it out to take a free one"
+            raise UsageError(
+                f"port {candidate} of {host} cannot be used: {error.strerror}", remedy
+            ) from error
+        return listener
+    raise UsageError(
+        f"ports {candidates[0]} to {candidates[-1]} of {host} are all taken",
+        "Choose one with --port",
+    )
+
+
+def serve(store: Path, access: Access, port: int | None, ready: Callable[[Address], None]) -> None:
+    """Serve until interrupted; ``ready`` is called once, when the address can be opened.
+
+    Raises:
+        UsageError: As `listen`.
+    """
+    listener = listen(access.host, port)
+    # Not before the port is sure: the libraries behind this take a second to load.
+    from radt.frontend.app import create_app
+    from radt.frontend.source import Source
+
+    source = Source(store)
+    app = create_app(source, access)
+    server = create_server(
+        app.server,
+        sockets=[listener],
+        threads=_THREADS,
+        ident=None,
+        clear_untrusted_proxy_headers=True,
+    )
+    try:
+        ready(Address(access.host, listener.getsockname()[1], access.token))
+        server.run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+        source.close()

@@ -1,0 +1,351 @@
+"""A store like the one the quickstart leaves behind, a served dashboard, and a real browser."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from waitress.server import create_server
+
+from radt.frontend.access import Access
+from radt.frontend.app import create_app
+from radt.frontend.serve import listen
+from radt.frontend.source import Source
+from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.store.records import (
+    GapRecord,
+    LedgerRecord,
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.writer import StoreWriter
+
+BEGAN_NS = 1_780_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+LOSS, ACCURACY, CPU, RSS, HOST_CPU = range(5)
+
+
+@dataclass
+class DemoRun:
+    """A run of the demo: how long an epoch takes, and how its training goes."""
+
+    letter: str
+    name: str
+    epoch_s: float
+    status: RunStatus = RunStatus.FINISHED
+    epochs: int = 5
+    has_gap: bool = False
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class Demo:
+    """Writes experiments as the runner and the collector would."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.writer = StoreWriter(path)
+        self.noise = np.random.default_rng(7)
+        self.now_ns = BEGAN_NS
+        self.run_ids: dict[str, str] = {}
+
+    def quickstart(self, experiment: str = "quickstart") -> Demo:
+        """Three workloads: a solo run, three collocated ones, a mix of two sizes."""
+        small, large = "cnn-small", "cnn-large"
+        self.workload(experiment, "solo", [DemoRun("a", small, 4.2)])
+        self.workload(
+            experiment,
+            "three",
+            [
+                DemoRun("a", small, 11.6),
+                DemoRun("b", small, 11.9, has_gap=True),
+                DemoRun("c", small, 12.3),
+            ],
+        )
+        self.workload(
+            experiment,
+            "mix",
+            [DemoRun("a", small, 7.4), DemoRun("b", large, 16.1, RunStatus.FAILED, epochs=3)],
+        )
+        return self
+
+    def workload(self, experiment: str, label: str, runs: list[DemoRun]) -> str:
+        """A workload from its barrier to its end."""
+        workload_id = uuid.uuid4().hex
+        origin_ns = self.now_ns
+        with self.writer.transaction():
+            self.writer.put_workload(
+                WorkloadRecord(
+                    workload_id,
+                    experiment,
+                    label,
+                    origin_ns - 2 * SECOND_NS,
+                    status=RunStatus.FINISHED,
+                    barrier_ns=origin_ns,
+                    start_skew_ns=4_000_000,
+                )
+            )
+            ends_s = [self._run(experiment, label, workload_id, run, len(runs)) for run in runs]
+        for run in runs:
+            if run.status.ended:
+                self.writer.seal(run.run_id)
+        self.now_ns += round((max(ends_s) + 8) * SECOND_NS)
+        return workload_id
+
+    def _run(
+        self, experiment: str, label: str, workload_id: str, run: DemoRun, sharing: int
+    ) -> float:
+        origin_ns, setup_s = self.now_ns, 1.8
+        end_s = setup_s + run.epochs * run.epoch_s + 0.6
+        ended = run.status.ended
+        record = RunRecord(
+            run.run_id,
+            workload_id,
+            experiment,
+            label,
+            run.letter,
+            run.name,
+            origin_ns - 2 * SECOND_NS,
+            status=run.status,
+            listeners="top",
+            command=f"train.py --model {run.name}",
+            host="bench-1",
+            started_ns=origin_ns + round(self.noise.uniform(0, 4e6)),
+            ended_ns=origin_ns + round(end_s * SECOND_NS) if ended else None,
+            exit_code=0 if run.status is RunStatus.FINISHED else 1 if ended else None,
+            end_reason="exit code 1" if run.status is RunStatus.FAILED else "",
+        )
+        self.writer.put_run(record)
+        self.run_ids[f"{label} {run.letter}"] = run.run_id
+        self.writer.put_params(run.run_id, {"model": run.name, "batch-size": "64"})
+        self.writer.add_series(series_of_run(run.run_id))
+        self._epochs(run, origin_ns, setup_s)
+        self._samples(run, origin_ns, setup_s, end_s, sharing)
+        return end_s
+
+    def _epochs(self, run: DemoRun, origin_ns: int, setup_s: float) -> None:
+        self.writer.put_markers(
+            [
+                MarkerRecord(
+                    run.run_id,
+                    epoch,
+                    MarkerKind.EPOCH,
+                    f"epoch {epoch + 1}",
+                    origin_ns + round((setup_s + epoch * run.epoch_s) * SECOND_NS),
+                    origin_ns + round((setup_s + (epoch + 1) * run.epoch_s) * SECOND_NS),
+                    step=epoch + 1,
+                )
+                for epoch in range(run.epochs)
+            ]
+        )
+
+    def _samples(
+        self, run: DemoRun, origin_ns: int, setup_s: float, end_s: float, sharing: int
+    ) -> None:
+        steps = np.arange(1, run.epochs * 24 + 1)
+        at_s = setup_s + steps * run.epoch_s / 24
+        best = 0.08 if "large" in run.name else 0.14
+        decay = np.exp(-steps / (30 if "large" in run.name else 38))
+        loss = best + 2.2 * decay + 0.05 * self.noise.standard_normal(len(steps)) * (0.2 + decay)
+        epochs = np.arange(1, run.epochs + 1)
+        accuracy = (
+            0.985 - 0.55 * np.exp(-epochs / 1.1) + 0.004 * self.noise.standard_normal(len(epochs))
+        )
+        batches = [
+            batch(LOSS, origin_ns, at_s, loss, steps),
+            batch(ACCURACY, origin_ns, setup_s + epochs * run.epoch_s, accuracy, epochs),
+        ]
+        ticks_s = np.arange(0.5, end_s, 0.5)
+        if run.has_gap:
+            hole = (ticks_s > 24) & (ticks_s < 33)
+            ticks_s = ticks_s[~hole]
+            self.writer.put_gaps(
+                [
+                    GapRecord(
+                        run.run_id,
+                        "top",
+                        -1,
+                        origin_ns + 24 * SECOND_NS,
+                        origin_ns + 33 * SECOND_NS,
+                        MissingReason.LOST,
+                        "the collector was restarted",
+                    )
+                ]
+            )
+        training = np.clip((ticks_s - 0.8) / 1.6, 0, 1)
+        cores = min(1.0, 2.0 / sharing) * 0.97
+        at_seam = np.abs((ticks_s - setup_s) % run.epoch_s) < 0.6
+        cpu = training * cores * (1 + 0.04 * self.noise.standard_normal(len(ticks_s)))
+        cpu = np.where(at_seam, cpu * 0.72, cpu)
+        top = 2.4e8 if "large" in run.name else 2.05e8
+        rss = (
+            6e7
+            + (top - 6e7) * training
+            + 2e6 * np.cumsum(self.noise.standard_normal(len(ticks_s))) / 12
+        )
+        host = np.clip(0.04 + 0.93 * training * min(1.0, sharing / 2), 0, 1)
+        for number, values in ((CPU, cpu), (RSS, rss), (HOST_CPU, host)):
+            batches.append(batch(number, origin_ns, ticks_s, values))
+        self.writer.append(run.run_id, batches)
+        count = len(ticks_s)
+        missed = 18 if run.has_gap else 0
+        self.writer.put_ledger(
+            LedgerRecord(
+                run.run_id, "top", 0.5, count + missed, count, missed, count * 400_000, "ended"
+            )
+        )
+
+
+def series_of_run(run_id: str) -> list[SeriesRecord]:
+    """What the demo's runs record."""
+    gauge = SeriesKind.GAUGE
+    return [
+        SeriesRecord(run_id, LOSS, SOFTWARE, "loss", "", Scope.RUN, gauge),
+        SeriesRecord(run_id, ACCURACY, SOFTWARE, "accuracy", "", Scope.RUN, gauge),
+        SeriesRecord(
+            run_id, CPU, "top", "process.cpu.utilization", "cores", Scope.PROCESS, gauge, "", 0.5
+        ),
+        SeriesRecord(run_id, RSS, "top", "process.memory.rss", "By", Scope.PROCESS, gauge, "", 0.5),
+        SeriesRecord(
+            run_id, HOST_CPU, "top", "system.cpu.utilization", "1", Scope.HOST, gauge, "", 0.5
+        ),
+    ]
+
+
+def batch(
+    series_no: int,
+    origin_ns: int,
+    elapsed_s: np.ndarray,
+    values: np.ndarray,
+    steps: np.ndarray | None = None,
+) -> SeriesBatch:
+    """Points at seconds since ``origin_ns``."""
+    times_ns = origin_ns + np.round(np.asarray(elapsed_s) * SECOND_NS).astype(np.int64)
+    return SeriesBatch(
+        series_no,
+        Samples(
+            times_ns,
+            np.asarray(values, dtype=np.float64),
+            None if steps is None else np.asarray(steps, dtype=np.int64),
+        ),
+    )
+
+
+@pytest.fixture
+def store_path(tmp_path: Path) -> Path:
+    """Where the dashboard under test looks."""
+    return tmp_path / "home" / "radt.db"
+
+
+@pytest.fixture
+def demo(store_path: Path) -> Iterator[Demo]:
+    """An empty store to fill."""
+    made = Demo(store_path)
+    yield made
+    made.writer.close()
+
+
+@pytest.fixture
+def source(store_path: Path) -> Iterator[Source]:
+    """The store as the dashboard reads it."""
+    opened = Source(store_path)
+    yield opened
+    opened.close()
+
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve(store_path: Path) -> Iterator[Serve]:
+    """Serve the dashboard from a thread; returns its address."""
+    stops: list[Callable[[], None]] = []
+
+    def start(access: Access | None = None) -> str:
+        access = access or Access()
+        opened = Source(store_path)
+        listener = listen(access.host, 0)
+        server = create_server(create_app(opened, access).server, sockets=[listener], threads=4)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            server.close()
+            server.task_dispatcher.shutdown()
+            opened.close()
+
+        stops.append(stop)
+        return f"http://{access.host}:{listener.getsockname()[1]}"
+
+    yield start
+    for stop in stops:
+        stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium, without a window."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Watched:
+    """A browser page, the requests it made and the errors it met."""
+
+    page: Page
+    requests: list[str]
+    errors: list[str]
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """A fresh page that notes all that it asks for and all that goes wrong in it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    seen = Watched(page, [], [])
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    page.on(
+        "console",
+        lambda message: seen.errors.append(message.text) if message.type == "error" else None,
+    )
+    yield seen
+    context.close()
+
+
+def until(condition: Callable[[], object], what: str, deadline_s: float = 20.0) -> None:
+    """Wait for a condition, with a deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """`until`, for tests."""
+    return until
+
+
+def finite(value: float) -> bool:
+    """Whether it is a number."""
+    return math.isfinite(value)
