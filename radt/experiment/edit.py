@@ -66,11 +66,15 @@ def _in_column(
         return []
     records = (header.record, *table.rows)
     column = [record.cells[index] for record in records if index < len(record.cells)]
-    layout = _Layout.of(table.text, column)
+    layout = _Layout.of(table.text, column, lead=int(_is_spaced(table, header)))
     cores = {cell.start: _encoded(value, index, cell.quoted) for cell, value in changed}
     if layout.width is None:
         return [
-            _Splice(cell.start, cell.end, layout.placed(cores[cell.start], _room(table.text, cell)))
+            _Splice(
+                cell.start,
+                cell.end,
+                layout.placed(cores[cell.start], _room(table.text, cell, layout.lead)),
+            )
             for cell, _ in changed
         ]
     width = max(layout.width, *(len(core) + layout.lead for core in cores.values()))
@@ -119,7 +123,7 @@ class _Layout:
     right: bool
 
     @classmethod
-    def of(cls, text: str, column: Sequence[Cell]) -> _Layout:
+    def of(cls, text: str, column: Sequence[Cell], lead: int) -> _Layout:
         raws = [text[cell.start : cell.end] for cell in column]
         filled = [raw for raw in raws if raw.strip()]
         leads = [len(raw) - len(raw.lstrip()) for raw in filled]
@@ -130,9 +134,8 @@ class _Layout:
         )
         return cls(
             width=len(raws[0]) if padded and even and len(raws) > 1 else None,
-            # Some people write a blank after every comma; more than one is alignment.
-            lead=min([*leads, 1]),
-            right=sum(leads) > sum(trails) + len(leads) * min([*leads, 1]),
+            lead=lead,
+            right=sum(leads) > sum(trails) + len(leads) * lead,
         )
 
     def placed(self, core: str, width: int) -> str:
@@ -141,11 +144,21 @@ class _Layout:
         return " " * self.lead + core.ljust(width - self.lead)
 
 
-def _room(text: str, cell: Cell) -> int:
+def _is_spaced(table: Table, header: Header) -> bool:
+    """Whether a blank follows every comma."""
+    return all(
+        table.text[cell.start].isspace()
+        for record in (header.record, *table.rows)
+        for cell in record.cells[1:]
+        if cell.end > cell.start
+    )
+
+
+def _room(text: str, cell: Cell, lead: int) -> int:
     """The width that a cell offers: its own if it is padded, else none."""
     raw = text[cell.start : cell.end]
     blanks = len(raw) - len(raw.strip())
-    return len(raw) if blanks > 1 or not raw.strip() else 0
+    return len(raw) if blanks > lead or not raw.strip() else 0
 
 
 def _core(text: str, cell: Cell) -> str:

@@ -35,8 +35,8 @@ def read_header(shown: str, table: Table) -> Header:
                 [
                     Problem(
                         f"{name} separate its columns",
-                        "Separate them with commas (LibreOffice: the field delimiter; Excel: the list "
-                        "separator in the system's region settings)",
+                        "Separate them with commas (LibreOffice: the field delimiter; "
+                        "Excel: the list separator in the system's region settings)",
                         line=record.line,
                     )
                 ],

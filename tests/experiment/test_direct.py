@@ -1,0 +1,73 @@
+"""One script from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from radt.errors import ExperimentError
+from radt.experiment.devices import Machine
+from radt.experiment.direct import direct_plan
+from radt.listeners.api import Registry
+from radt.model import ListenerChoice
+
+
+def test_arguments_reach_the_script_as_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, two_gpus: Machine, registry: Registry
+) -> None:
+    monkeypatch.chdir(folder)
+    arguments = ["--name", "it's", "a b", "", "$HOME", 'x"y', "new\nline", "-1"]
+
+    plan = direct_plan(Path("train.py"), arguments, machine=two_gpus, registry=registry)
+
+    (workload,) = plan.workloads
+    (run,) = workload.runs
+    assert run.params == tuple(arguments)
+    assert run.file == folder / "train.py" and run.cwd == folder
+    assert (run.experiment, run.workload, run.letter, run.line) == ("train", "1", "a", 0)
+    assert run.devices.gpus == (0,)
+    assert run.status is None
+
+
+def test_options_mean_what_columns_mean(
+    folder: Path, two_gpus: Machine, registry: Registry
+) -> None:
+    plan = direct_plan(
+        folder / "train.py",
+        [],
+        machine=two_gpus,
+        registry=registry,
+        experiment="e",
+        workload="w",
+        name="n",
+        devices="0+1",
+        collocation="-",
+        listeners="top@2s",
+    )
+
+    (run,) = plan.runs
+    assert (run.experiment, run.workload, run.name) == ("e", "w", "n")
+    assert run.devices.gpus == (0, 1)
+    assert run.listeners == (ListenerChoice("top", 2.0),)
+    assert plan.name == "e"
+
+
+def test_all_problems_at_once(cpu_only: Machine, registry: Registry) -> None:
+    with pytest.raises(ExperimentError, match=r"^radt none\.py: 4 problems") as caught:
+        direct_plan(
+            Path("none.py"),
+            [],
+            machine=cpu_only,
+            registry=registry,
+            devices="7",
+            collocation="MPS",
+            listeners="topp",
+        )
+
+    assert [problem.column for problem in caught.value.problems] == [
+        "--devices",
+        "--collocation",
+        None,
+        "--listeners",
+    ]

@@ -1,0 +1,221 @@
+"""Two runners on one file, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from radt.errors import HeldError, UsageError
+from radt.experiment.lock import ExperimentLock
+
+HOLD = """
+import sys
+from radt.experiment.lock import ExperimentLock
+with ExperimentLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+# Every process of it waits for the same instant, then tries once and says how it went.
+RACE = """
+import sys
+from radt.errors import HeldError
+from radt.experiment.lock import ExperimentLock
+lock = ExperimentLock(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(200):
+    try:
+        lock.acquire()
+    except HeldError:
+        continue
+    with open(sys.argv[2], "a+") as turns:
+        turns.write("(")
+        turns.flush()
+        turns.write(")")
+        turns.flush()
+    lock.release()
+"""
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    path = folder / "experiment.csv"
+    path.write_text("File\ntrain.py\n")
+    return path
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until its stdin is closed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_second_is_refused_and_told_who_holds_it(file: Path) -> None:
+    with holder(file) as process:
+        with pytest.raises(HeldError) as caught:
+            ExperimentLock(file).acquire()
+        error = caught.value
+        assert error.exit_code == 3
+        assert f"process {process.pid} of " in error.message
+        assert " since 20" in error.message
+        assert error.remedy == f"Wait for it to end, or stop it: kill {process.pid}"
+
+
+def test_its_end_frees_it_and_leaves_nothing(file: Path) -> None:
+    with holder(file) as process:
+        process.communicate("", timeout=60)
+        assert process.returncode == 0
+    assert sorted(p.name for p in file.parent.iterdir()) == ["experiment.csv", "train.py"]
+
+    with ExperimentLock(file):
+        pass
+
+
+def test_kill_9_frees_it(file: Path) -> None:
+    with holder(file) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        lock = ExperimentLock(file)
+        assert lock.path.exists()  # what it left does not matter
+
+        with lock:
+            assert f'"pid": {os.getpid()}' in lock.path.read_text()
+    assert not lock.path.exists()
+
+
+def test_children_of_the_holder_do_not_keep_it(file: Path) -> None:
+    """A training process that outlives a killed runner must not hold the file."""
+    code = (
+        "import os, subprocess, sys\n"
+        "from radt.experiment.lock import ExperimentLock\n"
+        "ExperimentLock(sys.argv[1]).acquire()\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'])\n"
+        "print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert process.wait(60) == -signal.SIGKILL
+        os.kill(child, 0)  # it lives
+
+        with ExperimentLock(file):
+            pass
+
+
+def test_the_same_process_cannot_hold_it_twice(file: Path) -> None:
+    with ExperimentLock(file), pytest.raises(HeldError, match=f"process {os.getpid()}"):
+        ExperimentLock(file).acquire()
+
+
+def test_a_link_is_the_same_file(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.csv"
+    link.symlink_to(file)
+
+    with ExperimentLock(link), pytest.raises(HeldError):
+        ExperimentLock(file).acquire()
+    assert not list(tmp_path.glob(".*radt-lock"))
+
+
+def test_other_files_of_the_folder_are_free(file: Path) -> None:
+    with ExperimentLock(file), ExperimentLock(file.with_name("other.csv")):
+        pass
+
+
+def test_a_holder_that_has_not_signed_yet(file: Path) -> None:
+    with ExperimentLock(file) as lock:
+        for content in (
+            "",
+            "{",
+            '{"pid": 1}',
+            '{"pid":1,"host":"","user":"","since":"x","command":""}',
+        ):
+            lock.path.write_text(content)
+            with pytest.raises(HeldError, match="by another radt"):
+                ExperimentLock(file).acquire()
+
+
+def test_only_one_at_a_time_while_locks_are_removed_and_made(file: Path, tmp_path: Path) -> None:
+    """Removing the lock file must not let two in: one on the old file, one on the new."""
+    turns = tmp_path / "turns"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(file), str(turns)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for process in processes:
+            process.communicate("go\n", timeout=120)
+    finally:
+        for process in processes:
+            process.kill()
+
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    entered = turns.read_text()
+    assert entered == "()" * (len(entered) // 2)
+    assert len(entered) > 100
+
+
+def test_a_folder_that_takes_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file or directory") as caught:
+        ExperimentLock(tmp_path / "missing" / "experiment.csv").acquire()
+    assert str(tmp_path / "missing") in (caught.value.remedy or "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_what_another_users_killed_runner_left(folder: Path) -> None:
+    """Both may write in the folder; the lock file of one is not writable for the other."""
+    file = folder / "experiment.csv"
+    file.write_text("File\ntrain.py\n")
+    lock = ExperimentLock(file)
+    lock.path.write_text("{}")
+    lock.path.chmod(0o644)
+    for path in (folder, *folder.parents):
+        if path == Path("/tmp"):
+            break
+        path.chmod(0o777)
+
+    # What it needs is imported as root: Python itself may lie where nobody else can read.
+    code = "import os, radt.experiment.lock; os.setuid(65534)\n" + HOLD
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd="/",
+    )
+
+    assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
+    assert not lock.path.exists()

@@ -1,0 +1,62 @@
+"""``radt validate`` as users call it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def validate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "radt", "validate", *arguments],
+        cwd=folder,
+        env=os.environ | {"COLUMNS": "80"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_good_file(folder: Path) -> None:
+    content = b"File,Workload,Devices,Status\r\ntrain.py,1,cpu,RUNNING\r\ntrain.py,1,cpu,\r\n"
+    (folder / "e.csv").write_bytes(content)
+
+    done = validate(folder, "e.csv")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "e · 1 workload, 2 runs · on cpu" in done.stdout
+    assert "resume, RUNNING" in done.stdout
+    assert "\x1b" not in done.stdout  # no colour in a pipe
+    assert (folder / "e.csv").read_bytes() == content
+    assert sorted(p.name for p in folder.iterdir()) == ["e.csv", "train.py"]
+
+
+def test_a_bad_file(folder: Path) -> None:
+    (folder / "e.csv").write_text("File,Listeners,Params\nnone.py,topp,it's\n")
+
+    done = validate(folder, "e.csv")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("e.csv: 3 problems, nothing was started\n\n  line 2, File")
+    assert "Traceback" not in done.stderr
+    assert sorted(p.name for p in folder.iterdir()) == ["e.csv", "train.py"]
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "."])
+def test_no_file(folder: Path, name: str) -> None:
+    done = validate(folder, name)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{name}: 1 problem, nothing was started")
+
+
+def test_colour_is_for_terminals(folder: Path) -> None:
+    (folder / "e.csv").write_text("File\nnone.py\n")
+
+    assert "\x1b[1;31m" in validate(folder, "e.csv", FORCE_COLOR="1").stderr
+    assert "\x1b" not in validate(folder, "e.csv", NO_COLOR="1").stderr
