@@ -38,6 +38,7 @@ class ProcessTimes:
     """What one process has used. ``cpu_ticks`` includes children that it has waited for."""
 
     parent: int
+    own_cpu_ticks: int
     cpu_ticks: int
     threads: int
     rss_bytes: int
@@ -61,10 +62,11 @@ def read_process(pid: int) -> ProcessTimes | None:
     finally:
         os.close(fd)
     fields = text[text.rindex(b")") + 2 :].split(None, 23)  # the name may contain anything
-    ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
+    own_ticks = int(fields[11]) + int(fields[12])
     return ProcessTimes(
         parent=int(fields[1]),
-        cpu_ticks=ticks,
+        own_cpu_ticks=own_ticks,
+        cpu_ticks=own_ticks + int(fields[13]) + int(fields[14]),
         threads=int(fields[17]),
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         started_ticks=int(fields[19]),

@@ -19,6 +19,9 @@ _NOT_INHERITED = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPE
 #: The collector's own settings (`radt.collector.settings`).
 _SETTINGS = ("RADT_COLLECTOR_", RUNTIME_VARIABLE, "RADT_FLUSH_S")
 
+#: The log starts anew at this size; the one before is kept beside it.
+_MAX_LOG_BYTES = 5_000_000
+
 #: How long the daemon's first process may take to hand over to the second.
 _DETACH_TIMEOUT_S = 30.0
 
@@ -63,6 +66,7 @@ def start_guardian() -> None:
             "Start it with `python -m radt.collector`",
         )
     try:
+        _rotate(log_path())
         with log_path().open("ab") as log:
             # -P: a file of the user's named like a module must not be taken for it.
             done = subprocess.run(
@@ -82,6 +86,11 @@ def start_guardian() -> None:
         raise CollectorError(
             f"the collector ended at once with exit code {done.returncode}", _remedy()
         )
+
+
+def _rotate(path: Path) -> None:
+    if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
+        path.replace(path.with_suffix(".old.log"))
 
 
 def _remedy() -> str:

@@ -1,0 +1,229 @@
+"""Processes that bring runs from a store to MLflow: started, told of news, restarted, ended.
+
+MLflow is far heavier than all of the collector, so it has processes of its own: one for each store
+and tracking server. A deliverer's standard input is its lifeline: a line means that there is
+something new, the end means to finish up and go.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt.collector.protocol import ENV_PREFIXES
+
+log = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S = 1.0
+_MAX_BACKOFF_S = 60.0
+#: A deliverer that lived this long did not die of what killed the one before.
+_STABLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A store and the MLflow that its runs go to."""
+
+    store: Path
+    tracking_uri: str
+
+    def command(self) -> list[str]:
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            "radt.tracking.deliver",
+            "--store",
+            str(self.store),
+            "--tracking-uri",
+            self.tracking_uri,
+        ]
+
+
+class Deliverer:
+    """One such process. Thread-safe; nothing here blocks."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._env: dict[str, str] = {}
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._started_s = 0.0
+        self._start_at_s = 0.0
+        self._closing = False
+        self._news = False
+
+    @property
+    def running(self) -> bool:
+        with self._lock:
+            return self._process is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was let go and has ended."""
+        with self._lock:
+            return self._closing and self._process is None
+
+    def ensure(self, env: Mapping[str, str]) -> None:
+        """Have it running, with this environment; a new one replaces one that has another.
+
+        Args:
+            env: ``MLFLOW_*`` and ``AWS_*`` variables; empty leaves them as they are.
+        """
+        with self._lock:
+            if env and dict(env) != self._env:
+                self._env = dict(env)
+                self._end_input()
+                self._start_at_s = 0.0
+            self._closing = False
+            self._news = True
+            self._advance()
+
+    def poke(self) -> None:
+        """Say that there is something new."""
+        with self._lock:
+            self._news = True
+            self._advance()
+
+    def close(self) -> None:
+        """Let it finish up; `running` says when it has."""
+        with self._lock:
+            self._closing = True
+            self._end_input()
+
+    def check(self) -> None:
+        """Reap it if it ended, start it again when due. Called every second or so."""
+        with self._lock:
+            self._advance()
+
+    def kill(self) -> None:
+        """End it at once; what was not delivered is, by the next one."""
+        with self._lock:
+            self._closing = True
+            self._end_input()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
+
+    def _advance(self) -> None:
+        now_s = time.monotonic()
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._ended(code, now_s)
+        if self._process is None and not self._closing and self._news:
+            if now_s < self._start_at_s:
+                return
+            self._start(now_s)
+        self._tell()
+
+    def _ended(self, code: int, now_s: float) -> None:
+        lived_s = now_s - self._started_s
+        asked = self._process is not None and self._process.stdin is None
+        self._end_input()
+        self._process = None
+        if asked or self._closing:
+            return
+        self._news = True  # whatever it had not delivered yet
+        if lived_s > _STABLE_S:
+            self._backoff_s = _FIRST_BACKOFF_S
+        log.warning(
+            "delivery to MLflow ended with exit code %s, again in %.0f s", code, self._backoff_s
+        )
+        self._start_at_s = now_s + self._backoff_s
+        self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+
+    def _start(self, now_s: float) -> None:
+        env = {
+            name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)
+        }
+        if not self._env:  # registered before this worker was started: what the first client had
+            env = dict(os.environ)
+        try:
+            self._process = subprocess.Popen(
+                self._destination.command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=env | self._env,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError:
+            log.exception("delivery to MLflow cannot be started")
+            self._start_at_s = now_s + self._backoff_s
+            self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+            return
+        self._started_s = now_s
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    def _tell(self) -> None:
+        if not self._news or self._process is None or self._process.stdin is None:
+            return
+        try:
+            self._process.stdin.write(b"\n")
+        except BlockingIOError:
+            pass  # it has not read what it was told before; that will do
+        except BrokenPipeError:
+            return  # it has died; the next check sees that
+        self._news = False
+
+    def _end_input(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.stdin = None
+
+
+class Deliverers:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._deliverers: dict[Destination, Deliverer] = {}
+
+    def get(self, store: Path, tracking_uri: str) -> Deliverer:
+        """The deliverer of a store's runs to a tracking server."""
+        destination = Destination(store, tracking_uri)
+        with self._lock:
+            found = self._deliverers.get(destination)
+            if found is None:
+                found = self._deliverers[destination] = Deliverer(destination)
+            return found
+
+    def check(self) -> None:
+        """See to all of them; forget those that were let go."""
+        for deliverer in self._all():
+            deliverer.check()
+        with self._lock:
+            for destination in [key for key, one in self._deliverers.items() if one.gone]:
+                del self._deliverers[destination]
+
+    def close(self) -> bool:
+        """Let all finish up; whether all have."""
+        for deliverer in self._all():
+            deliverer.close()
+            deliverer.check()
+        return not any(deliverer.running for deliverer in self._all())
+
+    def release(self, store: Path) -> None:
+        """Let those of a store finish up that nothing is recorded into any longer."""
+        with self._lock:
+            mine = [key for key in self._deliverers if key.store == store]
+            for key in mine:
+                self._deliverers[key].close()
+
+    def kill(self) -> None:
+        for deliverer in self._all():
+            deliverer.kill()
+
+    def _all(self) -> list[Deliverer]:
+        with self._lock:
+            return list(self._deliverers.values())

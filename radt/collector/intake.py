@@ -1,0 +1,127 @@
+"""Turns what a run's journals hold into rows of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from radt.clock import Clock
+from radt.collector.live import LogUpdate
+from radt.collector.numbering import Numbering
+from radt.collector.runs import SeriesKey
+from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColumn, SpanEvent
+from radt.listeners.api import Metric
+from radt.model import SOFTWARE, MarkerKind, Scope
+from radt.store.records import JournalCursor, MarkerRecord, Samples, SeriesBatch
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPart:
+    """One read of a run's journals, ready for the store."""
+
+    batches: Sequence[SeriesBatch] = ()
+    markers: Sequence[MarkerRecord] = ()
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    cursors: Sequence[JournalCursor] = ()
+    pids: frozenset[int] = frozenset()
+    update: LogUpdate = field(default_factory=LogUpdate)
+    more: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds nothing; a cursor that moved past nothing can wait."""
+        return not (self.batches or self.markers or self.params or self.tags)
+
+
+class JournalIntake:
+    """Reads the journals of one run from where the store says that it has them."""
+
+    def __init__(
+        self, run_id: str, reader: JournalReader, numbering: Numbering, clock: Clock
+    ) -> None:
+        self._run_id = run_id
+        self._reader = reader
+        self._numbering = numbering
+        self._clock = clock
+        #: Open epochs and spans by process and token.
+        self._open: dict[tuple[str, int], MarkerRecord] = {}
+        #: How the script says that it ended, once it does.
+        self.finish: Finish | None = None
+
+    def read(self, *, final: bool) -> JournalPart:
+        """What is new; ``final`` when the processes are gone, so that nothing is waited for.
+
+        Raises:
+            JournalError: A journal is not what it should be.
+        """
+        batch = self._reader.read(final=final)
+        if batch.finish is not None:
+            self.finish = batch.finish
+        return JournalPart(
+            batches=[self._series(column) for column in batch.scalars if len(column.times_ns)],
+            markers=self._markers(batch.spans),
+            params=dict(batch.params),
+            tags=dict(batch.tags),
+            cursors=tuple(batch.cursors),
+            pids=frozenset(batch.pids),
+            update=_update(batch),
+            more=batch.more,
+        )
+
+    def consumed(self, part: JournalPart) -> None:
+        """What was read is in the store: the journal needs it no longer."""
+        if part.cursors:
+            self._reader.delete_consumed(part.cursors)
+
+    def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
+        """Markers whose process never ended them end with the run."""
+        left = self._numbering.open_markers()
+        self._open.clear()
+        return [self._numbering.close(marker, end_ns) for marker in left]
+
+    def _series(self, column: ScalarColumn) -> SeriesBatch:
+        metric = Metric(column.name, "", Scope.RUN)
+        key = SeriesKey(SOFTWARE, column.name, column.process)
+        times_ns = np.asarray(column.times_ns, np.int64) + self._clock.offset_ns
+        steps = None if column.steps is None else np.asarray(column.steps, np.int64)
+        values = np.asarray(column.values, np.float64)
+        return SeriesBatch(
+            self._numbering.series(key, metric, None), Samples(times_ns, values, steps)
+        )
+
+    def _markers(self, events: Sequence[SpanEvent]) -> list[MarkerRecord]:
+        changed: dict[int, MarkerRecord] = {}
+        for event in events:
+            at_ns = self._clock.to_wall_ns(event.monotonic_ns)
+            if event.begin:
+                marker = self._numbering.marker(
+                    event.kind, event.name, at_ns, step=event.step, process=event.process
+                )
+                self._open[event.process, event.token] = marker
+            else:
+                begun = self._open.pop((event.process, event.token), None)
+                # Begun before the collector was restarted: the store knows it by its name.
+                begun = begun or self._numbering.find_open(
+                    event.kind, event.name, event.step, event.process
+                )
+                if begun is None:
+                    continue
+                marker = self._numbering.close(begun, at_ns)
+            changed[marker.marker_no] = marker
+        return list(changed.values())
+
+
+def _update(batch: JournalBatch) -> LogUpdate:
+    epochs = [event for event in batch.spans if event.kind is MarkerKind.EPOCH and event.begin]
+    return LogUpdate(
+        metrics={
+            column.name: float(column.values[-1])
+            for column in batch.scalars
+            if len(column.values) and not column.process
+        },
+        points=sum(len(column.times_ns) for column in batch.scalars),
+        epoch=epochs[-1].step if epochs else None,
+    )

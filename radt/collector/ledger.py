@@ -1,0 +1,126 @@
+"""Counts samples expected, received and missed of one listener in one run.
+
+Ticks are numbered from the start of the monotonic clock: tick n of a listener is due at
+``n * interval``. A tick whose number is passed over is missed, whatever the reason was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from radt.model import MissingReason
+from radt.store.records import LedgerRecord
+
+#: Gaps listed one by one; a listener that misses more than this is counted only.
+MAX_GAPS = 1000
+
+
+class ListenerState(StrEnum):
+    """State of a listener in a run, as the ledger shows it."""
+
+    OPENING = "opening"
+    RUNNING = "running"
+    UNAVAILABLE = "unavailable"
+    DROPPED = "dropped"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class MissedStretch:
+    """A stretch without readings; monotonic time."""
+
+    start_ns: int
+    end_ns: int
+    detail: str
+    reason: MissingReason = MissingReason.LOST
+
+
+@dataclass(slots=True)
+class Account:
+    """The account of one listener in one run. Times are monotonic.
+
+    ``explanation`` is what the next missed stretch will be put down to.
+    """
+
+    listener: str
+    interval_ns: int
+    start_ns: int | None = None
+    state: ListenerState = ListenerState.OPENING
+    reason: str = ""
+    received: int = 0
+    missed: int = 0
+    sampling_ns: int = 0
+    explanation: str = ""
+    stretches: list[MissedStretch] = field(default_factory=list)
+    changed: bool = True
+    _last_ns: int = 0
+    _listed: int = 0
+
+    def start(self, start_ns: int) -> None:
+        """Expect readings from now on."""
+        if self.start_ns is None:
+            self.start_ns = self._last_ns = start_ns
+            self.changed = True
+
+    def resume(self, before: LedgerRecord, last_ns: int) -> None:
+        """Go on from what an earlier collector had counted until its last reading."""
+        self.received += before.received
+        self.missed += before.missed
+        self.sampling_ns += before.sampling_ns
+        self.changed = True
+        if self.start_ns is not None:
+            self._miss(last_ns, self.start_ns, "the collector was restarted")
+
+    def reading(self, now_ns: int, took_ns: int) -> None:
+        """A reading was taken at ``now_ns`` and kept."""
+        assert self.start_ns is not None
+        self.received += 1
+        self.sampling_ns += took_ns
+        self.state = ListenerState.RUNNING
+        self._miss(self._last_ns, now_ns, self.explanation or "no reading", inclusive=False)
+        self.explanation = ""
+        self._last_ns = now_ns
+        self.changed = True
+
+    def end(self, end_ns: int) -> None:
+        """Nothing is expected after ``end_ns``."""
+        if self.start_ns is None or self.state is ListenerState.UNAVAILABLE:
+            return
+        # A tick that was due just now and is under way is not missed.
+        due_ns = end_ns - self.interval_ns // 4
+        self._miss(self._last_ns, due_ns, self.explanation or self.reason or "no reading")
+        if self.state in (ListenerState.RUNNING, ListenerState.OPENING):
+            self.state = ListenerState.ENDED
+        self.changed = True
+
+    def take_stretches(self) -> Sequence[MissedStretch]:
+        taken, self.stretches = self.stretches, []
+        return taken
+
+    def record(self, run_id: str) -> LedgerRecord:
+        """The account as a row."""
+        return LedgerRecord(
+            run_id=run_id,
+            listener=self.listener,
+            interval_s=self.interval_ns / 1e9,
+            expected=self.received + self.missed,
+            received=self.received,
+            missed=self.missed,
+            sampling_ns=self.sampling_ns,
+            state=str(self.state),
+            reason=self.reason,
+        )
+
+    def _miss(self, after_ns: int, until_ns: int, detail: str, *, inclusive: bool = True) -> None:
+        """Count the ticks due after one time and until another."""
+        missed = until_ns // self.interval_ns - after_ns // self.interval_ns
+        if not inclusive:
+            missed -= 1  # the last one was read
+        if missed <= 0:
+            return
+        self.missed += missed
+        if self._listed < MAX_GAPS:
+            self._listed += 1
+            self.stretches.append(MissedStretch(after_ns, until_ns, detail))

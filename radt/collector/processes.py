@@ -1,0 +1,181 @@
+"""Which processes belong to which run.
+
+A process belongs to a run if its parent does, if it is in the process group that the runner made
+for the run, or if it carries the run's id in its environment (a daemon that left the group). Once
+a member, it stays one whoever becomes its parent. Only processes that are new since the last look
+are read, so that a look costs little more than listing ``/proc``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_KTHREADD = 2
+#: A look this fresh serves all listeners of one instant.
+_FRESH_NS = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """What ``/proc/PID/stat`` says of a process's place; ``started_ticks`` since boot."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    started_ticks: int
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZXx"
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Read one process; None if there is none of that id."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 4096)
+    except OSError:  # it ended between the two calls
+        return None
+    finally:
+        os.close(fd)
+    fields = text[text.rindex(b")") + 2 :].split(None, 20)  # the name may contain anything
+    return ProcessStat(pid, chr(fields[0][0]), int(fields[1]), int(fields[2]), int(fields[19]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process that cannot be confused with a later one of the same number."""
+
+    pid: int
+    started_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The process that has this number now."""
+        stat = process_stat(pid)
+        return None if stat is None else cls(pid, stat.started_ticks)
+
+    @property
+    def alive(self) -> bool:
+        stat = process_stat(self.pid)
+        return stat is not None and stat.alive and stat.started_ticks == self.started_ticks
+
+
+def carries_run_id(pid: int, run_id: str) -> bool:
+    """Whether a process was started with this run's id in its environment."""
+    return f"RADT_RUN_ID={run_id}".encode() in _environment(pid)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+    except OSError:  # gone, or another user's
+        return []
+    try:
+        parts = []
+        while piece := os.read(fd, 1 << 16):
+            parts.append(piece)
+        return b"".join(parts).split(b"\0")
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+
+
+def all_pids() -> set[int]:
+    """Ids of all processes that are visible here."""
+    # Every second: a Path for each would cost ten times as much.
+    names = os.listdir("/proc")  # noqa: PTH208
+    return {int(name) for name in names if name.isdigit()}
+
+
+@dataclass(slots=True)
+class _Tree:
+    run_id: str
+    root: int | None
+    owns_group: bool
+    members: dict[int, int] = field(default_factory=dict)  # pid -> started_ticks
+
+
+class ProcessTable:
+    """The process trees of all runs; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._trees: dict[str, _Tree] = {}
+        self._seen: set[int] = set()
+        self._read_ns = 0
+
+    def watch(self, run_id: str, root: int | None, *, owns_group: bool) -> None:
+        """Follow a run from its first process on.
+
+        Args:
+            owns_group: The root leads a process group that is the run's alone, and all of the
+                run's processes carry its id; so it is for what the runner starts.
+        """
+        with self._lock:
+            self._trees[run_id] = _Tree(run_id, root, owns_group)
+            self._seen.clear()  # processes that are there already may be the run's
+            self._read_ns = 0
+
+    def add(self, run_id: str, pids: Iterable[int]) -> None:
+        """Take in processes that say themselves, by a journal, that they are the run's."""
+        with self._lock:
+            tree = self._trees.get(run_id)
+            for pid in pids:
+                if tree is None or pid in tree.members:
+                    continue
+                if (stat := process_stat(pid)) is not None:
+                    tree.members[pid] = stat.started_ticks
+
+    def forget(self, run_id: str) -> None:
+        with self._lock:
+            self._trees.pop(run_id, None)
+
+    def pids(self, run_id: str) -> tuple[int, ...]:
+        """Processes of the run at this instant."""
+        with self._lock:
+            if time.monotonic_ns() - self._read_ns > _FRESH_NS:
+                self._refresh()
+                self._read_ns = time.monotonic_ns()
+            tree = self._trees.get(run_id)
+            return () if tree is None else tuple(tree.members)
+
+    def _refresh(self) -> None:
+        present = all_pids()
+        for tree in self._trees.values():
+            for pid, started_ticks in list(tree.members.items()):
+                stat = process_stat(pid) if pid in present else None
+                if stat is None or stat.started_ticks != started_ticks:
+                    del tree.members[pid]
+        if self._trees:
+            found = (process_stat(pid) for pid in present - self._seen)
+            for stat in sorted(
+                (stat for stat in found if stat is not None), key=lambda stat: stat.started_ticks
+            ):  # parents before their children
+                if _KTHREADD not in (stat.pid, stat.parent):
+                    self._classify(stat)
+        self._seen = present
+
+    def _classify(self, stat: ProcessStat) -> None:
+        for tree in self._trees.values():
+            if (
+                stat.pid == tree.root
+                or stat.parent in tree.members
+                or (tree.owns_group and stat.group == tree.root)
+            ):
+                tree.members[stat.pid] = stat.started_ticks
+                return
+        marked = {f"RADT_RUN_ID={tree.run_id}".encode(): tree for tree in self._trees.values()}
+        for entry in _environment(stat.pid):
+            if entry in marked:
+                marked[entry].members[stat.pid] = stat.started_ticks
+                return

@@ -1,0 +1,293 @@
+"""Brings one run into the store. Used by the store's thread only.
+
+Everything of one moment (readings, journal records with their cursors, ledger) is one transaction:
+after a crash the store and the journal agree on what has arrived, and nothing is counted twice.
+What could not be written is kept and written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from radt.clock import Clock
+from radt.collector.intake import JournalIntake, JournalPart
+from radt.collector.numbering import Numbering
+from radt.collector.processes import ProcessTable
+from radt.collector.runs import ActiveRun, Ending, Resumed, Taken
+from radt.errors import JournalError, RunNotFoundError
+from radt.home import RunDir
+from radt.journal.reader import JournalReader
+from radt.model import MarkerKind, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    GapRecord,
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.writer import StoreWriter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What is to be written in one transaction, all numbers and wall times given."""
+
+    taken: Taken
+    journal: JournalPart
+    series: Sequence[SeriesRecord]
+    batches: Sequence[SeriesBatch]
+    markers: Sequence[MarkerRecord]
+    gaps: Sequence[GapRecord]
+    announce: bool
+
+    @property
+    def empty(self) -> bool:
+        return self.taken.empty and self.journal.empty and not self.announce
+
+
+class RunRecorder:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        run: ActiveRun,
+        writer: StoreWriter,
+        reader: StoreReader,
+        clock: Clock,
+        table: ProcessTable,
+    ) -> None:
+        self.run = run
+        self._writer = writer
+        self._clock = clock
+        self._table = table
+        self._pending: Pending | None = None
+        self._announced = False
+        self._journal_failed = False
+        self.ended_already = self._put_rows(reader)
+        self._numbering = self._resume(reader)
+        spool = RunDir(Path(run.registration.spool))
+        journals = JournalReader(spool.journal, reader.cursors(run.run_id))
+        self._intake = JournalIntake(run.run_id, journals, self._numbering, clock)
+
+    # Beginning -------------------------------------------------------------------------------
+
+    def _put_rows(self, reader: StoreReader) -> bool:
+        """See that the run has its row; whether the row says that the run has ended.
+
+        Raises:
+            RunNotFoundError: It has none, and it is not ours to make one.
+        """
+        run_id = self.run.run_id
+        known = reader.runs(run_ids=[run_id])
+        if known:
+            return known[0].status.ended
+        if self.run.standalone is None:
+            raise RunNotFoundError(f"run {run_id} is not in the store {self._writer.path}")
+        run = self.run.standalone
+        started_ns = self._clock.to_wall_ns(run.started_monotonic_ns)
+        with self._writer.transaction():
+            self._writer.put_workload(
+                WorkloadRecord(
+                    workload_id=run.workload_id,
+                    experiment=run.experiment,
+                    label=run.workload,
+                    created_ns=started_ns,
+                    status=RunStatus.RUNNING,
+                    tracking_uri=run.registration.tracking_uri,
+                    barrier_ns=started_ns,
+                )
+            )
+            self._writer.put_run(
+                RunRecord(
+                    run_id=run_id,
+                    workload_id=run.workload_id,
+                    experiment=run.experiment,
+                    workload=run.workload,
+                    letter=run.letter,
+                    name=run.name,
+                    created_ns=started_ns,
+                    devices=run.devices,
+                    listeners="+".join(str(choice) for choice in run.registration.listeners),
+                    command=run.command,
+                    host=run.host,
+                    spool=run.registration.spool,
+                    tracking_uri=run.registration.tracking_uri,
+                )
+            )
+            self._writer.put_params(run_id, run.params)
+            self._writer.put_tags(run_id, run.tags)
+        return False
+
+    def _resume(self, reader: StoreReader) -> Numbering:
+        run_id = self.run.run_id
+        last_ns: dict[str, int] = {}
+        for summary in reader.summary([run_id]):
+            listener = summary.series.listener
+            last_ns[listener] = max(last_ns.get(listener, 0), summary.last_ns)
+        self.run.resume(
+            {
+                row.listener: Resumed(row, last_ns[row.listener] - self._clock.offset_ns)
+                for row in reader.ledger([run_id])
+                if row.listener in last_ns
+            }
+        )
+        return Numbering(run_id, reader.series([run_id]), reader.markers([run_id]))
+
+    # On the way ------------------------------------------------------------------------------
+
+    def prepare(self, *, final: bool = False) -> Pending:
+        """What to write next: what could not be written before, else what is new."""
+        if self._pending is None:
+            journal = self._read_journal(final=final)
+            self._pending = self._numbered(self.run.take(), journal)
+        return self._pending
+
+    def write(self, pending: Pending) -> None:
+        """Write it, inside a transaction.
+
+        Raises:
+            StoreError: The store cannot be written; the transaction has to be undone.
+        """
+        run_id, writer = self.run.run_id, self._writer
+        if pending.announce:
+            assert self.run.started_ns is not None
+            writer.update_run(
+                run_id,
+                status=RunStatus.RUNNING,
+                pid=self.run.pid,
+                started_ns=self._clock.to_wall_ns(self.run.started_ns),
+            )
+        writer.add_series(pending.series)
+        writer.append(run_id, [*pending.batches, *pending.journal.batches])
+        writer.put_markers([*pending.markers, *pending.journal.markers])
+        for ledger in pending.taken.ledgers:
+            writer.put_ledger(ledger)
+        writer.put_gaps(pending.gaps)
+        if pending.journal.params:
+            writer.put_params(run_id, pending.journal.params)
+        if pending.journal.tags:
+            writer.put_tags(run_id, pending.journal.tags)
+        writer.put_cursors(run_id, pending.journal.cursors)
+
+    def written(self, pending: Pending) -> None:
+        """The transaction was committed."""
+        self._pending = None
+        self._announced = self._announced or pending.announce
+        self._numbering.stored(pending.series)
+        self.run.stored(pending.taken)
+        self.run.logged(pending.journal.update)
+        self._table.add(self.run.run_id, pending.journal.pids)
+        self._intake.consumed(pending.journal)
+        if self._announced:
+            self.run.recorded.set()
+
+    def _read_journal(self, *, final: bool) -> JournalPart:
+        try:
+            return self._intake.read(final=final)
+        except (JournalError, OSError) as error:
+            # A damaged journal must cost neither the hardware samples nor the run's end.
+            if not self._journal_failed:
+                self._journal_failed = True
+                log.exception("the journal of run %s", self.run.run_id)
+                self.run.note("journal unreadable", str(error))
+            return JournalPart()
+
+    def _numbered(self, taken: Taken, journal: JournalPart) -> Pending:
+        number, wall_ns = self._numbering.series, self._clock.to_wall_ns
+        batches = [
+            SeriesBatch(
+                number(key, column.metric, column.interval_s),
+                Samples(
+                    np.array(column.times_ns, np.int64) + self._clock.offset_ns,
+                    np.array(column.values, np.float64),
+                ),
+            )
+            for key, column in taken.columns.items()
+        ]
+        gaps = [
+            GapRecord(
+                run_id=self.run.run_id,
+                listener=missing.key.listener,
+                series_no=number(missing.key, missing.metric, missing.interval_s),
+                start_ns=wall_ns(missing.start_ns),
+                end_ns=wall_ns(missing.end_ns),
+                reason=missing.reason,
+            )
+            for missing in taken.missing
+        ]
+        gaps += [
+            GapRecord(
+                run_id=self.run.run_id,
+                listener=listener,
+                series_no=-1,
+                start_ns=wall_ns(stretch.start_ns),
+                end_ns=wall_ns(stretch.end_ns),
+                reason=stretch.reason,
+                detail=stretch.detail,
+            )
+            for listener, stretches in taken.stretches.items()
+            for stretch in stretches
+        ]
+        markers = [
+            self._numbering.marker(
+                MarkerKind.EVENT, event.name, wall_ns(event.at_ns), detail=event.detail
+            )
+            for event in taken.events
+        ]
+        return Pending(
+            taken=taken,
+            journal=journal,
+            series=self._numbering.new_series(),
+            batches=batches,
+            markers=markers,
+            gaps=gaps,
+            announce=not (self._announced or self.ended_already)
+            and self.run.started_ns is not None,
+        )
+
+    # End -------------------------------------------------------------------------------------
+
+    def finish(self, ending: Ending) -> RunStatus:
+        """Write the rest, seal, and say in the run's row how it ended.
+
+        Raises:
+            StoreError: The store cannot be written; try again later.
+        """
+        more = True
+        while more:
+            # What failed before was read before the end: there may be more behind it.
+            more = self._pending is not None
+            pending = self.prepare(final=True)
+            with self._writer.transaction():
+                self.write(pending)
+            self.written(pending)
+            more = more or pending.journal.more
+        ended_ns = self._clock.to_wall_ns(ending.ended_ns)
+        status, reason = self._outcome(ending)
+        with self._writer.transaction():
+            self._writer.put_markers(self._intake.close_open(ended_ns))
+            self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
+            if self.run.standalone is not None:
+                self._writer.update_workload(
+                    self.run.standalone.workload_id, status=status, ended_ns=ended_ns
+                )
+        self._writer.seal(self.run.run_id)
+        return status
+
+    def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
+        said = self._intake.finish
+        if ending.status is not None:
+            return ending.status, ending.reason
+        if said is not None:
+            return said.status, said.text or ending.reason
+        return ending.fallback, ending.reason

@@ -1,0 +1,318 @@
+"""A run that is being recorded: what listeners read and what clients say meets here.
+
+Listener threads and client threads write, the store's thread takes out. Nothing here waits for a
+store; times are monotonic until they are taken out.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from radt.collector.ledger import Account, ListenerState, MissedStretch
+from radt.collector.live import LiveState, LogUpdate
+from radt.collector.processes import ProcessId
+from radt.collector.protocol import LiveView, Registration, StandaloneRun
+from radt.listeners.api import Metric, Reading, Target
+from radt.model import MissingReason, RunStatus, Scope
+from radt.store.records import LedgerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended. ``status`` is None for what the journal says, else ``fallback``."""
+
+    ended_ns: int
+    status: RunStatus | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    fallback: RunStatus = RunStatus.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """What makes a series one of its own within a run."""
+
+    listener: str
+    metric: str
+    entity: str = ""
+
+
+@dataclass(slots=True)
+class Column:
+    """Points of one series that have not reached the store."""
+
+    metric: Metric
+    interval_s: float
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A series without values from ``start_ns`` to ``end_ns``."""
+
+    key: SeriesKey
+    metric: Metric
+    interval_s: float
+    start_ns: int
+    end_ns: int
+    reason: MissingReason
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that radt noticed during the run."""
+
+    name: str
+    at_ns: int
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _OpenGap:
+    metric: Metric
+    interval_s: float
+    start_ns: int
+    last_ns: int
+    reason: MissingReason
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A listener's ledger row, and the monotonic time of the last reading behind it."""
+
+    ledger: LedgerRecord
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What goes to the store in one transaction."""
+
+    columns: Mapping[SeriesKey, Column]
+    missing: Sequence[Missing]
+    events: Sequence[Event]
+    ledgers: Sequence[LedgerRecord]
+    stretches: Mapping[str, Sequence[MissedStretch]]
+
+    @property
+    def points(self) -> int:
+        return sum(len(column.times_ns) for column in self.columns.values())
+
+    @property
+    def empty(self) -> bool:
+        return not (self.columns or self.missing or self.events or self.ledgers or self.stretches)
+
+
+class ActiveRun:
+    """One registered run. Thread-safe."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        owner: ProcessId | None,
+        *,
+        standalone: StandaloneRun | None = None,
+        buffered_points: int,
+    ) -> None:
+        self.registration = registration
+        self.owner = owner
+        self.standalone = standalone
+        self.pid: int | None = None
+        self.started_ns: int | None = None
+        self.ending: Ending | None = None
+        #: Whether its processes are being stopped because its owner died.
+        self.orphaned = False
+        #: Set when all of the run is in the store, or never will be: ``failure`` says why.
+        self.done = threading.Event()
+        self.failure = ""
+        #: Set when the store has the run's rows and start for the first time.
+        self.recorded = threading.Event()
+        self._lock = threading.Lock()
+        self._buffered_points = buffered_points
+        self._points = 0
+        self._columns: dict[SeriesKey, Column] = {}
+        self._gaps: dict[SeriesKey, _OpenGap] = {}
+        self._missing: list[Missing] = []
+        self._events: list[Event] = []
+        self._accounts: dict[str, Account] = {}
+        self._live = LiveState()
+
+    @property
+    def run_id(self) -> str:
+        return self.registration.run_id
+
+    @property
+    def sampling(self) -> bool:
+        """Whether listeners shall read for this run."""
+        return self.started_ns is not None and self.ending is None
+
+    # Listeners -------------------------------------------------------------------------------
+
+    def expect(self, listener: str, interval_s: float) -> None:
+        """Open an account for a listener; harmless if there is one."""
+        with self._lock:
+            account = self._accounts.setdefault(
+                listener, Account(listener, round(interval_s * 1e9))
+            )
+            if self.started_ns is not None:
+                account.start(time.monotonic_ns())
+
+    def unavailable(self, listener: str, reason: str) -> None:
+        """The listener does not work here."""
+        with self._lock:
+            account = self._accounts[listener]
+            account.state, account.reason = ListenerState.UNAVAILABLE, reason
+            account.changed = True
+
+    def dropped(self, listener: str, reason: str) -> None:
+        """The listener was given up."""
+        self.trouble(listener, f"listener {listener} dropped", reason)
+        with self._lock:
+            account = self._accounts[listener]
+            account.state, account.reason = ListenerState.DROPPED, reason
+            account.changed = True
+
+    def trouble(self, listener: str, what: str, reason: str) -> None:
+        """Mark that a listener had to be restarted or dropped."""
+        with self._lock:
+            self._events.append(Event(what, time.monotonic_ns(), reason))
+            if (account := self._accounts.get(listener)) is not None:
+                account.explanation = reason
+
+    def started(self, pid: int, monotonic_ns: int) -> None:
+        """The run passed its barrier; readings are expected from now on."""
+        with self._lock:
+            self.pid, self.started_ns = pid, monotonic_ns
+            now_ns = time.monotonic_ns()
+            for account in self._accounts.values():
+                account.start(now_ns)
+
+    def end(self, ending: Ending) -> bool:
+        """No more readings; False if the run has ended already."""
+        with self._lock:
+            if self.ending is not None:
+                return False
+            self.ending = ending
+            for account in self._accounts.values():
+                account.end(ending.ended_ns)
+            for key in list(self._gaps):
+                self._close_gap(key, ending.ended_ns)
+            return True
+
+    def target(self, pids: tuple[int, ...]) -> Target:
+        return Target(self.run_id, self.registration.devices, pids)
+
+    def record(
+        self,
+        listener: str,
+        interval_s: float,
+        at_ns: int,
+        took_ns: int,
+        readings: Iterable[Reading],
+        metrics: Mapping[str, Metric],
+    ) -> None:
+        """Keep one reading of a listener: those of its values that concern this run."""
+        with self._lock:
+            account = self._accounts.get(listener)
+            if self.ending is not None or account is None or account.start_ns is None:
+                return
+            if self._points >= self._buffered_points:
+                account.explanation = "the store could not be written and memory was full"
+                return
+            account.reading(at_ns, took_ns)
+            for reading in readings:
+                metric = metrics[reading.metric]
+                if not self._concerns(reading, metric):
+                    continue
+                key = SeriesKey(listener, reading.metric, reading.entity)
+                value = reading.value
+                if isinstance(value, MissingReason) or math.isnan(value):
+                    reason = value if isinstance(value, MissingReason) else MissingReason.LOST
+                    self._without(key, metric, interval_s, at_ns, reason)
+                    continue
+                if key in self._gaps:
+                    self._close_gap(key, at_ns)
+                column = self._columns.get(key)
+                if column is None:
+                    column = self._columns[key] = Column(metric, interval_s)
+                column.times_ns.append(at_ns)
+                column.values.append(value)
+                self._points += 1
+                self._live.hardware(reading.metric, reading.entity, value)
+
+    def _concerns(self, reading: Reading, metric: Metric) -> bool:
+        if metric.scope is Scope.HOST:
+            return True
+        if metric.scope is Scope.PROCESS:
+            return reading.run_id == self.run_id
+        return reading.gpu is not None and reading.gpu in self.registration.devices
+
+    def _without(
+        self, key: SeriesKey, metric: Metric, interval_s: float, at_ns: int, reason: MissingReason
+    ) -> None:
+        gap = self._gaps.get(key)
+        if gap is not None and gap.reason is not reason:
+            self._close_gap(key, at_ns)
+            gap = None
+        if gap is None:
+            self._gaps[key] = _OpenGap(metric, interval_s, at_ns, at_ns, reason)
+        else:
+            gap.last_ns = at_ns
+
+    def _close_gap(self, key: SeriesKey, end_ns: int) -> None:
+        gap = self._gaps.pop(key)
+        self._missing.append(
+            Missing(key, gap.metric, gap.interval_s, gap.start_ns, end_ns, gap.reason)
+        )
+
+    # Store -----------------------------------------------------------------------------------
+
+    def resume(self, before: Mapping[str, Resumed]) -> None:
+        """Go on from what an earlier collector had stored of this run."""
+        with self._lock:
+            for listener, resumed in before.items():
+                if (account := self._accounts.get(listener)) is not None:
+                    account.resume(resumed.ledger, resumed.last_ns)
+
+    def note(self, name: str, detail: str) -> None:
+        """Mark an event now."""
+        with self._lock:
+            self._events.append(Event(name, time.monotonic_ns(), detail))
+
+    def take(self) -> Taken:
+        """Hand over what is there for the store. Say `stored` when it has arrived."""
+        with self._lock:
+            changed = [account for account in self._accounts.values() if account.changed]
+            taken = Taken(
+                columns=self._columns,
+                missing=self._missing,
+                events=self._events,
+                ledgers=[account.record(self.run_id) for account in changed],
+                stretches={a.listener: s for a in changed if (s := a.take_stretches())},
+            )
+            self._columns, self._missing, self._events = {}, [], []
+            for account in changed:
+                account.changed = False
+            return taken
+
+    def stored(self, taken: Taken) -> None:
+        """What was taken need not be remembered any longer."""
+        with self._lock:
+            self._points -= taken.points
+
+    # Live ------------------------------------------------------------------------------------
+
+    def logged(self, update: LogUpdate) -> None:
+        """The newest of what the script has logged."""
+        with self._lock:
+            self._live.software(update)
+
+    def live(self) -> LiveView:
+        with self._lock:
+            return self._live.view()

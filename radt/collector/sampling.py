@@ -1,0 +1,265 @@
+"""One listener at one interval: its thread, its schedule, and what happens when it fails.
+
+The schedule is absolute: reading n is due at ``n * interval`` of the monotonic clock, so it never
+drifts, and listeners of equal intervals read at the same instant. A listener that raises is closed
+and made anew; three failures in a row and it is dropped. One that does not return cannot be
+stopped in Python: its thread is left behind and a new instance takes over, three times.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from radt.collector.blackbox import MAX_STRIKES, ReadingMark
+from radt.collector.processes import ProcessTable
+from radt.collector.runs import ActiveRun
+from radt.errors import ListenerError, ListenerUnavailableError
+from radt.listeners.api import Availability, Listener
+
+log = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+#: A reading may take this many intervals (and at least `Settings.hang_s`).
+HANG_INTERVALS = 10
+
+
+class SamplerState(Enum):
+    """Where a sampler is in its life."""
+
+    OPENING = auto()
+    READY = auto()
+    UNAVAILABLE = auto()
+    DROPPED = auto()
+    STOPPED = auto()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One thread with one instance of the listener. ``busy_since_ns`` is 0 between readings."""
+
+    listener: Listener | None = None
+    busy_since_ns: int = 0
+    abandoned: bool = False
+    thread: threading.Thread | None = None
+
+
+class Sampler:
+    """Reads one listener for all runs that want it at one interval."""
+
+    def __init__(
+        self,
+        kind: type[Listener],
+        interval_s: float,
+        table: ProcessTable,
+        mark: ReadingMark,
+        hang_s: float,
+    ) -> None:
+        self.name = kind.name
+        self.interval_s = interval_s
+        self._kind = kind
+        self._metrics = {metric.name: metric for metric in kind.metrics()}
+        self._interval_ns = round(interval_s * 1e9)
+        self._table = table
+        self._mark = mark
+        self._hang_ns = round(max(hang_s, HANG_INTERVALS * interval_s) * 1e9)
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._runs: dict[str, ActiveRun] = {}
+        self._failures = 0
+        self._abandoned: list[threading.Thread] = []
+        self.state = SamplerState.OPENING
+        self.availability = Availability(True)
+        #: Set once the listener is open, or known not to work.
+        self.settled = threading.Event()
+        self._turn = self._new_turn()
+
+    # Runs ------------------------------------------------------------------------------------
+
+    def add(self, run: ActiveRun) -> None:
+        """Read for this run too, as soon as it samples."""
+        with self._lock:
+            self._runs[run.run_id] = run
+            self._wake.notify_all()
+
+    def remove(self, run_id: str) -> bool:
+        """Do not read for this run any longer; True if none is left."""
+        with self._lock:
+            self._runs.pop(run_id, None)
+            return not self._runs
+
+    def wake(self) -> None:
+        """A run has started."""
+        with self._lock:
+            self._wake.notify_all()
+
+    def stop(self) -> None:
+        """End the thread; returns at once, the listener is closed by its own thread."""
+        with self._lock:
+            if self.state in (SamplerState.OPENING, SamplerState.READY):
+                self.state = SamplerState.STOPPED
+            self._wake.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        if self._turn.thread is not None:
+            self._turn.thread.join(timeout_s)
+
+    # Health ----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Take over from a thread that hangs or has died. Called every second or so."""
+        with self._lock:
+            turn = self._turn
+            if self.state not in (SamplerState.OPENING, SamplerState.READY):
+                return
+            assert turn.thread is not None
+            busy_ns = time.monotonic_ns() - turn.busy_since_ns if turn.busy_since_ns else 0
+            if busy_ns > self._hang_ns:
+                reason = f"did not return for {busy_ns / 1e9:.1f} s"
+                self._abandoned.append(turn.thread)
+            elif not turn.thread.is_alive():
+                reason = "its thread died"
+            else:
+                return
+            turn.abandoned = True
+            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+            if len(self._abandoned) >= MAX_FAILURES:
+                self._failures = MAX_FAILURES
+        if self._failed(reason):
+            self._turn = self._new_turn()
+
+    def _failed(self, reason: str) -> bool:
+        """Count a failure, tell the runs; whether to try again."""
+        with self._lock:
+            self._failures += 1
+            runs = list(self._runs.values())
+            again = self._failures < MAX_FAILURES
+            if not again:
+                self.state = SamplerState.DROPPED
+                self.availability = Availability(False, reason)
+                self.settled.set()
+        log.warning("listener %s %s", self.name, reason)
+        for run in runs:
+            if again:
+                run.trouble(self.name, f"listener {self.name} restarted", reason)
+            else:
+                run.dropped(self.name, f"{reason} ({MAX_FAILURES} failures)")
+        return again
+
+    # Thread ----------------------------------------------------------------------------------
+
+    def _new_turn(self) -> _Turn:
+        turn = _Turn()
+        turn.thread = threading.Thread(
+            target=self._work, args=(turn,), name=f"listener-{self.name}", daemon=True
+        )
+        turn.thread.start()
+        return turn
+
+    def _work(self, turn: _Turn) -> None:
+        while not self._over(turn):
+            try:
+                if turn.listener is None:
+                    turn.listener = self._opened(turn)
+                self._sample_until_over(turn, turn.listener)
+            except ListenerUnavailableError as error:
+                self._unavailable(error)
+            # Third-party code: whatever it raises, and sys.exit() too, ends the reading only.
+            except (Exception, SystemExit) as error:
+                turn.busy_since_ns = 0
+                if turn.abandoned:
+                    break
+                log.exception("listener %s", self.name)
+                self._close(turn)
+                self._failed(f"raised {type(error).__name__}: {error}")
+                self._wait_until(turn, self._next_tick() * self._interval_ns)
+        self._close(turn)
+
+    def _over(self, turn: _Turn) -> bool:
+        return turn.abandoned or self.state not in (SamplerState.OPENING, SamplerState.READY)
+
+    def _opened(self, turn: _Turn) -> Listener:
+        turn.busy_since_ns = time.monotonic_ns()
+        if self._mark.strikes >= MAX_STRIKES:
+            raise ListenerUnavailableError(
+                f"the collector died {MAX_STRIKES} times while it was reading",
+                "Look into the collector's log; after a reboot it is tried again",
+            )
+        self._mark.reading()
+        availability = self._kind.probe()
+        if availability.available:
+            listener = self._kind()
+            listener.open()
+        self._mark.idle()
+        turn.busy_since_ns = 0
+        if not availability.available:
+            raise ListenerUnavailableError(availability.reason, availability.remedy)
+        with self._lock:
+            if self.state is SamplerState.OPENING:
+                self.state = SamplerState.READY
+        self.settled.set()
+        return listener
+
+    def _unavailable(self, error: ListenerUnavailableError) -> None:
+        with self._lock:
+            self.state = SamplerState.UNAVAILABLE
+            self.availability = Availability(False, error.message, error.remedy or "")
+            runs = list(self._runs.values())
+        for run in runs:
+            run.unavailable(self.name, error.message)
+        self.settled.set()
+
+    def _sample_until_over(self, turn: _Turn, listener: Listener) -> None:
+        tick = self._next_tick()
+        while True:
+            if not self._wait_until(turn, tick * self._interval_ns):
+                return
+            with self._lock:
+                runs = [run for run in self._runs.values() if run.sampling]
+            if runs:
+                self._sample(turn, listener, runs)
+            tick = max(tick + 1, self._next_tick())
+
+    def _sample(self, turn: _Turn, listener: Listener, runs: Sequence[ActiveRun]) -> None:
+        targets = [run.target(self._table.pids(run.run_id)) for run in runs]
+        at_ns = turn.busy_since_ns = time.monotonic_ns()
+        self._mark.reading()
+        readings = list(listener.sample(targets))
+        took_ns = time.monotonic_ns() - at_ns
+        self._mark.idle()
+        turn.busy_since_ns = 0
+        if turn.abandoned:
+            return
+        unknown = {reading.metric for reading in readings} - self._metrics.keys()
+        if unknown:
+            raise ListenerError(f"it reads {', '.join(sorted(unknown))}, not among its metrics")
+        for run in runs:
+            run.record(self.name, self.interval_s, at_ns, took_ns, readings, self._metrics)
+        self._failures = 0
+
+    def _next_tick(self) -> int:
+        return time.monotonic_ns() // self._interval_ns + 1
+
+    def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
+        """Wait for an instant, or without end while no run samples; False when over."""
+        with self._lock:
+            while not self._over(turn):
+                left_ns = at_ns - time.monotonic_ns()
+                if left_ns <= 0:
+                    return True
+                self._wake.wait(left_ns / 1e9)
+        return False
+
+    def _close(self, turn: _Turn) -> None:
+        """Close a listener for good; an abandoned one closes itself if it ever returns."""
+        listener, turn.listener = turn.listener, None
+        if listener is None:
+            return
+        try:
+            listener.close()
+        except Exception:  # third-party code; it is given up anyway
+            log.exception("closing listener %s", self.name)

@@ -1,0 +1,320 @@
+"""What the collector does when asked, and what it looks after unasked."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from radt.clock import Clock
+from radt.collector.blackbox import Blackbox
+from radt.collector.cleanup import stop_run
+from radt.collector.delivery import Deliverers
+from radt.collector.pool import SamplerPool
+from radt.collector.processes import ProcessId, ProcessTable
+from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
+from radt.collector.remembered import Memory, RememberedRun
+from radt.collector.runs import ActiveRun, Ending
+from radt.collector.settings import Settings
+from radt.collector.sink import StoreSink
+from radt.errors import CollectorError
+from radt.home import runtime_dir
+from radt.model import RunStatus
+
+log = logging.getLogger(__name__)
+
+#: How long `begin` waits for a store that is busy; the rows are written as soon as it is not.
+_BEGIN_TIMEOUT_S = 5.0
+_STOP_TIMEOUT_S = 10.0
+
+
+class RefusedError(CollectorError):
+    """A request that cannot be met; ``code`` is for the client to react to."""
+
+    def __init__(
+        self, message: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE
+    ) -> None:
+        super().__init__(message, remedy)
+        self.code = code
+
+
+class Service:
+    """All runs, listeners, stores and deliverers of one worker. Thread-safe."""
+
+    def __init__(self, settings: Settings, blackbox: Blackbox) -> None:
+        self.settings = settings
+        self._clock = Clock.for_machine()
+        self._table = ProcessTable()
+        self._pool = SamplerPool(self._table, blackbox, settings.hang_s)
+        self._deliverers = Deliverers()
+        self._memory = Memory(runtime_dir() / "runs")
+        self._lock = threading.RLock()
+        self._runs: dict[str, ActiveRun] = {}
+        self._sinks: dict[Path, StoreSink] = {}
+
+    # Requests --------------------------------------------------------------------------------
+
+    def register(self, registration: Registration, owner: ProcessId | None) -> list[str]:
+        """Record a run of a runner; return warnings."""
+        return self._adopt(ActiveRun(registration, owner, buffered_points=self._points))
+
+    def begin(self, run: StandaloneRun, owner: ProcessId | None) -> list[str]:
+        """Record a run that is its own owner; return warnings."""
+        active = ActiveRun(run.registration, owner, standalone=run, buffered_points=self._points)
+        warnings = self._adopt(active)
+        active = self._runs.get(active.run_id, active)
+        self.started(active.run_id, run.pid, run.started_monotonic_ns)
+        if not active.recorded.wait(_BEGIN_TIMEOUT_S):
+            warnings.append(f"the store is not writable yet: {self._problem_of(active)}")
+        if active.failure:
+            raise RefusedError(active.failure)
+        return warnings
+
+    def started(self, run_id: str, pid: int, monotonic_ns: int) -> None:
+        """A run has passed its barrier: follow its processes, read for it."""
+        run = self._run(run_id)
+        if run.started_ns is not None:
+            return
+        self._table.watch(run_id, pid, owns_group=run.standalone is None)
+        run.started(pid, monotonic_ns)
+        self._remember(run)
+        self._pool.wake()
+        self._sink(run).wake()
+
+    def finish(
+        self,
+        run_id: str,
+        ending: Ending,
+        timeout_s: float,
+        registration: Registration | None = None,
+        owner: ProcessId | None = None,
+    ) -> None:
+        """End a run and wait until the store has all of it.
+
+        Raises:
+            RefusedError: The run is unknown, or the store cannot be written in time.
+        """
+        with self._lock:
+            if run_id not in self._runs and registration is not None:
+                # This worker is younger than the run, and what was remembered is gone.
+                self.register(registration, owner)
+        run = self._run(run_id)
+        self._end(run, ending)
+        if not run.done.wait(timeout_s):
+            raise RefusedError(
+                f"run {run_id} is not in its store yet: {self._problem_of(run)}",
+                "Nothing is lost; the collector goes on trying",
+                RefusalCode.UNFINISHED,
+            )
+        if run.failure:
+            raise RefusedError(f"run {run_id} could not be recorded to its end: {run.failure}")
+
+    def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
+        """What is known right now of those of the runs that are being recorded."""
+        with self._lock:
+            runs = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
+        return {run.run_id: run.live() for run in runs}
+
+    # Supervision -----------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Go on with the runs that an earlier worker recorded."""
+        for known in self._memory.load():
+            run = ActiveRun(
+                known.registration,
+                known.owner,
+                standalone=known.standalone,
+                buffered_points=self._points,
+            )
+            log.info("going on with run %s", run.run_id)
+            run.note("collector restarted", "")
+            self._adopt(run)
+            if known.pid is not None and known.started_ns is not None:
+                self.started(run.run_id, known.pid, known.started_ns)
+            if known.ending is not None:
+                self._end(run, known.ending)
+
+    def supervise(self) -> None:
+        """Look after everything that can fail unasked. Called every second or so."""
+        self.check_owners()
+        self._pool.check()
+        self._deliverers.check()
+        self._release_stores()
+
+    def check_owners(self) -> None:
+        """End the runs whose owner has died."""
+        with self._lock:
+            runs = [run for run in self._runs.values() if run.ending is None]
+        for run in runs:
+            if run.owner is not None and not run.owner.alive:
+                self.orphaned(run)
+
+    def orphaned(self, run: ActiveRun) -> None:
+        """The owner of a run has died without finishing it."""
+        if run.standalone is not None:
+            reason = "the process ended without finishing the run"
+            ended_ns = time.monotonic_ns()
+            self._end(run, Ending(ended_ns, reason=reason, fallback=RunStatus.KILLED))
+            return
+        with self._lock:
+            if run.orphaned:
+                return
+            run.orphaned = True
+        threading.Thread(target=self._stop_orphan, args=(run,), name="cleanup", daemon=True).start()
+
+    def owned_without_process(self, run_ids: Sequence[str]) -> None:
+        """A connection ended whose process cannot be watched: its runs are ended with it."""
+        for run_id in run_ids:
+            run = self._runs.get(run_id)
+            if run is not None and run.owner is None and run.ending is None:
+                self.orphaned(run)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any run is being recorded."""
+        with self._lock:
+            return bool(self._runs)
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._runs)
+
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        return self._pool.names()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not work at present."""
+        with self._lock:
+            return tuple(sink.problem for sink in self._sinks.values() if sink.problem)
+
+    def delivered(self) -> bool:
+        """Let the deliverers finish up; whether they have."""
+        return self._deliverers.close()
+
+    def abandon_delivery(self) -> None:
+        """End deliverers that did not finish in time; the next ones go on where they were."""
+        self._deliverers.kill()
+
+    def close(self) -> None:
+        """Stop everything; runs stay remembered."""
+        self._pool.close()
+        with self._lock:
+            sinks = list(self._sinks.values())
+        for sink in sinks:
+            sink.stop(_STOP_TIMEOUT_S)
+        self._deliverers.close()
+
+    # Helpers ---------------------------------------------------------------------------------
+
+    @property
+    def _points(self) -> int:
+        return self.settings.buffered_points
+
+    def _run(self, run_id: str) -> ActiveRun:
+        with self._lock:
+            run = self._runs.get(run_id)
+        if run is None:
+            raise RefusedError(
+                f"run {run_id} is not being recorded",
+                "Register it first",
+                RefusalCode.UNKNOWN_RUN,
+            )
+        return run
+
+    def _adopt(self, run: ActiveRun) -> list[str]:
+        """Take in a run; one that is known only gets its new environment."""
+        with self._lock:
+            known = self._runs.get(run.run_id)
+            if known is None:
+                self._runs[run.run_id] = run
+                self._remember(run)
+                self._sink(run)
+        if uri := run.registration.tracking_uri:
+            store = Path(run.registration.store_path)
+            self._deliverers.get(store, uri).ensure(run.registration.env)
+        if known is not None:
+            return []
+        warnings = self._pool.subscribe(run)
+        # Accounts of listeners are open now, so that what an earlier worker counted finds them.
+        self._sink(run).add(run)
+        return warnings
+
+    def _sink(self, run: ActiveRun) -> StoreSink:
+        path = Path(run.registration.store_path)
+        with self._lock:
+            sink = self._sinks.get(path)
+            if sink is None:
+                sink = self._sinks[path] = StoreSink(
+                    path,
+                    self._clock,
+                    self.settings.flush_s,
+                    self._table,
+                    self._deliverers,
+                    self._ended,
+                )
+            return sink
+
+    def _end(self, run: ActiveRun, ending: Ending) -> None:
+        if run.end(ending):
+            self._pool.unsubscribe(run.run_id)
+            self._remember(run)
+        with self._lock:
+            sink = self._sinks.get(Path(run.registration.store_path))
+        if sink is not None:
+            sink.wake()
+
+    def _ended(self, run: ActiveRun) -> None:
+        """The store has all of it, or never will."""
+        self._pool.unsubscribe(run.run_id)
+        self._table.forget(run.run_id)
+        self._memory.forget(run.run_id)
+        with self._lock:
+            self._runs.pop(run.run_id, None)
+
+    def _stop_orphan(self, run: ActiveRun) -> None:
+        log.warning("the owner of run %s died; stopping the run", run.run_id)
+        stop_run(run.run_id)
+        self._end(
+            run,
+            Ending(time.monotonic_ns(), RunStatus.KILLED, reason="its runner was killed"),
+        )
+
+    def _remember(self, run: ActiveRun) -> None:
+        self._memory.keep(
+            RememberedRun(
+                run.registration,
+                run.owner,
+                standalone=run.standalone,
+                pid=run.pid,
+                started_ns=run.started_ns,
+                ending=run.ending,
+            )
+        )
+
+    def _problem_of(self, run: ActiveRun) -> str:
+        with self._lock:
+            sink = self._sinks.get(Path(run.registration.store_path))
+        return (sink.problem if sink is not None else "") or "it is busy"
+
+    def _release_stores(self) -> None:
+        """Close stores that nothing is recorded into any longer."""
+        now_s = time.monotonic()
+        with self._lock:
+            in_use = {Path(run.registration.store_path) for run in self._runs.values()}
+            idle = [
+                sink
+                for path, sink in self._sinks.items()
+                if path not in in_use
+                and sink.idle_since_s is not None
+                and now_s - sink.idle_since_s > self.settings.idle_s
+            ]
+            for sink in idle:
+                del self._sinks[sink.path]
+        for sink in idle:
+            sink.stop(_STOP_TIMEOUT_S)
+            self._deliverers.release(sink.path)

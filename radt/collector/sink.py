@@ -1,0 +1,283 @@
+"""One store and the thread that writes to it. A store that is slow or stuck holds up no other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from radt.clock import Clock
+from radt.collector.delivery import Deliverers
+from radt.collector.processes import ProcessTable
+from radt.collector.recorder import Pending, RunRecorder
+from radt.collector.runs import ActiveRun
+from radt.errors import RunNotFoundError, StoreError
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
+
+log = logging.getLogger(__name__)
+
+#: Pause after the store could not be written; doubled up to the second value.
+_FIRST_BACKOFF_S = 0.5
+_MAX_BACKOFF_S = 10.0
+#: How often deliverers hear of hardware samples alone.
+_HARDWARE_NEWS_S = 10.0
+
+
+class StoreSink:
+    """Writes the runs of one store.
+
+    Args:
+        on_ended: Called from this thread with a run that needs nothing any longer.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        flush_s: float,
+        table: ProcessTable,
+        deliverers: Deliverers,
+        on_ended: Callable[[ActiveRun], None],
+    ) -> None:
+        self.path = path
+        #: What is wrong with the store at present; empty if nothing is.
+        self.problem = ""
+        #: Monotonic time since when there has been nothing to record, None while there is.
+        self.idle_since_s: float | None = None
+        self._clock = clock
+        self._flush_s = flush_s
+        self._table = table
+        self._deliverers = deliverers
+        self._on_ended = on_ended
+        self._condition = threading.Condition()
+        self._runs: dict[str, ActiveRun] = {}
+        self._urgent = False
+        self._stopping = False
+        self._writer: StoreWriter | None = None
+        self._reader: StoreReader | None = None
+        self._identity: tuple[int, int] | None = None
+        self._recorders: dict[str, RunRecorder] = {}
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._told_s = 0.0
+        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+        self._thread.start()
+
+    def add(self, run: ActiveRun) -> None:
+        """Record this run from now on."""
+        with self._condition:
+            self._runs[run.run_id] = run
+            self.idle_since_s = None
+        self.wake()
+
+    def wake(self) -> None:
+        """Write now, not at the next turn."""
+        with self._condition:
+            self._urgent = True
+            self._condition.notify_all()
+
+    def stop(self, timeout_s: float) -> None:
+        """Write a last time and let go of the store."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        self._thread.join(timeout_s)
+
+    # Thread ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        pause_s = 0.0
+        while self._wait(pause_s):
+            pause_s = self._turn()
+        self._turn()
+        self._close()
+
+    def _wait(self, pause_s: float) -> bool:
+        """Wait for the next turn; False when it shall be the last."""
+        deadline = time.monotonic() + pause_s
+        with self._condition:
+            while not (self._stopping or self._urgent):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
+                # With no run there is nothing to do until somebody says so.
+                self._condition.wait(left_s if self._runs else None)
+            self._urgent = False
+            return not self._stopping
+
+    def _turn(self) -> float:
+        """Write once; how long to pause."""
+        begun_s = time.monotonic()
+        with self._condition:
+            runs = list(self._runs.values())
+        if not runs:
+            return self._flush_s
+        try:
+            self._open()
+            self._flush(runs)
+            for run in runs:
+                if run.ending is not None and run.run_id in self._recorders:
+                    self._end(run)
+        except StoreError as error:
+            return self._failed(error)
+        # Whatever else it is, sampling goes on and writing is tried again.
+        except Exception as error:
+            log.exception("writing %s", self.path)
+            return self._failed(StoreError(f"{type(error).__name__}: {error}"))
+        if self.problem:
+            self._recovered(runs)
+        return max(0.0, self._flush_s - (time.monotonic() - begun_s))
+
+    def _failed(self, error: StoreError) -> float:
+        if self._vanished():
+            self._lost()
+            return self._flush_s
+        if not self.problem:
+            log.warning("%s", error)
+        self.problem = str(error)
+        pause_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, _MAX_BACKOFF_S)
+        return pause_s
+
+    def _recovered(self, runs: Sequence[ActiveRun]) -> None:
+        log.warning("the store %s can be written again", self.path)
+        for run in runs:
+            run.note("store unavailable", self.problem)
+        self.problem = ""
+        self._backoff_s = _FIRST_BACKOFF_S
+
+    def _open(self) -> None:
+        if self._writer is not None:
+            if self._vanished():
+                raise StoreError(f"the store {self.path} is gone")
+            return
+        self._writer = StoreWriter(self.path)
+        self._reader = StoreReader(self.path)
+        status = self.path.stat()
+        self._identity = status.st_dev, status.st_ino
+
+    def _vanished(self) -> bool:
+        """Whether the file that is open was deleted or replaced: SQLite would not notice."""
+        if self._identity is None:
+            return False
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # says nothing about the file
+        return (status.st_dev, status.st_ino) != self._identity
+
+    def _lost(self) -> None:
+        log.error("the store %s was deleted; its runs are given up", self.path)
+        with self._condition:
+            runs = list(self._runs.values())
+        for run in runs:
+            self._give_up(run, f"the store {self.path} was deleted while the run was recorded")
+        self._close()
+        self.problem = ""
+
+    # Runs ------------------------------------------------------------------------------------
+
+    def _flush(self, runs: Sequence[ActiveRun]) -> None:
+        recorders = [
+            recorder
+            for run in runs
+            if run.ending is None and (recorder := self._recorder(run)) is not None
+        ]
+        for run in runs:
+            if run.ending is not None:
+                self._recorder(run)
+        prepared = [(recorder, recorder.prepare()) for recorder in recorders]
+        work = [(recorder, pending) for recorder, pending in prepared if not pending.empty]
+        if not work:
+            return
+        assert self._writer is not None
+        try:
+            with self._writer.transaction():
+                for recorder, pending in work:
+                    recorder.write(pending)
+        except StoreError:
+            raise
+        except Exception:  # one run's data must not keep its neighbours' from the store
+            log.exception("writing %d runs to %s", len(work), self.path)
+            work = [pair for pair in work if self._write_alone(*pair)]
+        for recorder, pending in work:
+            recorder.written(pending)
+        self._tell(work)
+        if any(pending.journal.more for _, pending in work):
+            self.wake()
+
+    def _write_alone(self, recorder: RunRecorder, pending: Pending) -> bool:
+        assert self._writer is not None
+        try:
+            with self._writer.transaction():
+                recorder.write(pending)
+        except StoreError:
+            raise
+        except Exception as error:
+            log.exception("writing run %s", recorder.run.run_id)
+            self._give_up(recorder.run, f"it cannot be written: {type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _recorder(self, run: ActiveRun) -> RunRecorder | None:
+        recorder = self._recorders.get(run.run_id)
+        if recorder is not None:
+            return recorder
+        assert self._writer is not None
+        assert self._reader is not None
+        try:
+            recorder = RunRecorder(run, self._writer, self._reader, self._clock, self._table)
+        except RunNotFoundError as error:
+            self._give_up(run, str(error))
+            return None
+        self._recorders[run.run_id] = recorder
+        return recorder
+
+    def _end(self, run: ActiveRun) -> None:
+        assert run.ending is not None
+        recorder = self._recorders[run.run_id]
+        status = recorder.finish(run.ending)
+        log.info("run %s ended %s", run.run_id, status)
+        self._let_go(run)
+
+    def _give_up(self, run: ActiveRun, why: str) -> None:
+        log.error("run %s: %s", run.run_id, why)
+        run.failure = why
+        self._let_go(run)
+
+    def _let_go(self, run: ActiveRun) -> None:
+        with self._condition:
+            self._runs.pop(run.run_id, None)
+            if not self._runs:
+                self.idle_since_s = time.monotonic()
+        self._recorders.pop(run.run_id, None)
+        self._on_ended(run)
+        run.recorded.set()
+        run.done.set()
+        self._poke(run)
+
+    # Delivery --------------------------------------------------------------------------------
+
+    def _tell(self, work: Sequence[tuple[RunRecorder, Pending]]) -> None:
+        now_s = time.monotonic()
+        due = now_s - self._told_s >= _HARDWARE_NEWS_S
+        if due:
+            self._told_s = now_s
+        for recorder, pending in work:
+            if due or pending.announce or not pending.journal.empty:
+                self._poke(recorder.run)
+
+    def _poke(self, run: ActiveRun) -> None:
+        if uri := run.registration.tracking_uri:
+            self._deliverers.get(self.path, uri).poke()
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = self._identity = None
+        self._recorders.clear()

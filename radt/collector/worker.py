@@ -1,0 +1,113 @@
+"""The collector's worker: does all the work, until there has been none for a while.
+
+Run by the guardian as ``python -m radt.collector.worker``.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from radt.collector.blackbox import Blackbox
+from radt.collector.lock import PidLock
+from radt.collector.server import Server
+from radt.collector.service import Service
+from radt.collector.settings import Settings
+from radt.home import runtime_dir
+
+log = logging.getLogger(__name__)
+
+
+def worker_lock() -> PidLock:
+    """The lock that the worker holds for as long as it lives."""
+    return PidLock(runtime_dir() / "worker.lock")
+
+
+def unclean_path() -> Path:
+    """A file that is there while a worker runs, and after one that died."""
+    return runtime_dir() / "worker.running"
+
+
+class Worker:
+    """Everything of one worker, and when it ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._blackbox = Blackbox(runtime_dir() / "blackbox.bin")
+        if unclean_path().exists():
+            self._blackbox.count_strikes()
+        unclean_path().touch()
+        self._stop = threading.Event()
+        self._service = Service(settings, self._blackbox)
+        self._server = Server(self._service)
+        self._leaving_since_s: float | None = None
+
+    def stop(self) -> None:
+        """End soon; runs stay remembered for the next worker."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Work until idle or stopped."""
+        self._service.resume()
+        self._server.open()
+        log.info("collector is up")
+        try:
+            while not self._stop.wait(self._settings.supervise_s):
+                self._blackbox.beat()
+                self._service.supervise()
+                if self._nothing_left() and self._close_door():
+                    break
+        finally:
+            self._server.close()
+            self._service.close()
+            unclean_path().unlink(missing_ok=True)
+        log.info("collector ends")
+
+    def _nothing_left(self) -> bool:
+        """Whether nothing has been asked for a while and all is delivered."""
+        now_s = time.monotonic()
+        quiet = not self._service.busy and not self._server.connected
+        if not quiet or now_s - self._server.last_used_s < self._settings.idle_s:
+            self._leaving_since_s = None
+            return False
+        self._leaving_since_s = self._leaving_since_s or now_s
+        if self._service.delivered():
+            return True
+        return now_s - self._leaving_since_s > self._settings.delivery_grace_s
+
+    def _close_door(self) -> bool:
+        """Stop listening; False, and listen again, if somebody came in at the last moment."""
+        self._server.close()
+        if self._service.busy or self._server.connected:
+            self._server.open()
+            return False
+        self._service.abandon_delivery()
+        return True
+
+
+def main() -> int:
+    """Run the worker, unless there is one."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    lock = worker_lock()
+    if not lock.acquire():
+        log.info("another worker runs already")
+        return 0
+    worker = Worker(Settings.from_environment())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    worker.run()
+    lock.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
