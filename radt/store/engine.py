@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -30,7 +30,7 @@ def writer_engine(path: Path) -> Engine:
     somebody else's commit, and no waiting would mend that.
     """
     engine = create_engine(
-        f"sqlite:///{path}",
+        URL.create("sqlite", database=str(path.absolute())),
         poolclass=StaticPool,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
     )
@@ -47,7 +47,9 @@ def reader_engine(path: Path) -> Engine:
     written (somebody else's store), SQLite itself falls back to reading only.
     """
     engine = create_engine(
-        f"sqlite:///{_uri(path, 'mode=rw')}&uri=true",
+        URL.create(
+            "sqlite", database=path.absolute().as_uri(), query={"mode": "rw", "uri": "true"}
+        ),
         poolclass=QueuePool,
         pool_size=4,
         max_overflow=28,
@@ -56,10 +58,6 @@ def reader_engine(path: Path) -> Engine:
     event.listen(engine, "connect", _set_up_reader)
     event.listen(engine, "begin", _begin)
     return engine
-
-
-def _uri(path: Path, query: str) -> str:
-    return f"{path.absolute().as_uri()}?{query}"
 
 
 def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
