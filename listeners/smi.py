@@ -15,20 +15,6 @@ _PROCESS_MEMORY = "process.gpu.memory"
 _NOT_AVAILABLE = 2**64 - 1
 
 
-def _value_of_field(nvml: Any, handle: Any, field_id: int, scope: int = 0) -> float:
-    """One field value (nvmlDeviceGetFieldValues), with its own error code."""
-    value = nvml.nvmlDeviceGetFieldValues(handle, [(field_id, scope)])[0]
-    if value.nvmlReturn != nvml.NVML_SUCCESS:
-        raise nvml.NVMLError(value.nvmlReturn)
-    kinds = {
-        nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-    }
-    return float(getattr(value.value, kinds[value.valueType]))
-
-
 def _utilization(nvml: Any, handle: Any) -> float:
     return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from radt.clock import Clock
@@ -164,7 +164,7 @@ class Service:
             run.orphaned = True
         threading.Thread(target=self._stop_orphan, args=(run,), name="cleanup", daemon=True).start()
 
-    def owned_without_process(self, run_ids: Sequence[str]) -> None:
+    def owned_without_process(self, run_ids: Iterable[str]) -> None:
         """A connection ended whose process cannot be watched: its runs are ended with it."""
         for run_id in run_ids:
             run = self._runs.get(run_id)

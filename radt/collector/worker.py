@@ -64,7 +64,7 @@ class Worker:
         finally:
             self._server.close()
             self._service.close()
-            unclean_path().unlink(missing_ok=True)
+        unclean_path().unlink(missing_ok=True)  # after an exception it stays: that is a death too
         log.info("collector ends")
 
     def _nothing_left(self) -> bool:
