@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +13,12 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from radt.errors import StoreError
+
+#: Marks the file as a store; set by the first migration. "radT" in ASCII.
+APPLICATION_ID = 0x72616454
 
 #: How long a connection waits for its turn before the store counts as stuck.
 BUSY_TIMEOUT_S = 60.0
@@ -42,19 +46,21 @@ def writer_engine(path: Path) -> Engine:
 def reader_engine(path: Path) -> Engine:
     """Connections for readers: they see committed rows, never wait for writers, cannot write.
 
-    A transaction is a snapshot. Opened ``mode=rw``, which creates nothing: a reader that
-    comes first after a crash must be able to recover the write-ahead log. Where the file may not be
-    written (somebody else's store), SQLite itself falls back to reading only.
+    A transaction is a snapshot. Opened ``mode=rw``, which creates nothing: a reader that comes
+    first after a crash must be able to recover the write-ahead log.
     """
-    engine = create_engine(
-        URL.create(
-            "sqlite", database=path.absolute().as_uri(), query={"mode": "rw", "uri": "true"}
-        ),
-        poolclass=QueuePool,
-        pool_size=4,
-        max_overflow=28,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
-    )
+    if is_foreign(path):
+        engine = create_engine("sqlite://", poolclass=NullPool, creator=lambda: _foreign(path))
+    else:
+        engine = create_engine(
+            URL.create(
+                "sqlite", database=path.absolute().as_uri(), query={"mode": "rw", "uri": "true"}
+            ),
+            poolclass=QueuePool,
+            pool_size=4,
+            max_overflow=28,
+            connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        )
     event.listen(engine, "connect", _set_up_reader)
     event.listen(engine, "begin", _begin)
     return engine
@@ -63,12 +69,37 @@ def reader_engine(path: Path) -> Engine:
 def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
     # Leaves BEGIN to the event below instead of to the driver's guesses.
     connection.isolation_level = None
+    empty = connection.execute("PRAGMA page_count").fetchone() == (0,)
+    if not empty and connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+        # Being made by another process, in WAL already; or no store, to be refused unchanged.
+        return
     # Some network file systems cannot do WAL. SQLite then keeps its rollback journal: slower, and
     # readers wait for writers, but nothing is lost.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the store's folder may not be written: it is somebody else's."""
+    return not os.access(path.absolute().parent, os.W_OK)
+
+
+def _foreign(path: Path) -> sqlite3.Connection:
+    """A connection to somebody else's store, for one transaction only.
+
+    SQLite can read the write-ahead log there as long as a writer keeps it open, but cannot make one
+    where there is none. Then the file is at rest and is read as if nobody ever changed it; so that
+    this is true, no such connection is kept.
+    """
+    at_rest = not path.with_name(f"{path.name}-wal").exists()
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{'immutable=1' if at_rest else 'mode=ro'}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        check_same_thread=False,
+    )
 
 
 def _begin_immediate(connection: Connection) -> None:

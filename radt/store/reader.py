@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -15,7 +15,7 @@ from radt.errors import RunNotFoundError, StoreError
 from radt.model import SOFTWARE, RunStatus
 from radt.store import chunks
 from radt.store.downsample import envelope
-from radt.store.engine import reader_engine, translated_errors
+from radt.store.engine import is_foreign, reader_engine, translated_errors
 from radt.store.migrations import bring_up_to_date
 from radt.store.queries import (
     EXPERIMENTS,
@@ -88,6 +88,7 @@ class StoreReader:
         # `data_version` counts from the opening of a connection. Something random in front keeps a
         # browser from taking a restarted dashboard's token for one it knows. Exact in JavaScript.
         self._token_base = secrets.randbelow(2**20) << 32
+        self._foreign = is_foreign(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +105,12 @@ class StoreReader:
         self._engine.dispose()
 
     def change_token(self) -> int:
-        """A number that changes whenever somebody has written to the store; costs microseconds."""
+        """A number that changes whenever somebody has written to the store; costs microseconds.
+
+        It is below 2**53, so that JavaScript keeps it exactly.
+        """
+        if self._foreign:
+            return self._token_of_files()
         with self._token_lock, translated_errors(self.path):
             if self._token_connection is None:
                 # One connection for good: SQLite compares with what this connection saw before.
@@ -113,6 +119,15 @@ class StoreReader:
             # Ends the transaction that SQLAlchemy began: inside it the store would never change.
             self._token_connection.rollback()
             return self._token_base + int(version)
+
+    def _token_of_files(self) -> int:
+        """For somebody else's store, where no connection may be kept; a tick of 4 ms coarse."""
+        token = 0
+        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                token = hash((token, status.st_mtime_ns, status.st_size))
+        return token % 2**53
 
     # -- experiments, workloads, runs -------------------------------------------------------------
 

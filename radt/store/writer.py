@@ -167,7 +167,7 @@ class StoreWriter:
             _put_experiment(connection, workload.experiment, workload.created_ns)
             connection.execute(WORKLOADS.upsert, WORKLOADS.row(workload))
 
-    def update_workload(self, workload_id: str, **fields: object) -> None:
+    def update_workload(self, workload_id: str, /, **fields: object) -> None:
         """Change fields of a workload; None becomes NULL.
 
         Raises:
@@ -182,7 +182,7 @@ class StoreWriter:
             _put_experiment(connection, run.experiment, run.created_ns)
             connection.execute(RUNS.upsert, RUNS.row(run))
 
-    def update_run(self, run_id: str, **fields: object) -> None:
+    def update_run(self, run_id: str, /, **fields: object) -> None:
         """Change fields of a run; None becomes NULL.
 
         Raises:
