@@ -7,6 +7,7 @@ import click
 from radt.cli.render import render_plan
 from radt.experiment.devices import Machine
 from radt.experiment.file import ExperimentFile
+from radt.experiment.lock import ExperimentLock
 from radt.listeners import registry
 
 
@@ -21,3 +22,6 @@ def command(file: str, rerun: bool) -> None:
     """
     plan = ExperimentFile.read(file).plan(Machine.detect(), registry.load())
     render_plan(plan, rerun=rerun)
+    holder = ExperimentLock(file).holder()
+    if holder is not None:
+        click.echo(f"\n  It is being run by {holder}; the next start comes after that.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import dataclass
@@ -82,21 +83,31 @@ def _fingerprint(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _keep_owner(path: Path, descriptor: int) -> None:
+    """Give the new file the old one's owner and group, or at least the group."""
     wanted, actual = path.stat(), os.fstat(descriptor)
     if (wanted.st_uid, wanted.st_gid) == (actual.st_uid, actual.st_gid):
         return
-    try:
-        os.fchown(descriptor, wanted.st_uid, wanted.st_gid)
-    except PermissionError:
-        # Only root may give files away. The file becomes the writer's, which the folder's
-        # permissions allow; the alternative, writing in place, could leave half a file.
-        return
+    for owner in (wanted.st_uid, -1):
+        try:
+            os.fchown(descriptor, owner, wanted.st_gid)
+        except OSError as error:
+            # Only root may give files away, and not to owners outside its user namespace. The file
+            # becomes the writer's, which the folder's permissions allow; the alternative, writing
+            # in place, could leave half a file.
+            if error.errno not in (errno.EPERM, errno.EINVAL):
+                raise
+        else:
+            return
 
 
 def _sync_folder(folder: Path) -> None:
     """Make the new name durable; without it a power cut could bring back the old content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems do not sync folders; the new content is in its place anyhow.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)

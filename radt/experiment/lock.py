@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from dataclasses import asdict, dataclass
@@ -16,6 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from radt.errors import HeldError, UsageError
+
+# The lock file can be read by everybody who can read the experiment file.
+_PASSWORD = re.compile(r"://[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,17 @@ class Holder:
             host=platform.node(),
             user=_user(),
             since=datetime.now().astimezone().isoformat(timespec="seconds"),
-            command=shlex.join(sys.argv),
+            command=_PASSWORD.sub("://***@", shlex.join(sys.argv)),
         )
 
     @property
     def is_here(self) -> bool:
         return self.host == platform.node()
+
+    @property
+    def seems_alive(self) -> bool:
+        """False if it is known to be dead; of other machines nothing is known."""
+        return not self.is_here or Path(f"/proc/{self.pid}").exists()
 
     def __str__(self) -> str:
         since = datetime.fromisoformat(self.since)
@@ -84,6 +93,18 @@ class ExperimentLock:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(asdict(Holder.myself())).encode(), 0)
                 self._descriptor = descriptor
+
+    def holder(self) -> Holder | None:
+        """Who seems to hold it, for people: nothing is locked, so it may change at once."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None  # there is no lock, or none for us to read: nobody to name
+        try:
+            holder = _read_holder(descriptor)
+        finally:
+            os.close(descriptor)
+        return holder if holder is not None and holder.seems_alive else None
 
     def _open(self) -> tuple[int, bool]:
         """The lock file, and whether it may be written: another user's may only be read."""

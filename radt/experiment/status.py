@@ -71,7 +71,7 @@ class StatusWriter:
         self._pending: dict[int, RowStatus] = {}
         # What a runner left that was killed at work. Here, not at the first write, because there
         # may be none.
-        temporary_of(self._target).unlink(missing_ok=True)
+        self._clear_away()
         self._known = _known_rows(table or self._parse(self._read()))
 
     def set(self, line: int, status_text: str, run_id: str | None = None) -> None:
@@ -159,6 +159,16 @@ class StatusWriter:
             f"({rows})",
             "Write it into the file if the row is still the same run",
         )
+
+    def _clear_away(self) -> None:
+        leftover = temporary_of(self._target)
+        try:
+            leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise StatusError(
+                f"{leftover}, left by a killed runner, cannot be removed: {error.strerror}",
+                "Remove it",
+            ) from error
 
     def _read(self) -> Version:
         try:

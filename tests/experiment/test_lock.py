@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +80,26 @@ def test_the_second_is_refused_and_told_who_holds_it(file: Path) -> None:
         assert f"process {process.pid} of " in error.message
         assert " since 20" in error.message
         assert error.remedy == f"Wait for it to end, or stop it: kill {process.pid}"
+
+
+def test_who_holds_it_can_be_asked_without_taking_it(file: Path) -> None:
+    lock = ExperimentLock(file)
+    assert lock.holder() is None
+    with holder(file) as process:
+        found = lock.holder()
+        assert found is not None and found.pid == process.pid
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        assert lock.path.exists() and lock.holder() is None
+
+
+def test_passwords_stay_out_of_the_lock_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["radt", "e.csv", "--tracking-uri=https://me:secret@host/x"])
+
+    with ExperimentLock(file) as lock:
+        text = lock.path.read_text()
+
+    assert "secret" not in text and "https://***@host/x" in text
 
 
 def test_its_end_frees_it_and_leaves_nothing(file: Path) -> None:
@@ -192,18 +214,44 @@ def test_a_folder_that_takes_no_lock(tmp_path: Path) -> None:
     assert str(tmp_path / "missing") in (caught.value.remedy or "")
 
 
+def test_a_lock_file_that_was_removed_before_it_could_be_locked(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last holder removes it between the other's opening and locking."""
+    first, second = ExperimentLock(file), ExperimentLock(file)
+    first.acquire()
+    flock = fcntl.flock
+
+    def release_first(descriptor: int, operation: int) -> None:
+        first.release()
+        flock(descriptor, operation)
+
+    with monkeypatch.context() as context:
+        context.setattr(fcntl, "flock", release_first)
+        second.acquire()
+
+    with pytest.raises(HeldError):
+        ExperimentLock(file).acquire()
+    second.release()
+    assert not second.path.exists()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may write in; pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="radt-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_what_another_users_killed_runner_left(folder: Path) -> None:
+def test_what_another_users_killed_runner_left(open_folder: Path) -> None:
     """Both may write in the folder; the lock file of one is not writable for the other."""
-    file = folder / "experiment.csv"
+    file = open_folder / "experiment.csv"
     file.write_text("File\ntrain.py\n")
     lock = ExperimentLock(file)
     lock.path.write_text("{}")
     lock.path.chmod(0o644)
-    for path in (folder, *folder.parents):
-        if path == Path("/tmp"):
-            break
-        path.chmod(0o777)
 
     # What it needs is imported as root: Python itself may lie where nobody else can read.
     code = "import os, radt.experiment.lock; os.setuid(65534)\n" + HOLD

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,30 @@ def test_a_file_in_disorder_is_left_alone_and_written_later(
     assert path.read_text() == "File,Status,Run\ntrain.py,RUNNING,abc\ntrain.py,FINISHED,\n"
 
 
+def test_what_could_not_be_written_is_completed_by_what_comes(write: Write) -> None:
+    path = write("File,Status,Run\ntrain.py,,\n")
+    writer = StatusWriter(path)
+    good = path.read_bytes()
+
+    path.write_bytes(b"")
+    with pytest.raises(StatusError):
+        writer.set(2, "RUNNING", "abc")
+    path.write_bytes(good)
+    writer.set(2, "FINISHED")
+
+    assert path.read_text() == "File,Status,Run\ntrain.py,FINISHED,abc\n"
+
+
+def test_a_row_that_is_being_written_gets_no_new_columns(write: Write) -> None:
+    path = write("File,Params\ntrain.py,\n")
+    writer = StatusWriter(path)
+
+    path.write_text("File,Params\ntrain.py,\ntra")
+    writer.set(2, "FINISHED")
+
+    assert path.read_text() == "File,Params,Status\ntrain.py,,FINISHED\ntra"
+
+
 def test_a_line_without_a_run(write: Write) -> None:
     writer = StatusWriter(write("# x\nFile\ntrain.py\n"))
 
@@ -193,6 +218,28 @@ def _set_attribute(path: Path) -> bool:
     except OSError:  # not every file system has them
         return False
     return True
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_colleagues_file_stays_the_groups() -> None:
+    """Who may write in the folder but not give files away becomes the owner, nothing worse."""
+    with tempfile.TemporaryDirectory(prefix="radt-") as name:
+        path = Path(name) / "experiment.csv"
+        path.write_text("File,Status\ntrain.py,\n")
+        path.chmod(0o664)
+        os.chown(name, 1001, 4242)
+        os.chown(path, 1001, 4242)
+        Path(name).chmod(0o770)
+        code = (
+            "import os, sys; from radt.experiment.file import StatusWriter\n"
+            "os.setgroups([4242]); os.setgid(1002); os.setuid(1002)\n"
+            "StatusWriter(sys.argv[1]).set(2, 'FINISHED')\n"
+        )
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60, cwd="/")
+
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (1002, 4242, 0o664)
+        assert path.read_text() == "File,Status\ntrain.py,FINISHED\n"
 
 
 def test_nobody_else_can_read_a_private_file_while_it_is_replaced(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.experiment.lock import ExperimentLock
+
 
 def validate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -45,6 +47,16 @@ def test_a_bad_file(folder: Path) -> None:
     assert done.stderr.startswith("e.csv: 3 problems, nothing was started\n\n  line 2, File")
     assert "Traceback" not in done.stderr
     assert sorted(p.name for p in folder.iterdir()) == ["e.csv", "train.py"]
+
+
+def test_a_file_that_is_being_run(folder: Path) -> None:
+    (folder / "e.csv").write_text("File,Status\ntrain.py,RUNNING\n")
+
+    with ExperimentLock(folder / "e.csv"):
+        done = validate(folder, "e.csv")
+
+    assert done.returncode == 0
+    assert f"It is being run by process {os.getpid()} of " in done.stdout
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "."])
