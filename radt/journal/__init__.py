@@ -1,1 +1,1 @@
-"""The journal: what a training process writes and the collector reads."""
+"""The journal: what training processes log, in files that survive the processes."""

@@ -1,0 +1,311 @@
+"""Writes a process's journal: one record a value, into a mapped file.
+
+The fast path takes a slot by one call that the interpreter does not interrupt and packs a record
+into it: no lock, no system call, no thread. A process that is killed leaves all it logged behind,
+as the pages belong to the kernel. When a segment is full the next one is there already; whoever
+moves on to it prepares the one after.
+
+Nothing here raises because of a disk or a folder: records are dropped and counted, the count is
+recorded as soon as there is space again. Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from mmap import mmap
+from typing import Any, NamedTuple, Protocol, SupportsFloat, SupportsIndex
+
+from radt.journal.events import EventLog
+from radt.journal.folder import create_folder, mark_closed
+from radt.journal.format import NO_STEP, RECORD, RECORD_BYTES, EventKind, RecordKind
+from radt.journal.segments import allocate, discard
+from radt.journal.values import checked_name, to_number, to_step
+
+#: How long to leave a disk alone that had no space.
+RETRY_S = 1.0
+#: How many params, tags and the like to keep in memory while the disk is full.
+MAX_UNSAID = 1000
+AFTER_END = "something was logged after its run had ended, and is not recorded"
+
+Number = SupportsFloat | SupportsIndex
+
+
+class LogScalar(Protocol):
+    """The signature of `JournalWriter.scalar`."""
+
+    def __call__(self, name: str, value: Number, step: SupportsIndex | None = None) -> None: ...
+
+
+class _Slots(NamedTuple):
+    """The segment in use: ``take()`` gives the next slot, which may lie behind its end."""
+
+    take: Callable[[], int]
+    buffer: mmap | bytearray
+
+
+class JournalWriter:
+    """The journal of the calling process in one run; its forked children get journals of their own.
+
+    All methods are safe in several threads and in signal handlers.
+
+    Args:
+        journal: The run's journal folder (`radt.home.RunDir.journal`).
+        rank: Of distributed training, None outside of it.
+        warn: Told why something is not recorded, every time; it is up to it to say so once.
+    """
+
+    #: ``scalar(name, value, step=None)`` records one value now. Raises TypeError and UsageError
+    #: for what `radt.journal.values` does not let through, and nothing else.
+    scalar: LogScalar
+
+    def __init__(
+        self, journal: str | os.PathLike[str], *, rank: int | None, warn: Callable[[str], None]
+    ) -> None:
+        self._journal = os.fspath(journal)
+        self._rank = rank
+        self._warn = warn
+        self._main = True
+        self._closed = False
+        self._ids: dict[str, int] = {}
+        self._token = count(1).__next__
+        self._start_empty()
+        self.scalar = self._fast_path()
+        _writers.add(self)
+
+    def _start_empty(self) -> None:
+        """Nothing is there: no folder, no segment, and no lock that a fork could have split."""
+        self._folder = ""
+        self._events: EventLog | None = None
+        self._unsaid: deque[tuple[EventKind, Mapping[str, Any]]] = deque(maxlen=MAX_UNSAID)
+        self._slots = _Slots(count().__next__, bytearray())
+        self._spare: mmap | None = None
+        self._next_segment = 0
+        self._preparing = False
+        self._retry_at_s = 0.0
+        self._dropped = 0
+        # Reentrant, for signal handlers that log. The first is never held across a system call,
+        # the second is, by those only who have nowhere to write to or something rare to say.
+        self._state_lock = threading.RLock()
+        self._disk_lock = threading.RLock()
+
+    # What scripts say ------------------------------------------------------------------------
+
+    def _fast_path(self) -> LogScalar:
+        """A closure: its variables are found without a look into the instance."""
+        ids = self._ids
+        pack_into = RECORD.pack_into
+        clock = time.monotonic_ns
+        pack_error = struct.error
+        kind = int(RecordKind.SCALAR)
+
+        def scalar(name: str, value: Number, step: SupportsIndex | None = None) -> None:
+            # All that can run code of others, or fail, comes before a slot is taken.
+            if value.__class__ is not float:
+                value = to_number(value)
+            if step is None:
+                step = NO_STEP
+            elif step.__class__ is not int:
+                step = to_step(step)
+            try:
+                name_id = ids[name]
+            except (KeyError, TypeError):
+                self._record(RecordKind.SCALAR, name, step, value)  # type: ignore[arg-type]
+                return
+            take, buffer = self._slots
+            slot = take()
+            try:
+                pack_into(buffer, slot << 5, clock(), step, value, name_id, kind)
+            except pack_error:
+                _void(buffer, slot)
+                self._record(RecordKind.SCALAR, name, step, value)  # type: ignore[arg-type]
+
+        return scalar
+
+    def open(self) -> None:
+        """Make the journal now rather than with the first record, so that it can be found."""
+        with self._disk_lock:
+            if self._spare is None:
+                self._prepare()
+
+    def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:
+        """Record the begin of an epoch or span; returns the token that `end` wants."""
+        token = self._token()
+        self._record(kind, name, NO_STEP if step is None else step, float(token))
+        return token
+
+    def end(self, kind: RecordKind, name: str, step: int | None, token: int) -> None:
+        """Record the end of what `begin` has begun."""
+        self._record(kind, name, NO_STEP if step is None else step, float(token))
+
+    def say(self, kind: EventKind, **fields: Any) -> None:
+        """Record something rare: params, tags, how the run ended."""
+        with self._disk_lock:
+            if self._closed:
+                self._warn(AFTER_END)
+            elif not self._append(kind, fields):
+                self._unsaid.append((kind, fields))  # said as soon as there is space again
+
+    def close(self) -> None:
+        """Nothing more will be recorded. Harmless when closed already."""
+        with self._disk_lock:
+            if self._closed:
+                return
+            if self._dropped or self._unsaid:
+                self._append(EventKind.DROPPED, {"count": self._dropped})
+            self._closed = True
+            self._slots = _Slots(count().__next__, bytearray())
+            if self._spare is not None:
+                self._spare = None
+                discard(self._folder, self._next_segment - 1)
+            if self._events is not None:
+                self._events.close()
+                self._events = None
+                mark_closed(self._folder)
+
+    # The slow path ---------------------------------------------------------------------------
+
+    def _record(self, kind: RecordKind, name: str, step: int, value: float) -> None:
+        """Record something whose name is new, whose step is odd, or when the segment is full."""
+        if step != NO_STEP:
+            step = to_step(step)
+        name_id = self._id_of(checked_name(name))
+        if name_id is None or not self._place(kind, name_id, step, value):
+            self._drop()
+
+    def _place(self, kind: RecordKind, name_id: int, step: int, value: float) -> bool:
+        """Write a record, in a new segment if need be; False if there is no space for it."""
+        while True:
+            slots = self._slots
+            slot = slots.take()
+            try:
+                RECORD.pack_into(
+                    slots.buffer, slot << 5, time.monotonic_ns(), step, value, name_id, kind
+                )
+            except struct.error:  # behind the end
+                if not self._advance(slots):
+                    return False
+            else:
+                return True
+
+    def _advance(self, full: _Slots) -> bool:
+        """Move on from a full segment; False if there is no space for another."""
+        if not self._swap(full):
+            with self._disk_lock:  # somebody may be preparing one at this moment
+                if self._slots is full and self._spare is None:
+                    self._prepare()
+            if not self._swap(full):
+                return False
+        if self._spare is None and self._disk_lock.acquire(blocking=False):
+            try:
+                if self._spare is None:
+                    self._prepare()
+            finally:
+                self._disk_lock.release()
+        return True
+
+    def _swap(self, full: _Slots) -> bool:
+        """Take the spare segment into use, unless somebody else has; False if there is none."""
+        with self._state_lock:
+            if self._slots is not full:
+                return True
+            spare, self._spare = self._spare, None
+            if spare is None:
+                return False
+            self._slots = _Slots(count().__next__, spare)
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            self._place(RecordKind.DROPPED, 0, NO_STEP, float(dropped))
+        return True
+
+    def _prepare(self) -> None:
+        """Make a spare segment if that can be done; the disk lock is held."""
+        if self._closed or self._preparing or time.monotonic() < self._retry_at_s:
+            return
+        self._preparing = True  # a signal handler that logs must not begin another
+        try:
+            self._open()
+            self._spare = allocate(self._folder, self._next_segment)
+            self._next_segment += 1
+        except OSError as error:
+            self._trouble(error)
+        finally:
+            self._preparing = False
+
+    def _open(self) -> EventLog:
+        if not self._folder:
+            self._folder = create_folder(self._journal, main=self._main, rank=self._rank)
+        if self._events is None:
+            self._events = EventLog(self._folder)
+        return self._events
+
+    def _id_of(self, name: str) -> int | None:
+        """The number of a name, defining it if it is new; None if that cannot be written."""
+        with self._disk_lock:
+            known = self._ids.get(name)
+            if known is not None:
+                return known
+            if self._closed or time.monotonic() < self._retry_at_s:
+                return None
+            number = len(self._ids)
+            if not self._append(EventKind.NAME, {"id": number, "name": name}):
+                return None
+            self._ids[name] = number
+            return number
+
+    def _append(self, kind: EventKind, fields: Mapping[str, Any]) -> bool:
+        """Write an event, and before it those that could not be written; the lock is held."""
+        try:
+            events = self._open()
+            while self._unsaid:
+                events.append(*self._unsaid[0])
+                self._unsaid.popleft()
+            events.append(kind, fields)
+        except OSError as error:
+            self._trouble(error)
+            return False
+        return True
+
+    def _trouble(self, error: OSError) -> None:
+        self._retry_at_s = time.monotonic() + RETRY_S
+        self._warn(
+            f"not everything that the script logs is recorded: {error.strerror} in "
+            f"{self._folder or self._journal}. Training goes on, and recording too as soon as "
+            "the folder can be written again"
+        )
+
+    def _drop(self) -> None:
+        if self._closed:
+            self._warn(AFTER_END)
+        with self._state_lock:
+            self._dropped += 1
+
+    def start_child(self) -> None:
+        """Called in a forked child: what is open belongs to the parent."""
+        if self._events is not None:
+            self._events.close()
+        self._main = False
+        self._ids.clear()
+        self._start_empty()
+
+
+def _void(buffer: mmap | bytearray, slot: int) -> None:
+    """Mark a slot as not needed, if there is such a slot."""
+    offset = slot * RECORD_BYTES
+    if offset < len(buffer):
+        RECORD.pack_into(buffer, offset, time.monotonic_ns(), NO_STEP, 0.0, 0, RecordKind.VOID)
+
+
+def _start_children() -> None:
+    for writer in list(_writers):
+        writer.start_child()
+
+
+_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_start_children)
