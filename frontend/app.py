@@ -60,6 +60,7 @@ def _frame() -> Component:
             dcc.Store(id="tick"),
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
+            dcc.Store(id="paper"),
             dcc.Store(id="attempt"),
             html.Header(
                 [
@@ -87,6 +88,7 @@ def _frame() -> Component:
 
 def _register_pulse(app: Dash, source: Source) -> None:
     """Find out whether there is anything new; all else follows from ``revision``."""
+    in_browser(app, "scheme", Output("paper", "data"), Input("scheme", "id"))
     in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
     @app.callback(

@@ -56,6 +56,22 @@
 
   window.dash_clientside = Object.assign(window.dash_clientside || {}, {
     radt: {
+      /* The colours in use, now and whenever they change: Mantine keeps them on the root. */
+      scheme: () => {
+        const root = document.documentElement;
+        const current = () => root.getAttribute("data-mantine-color-scheme") || "light";
+        new MutationObserver(() =>
+          window.dash_clientside.set_props("paper", { data: current() }),
+        ).observe(root, { attributeFilter: ["data-mantine-color-scheme"] });
+        return current();
+      },
+
+      /* Another experiment is another page; the one shown already is not. */
+      experiment: (chosen, shown) =>
+        chosen && chosen !== shown
+          ? "?" + new URLSearchParams({ e: chosen }).toString()
+          : noUpdate(),
+
       /* A page in the background asks for nothing. */
       tick: (n) => (document.hidden ? noUpdate() : n),
 

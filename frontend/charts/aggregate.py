@@ -2,8 +2,10 @@
 
 Computed from every recorded point, so that peaks survive in the band however coarse the grid is.
 Runs log at their own pace; on the common grid a run without a point in a cell takes part with the
-straight line between its neighbours, and not at all before its first and after its last point or
-within a gap. Otherwise a sum would drop wherever one of the runs happens to pause.
+straight line between its neighbours, or a sum would drop wherever one of the runs happens to pause.
+Before its first and after its last point a run adds nothing to a sum, which is right: it was not
+there. In a gap it was there and nobody knows how much it used, so the sum is missing, not smaller.
+A mean is that of the runs present, and marked as partial where some are not.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.lines import GAP_INTERVALS, Curve, Feed, Line, union
+from radt.frontend.charts.lines import GAP_INTERVALS, BoolArray, Curve, Feed, Line, union
 from radt.frontend.selection import Aggregate, Window
 from radt.frontend.source import Source, Stretch
 from radt.store.records import Float64Array
@@ -120,25 +122,42 @@ def combine(
     middles = np.stack([member.middle for member in cells])
     lows = np.stack([member.low for member in cells])
     highs = np.stack([member.high for member in cells])
-    present = np.isfinite(middles).any(axis=0)
+    known = np.isfinite(middles)
+    shown: BoolArray = np.asarray(known.any(axis=0))
+    partial: BoolArray | None = None
     if aggregate is Aggregate.SUM:
         value, low, high = (np.nansum(stack, axis=0) for stack in (middles, lows, highs))
+        shown &= ~(in_gap(known)).any(axis=0)
     else:
-        counts = np.isfinite(middles).sum(axis=0)
         with np.errstate(invalid="ignore"):
-            value = np.nansum(middles, axis=0) / counts
-        low = np.where(np.isnan(lows), np.inf, lows).min(axis=0)
-        high = np.where(np.isnan(highs), -np.inf, highs).max(axis=0)
-    absent = ~present
+            value = np.nansum(middles, axis=0) / known.sum(axis=0)
+        low = np.where(known, lows, np.inf).min(axis=0)
+        high = np.where(known, highs, -np.inf).max(axis=0)
+        partial = np.asarray(shown & ~known.all(axis=0))
     for array in (value, low, high):
-        array[absent] = np.nan
+        array[~shown] = np.nan
     middle_s = (edges_s[:-1] + edges_s[1:]) / 2
-    # Leading and trailing empty cells carry nothing; those between them are gaps.
-    if present.any():
-        first, last = np.flatnonzero(present)[[0, -1]]
-        chosen = slice(int(first), int(last) + 1)
-        middle_s, value, low, high = middle_s[chosen], value[chosen], low[chosen], high[chosen]
-    return Line(label, run.record.workload, run.workload_ordinal, Curve(middle_s, value), low, high)
+    # Leading and trailing empty cells carry nothing; those in between are gaps.
+    places = np.flatnonzero(shown)
+    seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
+    return Line(
+        label,
+        run.record.workload,
+        run.workload_ordinal,
+        Curve(middle_s[seen], value[seen]),
+        low[seen],
+        high[seen],
+        None if partial is None else partial[seen],
+    )
+
+
+def in_gap(known: BoolArray) -> BoolArray:
+    """Where members (K, M) are unknown between cells in which they are known."""
+    places = np.arange(known.shape[1])
+    first = np.where(known.any(axis=1), known.argmax(axis=1), known.shape[1])
+    last = known.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
+    within: BoolArray = (places > first[:, None]) & (places < last[:, None])
+    return within & ~known
 
 
 def _read(source: Source, feed: Feed) -> Member:

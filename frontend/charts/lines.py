@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from radt.frontend.catalog import RunEntry
 from radt.frontend.selection import Window
@@ -19,6 +20,7 @@ from radt.store.records import Float64Array, GapRecord, SeriesRecord, SummaryRec
 
 #: Id of the run and number of the series in it.
 SeriesKey = tuple[str, int]
+BoolArray = npt.NDArray[np.bool_]
 
 #: Points of one line: two for each pixel of a wide chart.
 LINE_POINTS = 1600
@@ -41,7 +43,7 @@ class Line:
     """A curve with its name and the ordinal that gives its colour.
 
     ``label`` says what it is in full, ``short`` fits beside the line; ``low`` and ``high`` (N,)
-    are the edges of its band.
+    are the edges of its band; ``partial`` (N,) is True where not all of the runs took part.
     """
 
     label: str
@@ -50,6 +52,7 @@ class Line:
     curve: Curve
     low: Float64Array | None = None
     high: Float64Array | None = None
+    partial: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,11 @@ from radt.store.records import Float64Array
 
 HEIGHT_PX = 280
 _TOP_PX, _BOTTOM_PX, _LEFT_PX = 8, 28, 52
-_RUG_ROW_PX, _RUG_GAP_PX, _MAX_RUG_ROWS = 7, 6, 12
+_RUG_ROW_PX, _RUG_GAP_PX, _MAX_RUG_ROWS = 6, 6, 12
 _LABEL_PX, _MAX_LABELS, _LABEL_CHARS = 14, 8, 14
 _UNIFIED_HOVER_LINES = 12
+_MARKED_POINTS = 24  # so few are shown as the single readings they are
+_MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it stay
 
 Figure = dict[str, Any]
 
@@ -143,8 +145,25 @@ def _largest(line: Line) -> float:
 def _traces(line: Line, scale: UnitScale, scheme: Scheme) -> list[Figure]:
     stroke = colour(line.ordinal, scheme)
     values = line.curve.values * scale.factor
+    traces = []
+    if line.low is not None and line.high is not None and np.any(line.high > line.low):
+        traces.append(_band(line, line.low, line.high, scale, stroke))
+    if line.partial is None or not line.partial.any():
+        return [*traces, _stroke(line, values, scale, stroke)]
+    # Dotted as far as the neighbouring points, so that the two parts meet.
+    partial = line.partial
+    reach = partial | np.append(partial[1:], False) | np.insert(partial[:-1], 0, False)
+    dotted = _stroke(line, np.where(reach, values, np.nan), scale, stroke)
+    dotted["line"]["dash"] = "1px,3px"
+    dotted["hovertemplate"] = dotted["hovertemplate"].replace("<extra>", " · not all runs<extra>")
+    return [*traces, _stroke(line, np.where(partial, np.nan, values), scale, stroke), dotted]
+
+
+def _stroke(line: Line, values: Float64Array, scale: UnitScale, stroke: str) -> Figure:
     unit = f" {scale.label}" if scale.label else ""
-    lonely = _has_lonely_points(values)
+    # Points of an aggregate are places of a grid, not readings.
+    few = line.low is None and np.isfinite(values).sum() <= _MARKED_POINTS
+    lonely = few or _has_lonely_points(values)
     trace: Figure = {
         "type": "scatter",
         "mode": "lines+markers" if lonely else "lines",
@@ -157,16 +176,12 @@ def _traces(line: Line, scale: UnitScale, scheme: Scheme) -> list[Figure]:
     }
     if lonely:
         trace["marker"] = {"size": 4, "color": stroke}
-    if line.low is None or line.high is None or not np.any(line.high > line.low):
-        return [trace]
-    return [_band(line, line.low, line.high, scale, stroke), trace]
+    return trace
 
 
 def _has_lonely_points(values: Float64Array) -> bool:
-    """Whether a point has no neighbour to draw a line to, or there are few enough to mark all."""
+    """Whether a point has no neighbour to draw a line to."""
     finite = np.isfinite(values)
-    if finite.sum() <= 24:
-        return True
     beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
     return bool(np.any(finite & ~beside))
 
@@ -227,7 +242,7 @@ def _rug(ticks: Sequence[Tick], rows: int, scheme: Scheme) -> list[Figure]:
 
 def _hairlines(ticks: Sequence[Tick], scheme: Scheme) -> list[Figure]:
     """Epochs as vertical hairlines, as long as they do not become a hatching."""
-    if len(ticks) > 40:
+    if len(ticks) > _MAX_HAIRLINES:
         return []
     return [
         {
@@ -282,15 +297,23 @@ def _labels(
 
 
 def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
-    """Move sorted positions apart to at least ``gap``, and down where they pass ``limit``."""
-    moved = list(heights)
-    for index in range(1, len(moved)):
-        moved[index] = max(moved[index], moved[index - 1] + gap)
-    if moved and moved[-1] > limit:
-        moved[-1] = limit
-        for index in range(len(moved) - 2, -1, -1):
-            moved[index] = min(moved[index], moved[index + 1] - gap)
-    return moved
+    """Move sorted positions apart to at least ``gap``, but little, within 0 to ``limit``.
+
+    Positions that are too close form a block around their common centre; blocks that touch merge.
+    """
+    blocks: list[tuple[float, int]] = []  # bottom of the block, positions in it
+    for height in heights:
+        bottom, count = height, 1
+        while blocks and blocks[-1][0] + blocks[-1][1] * gap > bottom:
+            below, many = blocks.pop()
+            # The mean of the centres, weighted: each position pulls alike.
+            centre = (
+                (below + (many - 1) * gap / 2) * many + (bottom + (count - 1) * gap / 2) * count
+            ) / (many + count)
+            count += many
+            bottom = min(max(0.0, centre - (count - 1) * gap / 2), limit - (count - 1) * gap)
+        blocks.append((bottom, count))
+    return [bottom + index * gap for bottom, count in blocks for index in range(count)]
 
 
 def _layout(
@@ -349,7 +372,7 @@ def _layout(
             "domain": [floor, 1],
             "fixedrange": True,
             "nticks": 6,
-            "ticksuffix": "",
+            "ticklabelstandoff": 4,
             "showline": False,
             "exponentformat": "SI",
         },

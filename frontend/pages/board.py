@@ -37,46 +37,7 @@ def board(
     window = selection.window
     return html.Section(
         [
-            html.Div(
-                [
-                    html.H1(catalog.experiment),
-                    html.Span(facts(catalog), id="facts", className="facts"),
-                    html.Span(className="push"),
-                    html.Span(
-                        [
-                            html.Span(id="zoom-text"),
-                            html.Button("reset", id="zoom-reset", className="quiet"),
-                        ],
-                        id="zoom",
-                        className="zoom",
-                        hidden=window is None,
-                    ),
-                    dmc.SegmentedControl(
-                        id="level",
-                        data=[
-                            {"value": Level.RUN, "label": "Runs"},
-                            {"value": Level.WORKLOAD, "label": "Workloads"},
-                        ],
-                        value=selection.level,
-                        size="xs",
-                        transitionDuration=0,
-                        **attributes(aria_label="One line a"),
-                    ),
-                    dmc.Select(
-                        id="add-metric",
-                        data=options(available, metrics),
-                        placeholder="Add a chart",
-                        searchable=True,
-                        size="xs",
-                        w=224,
-                        maxDropdownHeight=400,
-                        nothingFoundMessage="No such metric in these runs",
-                        comboboxProps={"shadow": "sm", "width": 320, "position": "bottom-end"},
-                        **attributes(aria_label="Add a chart"),
-                    ),
-                ],
-                className="board-head",
-            ),
+            _head(catalog, selection, available, metrics),
             html.Div(
                 [card(metric, by_metric.get(metric), selection.aggregates) for metric in metrics],
                 id="charts",
@@ -91,6 +52,56 @@ def board(
         id="board",
         className="board",
         **attributes(data_level=selection.level.value),
+    )
+
+
+def _head(
+    catalog: Catalog,
+    selection: Selection,
+    available: Sequence[Quantity],
+    metrics: Sequence[str],
+) -> Component:
+    controls = [
+        html.Span(
+            [
+                html.Span(id="zoom-text"),
+                html.Button("reset", id="zoom-reset", className="quiet"),
+            ],
+            id="zoom",
+            className="zoom",
+            hidden=selection.window is None,
+        ),
+        dmc.SegmentedControl(
+            id="level",
+            data=[
+                {"value": Level.RUN, "label": "Runs"},
+                {"value": Level.WORKLOAD, "label": "Workloads"},
+            ],
+            value=selection.level,
+            size="xs",
+            transitionDuration=0,
+            **attributes(aria_label="One line a"),
+        ),
+        dmc.Select(
+            id="add-metric",
+            data=options(available, metrics),
+            placeholder="Add a chart",
+            searchable=True,
+            size="xs",
+            w=224,
+            maxDropdownHeight=400,
+            nothingFoundMessage="No such metric in these runs",
+            comboboxProps={"shadow": "sm", "width": 320, "position": "bottom-end"},
+            **attributes(aria_label="Add a chart"),
+        ),
+    ]
+    return html.Div(
+        [
+            html.H1(catalog.experiment),
+            html.Span(facts(catalog), id="facts", className="facts"),
+            html.Div(controls, className="controls"),
+        ],
+        className="board-head",
     )
 
 
@@ -254,7 +265,7 @@ def _register_charts(app: Dash, source: Source) -> None:
         Input("window", "data"),
         Input("level", "value"),
         Input({"type": "aggregate", "metric": MATCH}, "value"),
-        Input("scheme", "computedColorScheme"),
+        Input("paper", "data"),
         Input("revision", "data"),
         State({"type": "stamp", "metric": MATCH}, "data"),
         State({"type": "chart", "metric": MATCH}, "id"),

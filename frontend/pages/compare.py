@@ -34,6 +34,7 @@ def layout(source: Source, selection: Selection) -> Component:
         [
             picker.picker(source, catalog, selection, chosen),
             board.board(catalog, selection, available, metrics),
+            dcc.Store(id="experiment-shown", data=catalog.experiment),
             dcc.Store(id="address"),
             dcc.Store(id="address-done"),
         ],
@@ -69,15 +70,14 @@ def register(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
 
-    @app.callback(
+    in_browser(
+        app,
+        "experiment",
         Output("url", "search"),
         Input("experiment", "value"),
+        State("experiment-shown", "data"),
         prevent_initial_call=True,
     )
-    def change_experiment(experiment: str | None) -> str:
-        if not experiment:
-            raise PreventUpdate
-        return "?" + Selection(experiment=experiment).to_query()
 
     @app.callback(
         Output("address", "data"),

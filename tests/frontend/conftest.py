@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +103,26 @@ class Demo:
                 self.writer.seal(run.run_id)
         self.now_ns += round((max(ends_s) + 8) * SECOND_NS)
         return workload_id
+
+    def run(self, letter: str, name: str, epoch_s: float, **options: Any) -> DemoRun:
+        """A run to give to `workload`."""
+        return DemoRun(letter, name, epoch_s, **options)
+
+    def add_series(self, run_id: str) -> None:
+        """Declare the demo's series for a run."""
+        self.writer.add_series(series_of_run(run_id))
+
+    def append(
+        self,
+        run_id: str,
+        origin_ns: int,
+        series_no: int,
+        elapsed_s: Any,
+        values: Any,
+        steps: Any = None,
+    ) -> None:
+        """More points of a run."""
+        self.writer.append(run_id, [batch(series_no, origin_ns, elapsed_s, values, steps)])
 
     def _run(
         self, experiment: str, label: str, workload_id: str, run: DemoRun, sharing: int
@@ -344,8 +364,3 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = 20.0) 
 def wait_until() -> Callable[..., None]:
     """`until`, for tests."""
     return until
-
-
-def finite(value: float) -> bool:
-    """Whether it is a number."""
-    return math.isfinite(value)

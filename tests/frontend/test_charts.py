@@ -1,0 +1,296 @@
+"""Lines, aggregates, axes and figures, from a real store."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+
+from radt.frontend.catalog import read_catalog
+from radt.frontend.charts import elapsed, timeseries
+from radt.frontend.charts.aggregate import Member, combine, grid, on_grid
+from radt.frontend.charts.chartdata import chart_data
+from radt.frontend.charts.lines import Curve, break_at_gaps
+from radt.frontend.charts.quantity import Quantity, unit_scale
+from radt.frontend.metrics import automatic_metrics, quantities
+from radt.frontend.palette import COLOUR_COUNT, Scheme, colour
+from radt.frontend.selection import Aggregate, Level, Window
+from radt.model import RunStatus, Scope, SeriesKind
+from radt.store.records import RunRecord, WorkloadRecord
+
+
+def draw(source, metric, *, level=Level.RUN, aggregate=Aggregate.MEAN, window=None, runs=None):
+    catalog = read_catalog(source, "quickstart")
+    chosen = runs or catalog.runs
+    return chart_data(source, dict(chosen), metric, level=level, aggregate=aggregate, window=window)
+
+
+def decoded(array):
+    return np.frombuffer(base64.b64decode(array["bdata"]), dtype=array["dtype"])
+
+
+def test_each_run_is_a_line_since_its_barrier(demo, source):
+    demo.quickstart()
+    data = draw(source, "loss")
+    assert [line.short for line in data.lines] == [
+        "solo",
+        "three a",
+        "three b",
+        "three c",
+        "mix a",
+        "mix b",
+    ]
+    assert all(0 < line.curve.elapsed_s[0] < 3 for line in data.lines)
+    # The longest run: 1.8 s, five epochs of 12.3 s, 0.6 s.
+    assert data.window == Window(0.0, pytest.approx(63.9))
+
+
+def test_a_metric_that_nobody_has_is_none(demo, source):
+    demo.quickstart()
+    assert draw(source, "no.such.metric") is None
+
+
+def test_a_recorded_gap_breaks_its_own_line_only(demo, source):
+    demo.quickstart()
+    lines = {line.short: line.curve for line in draw(source, "process.cpu.utilization").lines}
+    broken = np.flatnonzero(np.isnan(lines["three b"].values))
+    assert len(broken) == 1
+    assert 24 <= lines["three b"].elapsed_s[broken[0]] <= 33
+    assert not np.isnan(lines["three a"].values).any()
+
+
+def test_a_value_of_the_machine_is_one_line_not_one_a_run(demo, source):
+    demo.quickstart()
+    lines = draw(source, "system.cpu.utilization").lines
+    assert [line.short for line in lines] == ["solo", "three", "mix"]
+    # Run b of workload three missed nine seconds; its neighbours saw the machine meanwhile.
+    assert not np.isnan(lines[1].curve.values).any()
+    assert np.all(np.diff(lines[1].curve.elapsed_s) > 0.4)
+
+
+def test_a_sum_is_missing_in_a_gap_rather_than_too_small(demo, source):
+    demo.quickstart()
+    data = draw(source, "process.memory.rss", level=Level.WORKLOAD, aggregate=Aggregate.SUM)
+    three = next(line for line in data.lines if line.short == "three").curve
+    within = (three.elapsed_s > 25) & (three.elapsed_s < 32)
+    assert np.isnan(three.values[within]).all()
+    settled = (three.elapsed_s > 5) & (three.elapsed_s < 60) & ~np.isnan(three.values)
+    assert three.values[settled].min() > 5.5e8  # three times 205 MB, always
+
+
+def test_a_mean_says_where_a_run_is_absent(demo, source):
+    demo.quickstart()
+    data = draw(source, "loss", level=Level.WORKLOAD)
+    mix = next(line for line in data.lines if line.short == "mix")
+    # Run a ends at 39.4 s, run b at 50.7 s.
+    late = mix.curve.elapsed_s > 40
+    early = (mix.curve.elapsed_s > 5) & (mix.curve.elapsed_s < 38)
+    assert mix.partial[late].all()
+    assert not mix.partial[early].any()
+    assert np.all(mix.low[early] <= mix.curve.values[early])
+    assert np.all(mix.high[early] >= mix.curve.values[early])
+
+
+def test_the_band_keeps_a_peak_of_one_point():
+    at_s = np.arange(200_000) / 100
+    values = np.zeros(len(at_s))
+    values[123_457] = 1000.0
+    members = [Member(Curve(at_s, values), 0.01), Member(Curve(at_s, np.ones(len(at_s))), 0.01)]
+    edges_s = grid(members, None)
+    assert len(edges_s) < 700
+    cells = [on_grid(member, edges_s) for member in members]
+    assert np.nanmax([cell.high for cell in cells]) == 1000.0
+    assert np.nanmin([cell.low for cell in cells]) == 0.0
+
+
+def test_a_mean_weighs_runs_not_points(demo, source):
+    """One run logs ten times as often; it does not count ten times."""
+    demo.quickstart()
+    run = next(iter(read_catalog(source, "quickstart").runs.values()))
+    often = Member(Curve(np.arange(0, 10, 0.01), np.full(1000, 1.0)), None)
+    seldom = Member(Curve(np.arange(0, 10, 0.1), np.full(100, 3.0)), None)
+    edges_s = grid([often, seldom], None)
+    line = combine(
+        [on_grid(often, edges_s), on_grid(seldom, edges_s)], edges_s, Aggregate.MEAN, "", run
+    )
+    assert np.allclose(line.curve.values[~line.partial], 2.0)
+
+
+def test_zoom_brings_back_every_point(demo, source):
+    """A long series is thinned out as a whole and complete within a zoom."""
+    demo.quickstart()
+    catalog = read_catalog(source, "quickstart")
+    run = next(iter(catalog.runs.values()))
+    at_s = np.arange(100_000) / 1000 + 100
+    values = np.sin(at_s)
+    values[54_321] = 50.0
+    demo.append(run.run_id, run.origin_ns, 0, at_s, values, np.arange(100_000))
+    source.revision()
+    only = {run.run_id: run}
+    whole = draw(source, "loss", runs=only).lines[0].curve
+    assert len(whole.values) < 5_000
+    assert np.nanmax(whole.values) == 50.0
+    window = Window(154.2, 154.4)
+    part = draw(source, "loss", runs=only, window=window).lines[0].curve
+    seen = (part.elapsed_s >= window.start_s) & (part.elapsed_s <= window.end_s)
+    assert seen.sum() == 201
+    assert part.elapsed_s[0] < window.start_s
+    assert part.elapsed_s[-1] > window.end_s
+
+
+def test_a_zoom_between_two_points_still_has_its_line(demo, source):
+    demo.quickstart()
+    lines = draw(source, "accuracy", window=Window(8.0, 9.0)).lines
+    solo = next(line for line in lines if line.short == "solo").curve
+    assert solo.elapsed_s[0] < 8.0
+    assert solo.elapsed_s[-1] > 9.0
+
+
+def test_a_long_pause_is_a_gap():
+    curve = Curve(np.array([0.0, 1, 2, 7, 8]), np.arange(5.0))
+    broken = break_at_gaps(curve, 3.5, [])
+    assert np.isnan(broken.values).tolist() == [False, False, False, True, False, False]
+    assert break_at_gaps(curve, None, []) is curve
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "texts"),
+    [
+        (0, 60, ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50", "1:00"]),
+        (0, 7200, ["0:00", "30:00", "1:00:00", "1:30:00", "2:00:00"]),
+        (10.0, 10.4, ["0:10.0", "0:10.1", "0:10.2", "0:10.3", "0:10.4"]),
+        (59.5, 60.5, ["0:59.6", "0:59.8", "1:00.0", "1:00.2", "1:00.4"]),
+    ],
+)
+def test_ticks_are_round_and_read_like_a_stopwatch(start_s, end_s, texts):
+    positions, labels = elapsed.ticks(start_s, end_s)
+    assert labels == texts
+    assert all(start_s - 1e-6 <= position <= end_s + 1e-6 for position in positions)
+
+
+@pytest.mark.parametrize("span_s", [1e-5, 0.3, 1, 59, 3600, 86_400, 3e6, 9e7])
+def test_there_are_a_few_ticks_at_any_zoom(span_s):
+    positions, labels = elapsed.ticks(span_s / 3, span_s / 3 + span_s)
+    assert 2 <= len(positions) <= 8
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("unit", "largest", "label", "shown"),
+    [
+        ("By", 212_300_000, "MB", 212.3),
+        ("By", 4_000, "KB", 4.0),
+        ("By/s", 3.2e9, "GB/s", 3.2),
+        ("1", 0.92, "%", 92.0),
+        ("W", 281, "W", 281.0),
+        ("Hz", 1.98e9, "GHz", 1.98),
+        ("Cel", 71, "°C", 71.0),
+        ("cores", 1.98, "cores", 1.98),
+        ("s", 0.0042, "ms", 4.2),
+        ("", 0.41, "", 0.41),
+    ],
+)
+def test_units_read_well(unit, largest, label, shown):
+    scale = unit_scale(unit, largest)
+    assert scale.label == label
+    assert largest * scale.factor == pytest.approx(shown)
+
+
+@pytest.mark.parametrize(
+    ("unit", "scope", "expected"),
+    [
+        ("By", Scope.PROCESS, Aggregate.SUM),
+        ("cores", Scope.PROCESS, Aggregate.SUM),
+        ("", Scope.RUN, Aggregate.MEAN),
+        ("By", Scope.HOST, Aggregate.MEAN),  # the same bytes, seen by each run
+        ("W", Scope.GPU, Aggregate.MEAN),
+        ("1", Scope.PROCESS, Aggregate.MEAN),
+    ],
+)
+def test_only_what_runs_share_out_adds_up(unit, scope, expected):
+    quantity = Quantity("m", unit, scope, SeriesKind.GAUGE, "top")
+    assert quantity.default_aggregate is expected
+
+
+def test_a_figure_has_units_a_time_axis_and_the_gap(demo, source):
+    demo.quickstart()
+    figure = timeseries.figure(draw(source, "process.memory.rss"), Scheme.LIGHT)
+    layout = figure["layout"]
+    assert layout["meta"]["unit"] == "MB"
+    assert layout["xaxis"]["ticktext"][0] == "0:00"
+    assert layout["yaxis"]["range"][0] == 0
+    lines = [trace for trace in figure["data"] if trace["name"] != "epochs"]
+    assert len(lines) == 6
+    assert np.isnan(decoded(lines[2]["y"])).sum() == 1
+    assert 180 < np.nanmax(decoded(lines[0]["y"])) < 260
+    epochs = [trace for trace in figure["data"] if trace["name"] == "epochs"]
+    assert [len(trace["x"]) for trace in epochs] == [5, 5, 5, 5, 5, 3]
+    assert epochs[0]["text"][1] == "solo · epoch 2 · 4.20 s"
+
+
+def test_names_are_not_read_as_markup(demo, source):
+    demo.workload("quickstart", "<b>&x</b>", [demo.run("a", "n", 4.0)])
+    figure = timeseries.figure(draw(source, "loss"), Scheme.DARK)
+    assert figure["layout"]["annotations"][0]["text"] == "&lt;b&gt;&amp;x&lt;/b&gt;"
+
+
+def test_no_graph_offers_to_upload():
+    assert timeseries.config("x")["showSendToCloud"] is False
+
+
+def test_labels_keep_their_distance_and_stay_inside():
+    heights = timeseries.spread([1.0, 2.0, 3.0, 100.0, 199.0, 200.0], 14, 200)
+    assert np.all(np.diff(heights) >= 14 - 1e-9)
+    assert min(heights) >= 0
+    assert max(heights) <= 200
+    assert timeseries.spread([10.0, 100.0], 14, 200) == [10.0, 100.0]
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_colours_are_told_apart_from_each_other_and_from_the_paper(scheme):
+    from radt.frontend.theme import INKS
+
+    def luminance(hex_colour):
+        channels = [int(hex_colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    colours = [colour(ordinal, scheme) for ordinal in range(COLOUR_COUNT)]
+    assert len(set(colours)) == COLOUR_COUNT
+    paper = luminance(INKS[scheme].paper)
+    for one in colours[:8]:
+        lighter, darker = sorted((luminance(one), paper), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 2.4, one
+
+
+def test_the_colour_of_a_run_does_not_depend_on_what_else_is_selected(demo, source):
+    demo.quickstart()
+    everything = {line.short: line.ordinal for line in draw(source, "loss").lines}
+    catalog = read_catalog(source, "quickstart")
+    alone = [run for run in catalog.runs.values() if run.short == "mix b"]
+    assert draw(source, "loss", runs={alone[0].run_id: alone[0]}).lines[0].ordinal == 5
+    assert everything["mix b"] == 5
+
+
+def test_automatic_metrics_are_a_loss_and_what_the_hardware_says(demo, source):
+    demo.quickstart()
+    found = quantities(source, tuple(read_catalog(source, "quickstart").runs))
+    assert automatic_metrics(found) == (
+        "loss",
+        "accuracy",
+        "process.cpu.utilization",
+        "process.memory.rss",
+    )
+
+
+def test_a_scheduled_run_without_samples_draws_nothing(demo, source):
+    demo.writer.put_workload(WorkloadRecord("w" * 32, "quickstart", "later", 5))
+    demo.writer.put_run(
+        RunRecord("r" * 32, "w" * 32, "quickstart", "later", "a", "n", 5, RunStatus.SCHEDULED)
+    )
+    demo.add_series("r" * 32)
+    data = draw(source, "loss")
+    assert data.lines == ()
+    note = timeseries.figure(data, Scheme.LIGHT)["layout"]["annotations"][0]["text"]
+    assert note == "no values yet in the selected runs"
