@@ -116,7 +116,7 @@ class JournalWriter:
             try:
                 name_id = ids[name]
             except (KeyError, TypeError):
-                self._record(RecordKind.SCALAR, name, step, value)  # type: ignore[arg-type]
+                self._record(RecordKind.SCALAR, name, step, value)
                 return
             take, buffer = self._slots
             slot = take()
@@ -124,7 +124,7 @@ class JournalWriter:
                 pack_into(buffer, slot << 5, clock(), step, value, name_id, kind)
             except pack_error:
                 _void(buffer, slot)
-                self._record(RecordKind.SCALAR, name, step, value)  # type: ignore[arg-type]
+                self._record(RecordKind.SCALAR, name, step, value)
 
         return scalar
 

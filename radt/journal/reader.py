@@ -1,0 +1,173 @@
+"""Reads the journals of all processes of a run, while they are written or afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radt.errors import JournalError
+from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
+from radt.journal.format import LABELS_FOLDER, EventKind, RecordKind
+from radt.journal.source import JournalSource, Records
+from radt.model import MarkerKind, RunStatus
+from radt.store.records import NO_STEP, JournalCursor
+
+__all__ = ["Finish", "JournalBatch", "JournalReader", "ScalarColumn", "SpanEvent"]
+
+log = logging.getLogger(__name__)
+
+_MARKS = {
+    RecordKind.EPOCH_BEGIN: (MarkerKind.EPOCH, True),
+    RecordKind.EPOCH_END: (MarkerKind.EPOCH, False),
+    RecordKind.SPAN_BEGIN: (MarkerKind.SPAN, True),
+    RecordKind.SPAN_END: (MarkerKind.SPAN, False),
+}
+
+
+class JournalReader:
+    """Brings what is new since the last read, exactly once.
+
+    Args:
+        journal_dir: The run's journal folder; may not exist yet.
+        cursors: Where earlier readers, whose batches were stored, left off, by journal.
+    """
+
+    def __init__(self, journal_dir: Path, cursors: Mapping[str, JournalCursor]) -> None:
+        self._folder = journal_dir
+        self._cursors = dict(cursors)
+        self._sources: dict[str, JournalSource] = {}
+        self._unreadable: set[str] = set()
+        self._turn = 0
+
+    def read(self, *, final: bool = False, max_records: int = 200_000) -> JournalBatch:
+        """What is new, of all processes.
+
+        The reader goes on from there: keep the batch until it is stored, or make a new reader
+        from the stored cursors.
+
+        Args:
+            final: The processes are gone: wait for nothing, take all that is there.
+            max_records: Stop at about this many; ``more`` of the batch then says so.
+        """
+        self._find_sources()
+        batch = JournalBatch(pids={source.meta.pid for source in self._sources.values()})
+        left = max_records
+        params: dict[str, str] = {}
+        tags: dict[str, str] = {}
+        more = False
+        finish: Finish | None = None
+        epochs_total: int | None = None
+        dropped = 0
+        for source in self._in_turn():
+            if source.exhausted:
+                continue
+            if left <= 0:
+                more = True
+                break
+            before = source.cursor
+            records = source.read(left, final=final)
+            left -= len(records)
+            more = more or left <= 0
+            for event in source.read_events():
+                match event["event"]:
+                    case EventKind.PARAMS:
+                        params |= _texts(event)
+                    case EventKind.TAGS:
+                        tags |= _texts(event)
+                    case EventKind.EPOCHS:
+                        epochs_total = int(event["total"])
+                    case EventKind.DROPPED:
+                        dropped += int(event["count"])
+                    case EventKind.FINISH if not source.meta.label:
+                        finish = Finish(RunStatus(event["status"]), str(event["reason"]))
+            dropped += _sort(source, records, batch)
+            if source.cursor != before:
+                batch.cursors.append(source.cursor)
+        return JournalBatch(
+            scalars=batch.scalars,
+            spans=batch.spans,
+            params=params,
+            tags=tags,
+            epochs_total=epochs_total,
+            finish=finish,
+            pids=batch.pids,
+            cursors=batch.cursors,
+            dropped=dropped,
+            more=more,
+        )
+
+    def delete_consumed(self, cursors: Iterable[JournalCursor]) -> None:
+        """Remove segments wholly behind the cursors, which were stored."""
+        for cursor in cursors:
+            if (source := self._sources.get(cursor.journal)) is not None:
+                source.delete_before(cursor)
+
+    def _find_sources(self) -> None:
+        try:
+            folders = sorted(self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        for folder in folders:
+            name = folder.name
+            if name in self._sources or name in self._unreadable or name == LABELS_FOLDER:
+                continue
+            if name.startswith(".") or not folder.is_dir():
+                continue  # being made
+            try:
+                self._sources[name] = JournalSource(folder, self._cursors.get(name))
+            except JournalError as error:
+                # One process's journal that cannot be read must not cost those of the others.
+                log.error("%s", error)  # noqa: TRY400 - the message says it all
+                self._unreadable.add(name)
+
+    def _in_turn(self) -> list[JournalSource]:
+        """All sources, another one first each time: a busy one must not starve the others."""
+        sources = list(self._sources.values())
+        if not sources:
+            return []
+        self._turn = (self._turn + 1) % len(sources)
+        return sources[self._turn :] + sources[: self._turn]
+
+
+def _texts(event: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in event["values"].items()}
+
+
+def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
+    """Put records into columns and marks; returns how many say that others were dropped."""
+    process = source.meta.label
+    scalars = records[records["kind"] == RecordKind.SCALAR]
+    order = np.argsort(scalars["name_id"], kind="stable")
+    scalars = scalars[order]
+    edges = np.flatnonzero(np.diff(scalars["name_id"])) + 1
+    for part in np.split(scalars, edges) if len(scalars) else []:
+        batch.scalars.append(
+            ScalarColumn(
+                process,
+                source.name_of(int(part["name_id"][0])),
+                np.ascontiguousarray(part["time_ns"]),
+                np.ascontiguousarray(part["step"]),
+                np.ascontiguousarray(part["value"]),
+            )
+        )
+    for kind in _MARKS:
+        marker, begin = _MARKS[kind]
+        for record in records[records["kind"] == kind]:
+            step = int(record["step"])
+            batch.spans.append(
+                SpanEvent(
+                    process,
+                    marker,
+                    source.name_of(int(record["name_id"])),
+                    None if step == NO_STEP else step,
+                    int(record["time_ns"]),
+                    begin,
+                    int(record["value"]),
+                )
+            )
+    batch.spans.sort(key=lambda event: event.monotonic_ns)
+    return int(records["value"][records["kind"] == RecordKind.DROPPED].sum())
