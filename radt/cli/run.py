@@ -34,8 +34,9 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
         given, rest, _ = self.make_parser(ctx).parse_args(list(args))
-        file, after = given.get("file"), given.get("arguments") or ()
-        if isinstance(file, str) and is_experiment(file) and after and not rest:
+        file, after = given.get("file"), given.get("arguments")
+        # click has a marker of its own for what is absent, hence the questions about types.
+        if isinstance(file, str) and is_experiment(file) and isinstance(after, tuple) and not rest:
             before = args[: len(args) - len(after) - 1]
             args = [*before, *after, "--", file]
         return super().parse_args(ctx, args)

@@ -19,10 +19,6 @@ from radt.model import RunStatus
 from radt.runner import gate, reaper
 from radt.runner.output import OutputPump
 
-#: Signals by which a process dies of its own fault; all others come from outside.
-_CRASHES = frozenset(
-    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
-)
 #: How long children that a run left behind get to end by themselves.
 LEFTOVER_GRACE_S = 2.0
 
@@ -36,10 +32,9 @@ class Exit:
 
     @property
     def status(self) -> RunStatus:
-        """FAILED if it is the process's own fault, KILLED if somebody ended it."""
-        if self.code == 0:
-            return RunStatus.FINISHED
-        return RunStatus.FAILED if self.code > 0 or -self.code in _CRASHES else RunStatus.KILLED
+        """FAILED also for a signal that radt did not send (crash, out of memory): KILLED rows are
+        run again by the next start, and such a row would be killed again."""
+        return RunStatus.FINISHED if self.code == 0 else RunStatus.FAILED
 
     @property
     def reason(self) -> str:

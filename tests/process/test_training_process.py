@@ -100,7 +100,7 @@ def test_hostile_arguments_arrive_as_they_are(tmp_path: Path, barrier: Barrier) 
     ("source", "code", "status", "reason"),
     [
         ("raise SystemExit(3)", 3, RunStatus.FAILED, "exit code 3"),
-        ("import os; os.kill(os.getpid(), 9)", -9, RunStatus.KILLED, "killed by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 9)", -9, RunStatus.FAILED, "killed by SIGKILL"),
         ("import os; os.abort()", -6, RunStatus.FAILED, "killed by SIGABRT"),
         ("pass", 0, RunStatus.FINISHED, ""),
     ],
