@@ -67,6 +67,8 @@ class PointReader:
         first = skip - int(rows[0][-1]) if rows else 0
         return chunks.sliced(samples, first, first + limit)
 
-    def _rows(self, statement: TextClause, parameters: Mapping[str, Value]) -> list[Row[Any]]:
+    def _rows(
+        self, statement: TextClause, parameters: Mapping[str, Value]
+    ) -> list[Row[*tuple[Any, ...]]]:
         with translated_errors(self.path), self._engine.connect() as connection:
             return list(connection.execute(statement, parameters))

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from radt.home import RunDir
 from radt.tracking.names import clean_text
+
+#: MLflow puts paths into URLs unquoted: a file named ``a#b`` would be stored as ``a``, over a real
+#: ``a``; a single quote breaks the query its client makes to list a folder. Control characters and
+#: backslashes are refused by some stores.
+_FORBIDDEN = re.compile(r"[#?%'\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +27,57 @@ class ArtifactFile:
     file: Path
 
     @property
-    def stored_path(self) -> str:
-        """``path`` as a database takes it: names on disk may hold any bytes."""
-        return clean_text(self.path)
-
-    @property
     def folder(self) -> str | None:
         """The folder part of ``path``; None at the top."""
         return self.path.rpartition("/")[0] or None
 
+    @contextmanager
+    def named(self) -> Iterator[Path]:
+        """The file under the name it shall have, as MLflow takes the name from the file."""
+        name = self.path.rpartition("/")[2]
+        if name == self.file.name:
+            yield self.file
+            return
+        with tempfile.TemporaryDirectory(prefix="radt-artifact-") as folder:
+            link = Path(folder) / name
+            link.symlink_to(self.file)
+            yield link
+
 
 def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
-    """Everything below the spool's artifacts, then the run's output.
+    """Everything below the spool's artifacts, then the run's output; no path twice.
 
     Only regular files: a named pipe would block for ever, a link to a folder could lead anywhere.
     A link to a file counts as the file.
     """
-    root = spool.artifacts
-    for folder, folders, names in os.walk(root):
+    taken: set[str] = set()
+    for file in _regular_files(spool):
+        relative = file.name if file == spool.output_log else file.relative_to(spool.artifacts)
+        path = plain = artifact_path(str(relative))
+        number = 1
+        while path in taken:
+            number += 1
+            stem, dot, suffix = plain.rpartition(".")
+            path = f"{stem}-{number}.{suffix}" if dot else f"{plain}-{number}"
+        taken.add(path)
+        yield ArtifactFile(path, file.absolute())
+
+
+def artifact_path(relative: str) -> str:
+    """A path that all artifact stores keep as it is.
+
+    >>> artifact_path("plots/loss #1.png"), artifact_path("100 %?")
+    ('plots/loss _1.png', '100 __')
+    """
+    return _FORBIDDEN.sub("_", clean_text(relative))
+
+
+def _regular_files(spool: RunDir) -> Iterator[Path]:
+    for folder, folders, names in os.walk(spool.artifacts):
         folders.sort()
         for name in sorted(names):
             file = Path(folder) / name
             if file.is_file():
-                yield ArtifactFile(file.relative_to(root).as_posix(), file)
+                yield file
     if spool.output_log.is_file():
-        yield ArtifactFile(spool.output_log.name, spool.output_log)
+        yield spool.output_log

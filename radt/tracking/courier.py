@@ -255,23 +255,24 @@ class Courier:
             return
         delivered = self._reader.delivered_artifacts(run.run_id)
         for artifact in artifact_files(RunDir(Path(run.spool))):
-            if artifact.stored_path in delivered:
+            if artifact.path in delivered:
                 continue
             self._before_request()
             try:
-                self._target.log_artifact(mlflow_id, artifact.file, artifact.folder)
+                with artifact.named() as file:
+                    self._target.log_artifact(mlflow_id, file, artifact.folder)
             except OSError as error:
                 if os.access(artifact.file, os.R_OK):
                     raise DeliveryError(
-                        Trouble.BUSY, f"artifact {artifact.stored_path}: {error}"
+                        Trouble.BUSY, f"artifact {artifact.path}: {error}"
                     ) from error
-                sent.notes[f"artifact {artifact.stored_path} cannot be read"] = None
+                sent.notes[f"artifact {artifact.path} cannot be read"] = None
             except DeliveryError as error:
                 if error.trouble is not Trouble.REFUSED:
                     raise
-                log.warning("artifact %s refused: %s", artifact.stored_path, error.message)
-                sent.notes[f"artifact {artifact.stored_path} refused: {error.message}"] = None
-            self._writer.mark_artifacts(run.run_id, [artifact.stored_path])
+                log.warning("artifact %s refused: %s", artifact.path, error.message)
+                sent.notes[f"artifact {artifact.path} refused: {error.message}"] = None
+            self._writer.mark_artifacts(run.run_id, [artifact.path])
 
     # -- workloads --------------------------------------------------------------------------------
 

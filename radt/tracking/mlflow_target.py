@@ -5,13 +5,17 @@ Only the deliverer imports this module: MLflow takes over a second and 150 MB.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import requests
+from mlflow.entities import Experiment, Metric, Param, RunTag, ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
 
 from radt.errors import TrackingError
 from radt.model import RunStatus
@@ -20,23 +24,6 @@ from radt.tracking.points import Point
 #: Most entities in one request, MLflow's own limits.
 MAX_POINTS = 1000
 MAX_PARAMS = 100
-
-# MLflow's stores and clients work without pandas (mlflow-skinny does not have it); leaving it and
-# what it pulls out saves this process 45 MB. ``None`` makes Python say it is not installed.
-sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
-# Retries are ours (back-off, other runs meanwhile); MLflow's would hold a request for minutes.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
-# A tracker's background process has no business reporting usage to a third party.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# MLflow would write to standard error through handlers of its own.
-os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")
-
-import requests  # noqa: E402
-from mlflow.entities import Experiment, Metric, Param, RunTag  # noqa: E402
-from mlflow.exceptions import MlflowException  # noqa: E402
-from mlflow.tracking import MlflowClient  # noqa: E402
-from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 
 
 class Trouble(StrEnum):
@@ -169,8 +156,6 @@ class MlflowTarget:
 
     def runs_with_tag(self, experiment_id: str, key: str, value: str) -> dict[str, dict[str, str]]:
         """Tags by MLflow run id of the runs, deleted ones too, that have the tag ``key``."""
-        from mlflow.entities import ViewType
-
         quoted = value.replace("'", "''")
         with translated_errors():
             found = self._api.search_runs(

@@ -111,7 +111,8 @@ def hardware_means(
             continue
         value = finite[-1] if kind is SeriesKind.COUNTER else finite.mean()
         stop_ns = origin_ns + (number + 1) * _MEAN_INTERVAL_NS
-        time_ns = min(stop_ns, int(times[end - 1])) if final else stop_ns
+        # Only what no earlier, interrupted call can have sent may have a time of its own.
+        time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
         points.append(
             Point(key, float(value), time_ns // _NS_PER_MS, (number + 1) * MEAN_INTERVAL_S)
         )

@@ -1,0 +1,174 @@
+"""The two threads: a failure is tried again, concerns nobody else, and never ends them."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import mlflow.store.db.utils as mlflow_db
+import pytest
+
+from radt.errors import StoreError
+from radt.store.records import RunRecord
+from radt.tracking.backoff import Backoff
+from radt.tracking.courier import Courier
+from radt.tracking.delivery import CourierThread, Pace, RegistrarThread
+from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble
+from radt.tracking.registrar import Registrar
+from tests.tracking.lab import Lab, wait_until
+
+
+class Threads:
+    """Both threads as the deliverer has them."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.registrar_pace, self.courier_pace = Pace(), Pace()
+        self.registrar = RegistrarThread(
+            lab.registrar(), self.registrar_pace, self.courier_pace.poke
+        )
+        self.courier = CourierThread(lab.courier(), lab.reader, lab.tracking_uri, self.courier_pace)
+        self.registrar.start()
+        self.courier.start()
+
+    def poke(self) -> None:
+        self.registrar_pace.poke()
+        self.courier_pace.poke()
+
+    def finish(self) -> None:
+        self.registrar_pace.finish()
+        self.registrar.join(60)
+        self.courier_pace.finish()
+        self.courier.join(60)
+        assert not self.registrar.is_alive()
+        assert not self.courier.is_alive()
+
+
+@pytest.fixture
+def start(lab: Lab) -> Iterator[Callable[[], Threads]]:
+    started: list[Threads] = []
+
+    def make() -> Threads:
+        started.append(Threads(lab))
+        return started[-1]
+
+    yield make
+    for threads in started:
+        threads.finish()
+
+
+def test_locked_database_is_tried_again_by_both(
+    lab: Lab,
+    start: Callable[[], Threads],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (first,) = lab.add_workload()
+    lab.registrar().register_pending()
+    lab.log(first, "loss", [1.0, 2.0])
+    lab.end(first)
+    (second,) = lab.add_workload()
+    text = mlflow_db.sql.text
+    # MLflow waits 20 seconds for a lock; a test need not.
+    monkeypatch.setattr(
+        mlflow_db.sql, "text", lambda statement: text(statement.replace("= 20000", "= 1"))
+    )
+    database = sqlite3.connect(lab.home.path / "mlflow.db", isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    with caplog.at_level(logging.WARNING, "radt.tracking"):
+        start()
+        wait_until(lambda: "runs not registered" in caplog.text, "the registrar met the lock")
+        wait_until(lambda: f"{first.run_id} ended is put off" in caplog.text, "the courier too")
+    assert "database is locked" in caplog.text
+    database.execute("ROLLBACK")
+    database.close()
+    wait_until(lambda: lab.record(second).mlflow_run_id, "the second registered")
+    wait_until(
+        lambda: (
+            first.run_id not in {r.run_id for r in lab.reader.runs_to_deliver(lab.tracking_uri)}
+        ),
+        "the first delivered",
+    )
+    assert [value for _, value, _ in lab.history(first, "loss")] == [1.0, 2.0]
+
+
+def test_a_run_that_fails_holds_nobody_up(
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = lab.add_workload(2)
+    deliver = Courier.deliver
+
+    def fail_bad(courier: Courier, run: RunRecord) -> None:
+        if run.run_id == bad.run_id:
+            raise ZeroDivisionError("a bug")
+        deliver(courier, run)
+
+    lab.end(bad)
+    lab.end(good)
+    with monkeypatch.context() as patch:
+        patch.setattr(Courier, "deliver", fail_bad)
+        start()
+        wait_until(
+            lambda: (
+                [run.run_id for run in lab.reader.runs_to_deliver(lab.tracking_uri)] == [bad.run_id]
+            ),
+            "the good one delivered",
+        )
+    wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "the bad one too")
+
+
+def test_store_that_fails_for_a_while(
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = lab.add_workload()
+    lab.end(run)
+    failures = iter([StoreError("disk full")] * 2)
+    register = Registrar.register_pending
+
+    def fail_twice(registrar: Registrar) -> int:
+        for error in failures:
+            raise error
+        return register(registrar)
+
+    monkeypatch.setattr(Registrar, "register_pending", fail_twice)
+    start()
+    wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "delivered")
+
+
+def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = lab.add_workload(3)
+    lab.registrar().register_pending()
+    for run in runs:
+        lab.end(run)
+    asked: list[str] = []
+
+    def unreachable(target: MlflowTarget, run_id: str, *rest: object) -> None:
+        asked.append(run_id)
+        raise DeliveryError(Trouble.UNREACHABLE, "connection refused")
+
+    monkeypatch.setattr(MlflowTarget, "set_tags", unreachable)
+    threads = Threads(lab)
+    threads.finish()
+    assert len(set(asked)) == 1, "others would have run into the same"
+    assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 3, "left to the next deliverer"
+
+
+def test_a_pace_hears_what_was_said_before_it_waits() -> None:
+    pace = Pace()
+    pace.poke()
+    pace.wait(None)
+    pace.finish()
+    pace.wait(None, for_poke=False)
+    pace.wait(None)
+
+
+def test_backoff_grows_to_its_limit_and_starts_anew() -> None:
+    backoff = Backoff(first_s=1.0, longest_s=8.0)
+    delays = [backoff.next_s() for _ in range(50)]
+    for delay, full in zip(delays, [1, 2, 4, *[8] * 47], strict=True):
+        assert 0.75 * full <= delay <= full
+    assert len(set(delays)) > 40
+    backoff.reset()
+    assert backoff.next_s() <= 1.0

@@ -1,0 +1,173 @@
+"""From records to points: means, steps, summaries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
+from radt.store.records import (
+    NO_STEP,
+    LedgerRecord,
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesRecord,
+    SummaryRecord,
+)
+from radt.tracking.points import (
+    Point,
+    epoch_points,
+    hardware_means,
+    series_name,
+    software_points,
+    summary_values,
+)
+
+S = 1_000_000_000
+ORIGIN_NS = 1_750_000_000 * S
+
+
+def samples_at(seconds: list[float], values: list[float]) -> Samples:
+    times = np.array([ORIGIN_NS + round(second * S) for second in seconds], dtype=np.int64)
+    return Samples(times, np.array(values, dtype=np.float64))
+
+
+def means(samples: Samples, *, since_ns: int = 0, final: bool, kind: SeriesKind = SeriesKind.GAUGE):
+    return hardware_means("m", kind, samples, origin_ns=ORIGIN_NS, since_ns=since_ns, final=final)
+
+
+def test_means_of_ten_seconds_at_their_end() -> None:
+    found = means(samples_at([0, 5, 9.9, 10, 15, 20.5], [1, 2, 6, 10, 20, 99]), final=False)
+    base_ms = ORIGIN_NS // 1_000_000
+    assert found.points == [
+        Point("m", 3.0, base_ms + 10_000, 10),
+        Point("m", 15.0, base_ms + 20_000, 20),
+    ]
+    assert found.until_ns == ORIGIN_NS + 20 * S
+
+
+def test_the_last_stretch_comes_when_the_series_has_ended() -> None:
+    samples = samples_at([0, 5, 12], [1, 3, 7])
+    assert len(means(samples, final=False).points) == 1
+    final = means(samples, final=True)
+    assert [(point.value, point.step) for point in final.points] == [(2.0, 10), (7.0, 20)]
+    assert final.points[-1].timestamp_ms == ORIGIN_NS // 1_000_000 + 12_000
+    assert means(samples, since_ns=final.until_ns, final=True).points == []
+
+
+def test_counters_give_their_last_value() -> None:
+    samples = samples_at([0, 9, 11], [100, 150, 160])
+    found = means(samples, final=True, kind=SeriesKind.COUNTER)
+    assert [point.value for point in found.points] == [150.0, 160.0]
+
+
+def test_values_that_are_not_finite_are_left_out_of_means() -> None:
+    samples = samples_at([0, 1, 10, 11, 20], [math.nan, 4, math.nan, math.inf, 1])
+    found = means(samples, final=True)
+    assert [(point.value, point.step) for point in found.points] == [(4.0, 10), (1.0, 30)]
+
+
+def test_samples_before_the_origin_and_no_samples() -> None:
+    found = means(samples_at([-3, 1], [8, 2]), final=True)
+    assert [(point.value, point.step) for point in found.points] == [(8.0, 0), (2.0, 10)]
+    assert means(samples_at([], []), since_ns=5, final=True) == ([], 5)
+
+
+@given(
+    st.lists(st.integers(0, 60_000), min_size=1, max_size=40, unique=True).map(sorted),
+    st.lists(st.integers(0, 40), max_size=5).map(sorted),
+)
+def test_in_pieces_or_at_once_the_same_points(times_ms: list[int], cuts: list[int]) -> None:
+    """However often the deliverer looks, and whatever it repeats, MLflow gets the same points."""
+    samples = samples_at([ms / 1000 for ms in times_ms], [float(ms) for ms in times_ms])
+    at_once = means(samples, final=True).points
+    pieces: list[Point] = []
+    since_ns = 0
+    for cut in cuts:
+        seen = Samples(samples.times_ns[:cut], samples.values[:cut])
+        found = means(seen, since_ns=since_ns, final=False)
+        pieces += found.points
+        since_ns = found.until_ns
+    pieces += means(samples, since_ns=since_ns, final=True).points
+    assert pieces == at_once
+
+
+def test_software_points_keep_steps_and_number_the_others() -> None:
+    times = np.array([ORIGIN_NS, ORIGIN_NS + 1_999_999], dtype=np.int64)
+    values = np.array([0.5, math.nan])
+    plain = software_points("loss", Samples(times, values), 7, NO_STEP)
+    assert [(point.step, point.timestamp_ms) for point in plain] == [
+        (7, ORIGIN_NS // 1_000_000),
+        (8, ORIGIN_NS // 1_000_000 + 1),
+    ]
+    assert math.isnan(plain[1].value)
+    steps = np.array([-4, NO_STEP], dtype=np.int64)
+    mixed = software_points("loss", Samples(times, values, steps), 7, NO_STEP)
+    assert [point.step for point in mixed] == [-4, 8]
+
+
+def series(metric: str, listener: str, entity: str = "", kind: SeriesKind = SeriesKind.GAUGE):
+    return SeriesRecord("r", 0, listener, metric, "1", Scope.GPU, kind, entity)
+
+
+def test_series_names() -> None:
+    assert series_name(series("loss", SOFTWARE)) == "loss"
+    assert series_name(series("loss", SOFTWARE, "rank 1")) == "loss/rank 1"
+    assert series_name(series("gpu.power", "smi", "gpu0")) == "system/gpu.power/gpu0"
+
+
+def marker(number: int, start_s: float, end_s: float | None, **fields: object) -> MarkerRecord:
+    end_ns = None if end_s is None else ORIGIN_NS + round(end_s * S)
+    values: dict[str, object] = {"kind": MarkerKind.EPOCH, "name": "epoch", "step": number}
+    values |= fields
+    return MarkerRecord(
+        "r", number, start_ns=ORIGIN_NS + round(start_s * S), end_ns=end_ns, **values
+    )
+
+
+def test_epochs_of_the_first_process_that_were_completed() -> None:
+    markers = [
+        marker(1, 0, 30),
+        marker(2, 30, 50),
+        marker(3, 50, None),
+        marker(1, 0, 31, process="rank 1"),
+        marker(9, 0, 50, kind=MarkerKind.SPAN),
+    ]
+    assert [(point.step, point.value) for point in epoch_points(markers)] == [(1, 30), (2, 20)]
+
+
+def test_summary() -> None:
+    run = RunRecord(
+        "r", "w", "e", "1", "a", "n", 0, RunStatus.FINISHED, started_ns=S, ended_ns=3 * S
+    )
+    energy = series("gpu.energy", "smi", "gpu0", SeriesKind.COUNTER)
+    summaries = [
+        SummaryRecord(series("gpu.power", "smi", "gpu0"), 2, 150.0, 100.0, 200.0, 1, 1, 0, 0),
+        SummaryRecord(energy, 2, 5.0, 4.0, 6.0, 4.0, 6.0, 0, 0),
+        SummaryRecord(series("gpu.clock.sm", "smi"), 1, None, None, None, None, None, 0, 0),
+        SummaryRecord(series("loss", SOFTWARE), 2, 1.0, 1.0, 1.0, 1.0, 1.0, 0, 0),
+    ]
+    epochs = [Point("e", 30.0, 0, 1), Point("e", 20.0, 0, 2), Point("e", 22.0, 0, 3)]
+    ledger = [LedgerRecord("r", "smi", 1.0, 10, 9, 1, 0)]
+    assert summary_values(run, summaries, epochs, ledger) == {
+        "summary/gpu.power/gpu0/mean": 150.0,
+        "summary/gpu.power/gpu0/max": 200.0,
+        "summary/gpu.energy/gpu0/total": 2.0,
+        "summary/epoch/duration_s/mean": 21.0,
+        "summary/epoch/duration_s/max": 22.0,
+        "summary/duration_s": 2.0,
+        "summary/samples/smi/received": 9.0,
+        "summary/samples/smi/missed": 1.0,
+    }
+
+
+@pytest.mark.parametrize(("durations", "mean"), [([7.0], 7.0), ([7.0, 5.0], 5.0)])
+def test_a_single_epoch_is_not_taken_as_warm_up(durations: list[float], mean: float) -> None:
+    run = RunRecord("r", "w", "e", "1", "a", "n", 0)
+    epochs = [Point("e", value, 0, index) for index, value in enumerate(durations)]
+    assert summary_values(run, [], epochs, [])["summary/epoch/duration_s/mean"] == mean
