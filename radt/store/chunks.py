@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import text
 
 from radt.errors import StoreError
-from radt.store.codec import EncodedSamples, decode, encode, encode_raw
+from radt.store.codec import Codec, EncodedSamples, decode, encode, encode_raw
 from radt.store.records import NO_STEP, Float64Array, Int64Array, Samples
 from radt.store.tables import Value
 
@@ -25,7 +25,8 @@ _FEW_POINTS = 32
 
 _COLUMNS = (
     "sealed, codec, point_count, finite_count, first_ns, last_ns, first_value, last_value, "
-    "last_step, value_min, value_max, value_sum, checksum, time_data, value_data, step_data"
+    "last_step, value_min, value_max, value_sum, checksum, time_series_no, time_chunk_no, "
+    "time_data, value_data, step_data"
 )
 _PARAMETERS = ", ".join(f":{name}" for name in _COLUMNS.split(", "))
 
@@ -40,10 +41,33 @@ APPEND = text(
     f"WHERE run_id = :run_id AND series_no = :series_no), 0), {_PARAMETERS})"
 )
 #: Columns of `ChunkData`, for SELECT.
-DATA_COLUMNS = "chunk_no, codec, point_count, checksum, time_data, value_data, step_data"
+DATA_COLUMNS = (
+    "chunk_no, codec, point_count, checksum, COALESCE(time_data, (SELECT other.time_data "
+    "FROM chunk other WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
+    "AND other.chunk_no = chunk.time_chunk_no)) AS time_data, value_data, step_data"
+)
 
 _EMPTY_TIMES = np.empty(0, dtype=np.int64)
 _EMPTY_VALUES = np.empty(0, dtype=np.float64)
+
+
+class SharedTimes:
+    """Time columns that sealed chunks of one run have in common.
+
+    Instants are exact to the nanosecond and jitter, so they take more bytes than most values. All
+    series of a listener share them: they are stored once for those that are sealed together.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[Codec, bytes], tuple[int, int]] = {}
+
+    def shared(self, row: dict[str, Value], encoded: EncodedSamples) -> dict[str, Value]:
+        """The row of a sealed chunk, without its times if an earlier one has the same."""
+        place = (int(row["series_no"] or 0), int(row["chunk_no"] or 0))
+        first = self._places.setdefault((encoded.codec, encoded.times), place)
+        if first == place:
+            return row
+        return row | {"time_data": None, "time_series_no": first[0], "time_chunk_no": first[1]}
 
 
 class ChunkData(NamedTuple):
@@ -99,14 +123,23 @@ def loose_row(run_id: str, series_no: int, samples: Samples) -> dict[str, Value]
 
 
 def compacted_rows(
-    run_id: str, series_no: int, chunk_no: int, samples: Samples, *, seal_rest: bool
+    run_id: str,
+    series_no: int,
+    chunk_no: int,
+    samples: Samples,
+    times: SharedTimes,
+    *,
+    seal_rest: bool,
 ) -> Iterator[dict[str, Value]]:
     """Parameters of `INSERT` for full chunks and the rest, numbered from ``chunk_no`` on."""
     for start in range(0, len(samples), POINTS_PER_CHUNK):
         part = sliced(samples, start, start + POINTS_PER_CHUNK)
         sealed = seal_rest or len(part) == POINTS_PER_CHUNK
-        row = _row(run_id, series_no, part, encode(part), sealed=sealed)
-        yield row | {"chunk_no": chunk_no + start // POINTS_PER_CHUNK}
+        encoded = encode(part)
+        row = _row(run_id, series_no, part, encoded, sealed=sealed)
+        row["chunk_no"] = chunk_no + start // POINTS_PER_CHUNK
+        # A loose chunk will be replaced, so none may depend on it.
+        yield times.shared(row, encoded) if sealed else row
 
 
 def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
@@ -186,6 +219,8 @@ def _row(
         "value_max": largest,
         "value_sum": total,
         "checksum": encoded.checksum,
+        "time_series_no": None,
+        "time_chunk_no": None,
         "time_data": encoded.times,
         "value_data": encoded.values,
         "step_data": encoded.steps,

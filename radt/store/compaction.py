@@ -54,13 +54,15 @@ def merge_loose(
     connection: Connection,
     run_id: str,
     series_no: int,
+    times: chunks.SharedTimes,
     more: Samples | None = None,
     *,
     seal_rest: bool = False,
 ) -> None:
     """Replace the loose chunks of a series, and append ``more`` points.
 
-    Full chunks are sealed; the rest stays loose unless ``seal_rest``.
+    Full chunks are sealed; the rest stays loose unless ``seal_rest``. Calls for several series of
+    the run within one transaction share ``times``.
 
     Raises:
         CodecError: A loose chunk is damaged.
@@ -75,7 +77,7 @@ def merge_loose(
     # Loose chunks are the last of their series, so what is free begins where they began.
     first_number = int(connection.execute(_NEXT_NUMBER, key).scalar_one())
     rows = chunks.compacted_rows(
-        run_id, series_no, first_number, chunks.joined(parts), seal_rest=seal_rest
+        run_id, series_no, first_number, chunks.joined(parts), times, seal_rest=seal_rest
     )
     # A few at a time, so that a batch of many million points is not in memory twice.
     while group := list(islice(rows, 64)):

@@ -259,6 +259,7 @@ class StoreWriter:
         with self._writing() as connection:
             self._check_declared(connection, run_id, batches)
             loose = self._loose.setdefault(run_id, {})
+            times = chunks.SharedTimes()
             rows: list[dict[str, Value]] = []
             for batch in batches:
                 samples = chunks.checked(batch.samples)
@@ -266,7 +267,7 @@ class StoreWriter:
                     # Earlier batches of the same series in this call come first.
                     _append_rows(connection, rows)
                     rows.clear()
-                    merge_loose(connection, run_id, batch.series_no, samples)
+                    merge_loose(connection, run_id, batch.series_no, times, samples)
                     loose.pop(batch.series_no, None)
                 elif len(samples):
                     rows.append(chunks.loose_row(run_id, batch.series_no, samples))
@@ -275,22 +276,24 @@ class StoreWriter:
                     counted.points += len(samples)
             _append_rows(connection, rows)
             for series_no in [number for number, counted in loose.items() if counted.many]:
-                merge_loose(connection, run_id, series_no)
+                merge_loose(connection, run_id, series_no, times)
                 del loose[series_no]
 
     def compact(self, run_id: str) -> None:
         """Merge the loose chunks of a run's series where there are many."""
+        times = chunks.SharedTimes()
         with self._writing() as connection:
             for series_no, loose in loose_series(connection, run_id).items():
                 if loose.many:
-                    merge_loose(connection, run_id, series_no)
+                    merge_loose(connection, run_id, series_no, times)
             self._loose.pop(run_id, None)
 
     def seal(self, run_id: str) -> None:
         """Compress all that is loose: the run has ended. Points may still be appended later."""
+        times = chunks.SharedTimes()
         with self._writing() as connection:
             for series_no in loose_series(connection, run_id):
-                merge_loose(connection, run_id, series_no, seal_rest=True)
+                merge_loose(connection, run_id, series_no, times, seal_rest=True)
             self._loose.pop(run_id, None)
             self._series.pop(run_id, None)
 

@@ -250,3 +250,35 @@ def test_a_damaged_chunk_is_an_error_not_wrong_data(
     with pytest.raises(CodecError, match=r"damaged.*checksum.*backup"):
         reader.samples(run_id, 0)
     assert len(reader.samples(run_id, 0, start_ns=4000_000)) == 1000
+
+
+def test_instants_that_series_share_are_stored_once(
+    writer: StoreWriter, reader: StoreReader, run_id: str
+) -> None:
+    """Full chunks merged on the way, large batches and the rest that `seal` finds."""
+    writer.add_series(
+        [SeriesRecord(run_id, 2, "smi", "other", "1", Scope.GPU, SeriesKind.GAUGE, "gpu0")]
+    )
+    random = np.random.default_rng(1)
+    times = np.cumsum(random.integers(1, 10**9, 9000))
+    for start, stop in [(0, 2000), (2000, 3650), (3650, 8000), (8000, 9000)]:
+        part = times[start:stop]
+        batches = [SeriesBatch(number, Samples(part, part * float(number))) for number in (1, 2)]
+        own = SeriesBatch(0, Samples(part + 1, part * 0.5))
+        writer.append(run_id, [own, *batches])
+        for number in (1, 2):
+            assert reader.samples(run_id, number).times_ns.tolist() == times[:stop].tolist()
+    writer.seal(run_id)
+    with writer._engine.connect() as connection:
+        statement = text(
+            "SELECT series_no, COUNT(time_data), COUNT(time_series_no), COUNT(*) "
+            "FROM chunk GROUP BY series_no ORDER BY series_no"
+        )
+        rows = [tuple(row) for row in connection.execute(statement)]
+    assert rows == [(0, 3, 0, 3), (1, 3, 0, 3), (2, 0, 3, 3)]
+    for number in (1, 2):
+        samples = reader.samples(run_id, number)
+        assert samples.times_ns.tolist() == times.tolist()
+        assert samples.values.tolist() == (times * float(number)).tolist()
+    late = reader.samples(run_id, 2, start_ns=int(times[7000]), end_ns=int(times[7002]))
+    assert late.times_ns.tolist() == times[7000:7003].tolist()

@@ -105,7 +105,9 @@ CREATE TABLE chunk (
     value_max REAL,
     value_sum REAL,
     checksum INTEGER NOT NULL,   -- CRC-32 of time_data, value_data, step_data
-    time_data BLOB NOT NULL,
+    time_series_no INTEGER,      -- the chunk of this run whose time_data is this one's too:
+    time_chunk_no INTEGER,       -- all series of a listener are read at the same instants
+    time_data BLOB,              -- NULL: see time_series_no
     value_data BLOB NOT NULL,
     step_data BLOB,              -- NULL: no point of the chunk has a step
     PRIMARY KEY (run_id, series_no, chunk_no)
