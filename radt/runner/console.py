@@ -6,6 +6,7 @@ what it cannot keep up with is counted instead of slowing training down.
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
 import time
@@ -162,16 +163,22 @@ class RunConsole:
 
     def _print_lines(self) -> None:
         while (item := self._lines.get()) is not _END:
-            if isinstance(item, _Line):
-                self._console.print(item.text, soft_wrap=True, highlight=False)
-            elif isinstance(item, tuple):
-                self._console.print(*item, highlight=False)
+            try:
+                self._print(item)
+            except OSError:  # `radt … | head`, or a terminal that was closed: runs go on
+                self._console = Console(file=io.StringIO(), quiet=True)
             self._lines.task_done()
-            if self._missed and self._lines.empty():
-                missed, self._missed = self._missed, 0
-                self._console.print(
-                    Text(f"  … {missed:,} lines not shown, see output.log", style="dim")
-                )
+
+    def _print(self, item: object) -> None:
+        if isinstance(item, _Line):
+            self._console.print(item.text, soft_wrap=True, highlight=False)
+        elif isinstance(item, tuple):
+            self._console.print(*item, highlight=False)
+        if self._missed and self._lines.empty():
+            missed, self._missed = self._missed, 0
+            self._console.print(
+                Text(f"  … {missed:,} lines not shown, see output.log", style="dim")
+            )
 
 
 def live_table(view: WorkloadView, width: int) -> Text:

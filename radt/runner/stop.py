@@ -65,8 +65,16 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGINT, SIGTERM and SIGHUP while inside; main thread only."""
-        previous = {number: signal.signal(number, self._handle) for number in _STOP_SIGNALS}
+        """Take SIGINT, SIGTERM and SIGHUP while inside; main thread only.
+
+        A signal that whoever started radt has switched off (nohup, a shell's background job) stays
+        switched off.
+        """
+        previous = {
+            number: signal.signal(number, self._handle)
+            for number in _STOP_SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         try:
             yield
         finally:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from radt.errors import CollectorError, LaunchError, StatusError
+from radt import units
+from radt.errors import CollectorError, LaunchError, RadtError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
@@ -168,8 +170,7 @@ class WorkloadRunner:
         session = self._session
         barrier_ns = min(released.values())
         self._skew_ns = max(released.values()) - barrier_ns
-        now_s = time.monotonic()
-        with session.writer.transaction():
+        with self._going_on():
             session.writer.update_workload(
                 prepared.workload_id,
                 status=RunStatus.RUNNING,
@@ -179,12 +180,22 @@ class WorkloadRunner:
         for row in self._rows:
             run_id = row.prepared.run_id
             if run_id in released:
-                session.client.started(run_id, row.running.pid, released[run_id])
+                with self._going_on():
+                    session.client.started(run_id, row.running.pid, released[run_id])
                 row.view.status = RunStatus.RUNNING
                 row.view.started_monotonic_s = released[run_id] / 1e9
-        self._view.started_monotonic_s = now_s
-        skew = f"barrier skew {self._skew_ns / 1e6:.1f} ms" if len(released) > 1 else ""
-        self._view.state = skew
+        self._view.started_monotonic_s = barrier_ns / 1e9
+        self._view.state = (
+            f"barrier skew {units.duration(self._skew_ns / 1e9)}" if len(released) > 1 else ""
+        )
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Say what goes wrong with recording and go on: it must not stop training."""
+        try:
+            yield
+        except RadtError as error:
+            self._session.console.say(f"  {error}", style="red")
 
     def _follow(self) -> None:
         """Until every row has ended; signals pass through here."""
@@ -235,17 +246,16 @@ class WorkloadRunner:
         if row.process is not None:
             session.reaper.forget(row.process.pid)
         text = f"{status}: {reason}" if reason else str(status)
-        try:
+        with self._going_on():  # if it cannot be written now, the next write tries again
             self._write_status({run.plan.line: RowStatus(text, run.shown_id)})
-        except StatusError as error:  # the neighbours go on; the next write tries again
-            session.console.say(f"  {error}", style="red")
         try:
             session.client.finish(run.run_id, status, exit_code, reason)
         except CollectorError as error:
             session.console.say(f"  {run.plan.letter}: {error}", style="red")
-            session.writer.end_run(
-                run.run_id, status, session.clock.now_ns(), exit_code=exit_code, reason=reason
-            )
+            with self._going_on():
+                session.writer.end_run(
+                    run.run_id, status, session.clock.now_ns(), exit_code=exit_code, reason=reason
+                )
 
     def _kill_the_rest(self) -> None:
         """Nothing is left running, whatever went wrong above."""
@@ -265,9 +275,10 @@ class WorkloadRunner:
             runs=[row.outcome for row in self._rows if row.outcome is not None],
             start_skew_s=None if self._skew_ns is None else self._skew_ns / 1e9,
         )
-        self._session.writer.update_workload(
-            prepared.workload_id, status=outcome.status, ended_ns=self._session.clock.now_ns()
-        )
+        with self._going_on():
+            self._session.writer.update_workload(
+                prepared.workload_id, status=outcome.status, ended_ns=self._session.clock.now_ns()
+            )
         return outcome
 
     def _refresh(self) -> None:
