@@ -1,3 +1,42 @@
-"""Resource-aware experiment tracker and benchmark runner for deep learning."""
+"""Resource-aware experiment tracker and benchmark runner for deep learning.
+
+Importing this takes some milliseconds and nothing but the standard library; what costs more comes
+with its first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from radt.load import load
+
+if TYPE_CHECKING:
+    from radt import run
+    from radt.run import RADTBenchmark, Run, active_run, log_metric, log_metrics, shutdown
 
 __version__ = "1.0.0.dev0"
+
+__all__ = [
+    "RADTBenchmark",
+    "Run",
+    "__version__",
+    "active_run",
+    "load",
+    "log_metric",
+    "log_metrics",
+    "run",
+    "shutdown",
+]
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        package = importlib.import_module("radt.run")
+        value = package if name == "run" else getattr(package, name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,104 @@
+"""What scripts written for the original radT call: `RADTBenchmark`, `log_metric`, `shutdown`.
+
+Unlike `radt.Run`, these record nothing where there is no run: a script without a runner trains as
+if radt were not there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, SupportsIndex
+
+from radt.journal.writer import Number
+from radt.run.inert import NOTHING
+from radt.run.lifecycle import current, leave
+from radt.run.passthrough import RUN_VARIABLE
+from radt.run.run import Run, active_run
+from radt.run.target import inside_a_run
+
+
+class RADTBenchmark:
+    """The original's context manager: ``with RADTBenchmark() as run: run.log_metric(…)``.
+
+    Inside a run it is that run with the original's signatures, everything else is MLflow's.
+    Outside of one every function does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+
+    def __enter__(self) -> Self:
+        if self._run is None and (current() is not None or inside_a_run()):
+            self._run = Run()
+        if self._run is not None:
+            self._run.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._run is not None:
+            self._run.__exit__(kind, error, traceback)
+
+    @property
+    def run_id(self) -> str | None:
+        """MLflow's id of the run; None outside of a run."""
+        return os.environ.get(RUN_VARIABLE) if self._run is not None else None
+
+    def log_metric(self, name: str, value: Number, epoch: SupportsIndex = 0) -> None:
+        """Record a value of a metric at a step called epoch."""
+        if (run := self._inside()) is not None:
+            run.log_metric(name, value, epoch)
+
+    def log_metrics(self, metrics: Mapping[str, Number], epoch: int = 0) -> None:
+        """Record values of several metrics at a step called epoch."""
+        if (run := self._inside()) is not None:
+            run.log_metrics(metrics, epoch)
+
+    def _inside(self) -> Run | None:
+        return self._run if self._run is not None else active_run()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        run = self._inside()
+        return NOTHING if run is None else getattr(run, name)
+
+
+def log_metric(
+    name: str,
+    value: Number,
+    step: SupportsIndex | None = None,
+    *,
+    epoch: SupportsIndex | None = None,
+) -> None:
+    """Record a value of a metric in the open run, or the run this process belongs to, if any.
+
+    ``epoch`` is the original's name for ``step``. Errors as in `radt.Run.log_metric`.
+    """
+    if (run := active_run()) is not None:
+        run.log_metric(name, value, epoch if step is None else step)
+
+
+def log_metrics(
+    metrics: Mapping[str, Number], step: int | None = None, *, epoch: int | None = None
+) -> None:
+    """Record values of several metrics in the open run, or the run this process belongs to."""
+    if (run := active_run()) is not None:
+        run.log_metrics(metrics, epoch if step is None else step)
+
+
+def shutdown() -> None:
+    """End the open run as FINISHED: before ``os._exit()``, which skips the end of ``with`` blocks.
+
+    Harmless without a run, and a second time.
+    """
+    active = current()
+    if active is not None:
+        active.depth = 1
+        leave(active, None)

@@ -1,0 +1,204 @@
+"""Begins and ends the run of this process. There is one at a time; blocks within blocks join it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from radt.errors import RadtError
+from radt.home import HOME_VARIABLE
+from radt.journal.format import EventKind
+from radt.journal.writer import JournalWriter
+from radt.model import RunStatus
+from radt.run.inert import NullJournal
+from radt.run.notices import warn_once
+from radt.run.passthrough import MlflowPassthrough
+from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
+from radt.run.target import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Part, Target, find_target
+
+if TYPE_CHECKING:
+    from radt.run.run import Run
+
+_MAX_REASON_LENGTH = 1000
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """The run that is open in this process.
+
+    ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's.
+    """
+
+    target: Target
+    journal: JournalWriter | NullJournal
+    mlflow: MlflowPassthrough
+    depth: int = 1
+    run: Run | None = None
+    session: StandaloneSession | None = None
+    outer: dict[str, str | None] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a run at all, rather than ``RADT_MODE=off``."""
+        return self.target.part is not Part.NONE
+
+
+class _State:
+    """What the process knows between blocks."""
+
+    def __init__(self) -> None:
+        self.current: ActiveRun | None = None
+        #: Journals of runs that others end: one a process, however many blocks it opens.
+        self.joined: dict[str, JournalWriter] = {}
+        self.owned = 0
+        self.lock = threading.RLock()
+
+
+_state = _State()
+os.register_at_fork(after_in_child=lambda: setattr(_state, "lock", threading.RLock()))
+
+
+def current() -> ActiveRun | None:
+    """The run that is open in this process."""
+    return _state.current
+
+
+def enter(options: RunOptions) -> ActiveRun:
+    """Open a block: join the open run, or join or begin one.
+
+    Raises:
+        UsageError: An option cannot be understood.
+    """
+    with _state.lock:
+        active = _state.current
+        if active is not None:
+            active.depth += 1
+        else:
+            parse_listeners(options.listeners)  # the caller's mistake, before anything begins
+            active = _state.current = _open(find_target(options.home, _state.owned), options)
+    begun_with_params = active.session is not None and active.depth == 1
+    if options.params and not begun_with_params:
+        values = {str(name): str(value) for name, value in options.params.items()}
+        active.journal.say(EventKind.PARAMS, values=values)
+    return active
+
+
+def leave(active: ActiveRun, error: BaseException | None) -> None:
+    """Close a block; the last one ends the run if it is this process's to end."""
+    with _state.lock:
+        active.depth -= 1
+        if active.depth > 0 or _state.current is not active:
+            return
+        _state.current = None
+    if os.getpid() != active.pid:  # a forked child that came out of its parent's block
+        active.journal.close()
+        return
+    if active.target.part in (Part.NONE, Part.MEMBER):
+        return
+    status, reason = ending_of(error)
+    active.journal.say(EventKind.FINISH, status=str(status), reason=reason)
+    active.journal.close()
+    _restore_environment(active)
+    _guarded("leaving MLflow's run", lambda: active.mlflow.release(status))
+    session = active.session
+    if session is not None:
+        _guarded("ending the run", lambda: session.finish(status, reason))
+
+
+def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
+    """How a run ended whose block this exception left, and why."""
+    match error:
+        case None | GeneratorExit():
+            return RunStatus.FINISHED, ""
+        case SystemExit(code=None | 0):
+            return RunStatus.FINISHED, ""
+        case SystemExit(code=code):
+            return RunStatus.FAILED, f"exit code {code}"[:_MAX_REASON_LENGTH]
+        case KeyboardInterrupt():
+            return RunStatus.KILLED, "interrupted by the user"
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a text that cannot be made must not hide the exception
+        text = type(error).__name__
+    return RunStatus.FAILED, text[:_MAX_REASON_LENGTH]
+
+
+def _open(target: Target, options: RunOptions) -> ActiveRun:
+    mlflow = MlflowPassthrough(target)
+    if target.part is Part.NONE:
+        return ActiveRun(target, NullJournal(), mlflow)
+    if target.part is Part.MEMBER:
+        journal = _state.joined.get(target.run_id)
+        if journal is None:
+            journal = _state.joined[target.run_id] = _journal(target)
+        journal.open()
+        return ActiveRun(target, journal, mlflow)
+    _state.owned += 1
+    if _state.owned == 1:
+        atexit.register(_end_at_exit)
+    journal = _journal(target)
+    active = ActiveRun(target, journal, mlflow)
+    if target.part is Part.OWNER:
+        _guarded("beginning the run", lambda: _begin(active, options))
+    journal.open()
+    _set_environment(active)
+    if active.session is not None and active.session.recording:
+        _guarded("finding MLflow's run", mlflow.bind_if_loaded)
+    return active
+
+
+def _begin(active: ActiveRun, options: RunOptions) -> None:
+    active.target.home.create()
+    active.target.run_dir.create()
+    active.session = StandaloneSession(active.target, options)
+
+
+def _journal(target: Target) -> JournalWriter:
+    return JournalWriter(target.run_dir.journal, rank=target.rank, warn=warn_once)
+
+
+def _set_environment(active: ActiveRun) -> None:
+    """Processes that the script starts join the run as those of a runner do."""
+    target = active.target
+    values = {
+        RUN_ID_VARIABLE: target.run_id,
+        RUN_DIR_VARIABLE: str(target.run_dir.path),
+        HOME_VARIABLE: str(target.home.path),
+    }
+    for name, value in values.items():
+        active.outer[name] = os.environ.get(name)
+        os.environ[name] = value
+
+
+def _restore_environment(active: ActiveRun) -> None:
+    for name, value in active.outer.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _guarded(what: str, action: Callable[[], object]) -> None:
+    """Whatever goes wrong in radt or MLflow, training must not notice."""
+    try:
+        action()
+    except (RadtError, OSError) as error:
+        warn_once(f"{what} did not work: {error}. Training goes on")
+    except Exception as error:  # noqa: BLE001 - MLflow's plug-ins may raise anything
+        warn_once(f"{what} did not work: {type(error).__name__}: {error}. Training goes on")
+
+
+def _end_at_exit() -> None:
+    """A run whose block was never left (no ``with``) ends with its process."""
+    active = _state.current
+    if active is None or os.getpid() != active.pid:
+        return
+    active.depth = 1
+    in_a_console = hasattr(sys, "ps1")  # where a traceback ends nothing
+    leave(active, None if in_a_console else getattr(sys, "last_value", None))

@@ -1,0 +1,120 @@
+"""Brings scripts to MLflow's own functions, with the run's MLflow run active."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from radt.errors import RadtError
+from radt.model import RunStatus
+from radt.run.inert import NOTHING
+from radt.run.notices import warn_once
+from radt.run.target import Part, Target
+
+if TYPE_CHECKING:
+    from radt.store.records import RunRecord
+
+RUN_VARIABLE = "MLFLOW_RUN_ID"
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+#: How long to wait for MLflow's id of a run that has just begun: the process that talks to MLflow
+#: has to start, and a new database needs its tables.
+ID_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+
+
+class MlflowPassthrough:
+    """MLflow as seen from one run; loads it with the first use."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._bound: ModuleType | None = None
+        self._failed = False
+        self._outer: dict[str, str | None] = {}
+
+    def attribute(self, name: str) -> Any:
+        """``mlflow.NAME``; something that does nothing if MLflow does not know the run.
+
+        Raises:
+            AttributeError: MLflow has nothing of that name.
+        """
+        if self._target.part is Part.NONE:
+            return NOTHING
+        mlflow = self._bind()
+        return NOTHING if mlflow is None else getattr(mlflow, name)
+
+    def bind_if_loaded(self) -> None:
+        """For scripts that have imported mlflow and will call it themselves."""
+        if self._target.part is Part.OWNER and "mlflow" in sys.modules:
+            self._bind()
+
+    def release(self, status: RunStatus) -> None:
+        """The run has ended: what is logged to MLflow from now on belongs elsewhere."""
+        if self._target.part is not Part.OWNER:
+            return
+        for name, value in self._outer.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._outer.clear()
+        if self._bound is not None:
+            active = self._bound.active_run()
+            if active is not None and active.info.run_id == self.run_id:
+                self._bound.end_run(str(status))
+        self._bound = None
+
+    @property
+    def run_id(self) -> str | None:
+        """MLflow's id of the run, as far as it is known here."""
+        return self._known_id
+
+    _known_id: str | None = None
+
+    def _bind(self) -> ModuleType | None:
+        if self._bound is not None or self._failed:
+            return self._bound
+        import mlflow
+
+        record = None
+        if not os.environ.get(RUN_VARIABLE) or self._target.part is not Part.MEMBER:
+            record = self._registered()
+            if record is None:
+                self._failed = True
+                return None
+        if record is not None:
+            # Children that log to MLflow find the run by these, as under a runner.
+            self._set(URI_VARIABLE, record.tracking_uri)
+            self._set(RUN_VARIABLE, str(record.mlflow_run_id))
+            mlflow.set_tracking_uri(record.tracking_uri)
+        self._known_id = os.environ[RUN_VARIABLE]
+        self._bound = mlflow
+        return mlflow
+
+    def _set(self, name: str, value: str) -> None:
+        self._outer.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+    def _registered(self) -> RunRecord | None:
+        """The run's row, once MLflow has the run."""
+        from radt.store.reader import StoreReader
+
+        deadline = time.monotonic() + ID_TIMEOUT_S
+        reason = f"MLflow did not answer within {ID_TIMEOUT_S:.0f} s"
+        while time.monotonic() < deadline:
+            try:
+                with StoreReader(self._target.home.store_path) as reader:
+                    while time.monotonic() < deadline:
+                        record = reader.run(self._target.run_id)
+                        if record.mlflow_run_id:
+                            return record
+                        time.sleep(_POLL_S)
+            except RadtError as error:
+                reason = str(error)  # the row may be about to be written
+                if self._target.part is Part.OWNER:
+                    break
+                time.sleep(_POLL_S)
+        warn_once(f"functions of mlflow do nothing in this run: {reason}")
+        return None

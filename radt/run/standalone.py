@@ -1,0 +1,160 @@
+"""A run without a runner: the script itself asks the collector to record it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt.collector.client import CollectorClient
+from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.errors import RadtError, UsageError
+from radt.model import ListenerChoice, RunStatus
+from radt.run.machine import has_nvidia, visible_gpus
+from radt.run.notices import warn_once
+from radt.run.ranks import wait_for_ranks
+from radt.run.target import Target
+
+#: How long the end of a script may wait for its values to be in the store; nothing is lost then.
+FINISH_TIMEOUT_S = 10.0
+_UNITS = {"ms": 0.001, "s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a script says of its run. None and empty mean the usual."""
+
+    name: str | None = None
+    experiment: str | None = None
+    workload: str | None = None
+    listeners: str | Sequence[str] | None = None
+    params: Mapping[str, object] | None = None
+    home: Path | str | None = None
+
+
+class StandaloneSession:
+    """The collector's part of a run, from begin to finish. Failures are warnings."""
+
+    def __init__(self, target: Target, options: RunOptions) -> None:
+        self._target = target
+        self._client: CollectorClient | None = None
+        self._begin(_describe(target, options))
+
+    def _begin(self, run: StandaloneRun) -> None:
+        try:
+            self._client = CollectorClient.connect(start=True)
+            for warning in self._client.begin(run):
+                warn_once(warning)
+        except (RadtError, OSError) as error:
+            self._client = None
+            warn_once(
+                f"the run is not recorded: {error}. Training goes on; what it logs is kept in "
+                f"{self._target.run_dir.path}"
+            )
+
+    @property
+    def recording(self) -> bool:
+        """Whether the collector has the run."""
+        return self._client is not None
+
+    def finish(self, status: RunStatus, reason: str) -> None:
+        """End the run, its journal being closed; returns when all of it is in the store."""
+        if self._client is None:
+            return
+        wait_for_ranks(self._target.run_dir.journal, FINISH_TIMEOUT_S)
+        try:
+            self._client.finish(
+                self._target.run_id, status, reason=reason, timeout_s=FINISH_TIMEOUT_S
+            )
+        except (RadtError, OSError) as error:
+            warn_once(f"the end of the run is not recorded yet: {error}")
+        self._client.close()
+
+
+def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, ...]:
+    """``top+smi``, ``["top", "smi@500ms"]``, ``none``; None for the usual ones.
+
+    Raises:
+        UsageError: An interval cannot be understood.
+    """
+    if text is None:
+        text = "top+smi" if has_nvidia() else "top"
+    parts = text.split("+") if isinstance(text, str) else list(text)
+    return tuple(
+        _parse_listener(part.strip()) for part in parts if part.strip() not in ("", "none")
+    )
+
+
+def _parse_listener(text: str) -> ListenerChoice:
+    name, at, interval = (part.strip() for part in text.partition("@"))
+    if not at:
+        return ListenerChoice(name)
+    unit = "ms" if interval.endswith("ms") else "s"
+    try:
+        interval_s = float(interval.removesuffix(unit)) * _UNITS[unit]
+    except ValueError:
+        interval_s = 0.0
+    if not 0.0 < interval_s < float("inf"):
+        raise UsageError(
+            f"{interval!r} is no interval of listener {name}", f"Write {name}@500ms or {name}@2s"
+        )
+    return ListenerChoice(name, interval_s)
+
+
+def _describe(target: Target, options: RunOptions) -> StandaloneRun:
+    script = _script()
+    stem = script.stem if script is not None else "interactive"
+    listeners = parse_listeners(options.listeners)
+    gpus = visible_gpus()
+    devices = "+".join(gpus) or "cpu"
+    params = {"File": script.name if script is not None else "", "Params": shlex.join(sys.argv[1:])}
+    tags = {
+        "radt.devices": devices,
+        "radt.collocation": "-",
+        "radt.listeners": "+".join(map(str, listeners)),
+    }
+    if options.workload:
+        tags |= {"radt.workload": options.workload, "radt.letter": "a"}
+    folder = script.parent if script is not None else Path.cwd()
+    return StandaloneRun(
+        registration=Registration(
+            run_id=target.run_id,
+            store_path=str(target.home.store_path),
+            spool=str(target.run_dir.path),
+            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or target.home.default_tracking_uri,
+            listeners=listeners,
+            devices=gpus,
+            env=delivery_env(os.environ),
+        ),
+        workload_id=uuid.uuid4().hex,
+        experiment=options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or stem,
+        workload=options.workload or "",
+        name=options.name or stem,
+        command=shlex.join(sys.orig_argv),
+        host=socket.gethostname(),
+        devices=devices,
+        params={name: text for name, text in params.items() if text}
+        | {str(name): str(value) for name, value in (options.params or {}).items()},
+        tags=tags | _inventory(folder, target.run_dir.artifacts),
+        pid=os.getpid(),
+        started_monotonic_ns=time.monotonic_ns(),
+    )
+
+
+def _script() -> Path | None:
+    """The script that was started; None in a notebook or an interpreter."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def _inventory(folder: Path, artifacts: Path) -> dict[str, str]:
+    from radt.tracking.inventory import collect_inventory  # psutil, and only needed here
+
+    inventory = collect_inventory(folder, artifacts)
+    return inventory.tags

@@ -1,0 +1,94 @@
+"""Finds out where a script's values go: into a run that is there, a new one, or nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+from radt.home import Home, RunDir
+from radt.journal.process import boot_id, start_ticks
+
+RUN_ID_VARIABLE = "RADT_RUN_ID"
+RUN_DIR_VARIABLE = "RADT_RUN_DIR"
+MODE_VARIABLE = "RADT_MODE"
+
+
+class Part(Enum):
+    """What this process does for the run besides logging."""
+
+    NONE = auto()  # there is no run: radt is switched off
+    MEMBER = auto()  # nothing: a runner, or a process above this one, begins and ends it
+    RANK = auto()  # nothing: rank 0, beside this one, begins and ends it
+    OWNER = auto()  # it begins and ends the run
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A run and this process's part in it. ``rank`` is None outside of distributed training."""
+
+    part: Part
+    run_id: str
+    run_dir: RunDir
+    home: Home
+    rank: int | None = None
+
+
+def switched_off(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ``RADT_MODE=off``."""
+    return environ.get(MODE_VARIABLE, "").strip().lower() == "off"
+
+
+def inside_a_run(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a runner, or a process that this one descends from, has a run open."""
+    return bool(environ.get(RUN_ID_VARIABLE)) and not switched_off(environ)
+
+
+def find_target(
+    home: Path | str | None, ordinal: int, environ: Mapping[str, str] = os.environ
+) -> Target:
+    """Where values go from now on.
+
+    Args:
+        home: The data folder for a new run; None for the usual one.
+        ordinal: How many runs this process has owned before.
+    """
+    data = Home.resolve(home)
+    if switched_off(environ):
+        return Target(Part.NONE, "", RunDir(Path()), data)
+    rank = _number(environ, "RANK")
+    if inside_a_run(environ):
+        run_id = environ[RUN_ID_VARIABLE]
+        given = environ.get(RUN_DIR_VARIABLE)
+        run_dir = RunDir(Path(given)) if given else data.run_dir(run_id)
+        return Target(Part.MEMBER, run_id, run_dir, data, rank)
+    part, run_id = Part.OWNER, uuid.uuid4().hex
+    if rank is not None and (_number(environ, "WORLD_SIZE") or 1) > 1:
+        # Ranks that one launcher started on this machine are one run, without a word between them.
+        run_id = _id_of_ranks(environ, ordinal)
+        local_rank = _number(environ, "LOCAL_RANK")
+        part = Part.RANK if (rank if local_rank is None else local_rank) else Part.OWNER
+    return Target(part, run_id, data.run_dir(run_id), data, rank)
+
+
+def _id_of_ranks(environ: Mapping[str, str], ordinal: int) -> str:
+    launcher = os.getppid()
+    parts = (
+        boot_id(),
+        launcher,
+        start_ticks(launcher),
+        environ.get("MASTER_ADDR", ""),
+        environ.get("MASTER_PORT", ""),
+        environ.get("TORCHELASTIC_RESTART_COUNT", ""),
+        ordinal,
+    )
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
