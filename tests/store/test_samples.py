@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from radt.errors import CodecError, StoreError
 from radt.model import Scope, SeriesKind
@@ -282,3 +282,34 @@ def test_instants_that_series_share_are_stored_once(
         assert samples.values.tolist() == (times * float(number)).tolist()
     late = reader.samples(run_id, 2, start_ns=int(times[7000]), end_ns=int(times[7002]))
     assert late.times_ns.tolist() == times[7000:7003].tolist()
+
+
+def test_points_are_skipped_rightly_while_chunks_are_merged(
+    writer: StoreWriter, reader: StoreReader, run_id: str
+) -> None:
+    """The merge comes just between the reader's two statements."""
+    for number in range(10):
+        writer.append(run_id, [SeriesBatch(0, points(number * 10, 10))])
+    merged = []
+
+    def merge(connection, cursor, statement, *_) -> None:
+        if "point_count FROM chunk" in statement and not merged:
+            merged.append(statement)
+            writer.seal(run_id)
+
+    event.listen(reader._engine, "after_cursor_execute", merge)
+    assert reader.samples(run_id, 0, skip=55).times_ns.tolist() == list(
+        range(55_000, 100_000, 1000)
+    )
+    assert merged
+    assert chunk_rows(writer) == [(0, 0, 1, 100)]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_nothing_finite_is_no_statistics(
+    writer: StoreWriter, reader: StoreReader, run_id: str, count: int
+) -> None:
+    values = np.full(count, np.nan)
+    writer.append(run_id, [SeriesBatch(0, Samples(np.arange(count), values))])
+    (summary,) = reader.summary([run_id])
+    assert (summary.count, summary.mean, summary.minimum, summary.maximum) == (count, *[None] * 3)

@@ -83,19 +83,30 @@ def run_together(children: list[Child]) -> None:
 
 
 def test_eight_processes_open_a_new_store_at_once(tmp_path: Path, children: list[Child]) -> None:
+    """Fifteen times, because turning WAL on collides in one of seven only."""
     code = """
-    with StoreWriter(path) as writer:
-        writer.put_tags(sys.argv[2], {"opened": "yes"})
+    for number in range(15):
+        with StoreWriter(path / str(number) / "radt.db") as writer:
+            writer.put_tags(sys.argv[2], {"opened": "yes"})
+        print("written", flush=True)
+        sys.stdin.readline()
     """
-    path = tmp_path / "deep" / "folder" / "radt.db"
-    children += [Child(code, path, f"run{number}") for number in range(8)]
+    runs = [f"run{number}" for number in range(8)]
+    children += [Child(code, tmp_path, run) for run in runs]
+    for number in range(15):
+        for child in children:
+            child.go()
+        for child in children:
+            assert child.process.stdout is not None
+            written = child.process.stdout.readline()
+            assert written == "written\n", child.process.communicate()[1]
+        path = tmp_path / str(number) / "radt.db"
+        with StoreReader(path) as reader:
+            assert reader.tags_of(runs) == {run: {"opened": "yes"} for run in runs}
+            with reader._engine.connect() as connection:
+                versions = connection.execute(text("SELECT version FROM schema_version")).scalars()
+                assert list(versions) == list(range(1, latest_version() + 1))
     run_together(children)
-    with StoreReader(path) as reader:
-        runs = [f"run{number}" for number in range(8)]
-        assert reader.tags_of(runs) == {run: {"opened": "yes"} for run in runs}
-        with reader._engine.connect() as connection:
-            versions = connection.execute(text("SELECT version FROM schema_version")).scalars()
-            assert list(versions) == list(range(1, latest_version() + 1))
 
 
 def test_processes_write_at_once_and_nothing_is_lost(tmp_path: Path, children: list[Child]) -> None:
