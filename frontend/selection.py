@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote, urlencode
 
 RUN_ID_DIGITS = 12
 MAX_RUNS = 200
-MAX_METRICS = 48
+MAX_METRICS = 24
 
 
 class Level(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ def serve(store: Path, access: Access, port: int | None, ready: Callable[[Addres
     from radt.frontend.app import create_app
     from radt.frontend.source import Source
 
+    # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     source = Source(store)
     app = create_app(source, access)
     server = create_server(

@@ -29,10 +29,33 @@ _TOP_PX, _BOTTOM_PX, _LEFT_PX = 8, 28, 52
 _RUG_ROW_PX, _RUG_GAP_PX, _MAX_RUG_ROWS = 6, 6, 12
 _LABEL_PX, _MAX_LABELS, _LABEL_CHARS = 14, 8, 14
 _UNIFIED_HOVER_LINES = 12
-_MARKED_POINTS = 24  # so few are shown as the single readings they are
+_MARKED_POINTS = 24
 _MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it stay
 
 Figure = dict[str, Any]
+
+# Plotly fails when a subplot first appears in an update that changes nothing else, so both are
+# always there: that of the lines and that of the epochs' marks below it.
+_ANCHORS: tuple[Figure, ...] = tuple(
+    {"type": "scatter", "x": [None], "y": [None], "yaxis": axis, "hoverinfo": "skip", "name": ""}
+    for axis in ("y", "y2")
+)
+
+
+#: What a graph shows until its data come: nothing, so that the page's sketch is seen.
+BLANK: Figure = {
+    "data": [*_ANCHORS],
+    "layout": {
+        "height": HEIGHT_PX,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+        "yaxis2": {"visible": False, "domain": [0, 0.001]},
+        "showlegend": False,
+        "modebar": {"orientation": "v"},
+    },
+}
 
 
 def config(filename: str) -> Any:
@@ -41,6 +64,7 @@ def config(filename: str) -> Any:
         "displaylogo": False,
         # Plotly's "Share chart" uploads the data to its cloud.
         "showSendToCloud": False,
+        "showTips": False,
         "responsive": True,
         "doubleClick": "autosize",
         "modeBarButtons": [["toImage", "autoScale2d"]],
@@ -83,12 +107,17 @@ def figure(data: ChartData, scheme: Scheme) -> Figure:
         right_px += 7 * min(_LABEL_CHARS, max(len(line.short) for line in labelled))
     rug_px = rug_rows * _RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
     plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX - rug_px
-    traces = [trace for line in data.lines for trace in _traces(line, scale, scheme)]
+    # Few points are shown as the single readings they are, in all lines of a chart or in none.
+    few = max((int(np.isfinite(line.curve.values).sum()) for line in data.lines), default=0)
+    marked = few <= _MARKED_POINTS and all(line.low is None for line in data.lines)
+    traces = [*_ANCHORS]
+    for line in data.lines:
+        traces += _traces(line, scale, scheme, marked=marked)
     if rug_rows:
         traces += _rug(data.ticks, rug_rows, scheme)
     layout = _layout(ink, data.window, (low, high), rug_px, rug_rows)
     layout["margin"] = {"l": _LEFT_PX, "r": right_px, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
-    layout["hovermode"] = "x" if len(data.lines) <= _UNIFIED_HOVER_LINES else "closest"
+    layout["hovermode"] = "x unified" if len(data.lines) <= _UNIFIED_HOVER_LINES else "closest"
     layout["annotations"] = _labels(labelled, data.window, scale, (low, high), plot_px, scheme)
     layout["shapes"] = _hairlines(data.ticks if rug_rows else (), scheme)
     if not data.lines:
@@ -104,7 +133,7 @@ def notice(text: str, scheme: Scheme) -> Figure:
     layout = _layout(ink, Window(0.0, 1.0), (0.0, 1.0), 0, 0)
     layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
     layout["annotations"] = [_note(text, ink)]
-    return {"data": [], "layout": layout}
+    return {"data": [*_ANCHORS], "layout": layout}
 
 
 def y_range(
@@ -142,28 +171,29 @@ def _largest(line: Line) -> float:
     return float(np.abs(finite).max()) if len(finite) else 0.0
 
 
-def _traces(line: Line, scale: UnitScale, scheme: Scheme) -> list[Figure]:
+def _traces(line: Line, scale: UnitScale, scheme: Scheme, *, marked: bool) -> list[Figure]:
     stroke = colour(line.ordinal, scheme)
     values = line.curve.values * scale.factor
     traces = []
     if line.low is not None and line.high is not None and np.any(line.high > line.low):
         traces.append(_band(line, line.low, line.high, scale, stroke))
     if line.partial is None or not line.partial.any():
-        return [*traces, _stroke(line, values, scale, stroke)]
+        return [*traces, _stroke(line, values, scale, stroke, marked=marked)]
     # Dotted as far as the neighbouring points, so that the two parts meet.
     partial = line.partial
     reach = partial | np.append(partial[1:], False) | np.insert(partial[:-1], 0, False)
-    dotted = _stroke(line, np.where(reach, values, np.nan), scale, stroke)
+    dotted = _stroke(line, np.where(reach, values, np.nan), scale, stroke, marked=False)
     dotted["line"]["dash"] = "1px,3px"
     dotted["hovertemplate"] = dotted["hovertemplate"].replace("<extra>", " · not all runs<extra>")
-    return [*traces, _stroke(line, np.where(partial, np.nan, values), scale, stroke), dotted]
+    whole = _stroke(line, np.where(partial, np.nan, values), scale, stroke, marked=False)
+    return [*traces, whole, dotted]
 
 
-def _stroke(line: Line, values: Float64Array, scale: UnitScale, stroke: str) -> Figure:
+def _stroke(
+    line: Line, values: Float64Array, scale: UnitScale, stroke: str, *, marked: bool
+) -> Figure:
     unit = f" {scale.label}" if scale.label else ""
-    # Points of an aggregate are places of a grid, not readings.
-    few = line.low is None and np.isfinite(values).sum() <= _MARKED_POINTS
-    lonely = few or _has_lonely_points(values)
+    lonely = marked or _has_lonely_points(values)
     trace: Figure = {
         "type": "scatter",
         "mode": "lines+markers" if lonely else "lines",
@@ -270,10 +300,10 @@ def _labels(
     """Names beside the lines' ends, moved apart where lines end close to each other."""
     ends = []
     for line in lines:
-        seen = np.flatnonzero(
-            np.isfinite(line.curve.values) & (line.curve.elapsed_s <= window.end_s)
-        )
-        if len(seen):
+        elapsed_s, finite = line.curve.elapsed_s, np.isfinite(line.curve.values)
+        seen = np.flatnonzero(finite & (elapsed_s <= window.end_s))
+        # A line that ended before what is seen has no end here, unless it reaches across.
+        if len(seen) and finite[elapsed_s >= window.start_s].any():
             value = float(line.curve.values[seen[-1]]) * scale.factor
             share = (value - limits[0]) / (limits[1] - limits[0])
             ends.append((min(1.0, max(0.0, share)) * plot_px, line))
@@ -325,7 +355,7 @@ def _layout(
 ) -> Figure:
     plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX
     floor = rug_px / plot_px
-    positions, texts = elapsed.ticks(window.start_s, window.end_s)
+    positions, texts = elapsed.ticks(window.start_s, window.end_s, about=8)
     axis = {
         "gridcolor": ink.grid,
         "gridwidth": 1,
@@ -358,7 +388,7 @@ def _layout(
             "ticktext": texts,
             "showgrid": False,
             "showline": True,
-            "hoverformat": ".2f",
+            "unifiedhovertitle": {"text": "%{x:.2f} s"},
             "showspikes": True,
             "spikemode": "across",
             "spikethickness": 1,
@@ -376,18 +406,12 @@ def _layout(
             "showline": False,
             "exponentformat": "SI",
         },
-        **(
-            {
-                "yaxis2": {
-                    "domain": [0, max(0.0, floor - _RUG_GAP_PX / plot_px)],
-                    "range": [rug_rows - 0.5, -0.5],
-                    "fixedrange": True,
-                    "visible": False,
-                }
-            }
-            if rug_rows
-            else {}
-        ),
+        "yaxis2": {
+            "domain": [0, max(0.0, floor - _RUG_GAP_PX / plot_px)] if rug_rows else [0, 0.001],
+            "range": [max(rug_rows, 1) - 0.5, -0.5],
+            "fixedrange": True,
+            "visible": False,
+        },
     }
 
 

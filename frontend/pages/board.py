@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import ALL, MATCH, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update
+from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
@@ -18,7 +18,7 @@ from radt.frontend.charts import timeseries
 from radt.frontend.charts.chartdata import chart_data
 from radt.frontend.charts.elapsed import label as clock
 from radt.frontend.charts.quantity import SCOPE_WORDS, Quantity
-from radt.frontend.dashing import attributes
+from radt.frontend.dashing import attributes, triggers
 from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.palette import Scheme
 from radt.frontend.selection import MAX_METRICS, MAX_RUNS, Aggregate, Level, Selection, Window
@@ -34,18 +34,26 @@ def board(
 ) -> Component:
     """The charts of the metrics, and the controls above them."""
     by_metric = {quantity.metric: quantity for quantity in available}
+    slots = arranged([None] * MAX_METRICS, metrics)
     window = selection.window
     return html.Section(
         [
             _head(catalog, selection, available, metrics),
             html.Div(
-                [card(metric, by_metric.get(metric), selection.aggregates) for metric in metrics],
+                [
+                    html.Div(
+                        card(metric, by_metric.get(metric), selection.aggregates) if metric else [],
+                        id={"type": "slot", "index": index},
+                        className="slot",
+                    )
+                    for index, metric in enumerate(slots)
+                ],
                 id="charts",
                 className="charts",
             ),
             dcc.Store(
                 id="metrics",
-                data={"names": list(metrics), "auto": selection.metrics is None},
+                data={"slots": slots, "auto": selection.metrics is None},
             ),
             dcc.Store(id="window", data=[window.start_s, window.end_s] if window else None),
         ],
@@ -141,6 +149,7 @@ def card(metric: str, quantity: Quantity | None, chosen: Mapping[str, Aggregate]
             html.Div(
                 dcc.Graph(
                     id={"type": "chart", "metric": metric},
+                    figure=timeseries.BLANK,
                     config=timeseries.config(f"radt {metric}"),
                     style={"height": f"{timeseries.HEIGHT_PX}px"},
                     responsive=True,
@@ -193,7 +202,7 @@ def register(app: Dash, source: Source) -> None:
 def _register_cards(app: Dash, source: Source) -> None:
     @app.callback(
         Output("metrics", "data"),
-        Output("charts", "children"),
+        Output({"type": "slot", "index": ALL}, "children"),
         Output("add-metric", "data"),
         Output("add-metric", "value"),
         Input("add-metric", "value"),
@@ -219,8 +228,8 @@ def _register_cards(app: Dash, source: Source) -> None:
             available = quantities(source, tuple(shown_runs(catalog, runs["ids"])))
         except RadtError:  # the router says what is wrong
             raise PreventUpdate from None
-        before: list[str] = known["names"]
-        names, automatic = list(before), bool(known["auto"])
+        before: list[str | None] = known["slots"]
+        names, automatic = [name for name in before if name], bool(known["auto"])
         trigger = ctx.triggered_id
         if trigger == "add-metric" and added and added not in names:
             names, automatic = [*names, added][:MAX_METRICS], False
@@ -228,32 +237,35 @@ def _register_cards(app: Dash, source: Source) -> None:
             names, automatic = [name for name in names if name != trigger["metric"]], False
         elif automatic and available:
             names = list(automatic_metrics(available))
-        now = {"names": names, "auto": automatic}
+        slots = arranged(before, names)
+        now = {"slots": slots, "auto": automatic}
         offered = options(available, names)
+        by_metric = {quantity.metric: quantity for quantity in available}
         return (
             no_update if now == known else now,
-            rearranged(before, names, {quantity.metric: quantity for quantity in available}),
+            [
+                no_update if old == new else card(new, by_metric.get(new), {}) if new else []
+                for old, new in zip(before, slots, strict=True)
+            ],
             no_update if offered == known_options else offered,
             None if added else no_update,
         )
 
 
-def rearranged(
-    before: Sequence[str], names: Sequence[str], by_metric: Mapping[str, Quantity]
-) -> Any:
-    """What to do to the cards on the page; those that stay are left alone, with their charts."""
-    if list(before) == list(names):
-        return no_update
-    kept = [name for name in before if name in names]
-    if list(names[: len(kept)]) != kept:
-        return [card(name, by_metric.get(name), {}) for name in names]
-    cards = Patch()
-    for index in reversed(range(len(before))):
-        if before[index] not in names:
-            del cards[index]
-    for name in names[len(kept) :]:
-        cards.append(card(name, by_metric.get(name), {}))
-    return cards
+def arranged(before: Sequence[str | None], names: Sequence[str]) -> list[str | None]:
+    """Put the metrics into the slots of the page; those that are there stay where they are.
+
+    Whatever a callback writes is drawn anew with all that is in it. So each chart has a place of
+    its own, and coming and going charts leave the others alone.
+    """
+    slots = [name if name in names else None for name in before]
+    new = [name for name in names if name not in slots]
+    last = max((index for index, name in enumerate(slots) if name), default=-1)
+    behind = [index for index in range(last + 1, len(slots)) if slots[index] is None]
+    between = [index for index in range(last + 1) if slots[index] is None]
+    for name, index in zip(new, (*behind, *between), strict=False):
+        slots[index] = name
+    return slots
 
 
 def _register_charts(app: Dash, source: Source) -> None:
@@ -289,7 +301,7 @@ def _register_charts(app: Dash, source: Source) -> None:
             catalog = read_catalog(source, experiment)
             shown = shown_runs(catalog, runs["ids"])
             stamp = fingerprint(shown.values(), revision)
-            if set(ctx.triggered_prop_ids.values()) == {"revision"} and stamp == known_stamp:
+            if triggers() == {"revision.data"} and stamp == known_stamp:
                 raise PreventUpdate
             data = chart_data(
                 source,

@@ -113,7 +113,7 @@ def register(app: Dash, source: Source) -> None:
         return Selection(
             experiment=experiment,
             run_ids=None if runs["auto"] else catalog.ordered(runs["ids"]),
-            metrics=None if metrics["auto"] else tuple(metrics["names"]),
+            metrics=None if metrics["auto"] else tuple(name for name in metrics["slots"] if name),
             level=Level(level),
             window=Window.of(*window) if window else None,
             aggregates=chosen,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt import units
 from radt.errors import RadtError
 from radt.frontend.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog
-from radt.frontend.dashing import attributes, in_browser
+from radt.frontend.dashing import attributes, in_browser, triggers
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.search import search
 from radt.frontend.selection import MAX_RUNS, Level, Selection
@@ -108,7 +108,7 @@ def picker(
 def nodes(workloads: Sequence[WorkloadEntry], level: Level) -> list[Node]:
     """Rows of the list; a workload of one run is a single row."""
     return [
-        _run_node(workload.runs[0], workload.record.label, level)
+        _run_node(workload.runs[0], workload.runs[0].short, level)
         if len(workload.runs) == 1
         else {
             "value": workload.record.workload_id,
@@ -165,13 +165,13 @@ def register(app: Dash, source: Source) -> None:
             )
         except RadtError:  # the router says what is wrong
             raise PreventUpdate from None
-        triggers = set(ctx.triggered_prop_ids.values())
-        if "query" in triggers:
+        causes = triggers()
+        if "query.value" in causes:
             page_no = 1
         pages = _page_count(found)
         page_no = min(page_no, pages)
         page = _page(catalog, found, page_no)
-        chosen, runs_out = _choose(catalog, runs, cleared="runs-clear" in triggers)
+        chosen, runs_out = _choose(catalog, runs, cleared="runs-clear.n_clicks" in causes)
         data = nodes(page, Level(level))
         same_rows = [node["value"] for node in data] == [node["value"] for node in known]
         # While the user works in the list, news must not undo a click that is on its way here.

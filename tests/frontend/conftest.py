@@ -20,6 +20,7 @@ from radt.frontend.app import create_app
 from radt.frontend.serve import listen
 from radt.frontend.source import Source
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,
     LedgerRecord,
@@ -107,6 +108,13 @@ class Demo:
     def run(self, letter: str, name: str, epoch_s: float, **options: Any) -> DemoRun:
         """A run to give to `workload`."""
         return DemoRun(letter, name, epoch_s, **options)
+
+    def origin_ns(self, run_id: str) -> int:
+        """Zero of a run's elapsed time."""
+        with StoreReader(self.path) as reader:
+            barrier_ns = reader.workload(reader.run(run_id).workload_id).barrier_ns
+        assert barrier_ns is not None
+        return barrier_ns
 
     def add_series(self, run_id: str) -> None:
         """Declare the demo's series for a run."""

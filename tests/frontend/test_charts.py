@@ -220,7 +220,7 @@ def test_a_figure_has_units_a_time_axis_and_the_gap(demo, source):
     assert layout["meta"]["unit"] == "MB"
     assert layout["xaxis"]["ticktext"][0] == "0:00"
     assert layout["yaxis"]["range"][0] == 0
-    lines = [trace for trace in figure["data"] if trace["name"] != "epochs"]
+    lines = [trace for trace in figure["data"] if trace["name"] not in ("epochs", "")]
     assert len(lines) == 6
     assert np.isnan(decoded(lines[2]["y"])).sum() == 1
     assert 180 < np.nanmax(decoded(lines[0]["y"])) < 260
