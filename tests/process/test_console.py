@@ -1,0 +1,101 @@
+"""What the runner shows, as text: 80 columns, no colour, hostile lines."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from radt.model import RunStatus
+from radt.runner import console as console_module
+from radt.runner.console import RunConsole, RunView, WorkloadView, live_table
+from radt.runner.outcome import RunOutcome, WorkloadOutcome
+
+
+def plain_console(width: int = 80) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, width=width, highlight=False, color_system=None), stream
+
+
+def outcome(letter: str, status: RunStatus, reason: str = "") -> RunOutcome:
+    return RunOutcome(letter, f"cnn-{letter}", letter * 32, status, reason, elapsed_s=21.44)
+
+
+def test_lines_come_out_in_order_and_whole() -> None:
+    console, stream = plain_console()
+    with RunConsole(console) as output:
+        output.output(0, "a", "[bold]brackets are text[/bold] " + "x" * 100)
+        output.say("from radt")
+        output.flush()
+    assert stream.getvalue().splitlines() == [
+        "  a │ [bold]brackets are text[/bold] " + "x" * 100,
+        "from radt",
+    ]
+
+
+def test_what_a_slow_terminal_cannot_show_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module, "WAITING_LINES", 10)
+    unblock = threading.Event()
+
+    class SlowStream(io.StringIO):
+        def write(self, text: str) -> int:
+            assert unblock.wait(30)
+            return super().write(text)
+
+    stream = SlowStream()
+    with RunConsole(Console(file=stream, width=80, color_system=None)) as output:
+        for number in range(1000):
+            output.output(0, "a", f"line {number}")
+        unblock.set()
+        output.flush()
+    lines = stream.getvalue().splitlines()
+    shown = [line for line in lines if "line " in line]
+    assert 10 <= len(shown) <= 12
+    missed = 1000 - len(shown)
+    assert f"  … {missed} lines not shown, see output.log" in lines
+
+
+def test_workload_line_names_what_did_not_finish() -> None:
+    console, stream = plain_console()
+    with RunConsole(console) as output:
+        runs = [outcome("a", RunStatus.FINISHED), outcome("b", RunStatus.FAILED, "exit code 3")]
+        output.workload_ended(2, 3, WorkloadOutcome("three", "w", runs, start_skew_s=0.004))
+        output.flush()
+    assert stream.getvalue().splitlines() == [
+        "  2/3  three      2 runs    ✘ 21.4 s   skew 4.00 ms",
+        "       b  cnn-b  FAILED: exit code 3",
+    ]
+
+
+def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
+    console, stream = plain_console()
+    view = WorkloadView(
+        position=2,
+        total=3,
+        label="three",
+        state="barrier skew 4.0 ms",
+        runs=[
+            RunView(
+                "a",
+                "a-name-that-is-much-longer-than-the-column",
+                RunStatus.RUNNING,
+                started_monotonic_s=0.0,
+                ended_monotonic_s=18.0,
+                epoch=3,
+                epochs_total=5,
+                metrics={"loss": 0.41234, "accuracy": 0.9},
+                cpu_cores=0.642,
+                rss_bytes=212_300_000,
+            ),
+            RunView("b", "cnn", RunStatus.FAILED, detail="exit code 3"),
+            RunView("c", "cnn"),
+        ],
+    )
+    console.print(live_table(view, 80))
+    text = stream.getvalue()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for part in ("2/3", "three", "3 runs", "▶ 00:18", "epoch 3/5", "64 % cpu  212 MB", "· waiting"):
+        assert part in text
+    assert "✘ exit code 3" in text
