@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from radt.collector.protocol import (
     CollectorStatus,
@@ -75,6 +75,12 @@ class CollectorClient:
         with client._lock:
             client._open(time.monotonic() + timeout_s)
         return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def register(self, registration: Registration) -> list[str]:
         """Have a run recorded; return warnings about listeners that will not.

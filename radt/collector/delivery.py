@@ -42,9 +42,11 @@ class Destination:
             "radt.tracking.deliver",
             "--store",
             str(self.store),
-            "--tracking-uri",
-            self.tracking_uri,
         ]
+
+    def environment(self) -> dict[str, str]:
+        """The URI is no argument: it may hold a password, which a list of processes would show."""
+        return {"RADT_TRACKING_URI": self.tracking_uri}
 
 
 class Deliverer:
@@ -152,7 +154,7 @@ class Deliverer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
-                env=env | self._env,
+                env=env | self._env | self._destination.environment(),
                 bufsize=0,
                 start_new_session=True,
             )

@@ -32,8 +32,7 @@ class JournalPart:
 
     @property
     def empty(self) -> bool:
-        """Whether it holds nothing; a cursor that moved past nothing can wait."""
-        return not (self.batches or self.markers or self.params or self.tags)
+        return not (self.batches or self.markers or self.params or self.tags or self.cursors)
 
 
 class JournalIntake:
@@ -50,6 +49,8 @@ class JournalIntake:
         self._open: dict[tuple[str, int], MarkerRecord] = {}
         #: How the script says that it ended, once it does.
         self.finish: Finish | None = None
+        #: Records that the script could not write, for want of disk space.
+        self.dropped = 0
 
     def read(self, *, final: bool) -> JournalPart:
         """What is new; ``final`` when the processes are gone, so that nothing is waited for.
@@ -58,6 +59,7 @@ class JournalIntake:
             JournalError: A journal is not what it should be.
         """
         batch = self._reader.read(final=final)
+        self.dropped += batch.dropped
         if batch.finish is not None:
             self.finish = batch.finish
         return JournalPart(
@@ -124,4 +126,5 @@ def _update(batch: JournalBatch) -> LogUpdate:
         },
         points=sum(len(column.times_ns) for column in batch.scalars),
         epoch=epochs[-1].step if epochs else None,
+        epochs_total=batch.epochs_total,
     )

@@ -127,11 +127,15 @@ class ProcessTable:
             self._read_ns = 0
 
     def add(self, run_id: str, pids: Iterable[int]) -> None:
-        """Take in processes that say themselves, by a journal, that they are the run's."""
+        """Take in processes that have a journal of the run.
+
+        A journal stays when its process is gone and its number is somebody else's, so the number
+        alone does not count.
+        """
         with self._lock:
             tree = self._trees.get(run_id)
             for pid in pids:
-                if tree is None or pid in tree.members:
+                if tree is None or pid in tree.members or not carries_run_id(pid, run_id):
                     continue
                 if (stat := process_stat(pid)) is not None:
                     tree.members[pid] = stat.started_ticks

@@ -73,6 +73,7 @@ class RunRecorder:
         self._pending: Pending | None = None
         self._announced = False
         self._journal_failed = False
+        self._pids: set[int] = set()
         self.ended_already = self._put_rows(reader)
         self._numbering = self._resume(reader)
         spool = RunDir(Path(run.registration.spool))
@@ -146,11 +147,15 @@ class RunRecorder:
     # On the way ------------------------------------------------------------------------------
 
     def prepare(self, *, final: bool = False) -> Pending:
-        """What to write next: what could not be written before, else what is new."""
-        if self._pending is None:
-            journal = self._read_journal(final=final)
-            self._pending = self._numbered(self.run.take(), journal)
-        return self._pending
+        """What to write next: what could not be written before, else what is new.
+
+        It is kept until it is `written`, unless it is empty.
+        """
+        if self._pending is not None:
+            return self._pending
+        pending = self._numbered(self.run.take(), self._read_journal(final=final))
+        self._pending = None if pending.empty else pending
+        return pending
 
     def write(self, pending: Pending) -> None:
         """Write it, inside a transaction.
@@ -186,7 +191,9 @@ class RunRecorder:
         self._numbering.stored(pending.series)
         self.run.stored(pending.taken)
         self.run.logged(pending.journal.update)
-        self._table.add(self.run.run_id, pending.journal.pids)
+        if new := pending.journal.pids - self._pids:
+            self._pids |= new
+            self._table.add(self.run.run_id, new)
         self._intake.consumed(pending.journal)
         if self._announced:
             self.run.recorded.set()
@@ -273,9 +280,17 @@ class RunRecorder:
             self.written(pending)
             more = more or pending.journal.more
         ended_ns = self._clock.to_wall_ns(ending.ended_ns)
+        markers = list(self._intake.close_open(ended_ns))
+        if self._intake.dropped:
+            detail = f"{self._intake.dropped} records, mostly for want of disk space"
+            markers.append(
+                self._numbering.marker(
+                    MarkerKind.EVENT, "journal records dropped", ended_ns, detail=detail
+                )
+            )
         status, reason = self._outcome(ending)
         with self._writer.transaction():
-            self._writer.put_markers(self._intake.close_open(ended_ns))
+            self._writer.put_markers(markers)
             self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
             if self.run.standalone is not None:
                 self._writer.update_workload(
@@ -289,5 +304,5 @@ class RunRecorder:
         if ending.status is not None:
             return ending.status, ending.reason
         if said is not None:
-            return said.status, said.text or ending.reason
+            return said.status, said.reason or ending.reason
         return ending.fallback, ending.reason

@@ -68,11 +68,11 @@ class Server:
 
     def close(self) -> None:
         """Stop listening; connections that are open stay. Clients that come too late try again."""
-        if self._listener is not None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
             socket_path().unlink(missing_ok=True)
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes up the thread that accepts
-            self._listener.close()
-            self._listener = None
+            listener.shutdown(socket.SHUT_RDWR)  # wakes up the thread that accepts
+            listener.close()
 
     @property
     def connected(self) -> bool:

@@ -5,6 +5,7 @@ Run by the guardian as ``python -m radt.collector.worker``.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import signal
 import sys
@@ -96,6 +97,7 @@ def main() -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    faulthandler.register(signal.SIGUSR1)  # where all threads are, into the log, for bug reports
     lock = worker_lock()
     if not lock.acquire():
         log.info("another worker runs already")

@@ -1,0 +1,167 @@
+"""Runs to record with a real collector, and how to wait for what it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from radt.clock import Clock
+from radt.collector.client import CollectorClient
+from radt.collector.lock import PidLock
+from radt.collector.protocol import Registration
+from radt.home import Home, RunDir, runtime_dir
+from radt.model import ListenerChoice, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import LedgerRecord, RunRecord
+from radt.store.writer import StoreWriter
+
+DEADLINE_S = 20.0
+
+#: A training process that does nothing until its input ends.
+IDLE = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+def wait_for(condition: Callable[[], object], what: str = "") -> object:
+    """Return the condition's first true value; fail if there is none for a minute."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        time.sleep(0.01)
+    return value
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+class Run:
+    """A run with a real process."""
+
+    def __init__(self, project: Project, registration: Registration) -> None:
+        self._project = project
+        self.registration = registration
+        self.run_id = registration.run_id
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def row(self) -> RunRecord:
+        return self._project.reader.run(self.run_id)
+
+    @property
+    def ledger(self) -> dict[str, LedgerRecord]:
+        return {row.listener: row for row in self._project.reader.ledger([self.run_id])}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Points in the store by metric."""
+        summaries = self._project.reader.summary([self.run_id])
+        return {summary.series.metric: summary.count for summary in summaries}
+
+    def times_ns(self, metric: str) -> list[int]:
+        for series in self._project.reader.series([self.run_id]):
+            if series.metric == metric:
+                samples = self._project.reader.samples(self.run_id, series.series_no)
+                return [int(time_ns) for time_ns in samples.times_ns]
+        return []
+
+    def has(self, metric: str, more_than: int = 0) -> bool:
+        return self.counts.get(metric, 0) > more_than
+
+    def start(self, code: str = IDLE, *arguments: str) -> None:
+        """Start a process as the runner does, and say so."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env=os.environ | {"RADT_RUN_ID": self.run_id, "RADT_RUN_DIR": self.registration.spool},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "up\n"
+        self._project.client.started(self.run_id, self.process.pid, time.monotonic_ns())
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+    def finish(self, status: RunStatus | None = RunStatus.FINISHED, **more: object) -> None:
+        self.stop()
+        self._project.client.finish(self.run_id, status, **more)
+
+
+class Project:
+    """A data folder with its store, and a client."""
+
+    def __init__(self, folder: Path, client: CollectorClient) -> None:
+        self.home = Home(folder).create()
+        self.writer = StoreWriter(self.home.store_path)
+        self.reader = StoreReader(self.home.store_path)
+        self.client = client
+        self.runs: list[Run] = []
+
+    def row(self, run_id: str) -> RunRecord:
+        spool: RunDir = self.home.run_dir(run_id).create()
+        return RunRecord(
+            run_id=run_id,
+            workload_id=uuid.uuid4().hex,
+            experiment="e",
+            workload="1",
+            letter="a",
+            name="n",
+            created_ns=Clock.for_machine().now_ns(),
+            spool=str(spool.path),
+        )
+
+    def register(
+        self, *listeners: str, interval_s: float | None = 0.05, devices: tuple[str, ...] = ()
+    ) -> tuple[Run, list[str]]:
+        """A run with its row in the store; and the collector's warnings."""
+        row = self.row(uuid.uuid4().hex)
+        self.writer.put_run(row)
+        registration = Registration(
+            run_id=row.run_id,
+            store_path=str(self.home.store_path),
+            spool=row.spool,
+            listeners=tuple(ListenerChoice(name, interval_s) for name in listeners),
+            devices=devices,
+        )
+        warnings = self.client.register(registration)
+        self.runs.append(Run(self, registration))
+        return self.runs[-1], warnings
+
+    def run(self, *listeners: str, **more: object) -> Run:
+        """A run that is running."""
+        run, _ = self.register(*(listeners or ("top",)), **more)
+        run.start()
+        return run
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.stop()
+        self.reader.close()
+        self.writer.close()
+
+
+def holder(name: str) -> int | None:
+    """Who holds a lock of the runtime folder: the guardian or the worker."""
+    path = runtime_dir() / f"{name}.lock"
+    if not path.exists():
+        return None
+    lock = PidLock(path)
+    try:
+        return lock.holder()
+    finally:
+        lock.close()

@@ -1,0 +1,265 @@
+"""Guardian, worker, runner and training process are killed; nothing written before is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from collector_kit import DEADLINE_S, Project, alive, holder, wait_for
+
+from radt.collector.client import CollectorClient
+from radt.collector.protocol import socket_path
+from radt.errors import CollectorError
+from radt.model import MissingReason, RunStatus
+from radt.store.records import RunRecord
+
+
+def _kill(name: str) -> int:
+    pid = wait_for(lambda: holder(name), name)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not alive(pid))
+    return pid
+
+
+def test_a_killed_worker_is_restarted_and_goes_on(project: Project) -> None:
+    run = project.run()
+    wait_for(lambda: run.has("system.load", 5))
+    before_ns = run.times_ns("system.load")
+    killed = _kill("worker")
+    after = wait_for(lambda: run.has("system.load", len(before_ns) + 5))
+    assert after
+    assert holder("worker") != killed
+    run.finish()
+
+    times_ns = run.times_ns("system.load")
+    assert times_ns[: len(before_ns)] == before_ns
+    ledger = run.ledger["top"]
+    assert ledger.received == len(times_ns)
+    assert ledger.missed > 0
+    assert ledger.expected == ledger.received + ledger.missed
+    gaps = [gap for gap in project.reader.gaps([run.run_id]) if "restarted" in gap.detail]
+    assert len(gaps) == 1
+    (gap,) = gaps
+    assert gap.reason is MissingReason.LOST
+    assert not [time_ns for time_ns in times_ns if gap.start_ns < time_ns < gap.end_ns]
+    assert gap.start_ns in times_ns, "it begins with the last sample before the death"
+    names = [marker.name for marker in project.reader.markers([run.run_id])]
+    assert names.count("collector restarted") == 1
+    assert run.row.status is RunStatus.FINISHED
+
+
+def test_a_run_that_ends_while_there_is_no_worker(project: Project) -> None:
+    run = project.run()
+    wait_for(lambda: run.has("system.load"))
+    _kill("worker")
+    run.finish(RunStatus.FAILED, exit_code=1)
+    assert run.row.status is RunStatus.FAILED
+    assert run.row.exit_code == 1
+
+
+def test_a_killed_guardian_is_replaced_and_restarts_the_worker_again(project: Project) -> None:
+    run = project.run()
+    wait_for(lambda: run.has("system.load"))
+    worker = holder("worker")
+    _kill("guardian")
+    count = run.counts["system.load"]
+    wait_for(lambda: run.has("system.load", count + 3), "the worker to go on")
+    assert project.client.status().guardian_pid is None
+    CollectorClient.connect().close()
+    wait_for(lambda: project.client.status().guardian_pid)
+    assert holder("worker") == worker, "adopted, not replaced"
+    _kill("worker")
+    count = run.counts["system.load"]
+    wait_for(lambda: run.has("system.load", count + 3), "the adopted worker's successor")
+    run.finish()
+
+
+def test_both_killed(project: Project) -> None:
+    run = project.run()
+    wait_for(lambda: run.has("system.load"))
+    _kill("guardian")
+    _kill("worker")
+    count = run.counts["system.load"]
+    assert project.client.live([run.run_id]), "the next request starts both"
+    wait_for(lambda: run.has("system.load", count + 3))
+    run.finish()
+    assert run.row.status is RunStatus.FINISHED
+
+
+def test_starters_at_once_start_one() -> None:
+    code = (
+        "import sys; from radt.collector.client import CollectorClient as C\n"
+        "sys.stdin.read(1); c = C.connect(timeout_s=60); print(c.status().pid); sys.stdin.read()"
+    )
+    starters = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    for starter in starters:
+        starter.stdin.write("g")
+        starter.stdin.flush()
+    pids = {int(starter.stdout.readline()) for starter in starters}
+    for starter in starters:
+        starter.communicate()
+    assert pids == {holder("worker")}
+
+
+def test_without_start_a_missing_collector_is_an_error() -> None:
+    with pytest.raises(CollectorError, match="no collector is running"):
+        CollectorClient.connect(start=False)
+    assert holder("guardian") is None
+
+
+def test_an_idle_collector_goes_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "0.2")
+    client = CollectorClient.connect()
+    status = client.status()
+    client.close()
+    wait_for(lambda: not alive(status.pid) and not alive(status.guardian_pid))
+    assert not socket_path().exists()
+    project = Project(tmp_path / "radt-data", client)
+    run = project.run()  # the client finds it gone, and starts another
+    wait_for(lambda: run.has("system.load"))
+    run.finish()
+    project.close()
+    client.close()
+
+
+def test_without_guardian_an_idle_worker_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "0.5")
+    client = CollectorClient.connect()
+    worker = client.status().pid
+    _kill("guardian")
+    client.close()
+    wait_for(lambda: not alive(worker))
+
+
+_RUNNER = textwrap.dedent(
+    """
+    import os, subprocess, sys, time
+    from radt.collector.client import CollectorClient
+    from radt.collector.protocol import Registration
+    from radt.model import ListenerChoice
+    run_id, store, spool, daemon = sys.argv[1:]
+    client = CollectorClient.connect(timeout_s=60)
+    client.register(Registration(run_id, store, spool, "", (ListenerChoice("top", 0.05),)))
+    training = subprocess.Popen(
+        [sys.executable, "-c", daemon], env=os.environ | {"RADT_RUN_ID": run_id},
+        start_new_session=True, stdout=subprocess.PIPE, text=True)
+    pids = training.stdout.readline().split()
+    client.started(run_id, training.pid, time.monotonic_ns())
+    print(*pids, flush=True)
+    sys.stdin.read()
+    """
+)
+#: Ignores SIGTERM, has a child, and leaves a grandchild in a session of its own.
+_STUBBORN = textwrap.dedent(
+    """
+    import os, signal, subprocess, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wait = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(wait)
+    stray = subprocess.Popen(["sh", "-c", "setsid " + " ".join(map(repr, wait)) + " & echo $!"],
+        stdout=subprocess.PIPE, text=True).stdout.readline().strip()
+    print(os.getpid(), child.pid, stray, flush=True)
+    time.sleep(600)
+    """
+)
+
+
+def _runner(project: Project, row: RunRecord, training: str) -> list[str]:
+    arguments = [row.run_id, str(project.home.store_path), row.spool, training]
+    return [sys.executable, "-c", _RUNNER, *arguments]
+
+
+def test_a_dead_runners_processes_are_stopped_and_its_run_ended(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = project.row("b" * 32)
+    project.writer.put_run(row)
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    runner = subprocess.Popen(
+        _runner(project, row, _STUBBORN),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pids = [int(pid) for pid in runner.stdout.readline().split()]
+    assert len(pids) == 3
+    assert all(alive(pid) for pid in pids)
+    runner.kill()
+    runner.communicate()
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the run's processes to end")
+    wait_for(lambda: project.reader.run(row.run_id).status.ended)
+    ended = project.reader.run(row.run_id)
+    assert ended.status is RunStatus.KILLED
+    assert "runner" in ended.end_reason
+    assert bystander.poll() is None
+    assert project.client.status().runs == ()
+    bystander.communicate()
+
+
+def test_a_runner_that_dies_while_there_is_no_worker(project: Project) -> None:
+    row = project.row("c" * 32)
+    project.writer.put_run(row)
+    runner = subprocess.Popen(
+        _runner(project, row, "import os, time; print(os.getpid(), flush=True); time.sleep(600)"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    (pid,) = (int(text) for text in runner.stdout.readline().split())
+    _kill("guardian")
+    _kill("worker")
+    runner.kill()
+    runner.communicate()
+    assert alive(pid)
+    project.client.status()  # anybody's next call brings the collector back
+    wait_for(lambda: project.reader.run(row.run_id).status is RunStatus.KILLED)
+    assert not alive(pid)
+
+
+def test_a_runner_that_closes_its_connection_and_lives_keeps_its_run(project: Project) -> None:
+    run = project.run()
+    project.client.close()
+    count = run.counts.get("system.load", 0)
+    wait_for(lambda: run.has("system.load", count + 5))
+    assert run.process.poll() is None
+    run.finish()
+    assert run.row.status is RunStatus.FINISHED
+
+
+def test_no_thread_or_descriptor_is_left_over(project: Project) -> None:
+    pid = project.client.status().pid
+    stays = project.run()  # keeps sampler and store in use
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+
+    def one_run() -> None:
+        run = project.run("top", interval_s=0.03)
+        wait_for(lambda: project.client.live([run.run_id])[run.run_id].samples > 0)
+        with CollectorClient.connect() as other:
+            other.status()
+        run.finish()
+
+    for _ in range(3):
+        one_run()
+    before = held()
+    for _ in range(20):
+        one_run()
+    deadline = time.monotonic() + DEADLINE_S
+    while held() > before and time.monotonic() < deadline:
+        time.sleep(0.05)  # threads that have been told to end are ending
+    assert held() <= before
+    stays.finish()
