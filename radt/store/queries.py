@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import bindparam, text
 
 from radt.store.records import LastValue, SummaryRecord
 from radt.store.tables import RUNS, SERIES
@@ -63,11 +63,6 @@ LAST_VALUES = text(
     "WHERE s.run_id IN :ids AND s.listener = :listener ORDER BY s.run_id, s.series_no"
 ).bindparams(bindparam("ids", expanding=True))
 
-_POINT_COUNTS = text(
-    "SELECT chunk_no, point_count FROM chunk "
-    "WHERE run_id = :run_id AND series_no = :series_no ORDER BY chunk_no"
-)
-
 
 def summary_record(row: Any) -> SummaryRecord:
     """A row of `SUMMARY`."""
@@ -84,20 +79,6 @@ def last_value(row: Any) -> LastValue:
     time_ns, value, step = row[_SERIES_WIDTH:]
     series = SERIES.read(row[:_SERIES_WIDTH])
     return LastValue(series, time_ns, math.nan if value is None else value, step)
-
-
-def skipped_chunks(
-    connection: Connection, run_id: str, series_no: int, skip: int
-) -> tuple[int, int]:
-    """The number of the chunk where reading begins, and how many of its points to leave out."""
-    rest, number = skip, -1
-    for number, count in connection.execute(
-        _POINT_COUNTS, {"run_id": run_id, "series_no": series_no}
-    ):
-        if rest < count:
-            return number, rest
-        rest -= count
-    return number + 1, 0
 
 
 def _finite(value: float | None) -> float | None:

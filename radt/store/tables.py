@@ -26,6 +26,7 @@ from radt.store.records import (
 RecordT = TypeVar("RecordT")
 
 Value = str | int | float | bytes | None
+Row = Mapping[str, Value]
 
 
 def to_column(value: object) -> Value:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, TextClause
 
-from radt.errors import RunNotFoundError, StoreError
+from radt.errors import StoreError
 from radt.model import RunStatus
-from radt.store import chunks
+from radt.store import chunks, statements
 from radt.store.compaction import Loose, loose_series, merge_loose
 from radt.store.engine import translated_errors, writer_engine
 from radt.store.migrations import open_and_migrate
@@ -35,38 +35,11 @@ from radt.store.tables import (
     RUNS,
     SERIES,
     WORKLOADS,
+    Row,
     Table,
     Value,
     to_column,
 )
-
-_Row = Mapping[str, Value]
-_PUT_EXPERIMENT = text(
-    "INSERT INTO experiment (name, created_ns) VALUES (:name, :created_ns) "
-    "ON CONFLICT (name) DO NOTHING"
-)
-_END_RUN = text(
-    "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
-    "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
-)
-_PUT_DELIVERED = text(
-    "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
-    "ON CONFLICT (run_id, series_no) DO UPDATE SET delivered = excluded.delivered"
-)
-_PUT_ARTIFACT = text(
-    "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
-    "ON CONFLICT (run_id, path) DO NOTHING"
-)
-
-
-def _put_text(table: str) -> TextClause:
-    return text(
-        f"INSERT INTO {table} (run_id, key, value) VALUES (:run_id, :key, :value) "  # noqa: S608
-        "ON CONFLICT (run_id, key) DO UPDATE SET value = excluded.value"
-    )
-
-
-_PUT_PARAM, _PUT_TAG = _put_text("param"), _put_text("tag")
 
 
 class StoreWriter:
@@ -164,7 +137,7 @@ class StoreWriter:
     def put_workload(self, workload: WorkloadRecord) -> None:
         """Insert a workload, or replace it."""
         with self._writing() as connection:
-            _put_experiment(connection, workload.experiment, workload.created_ns)
+            statements.put_experiment(connection, workload.experiment, workload.created_ns)
             connection.execute(WORKLOADS.upsert, WORKLOADS.row(workload))
 
     def update_workload(self, workload_id: str, /, **fields: object) -> None:
@@ -174,12 +147,12 @@ class StoreWriter:
             TypeError: A name is no field of `WorkloadRecord`.
             RunNotFoundError: There is no such workload.
         """
-        self._update(WORKLOADS, "workload", workload_id, fields)
+        self._update(WORKLOADS, workload_id, fields)
 
     def put_run(self, run: RunRecord) -> None:
         """Insert a run, or replace it."""
         with self._writing() as connection:
-            _put_experiment(connection, run.experiment, run.created_ns)
+            statements.put_experiment(connection, run.experiment, run.created_ns)
             connection.execute(RUNS.upsert, RUNS.row(run))
 
     def update_run(self, run_id: str, /, **fields: object) -> None:
@@ -189,7 +162,7 @@ class StoreWriter:
             TypeError: A name is no field of `RunRecord`.
             RunNotFoundError: There is no such run.
         """
-        self._update(RUNS, "run", run_id, fields)
+        self._update(RUNS, run_id, fields)
 
     def end_run(
         self,
@@ -212,18 +185,18 @@ class StoreWriter:
                 "exit_code": exit_code,
                 "reason": to_column(reason),
             }
-            if connection.execute(_END_RUN, row).rowcount:
+            if connection.execute(statements.END_RUN, row).rowcount:
                 return True
-            _check_exists(connection, RUNS, "run", run_id)
+            statements.check_exists(connection, RUNS, run_id)
             return False
 
     def put_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Set parameters of a run; the last value of a key counts."""
-        self._execute(_PUT_PARAM, _text_rows(run_id, params))
+        self._execute(statements.PUT_PARAM, statements.text_rows(run_id, params))
 
     def put_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run; the last value of a key counts."""
-        self._execute(_PUT_TAG, _text_rows(run_id, tags))
+        self._execute(statements.PUT_TAG, statements.text_rows(run_id, tags))
 
     # -- samples ----------------------------------------------------------------------------------
 
@@ -235,7 +208,7 @@ class StoreWriter:
         """
         with self._writing() as connection:
             for run_id in {one.run_id for one in series}:
-                known = {one.series_no: one for one in _series_of(connection, run_id)}
+                known = {one.series_no: one for one in statements.series_of(connection, run_id)}
                 for one in (one for one in series if one.run_id == run_id):
                     existing = known.setdefault(one.series_no, one)
                     if _identity(existing) != _identity(one):
@@ -265,7 +238,7 @@ class StoreWriter:
                 samples = chunks.checked(batch.samples)
                 if len(samples) >= chunks.POINTS_PER_CHUNK:
                     # Earlier batches of the same series in this call come first.
-                    _append_rows(connection, rows)
+                    _append(connection, rows)
                     rows.clear()
                     merge_loose(connection, run_id, batch.series_no, times, samples)
                     loose.pop(batch.series_no, None)
@@ -274,7 +247,7 @@ class StoreWriter:
                     counted = loose.setdefault(batch.series_no, Loose())
                     counted.chunks += 1
                     counted.points += len(samples)
-            _append_rows(connection, rows)
+            _append(connection, rows)
             for series_no in [number for number, counted in loose.items() if counted.many]:
                 merge_loose(connection, run_id, series_no, times)
                 del loose[series_no]
@@ -303,7 +276,7 @@ class StoreWriter:
         wanted = {batch.series_no for batch in batches}
         if wanted <= self._series.get(run_id, set()):
             return
-        known = {one.series_no for one in _series_of(connection, run_id)}
+        known = {one.series_no for one in statements.series_of(connection, run_id)}
         self._series[run_id] = known
         if missing := sorted(wanted - known):
             raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")
@@ -331,15 +304,17 @@ class StoreWriter:
 
     def mark_delivered(self, run_id: str, delivered: Mapping[int, int]) -> None:
         """Remember for each series number how far it was delivered (the deliverer's own count)."""
-        rows: list[_Row] = [
+        rows: list[Row] = [
             {"run_id": run_id, "series_no": int(number), "delivered": int(count)}
             for number, count in delivered.items()
         ]
-        self._execute(_PUT_DELIVERED, rows)
+        self._execute(statements.PUT_DELIVERED, rows)
 
     def mark_artifacts(self, run_id: str, paths: Sequence[str]) -> None:
         """Remember artifacts (paths within the run) as delivered."""
-        self._execute(_PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths])
+        self._execute(
+            statements.PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths]
+        )
 
     def mark_run_delivered(self, run_id: str, note: str = "") -> None:
         """MLflow has all of this ended run, or, as ``note`` says, will never have it."""
@@ -350,63 +325,26 @@ class StoreWriter:
         self._mark_done(WORKLOADS, workload_id, note)
 
     def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
-        statement = text(
-            f"UPDATE {table.name} SET delivery_done_ns = :now_ns, delivery_note = :note "  # noqa: S608
-            f"WHERE {table.keys[0]} = :key"
-        )
         row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
-        self._execute(statement, [row])
+        self._execute(statements.mark_done(table), [row])
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    def _execute(self, statement: TextClause, rows: Sequence[_Row]) -> None:
+    def _execute(self, statement: TextClause, rows: Sequence[Row]) -> None:
         if rows:
             with self._writing() as connection:
                 connection.execute(statement, rows)
 
-    def _update(self, table: Table[Any], noun: str, key: str, fields: Mapping[str, object]) -> None:
+    def _update(self, table: Table[Any], key: str, fields: Mapping[str, object]) -> None:
         changes = table.changes(fields)
         with self._writing() as connection:
-            if changes:
-                assignments = ", ".join(f"{name} = :{name}" for name in changes)
-                statement = text(
-                    f"UPDATE {table.name} SET {assignments} "  # noqa: S608 - checked names
-                    f"WHERE {table.keys[0]} = :key"
-                )
-                if connection.execute(statement, {**changes, "key": key}).rowcount:
-                    return
-            _check_exists(connection, table, noun, key)
-
-
-def _put_experiment(connection: Connection, name: str, created_ns: int) -> None:
-    row = {"name": to_column(name), "created_ns": created_ns}
-    connection.execute(_PUT_EXPERIMENT, row)
-
-
-def _check_exists(connection: Connection, table: Table[Any], noun: str, key: str) -> None:
-    statement = text(
-        f"SELECT 1 FROM {table.name} WHERE {table.keys[0]} = :key"  # noqa: S608 - our own names
-    )
-    if connection.execute(statement, {"key": key}).first() is None:
-        raise RunNotFoundError(f"there is no {noun} {key} in the store")
-
-
-def _series_of(connection: Connection, run_id: str) -> list[SeriesRecord]:
-    rows = connection.execute(text(f"{SERIES.select} WHERE run_id = :run_id"), {"run_id": run_id})
-    return [SERIES.read(row) for row in rows]
+            statements.update(connection, table, key, changes)
 
 
 def _identity(series: SeriesRecord) -> tuple[str, ...]:
     return series.listener, series.metric, series.scope, series.entity
 
 
-def _append_rows(connection: Connection, rows: list[dict[str, Value]]) -> None:
+def _append(connection: Connection, rows: list[dict[str, Value]]) -> None:
     if rows:
         connection.execute(chunks.APPEND, rows)
-
-
-def _text_rows(run_id: str, texts: Mapping[str, str]) -> list[_Row]:
-    return [
-        {"run_id": run_id, "key": to_column(key), "value": to_column(value)}
-        for key, value in texts.items()
-    ]

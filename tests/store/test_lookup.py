@@ -239,7 +239,7 @@ def test_no_lookup_reads_all_runs(writer: StoreWriter, reader: StoreReader, run_
             rows = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
             plans.extend((statement, row[3]) for row in rows)
 
-    event.listen(reader._engine, "before_cursor_execute", explain)
+    event.listen(reader._database.engine, "before_cursor_execute", explain)
     reader.find_run(run_id[:6])
     reader.run(run_id)
     reader.runs(experiment="digits")

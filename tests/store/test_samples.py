@@ -297,7 +297,7 @@ def test_points_are_skipped_rightly_while_chunks_are_merged(
             merged.append(statement)
             writer.seal(run_id)
 
-    event.listen(reader._engine, "after_cursor_execute", merge)
+    event.listen(reader._database.engine, "after_cursor_execute", merge)
     assert reader.samples(run_id, 0, skip=55).times_ns.tolist() == list(
         range(55_000, 100_000, 1000)
     )
