@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import sqlite3
@@ -76,7 +77,7 @@ def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path
 
 
 def test_changes_of_the_store_are_noticed_without_a_poke(lab: Lab) -> None:
-    process = lab.start_deliverer()
+    process = lab.start_deliverer("--live-interval-s", "3600")
     (run,) = lab.add_workload()
     poke(process)
     wait_until(lambda: lab.record(run).mlflow_run_id, "registered: the deliverer is up")
@@ -113,12 +114,18 @@ def test_two_deliverers_create_no_run_twice(lab: Lab) -> None:
     assert {one.info.status for one in found} == {"FINISHED"}
 
 
-def test_the_second_deliverer_waits_and_leaves_when_it_is_told(lab: Lab) -> None:
-    first = lab.start_deliverer()
-    (run,) = lab.add_workload()
-    wait_until(lambda: lab.record(run).mlflow_run_id, "the first holds the lock")
+def test_while_another_holds_the_order_nothing_is_done(lab: Lab) -> None:
+    """Told to finish before it had its turn, it leaves everything to the other one."""
     finish(lab.start_deliverer())
-    finish(first)
+    (lock,) = Path(os.environ["RADT_RUNTIME_DIR"]).glob("deliver-*.lock")
+    (run,) = lab.add_workload()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        finish(lab.start_deliverer())
+        assert lab.record(run).mlflow_run_id is None
+        waiting = lab.start_deliverer()
+    wait_until(lambda: lab.record(run).mlflow_run_id, "its turn came")
+    finish(waiting)
 
 
 def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:

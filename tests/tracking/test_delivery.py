@@ -428,19 +428,22 @@ def test_full_artifact_store_ends_the_run_and_tries_again(
     lab.registrar().register_pending()
     send = MlflowTarget.log_artifact
 
+    sent: list[str] = []
+
     def full(target: MlflowTarget, run_id: str, file: Path, folder: str | None) -> None:
-        if file.name == "b.txt":
+        sent.append(file.name)
+        if sent == ["a.txt", "b.txt"]:
             raise OSError(28, "No space left on device")
         send(target, run_id, file, folder)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowTarget, "log_artifact", full)
-        with pytest.raises(DeliveryError, match="No space left") as caught:
-            lab.courier().deliver(lab.record(run))
+    monkeypatch.setattr(MlflowTarget, "log_artifact", full)
+    with pytest.raises(DeliveryError, match="No space left") as caught:
+        lab.courier().deliver(lab.record(run))
     assert caught.value.trouble is Trouble.BUSY
     assert lab.mlflow_run(run).info.status == "FINISHED"
     assert lab.reader.delivered_artifacts(run.run_id) == {"a.txt"}
     lab.courier().deliver(lab.record(run))
+    assert sent == ["a.txt", "b.txt", "b.txt"]
     assert lab.reader.delivered_artifacts(run.run_id) == {"a.txt", "b.txt"}
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
 
