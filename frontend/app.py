@@ -27,8 +27,9 @@ from radt.units import plural
 
 PAGES: tuple[Page, ...] = (compare.PAGE,)
 
-_LIVE_INTERVAL_MS = 1000
-_IDLE_INTERVAL_MS = 3000
+#: How often a page asks whether there is news, while runs run and while none does.
+LIVE_INTERVAL_MS = 1000
+IDLE_INTERVAL_MS = 3000
 
 
 def create_app(source: Source, access: Access) -> Dash:
@@ -56,7 +57,7 @@ def _frame() -> Component:
     frame: Component = dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),
-            dcc.Interval(id="pulse", interval=_LIVE_INTERVAL_MS),
+            dcc.Interval(id="pulse", interval=LIVE_INTERVAL_MS),
             dcc.Store(id="tick"),
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
@@ -110,7 +111,7 @@ def _register_pulse(app: Dash, source: Source) -> None:
             )
         except RadtError:  # the router says what is wrong
             running = 0
-        wanted_ms = _LIVE_INTERVAL_MS if running else _IDLE_INTERVAL_MS
+        wanted_ms = LIVE_INTERVAL_MS if running else IDLE_INTERVAL_MS
         return (
             revision,
             f"{plural(running, 'run')} live" if running else "idle",

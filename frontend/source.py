@@ -3,7 +3,7 @@
 Everything the pages show follows from the store's *revision*. As long as it stays, answers come
 from memory and a page that is left open costs one ``PRAGMA`` a second. It is held back after
 expensive reads, so that a store written every second with thousands of runs in it keeps the
-dashboard at a few per cent of a core instead of re-reading all of it every second.
+dashboard at a tenth of a core instead of re-reading all of it every second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from radt.store.records import Samples
 ResultT = TypeVar("ResultT")
 
 #: Reading may take one part in this many of the time between two revisions.
-_READ_SHARE = 20
+_READ_SHARE = 10
 #: Samples kept in memory, about 24 bytes a point.
 _CACHED_POINTS = 2_000_000
 #: Also the samples of ended runs are looked at again after this long: late ones may have come.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radt.frontend.charts import elapsed
-from radt.frontend.charts.lines import Line
+from radt.frontend.charts.lines import BoolArray, Line
 from radt.frontend.charts.quantity import Quantity, UnitScale, unit_scale
 from radt.frontend.palette import Scheme, colour, translucent
 from radt.frontend.selection import Window
@@ -193,10 +193,10 @@ def _stroke(
     line: Line, values: Float64Array, scale: UnitScale, stroke: str, *, marked: bool
 ) -> Figure:
     unit = f" {scale.label}" if scale.label else ""
-    lonely = marked or _has_lonely_points(values)
+    dots = np.isfinite(values) if marked else _lonely_points(values)
     trace: Figure = {
         "type": "scatter",
-        "mode": "lines+markers" if lonely else "lines",
+        "mode": "lines+markers" if dots.any() else "lines",
         "name": line.label,
         "x": typed(line.curve.elapsed_s),
         "y": typed(values),
@@ -204,16 +204,16 @@ def _stroke(
         "connectgaps": False,
         "hovertemplate": f"%{{y:.4~g}}{unit}<extra>{_escaped(line.short)}</extra>",
     }
-    if lonely:
-        trace["marker"] = {"size": 4, "color": stroke}
+    if dots.any():
+        trace["marker"] = {"size": typed(np.where(dots, 4.0, 0.0)), "color": stroke}
     return trace
 
 
-def _has_lonely_points(values: Float64Array) -> bool:
-    """Whether a point has no neighbour to draw a line to."""
+def _lonely_points(values: Float64Array) -> BoolArray:
+    """Points without a neighbour to draw a line to: without a dot nobody would see them."""
     finite = np.isfinite(values)
     beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
-    return bool(np.any(finite & ~beside))
+    return finite & ~beside
 
 
 def _band(

@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from waitress.server import create_server
 
+from radt.frontend import app
 from radt.frontend.access import Access
-from radt.frontend.app import create_app
 from radt.frontend.serve import listen
 from radt.frontend.source import Source
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
@@ -297,15 +297,17 @@ Serve = Callable[..., str]
 
 
 @pytest.fixture
-def serve(store_path: Path) -> Iterator[Serve]:
-    """Serve the dashboard from a thread; returns its address."""
+def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Serve the dashboard from a thread, its pages asking often; returns its address."""
+    monkeypatch.setattr(app, "LIVE_INTERVAL_MS", 250)
+    monkeypatch.setattr(app, "IDLE_INTERVAL_MS", 400)
     stops: list[Callable[[], None]] = []
 
     def start(access: Access | None = None) -> str:
         access = access or Access()
         opened = Source(store_path)
         listener = listen(access.host, 0)
-        server = create_server(create_app(opened, access).server, sockets=[listener], threads=4)
+        server = create_server(app.create_app(opened, access).server, sockets=[listener], threads=4)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
 
