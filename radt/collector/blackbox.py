@@ -22,7 +22,7 @@ MAX_STRIKES = 3
 
 
 class ReadingMark:
-    """The mark of one listener; `reading` and `idle` are a byte written to memory each."""
+    """The mark of one listener; each call writes a byte to memory."""
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._memory = memory
@@ -33,8 +33,11 @@ class ReadingMark:
         self._memory[self._reading] = 1
 
     def idle(self) -> None:
-        """It returned; what happened before does not count any longer."""
+        """It returned."""
         self._memory[self._reading] = 0
+
+    def clear(self) -> None:
+        """It has proved itself; what happened before does not count any longer."""
         self._memory[self._strikes] = 0
 
     @property

@@ -24,6 +24,8 @@ from radt.listeners.api import Availability, Listener
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
+#: Good readings after which deaths of the worker are forgiven (`blackbox`).
+_PROVEN = 100
 #: A reading may take this many intervals (and at least `Settings.hang_s`).
 HANG_INTERVALS = 10
 
@@ -71,6 +73,7 @@ class Sampler:
         self._wake = threading.Condition(self._lock)
         self._runs: dict[str, ActiveRun] = {}
         self._failures = 0
+        self._good = 0
         self._abandoned: list[threading.Thread] = []
         self.state = SamplerState.OPENING
         self.availability = Availability(True)
@@ -240,6 +243,9 @@ class Sampler:
         for run in runs:
             run.record(self.name, self.interval_s, at_ns, took_ns, readings, self._metrics)
         self._failures = 0
+        self._good += 1
+        if self._good == _PROVEN:
+            self._mark.clear()
 
     def _next_tick(self) -> int:
         return time.monotonic_ns() // self._interval_ns + 1

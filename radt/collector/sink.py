@@ -115,6 +115,8 @@ class StoreSink:
         if not runs:
             return self._flush_s
         try:
+            if not self._may_open(runs):
+                return self._flush_s
             self._open()
             self._flush(runs)
             for run in runs:
@@ -146,6 +148,16 @@ class StoreSink:
             run.note("store unavailable", self.problem)
         self.problem = ""
         self._backoff_s = _FIRST_BACKOFF_S
+
+    def _may_open(self, runs: Sequence[ActiveRun]) -> bool:
+        """Whether the store is there, or a run may make it: one that begins without a runner."""
+        if self._writer is not None or self.path.exists():
+            return True
+        if any(run.standalone is not None and run.ending is None for run in runs):
+            return True
+        for run in runs:
+            self._give_up(run, f"the store {self.path} is not there")
+        return False
 
     def _open(self) -> None:
         if self._writer is not None:

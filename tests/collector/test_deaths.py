@@ -205,7 +205,7 @@ def test_a_dead_runners_processes_are_stopped_and_its_run_ended(
     assert ended.status is RunStatus.KILLED
     assert "runner" in ended.end_reason
     assert bystander.poll() is None
-    assert project.client.status().runs == ()
+    wait_for(lambda: project.client.status().runs == ())
     bystander.communicate()
 
 

@@ -1,0 +1,111 @@
+"""Deliverers: started, told, restarted, ended. MLflow itself is tested with the tracking part."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from collector_kit import wait_for
+
+from radt.collector import delivery
+from radt.collector.delivery import Deliverer, Destination
+
+#: Writes down what it is told, and ends when told to or at the end of its input.
+_SCRIPT = """
+import os, sys
+out = open(sys.argv[1], "a", buffering=1)
+out.write("start %s %s\\n" % (os.environ["RADT_TRACKING_URI"], os.environ.get("MLFLOW_X")))
+for line in sys.stdin:
+    out.write("news\\n")
+    if os.path.exists(sys.argv[1] + ".die"):
+        os.remove(sys.argv[1] + ".die")
+        sys.exit(7)
+out.write("end\\n")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded(Destination):
+    record: str = ""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", _SCRIPT, self.record]
+
+
+class Recorded:
+    """A deliverer and what its processes wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.deliverer = Deliverer(_Recorded(Path("store"), "http://u:pw@host", str(path)))
+
+    @property
+    def lines(self) -> list[str]:
+        return self._path.read_text().splitlines() if self._path.exists() else []
+
+    def die(self) -> None:
+        Path(f"{self._path}.die").touch()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    monkeypatch.setattr(delivery, "_FIRST_BACKOFF_S", 0.05)
+    return Recorded(tmp_path / "record")
+
+
+def test_news_and_the_end(recorded: Recorded) -> None:
+    deliverer = recorded.deliverer
+    deliverer.ensure({})
+    wait_for(lambda: recorded.lines == ["start http://u:pw@host None", "news"])
+    deliverer.poke()
+    wait_for(lambda: recorded.lines.count("news") == 2)
+    deliverer.close()
+    wait_for(lambda: deliverer.check() or deliverer.gone)
+    assert recorded.lines[-1] == "end"
+    deliverer.poke()
+    assert not deliverer.running, "it was let go"
+
+
+def test_a_dead_one_is_started_again_and_told(recorded: Recorded) -> None:
+    deliverer = recorded.deliverer
+    recorded.die()
+    deliverer.ensure({})
+    wait_for(lambda: deliverer.check() or recorded.lines.count("news") == 2)
+    assert len([line for line in recorded.lines if line.startswith("start")]) == 2
+    deliverer.kill()
+    assert deliverer.gone
+
+
+def test_another_environment_needs_another_process(recorded: Recorded) -> None:
+    deliverer = recorded.deliverer
+    deliverer.ensure({})
+    wait_for(lambda: "news" in recorded.lines)
+    deliverer.ensure({"MLFLOW_X": "1"})
+    wait_for(lambda: deliverer.check() or "start http://u:pw@host 1" in recorded.lines)
+    assert "end" in recorded.lines, "the first was let finish"
+    deliverer.ensure({"MLFLOW_X": "1"})
+    deliverer.ensure({})
+    wait_for(lambda: recorded.lines.count("news") >= 3)
+    assert len([line for line in recorded.lines if line.startswith("start")]) == 2
+    deliverer.kill()
+
+
+def test_one_that_does_not_read_does_not_hold_up_the_collector(tmp_path: Path) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Deaf(Destination):
+        def command(self) -> list[str]:
+            return [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    deliverer = Deliverer(Deaf(tmp_path, ""))
+    deliverer.ensure({})
+    for _ in range(100_000):
+        deliverer.poke()  # a pipe holds 65,536 bytes: a blocking write would hang here
+    deliverer.kill()
+    assert deliverer.gone
+
+
+def test_the_uri_is_in_no_argument() -> None:
+    destination = Destination(Path("/x/radt.db"), "http://user:secret@host")
+    assert "secret" not in " ".join(destination.command())

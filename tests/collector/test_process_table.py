@@ -1,0 +1,142 @@
+"""Which processes are a run's, and which are not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from collector_kit import alive, wait_for
+
+from radt.collector.cleanup import stop_run
+from radt.collector.lock import PidLock
+from radt.collector.processes import ProcessId, ProcessTable
+
+RUN = "d" * 32
+#: Starts a child, and a grandchild whose parent ends at once; the latter in a session of its own.
+_TREE = """
+import subprocess, sys
+wait = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = subprocess.Popen(wait)
+stray = subprocess.run(
+    [sys.executable, "-c",
+     "import subprocess, sys; print(subprocess.Popen(%r, start_new_session=True,"
+     " stdout=subprocess.DEVNULL).pid)" % (wait,)],
+    stdout=subprocess.PIPE, text=True).stdout.strip()
+print(child.pid, stray, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def tree() -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+    """A process like the runner's, and all the processes of it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TREE],
+        env=os.environ | {"RADT_RUN_ID": RUN},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    pids = {process.pid, *map(int, process.stdout.readline().split())}
+    yield process, pids
+    stop_run(RUN, grace_s=0)
+    process.communicate()
+
+
+@pytest.fixture
+def bystander() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.communicate()
+
+
+def _pids(table: ProcessTable, run_id: str = RUN) -> set[int]:
+    table._read_ns = 0  # look again, however fresh the last look is
+    return set(table.pids(run_id))
+
+
+def test_children_and_strays_belong_to_the_run(tree, bystander: int) -> None:
+    process, pids = tree
+    table = ProcessTable()
+    table.watch(RUN, process.pid, owns_group=True)
+    assert _pids(table) == pids
+    assert bystander not in _pids(table)
+
+
+def test_members_stay_and_dead_ones_go(tree) -> None:
+    process, pids = tree
+    table = ProcessTable()
+    table.watch(RUN, process.pid, owns_group=True)
+    assert _pids(table) == pids
+    process.kill()
+    process.wait()
+    wait_for(lambda: _pids(table) == pids - {process.pid}, "the orphans to stay the run's")
+    table.forget(RUN)
+    assert _pids(table) == set()
+
+
+def test_a_later_process_of_the_same_number_is_none_of_the_runs(bystander: int) -> None:
+    table = ProcessTable()
+    table.watch(RUN, None, owns_group=True)
+    tree = table._trees[RUN]
+    tree.members[bystander] = 1  # as if a process started at another time had had this number
+    assert bystander not in _pids(table)
+
+
+def test_a_journal_alone_makes_no_member(tree, bystander: int) -> None:
+    process, _ = tree
+    table = ProcessTable()
+    table.watch("e" * 32, None, owns_group=True)
+    table.add("e" * 32, [bystander, process.pid, 4194304])
+    assert _pids(table, "e" * 32) == set()
+    table.watch(RUN, None, owns_group=False)
+    table.add(RUN, [process.pid])
+    assert process.pid in _pids(table)
+
+
+def test_only_the_runs_processes_are_stopped(tree, bystander: int) -> None:
+    process, pids = tree
+    assert stop_run(RUN, grace_s=20) == 3
+    process.wait()
+    assert not any(alive(pid) for pid in pids)
+    assert alive(bystander)
+
+
+def test_an_ended_process_is_not_alive_before_it_is_reaped() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = ProcessId.of(process.pid)
+    assert identity is not None
+    assert identity.alive
+    assert not ProcessId(process.pid, identity.started_ticks - 1).alive
+    process.kill()
+    wait_for(lambda: not identity.alive)
+    process.communicate()
+
+
+def test_a_lock_says_who_holds_it(tmp_path) -> None:
+    lock = PidLock(tmp_path / "lock")
+    assert lock.holder() is None
+    code = (
+        "import sys; from pathlib import Path; from radt.collector.lock import PidLock\n"
+        "print(PidLock(Path(sys.argv[1])).acquire(), flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    assert lock.holder() == other.pid
+    assert not lock.acquire()
+    other.kill()
+    other.communicate()
+    assert lock.holder() is None
+    assert lock.acquire()
+    lock.close()
