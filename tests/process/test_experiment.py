@@ -34,9 +34,9 @@ print("done with lr", args.lr)
 EXPERIMENT = """\
 # a comment stays
 Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,    File,Params
-study,1,alone,,,cpu,-,top,train.py,--lr 0.5
-study,2,left,,,cpu,-,top,train.py,--lr 0.25
-study,2,right,,,cpu,-,top,train.py,"--lr 0.125"
+study,1,alone,,,cpu,-,top@50ms,train.py,--lr 0.5
+study,2,left,,,cpu,-,top@50ms,train.py,--lr 0.25
+study,2,right,,,cpu,-,top@50ms,train.py,"--lr 0.125"
 """
 
 

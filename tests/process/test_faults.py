@@ -117,7 +117,7 @@ def test_killed_collector_comes_back_with_a_gap_and_no_loss(
         return sum(row.received for row in bench.reader.ledger([run.run_id]))
 
     wait_until(lambda: received("a") > 3, "samples before the kill")
-    client = CollectorClient.connect(start=False)
+    client = CollectorClient.connect()
     before = client.status()
     os.kill(before.pid, signal.SIGKILL)
     wait_until(lambda: client.status().pid != before.pid, "a new collector")
