@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import socket
 import time
 
@@ -44,9 +45,13 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
     name = f"{pid}-{secrets.token_hex(4)}"
     hidden = f"{journal}/.{name}"
     os.mkdir(hidden, 0o700)  # noqa: PTH102
-    with open(f"{hidden}/{META_FILE}", "w", encoding="utf-8") as file:  # noqa: PTH123
-        json.dump(meta.to_json(), file)
-    os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - readers see it whole or not
+    try:
+        with open(f"{hidden}/{META_FILE}", "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(meta.to_json(), file)
+        os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - readers see it whole or not
+    except OSError:
+        shutil.rmtree(hidden, ignore_errors=True)  # a full disk is tried again every second
+        raise
     return f"{journal}/{name}"
 
 
@@ -92,6 +97,9 @@ def _claim(path: str) -> bool:
             return file.read() == owner
     try:
         os.write(descriptor, owner.encode("ascii"))
+    except OSError:
+        os.unlink(path)  # noqa: PTH108 - nobody's, had it stayed
+        raise
     finally:
         os.close(descriptor)
     return True

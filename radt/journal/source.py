@@ -81,7 +81,8 @@ class JournalSource:
 
     def name_of(self, name_id: int) -> str:
         """What a record's name id means; a made-up name where a damaged disk lost the real one."""
-        return self._names[name_id] if name_id < len(self._names) else f"unnamed {name_id}"
+        name = self._names[name_id] if name_id < len(self._names) else ""
+        return name or f"unnamed {name_id}"
 
     def writing(self) -> Writing:
         """Whether the process is there and has not closed its journal."""
@@ -122,9 +123,9 @@ class JournalSource:
             if event is None:
                 continue
             if event["event"] == EventKind.NAME:
-                # By its number: a cursor may be older than the names that a reader knows.
-                number = int(event["id"])
-                self._names[number:] = [str(event["name"])]
+                number = int(event["id"])  # not always in order, and some are never used
+                self._names += [""] * (number + 1 - len(self._names))
+                self._names[number] = str(event["name"])
             else:
                 events.append(event)
         return events

@@ -24,11 +24,12 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
     if isinstance(value, (str, bytes, bytearray)):  # float() would read them
         raise TypeError(f"a metric's value must be a number, not {value!r}")
     try:
-        return float(value)
+        # torch warns when a tensor with a gradient is made a float, and not about item().
+        return float(value.item() if hasattr(value, "item") else value)
     except OverflowError as error:
         raise UsageError("a metric's value is too large for a float", str(error)) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        # numpy raises TypeError and torch RuntimeError for arrays with several elements.
+        # What numpy and torch raise for several elements depends on their versions.
         raise TypeError(
             f"a metric's value must be a single number, not {type(value).__name__} ({error}); "
             "log a mean, or one element"

@@ -17,10 +17,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from mmap import mmap
-from typing import Any, NamedTuple, Protocol, SupportsFloat, SupportsIndex
+from typing import Any, Protocol, SupportsFloat, SupportsIndex
 
 from radt.journal.events import EventLog
 from radt.journal.folder import create_folder, mark_closed
@@ -43,11 +44,9 @@ class LogScalar(Protocol):
     def __call__(self, name: str, value: Number, step: SupportsIndex | None = None) -> None: ...
 
 
-class _Slots(NamedTuple):
-    """The segment in use: ``take()`` gives the next slot, which may lie behind its end."""
-
-    take: Callable[[], int]
-    buffer: mmap | bytearray
+#: The segment in use: a call that gives the next slot, which may lie behind its end, and the
+#: mapping. A plain tuple, read and replaced as one, and quicker to unpack than a named one.
+_Slots = tuple[Callable[[], int], mmap | bytearray]
 
 
 class JournalWriter:
@@ -74,6 +73,7 @@ class JournalWriter:
         self._main = True
         self._closed = False
         self._ids: dict[str, int] = {}
+        self._next_id = count().__next__
         self._token = count(1).__next__
         self._start_empty()
         self.scalar = self._fast_path()
@@ -84,16 +84,17 @@ class JournalWriter:
         self._folder = ""
         self._events: EventLog | None = None
         self._unsaid: deque[tuple[EventKind, Mapping[str, Any]]] = deque(maxlen=MAX_UNSAID)
-        self._slots = _Slots(count().__next__, bytearray())
-        self._spare: mmap | None = None
+        self._slots: _Slots = (count().__next__, bytearray())
+        self._spare: _Slots | None = None
         self._next_segment = 0
-        self._preparing = False
         self._retry_at_s = 0.0
         self._dropped = 0
         # Reentrant, for signal handlers that log. The first is never held across a system call,
         # the second is, by those only who have nowhere to write to or something rare to say.
         self._state_lock = threading.RLock()
         self._disk_lock = threading.RLock()
+        self._disk_owner = 0
+        self._deferred: deque[Callable[[], None]] = deque()
 
     # What scripts say ------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class JournalWriter:
 
     def open(self) -> None:
         """Make the journal now rather than with the first record, so that it can be found."""
-        with self._disk_lock:
+        with self._disk():
             if self._spare is None:
                 self._prepare()
 
@@ -146,7 +147,10 @@ class JournalWriter:
 
     def say(self, kind: EventKind, **fields: Any) -> None:
         """Record something rare: params, tags, how the run ended."""
-        with self._disk_lock:
+        if self._amid_disk():
+            self._deferred.append(lambda: self.say(kind, **fields))
+            return
+        with self._disk():
             if self._closed:
                 self._warn(AFTER_END)
             elif not self._append(kind, fields):
@@ -154,13 +158,13 @@ class JournalWriter:
 
     def close(self) -> None:
         """Nothing more will be recorded. Harmless when closed already."""
-        with self._disk_lock:
+        with self._disk():
             if self._closed:
                 return
             if self._dropped or self._unsaid:
                 self._append(EventKind.DROPPED, {"count": self._dropped})
             self._closed = True
-            self._slots = _Slots(count().__next__, bytearray())
+            self._slots = (count().__next__, bytearray())
             if self._spare is not None:
                 self._spare = None
                 discard(self._folder, self._next_segment - 1)
@@ -175,6 +179,9 @@ class JournalWriter:
         """Record something whose name is new, whose step is odd, or when the segment is full."""
         if step != NO_STEP:
             step = to_step(step)
+        if self._amid_disk():
+            self._deferred.append(lambda: self._record(kind, name, step, value))
+            return
         name_id = self._id_of(checked_name(name))
         if name_id is None or not self._place(kind, name_id, step, value):
             self._drop()
@@ -183,10 +190,10 @@ class JournalWriter:
         """Write a record, in a new segment if need be; False if there is no space for it."""
         while True:
             slots = self._slots
-            slot = slots.take()
+            take, buffer = slots
             try:
                 RECORD.pack_into(
-                    slots.buffer, slot << 5, time.monotonic_ns(), step, value, name_id, kind
+                    buffer, take() << 5, time.monotonic_ns(), step, value, name_id, kind
                 )
             except struct.error:  # behind the end
                 if not self._advance(slots):
@@ -197,15 +204,16 @@ class JournalWriter:
     def _advance(self, full: _Slots) -> bool:
         """Move on from a full segment; False if there is no space for another."""
         if not self._swap(full):
-            with self._disk_lock:  # somebody may be preparing one at this moment
+            with self._disk():  # somebody may be preparing one at this moment
                 if self._slots is full and self._spare is None:
                     self._prepare()
             if not self._swap(full):
                 return False
         if self._spare is None and self._disk_lock.acquire(blocking=False):
             try:
-                if self._spare is None:
-                    self._prepare()
+                with self._disk():
+                    if self._spare is None:
+                        self._prepare()
             finally:
                 self._disk_lock.release()
         return True
@@ -215,28 +223,45 @@ class JournalWriter:
         with self._state_lock:
             if self._slots is not full:
                 return True
-            spare, self._spare = self._spare, None
+            spare = self._spare
             if spare is None:
                 return False
-            self._slots = _Slots(count().__next__, spare)
+            self._slots = spare
+            if self._spare is spare:  # else a signal handler was here first
+                self._spare = None
             dropped, self._dropped = self._dropped, 0
         if dropped:
             self._place(RecordKind.DROPPED, 0, NO_STEP, float(dropped))
         return True
 
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """The right to change files. What a signal handler logs amid it is done after it."""
+        with self._disk_lock:
+            self._disk_owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._disk_owner = 0
+        while self._deferred:
+            self._deferred.popleft()()
+
+    def _amid_disk(self) -> bool:
+        """Whether this is a signal handler that has interrupted `_disk` in this very thread."""
+        return self._disk_owner == threading.get_ident()
+
     def _prepare(self) -> None:
         """Make a spare segment if that can be done; the disk lock is held."""
-        if self._closed or self._preparing or time.monotonic() < self._retry_at_s:
+        if self._closed or time.monotonic() < self._retry_at_s:
             return
-        self._preparing = True  # a signal handler that logs must not begin another
         try:
             self._open()
-            self._spare = allocate(self._folder, self._next_segment)
-            self._next_segment += 1
+            buffer = allocate(self._folder, self._next_segment)
         except OSError as error:
             self._trouble(error)
-        finally:
-            self._preparing = False
+            return
+        self._next_segment += 1
+        self._spare = (count().__next__, buffer)
 
     def _open(self) -> EventLog:
         if not self._folder:
@@ -247,13 +272,13 @@ class JournalWriter:
 
     def _id_of(self, name: str) -> int | None:
         """The number of a name, defining it if it is new; None if that cannot be written."""
-        with self._disk_lock:
+        with self._disk():
             known = self._ids.get(name)
             if known is not None:
                 return known
             if self._closed or time.monotonic() < self._retry_at_s:
                 return None
-            number = len(self._ids)
+            number = self._next_id()
             if not self._append(EventKind.NAME, {"id": number, "name": name}):
                 return None
             self._ids[name] = number
@@ -292,6 +317,7 @@ class JournalWriter:
             self._events.close()
         self._main = False
         self._ids.clear()
+        self._next_id = count().__next__
         self._start_empty()
 
 
