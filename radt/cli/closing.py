@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def print_closing(
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
     if outcome.runs:
         console.say("")
-        console.say(_verdict(session, plan.name, outcome, before))
+        console.say(_verdict(plan.name, outcome))
+        console.say(f"  {_recording(session, outcome, before)}", "dim")
     for name in names:
         workloads = summarise(session.reader, name)
         if workloads:
@@ -75,26 +77,31 @@ def print_closing(
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
     console.say("")
     console.say(Text.assemble("  ", (f"radt dashboard{home}", "cyan"), "   compare in the browser"))
+    for name in names:
+        report = f"radt report {shlex.quote(name)}{home}"
+        console.say(Text.assemble("  ", (report, "cyan"), "   this table again"))
     console.flush()
 
 
-def _verdict(
-    session: Session, name: str, outcome: ExperimentOutcome, before: CollectorStatus
-) -> Text:
+def _verdict(name: str, outcome: ExperimentOutcome) -> Text:
     verb = "interrupted after" if outcome.interrupted else "finished in"
     counts = ", ".join(
         f"{units.plural(count, 'run')} {status}" for status, count in outcome.counts.items()
     )
     failed = set(outcome.counts) - {RunStatus.FINISHED}
+    text = f" {verb} {units.duration(outcome.elapsed_s)} · {counts}"
+    return Text.assemble((name, "bold"), (text, "red" if failed else ""))
+
+
+def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus) -> str:
+    """What was sampled, and what that cost."""
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
-    lost = f"{missed:,} missed" if missed else "none missed"
-    parts = [f" {verb} {units.duration(outcome.elapsed_s)}", f" · {counts}"]
-    parts.append(f" · {received:,} samples, {lost}")
+    parts = [f"{received:,} samples, {f'{missed:,} missed' if missed else 'none missed'}"]
     try:
         spent_s = session.client.status().cpu_s - before.cpu_s
     except CollectorError:
         spent_s = -1.0  # it was restarted a moment ago; its cost is not known
     if spent_s >= 0 and outcome.elapsed_s > 0:
-        parts.append(f" · tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
-    return Text.assemble((name, "bold"), ("".join(parts), "red" if failed else ""))
+        parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+    return " · ".join(parts)

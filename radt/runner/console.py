@@ -72,11 +72,21 @@ class _Line:
     text: Text
 
 
+@dataclass(frozen=True, slots=True)
+class _LiveTable:
+    """The new table below all lines; None takes it away."""
+
+    text: Text | None
+
+
 _END = object()
 
 
 class RunConsole:
-    """Prints for one runner. Use as a context manager; everything may be called from any thread."""
+    """Prints for one runner. Use as a context manager; everything may be called from any thread.
+
+    Only the printing thread touches the terminal, so lines and live table never mix.
+    """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
@@ -123,24 +133,15 @@ class RunConsole:
     def show_live(self, view: WorkloadView) -> None:
         """Show a workload's table, or bring it up to date; nothing if this is no terminal."""
         self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
-        if not self._console.is_terminal:
-            return
-        if self._live is None:
-            self._live = Live(
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
-        self._live.update(live_table(view, self._console.width), refresh=True)
+        if self._console.is_terminal and not self._quiet:
+            try:
+                self._lines.put_nowait(_LiveTable(live_table(view, self._console.width)))
+            except queue.Full:
+                return  # a terminal that cannot keep up gets the next one
 
     def hide_live(self) -> None:
         """Take the live table away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._lines.put(_LiveTable(None))
 
     def workload_ended(self, position: int, total: int, outcome: WorkloadOutcome) -> None:
         """Print the workload's line, and a line for each row that did not finish."""
@@ -172,6 +173,8 @@ class RunConsole:
     def _print(self, item: object) -> None:
         if isinstance(item, _Line):
             self._console.print(item.text, soft_wrap=True, highlight=False)
+        elif isinstance(item, _LiveTable):
+            self._draw_live(item.text)
         elif isinstance(item, tuple):
             self._console.print(*item, highlight=False)
         if self._missed and self._lines.empty():
@@ -179,6 +182,23 @@ class RunConsole:
             self._console.print(
                 Text(f"  … {missed:,} lines not shown, see output.log", style="dim")
             )
+
+    def _draw_live(self, table: Text | None) -> None:
+        if table is None:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+            return
+        if self._live is None:
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(table, refresh=True)
 
 
 def live_table(view: WorkloadView, width: int) -> Text:
@@ -210,7 +230,8 @@ def live_table(view: WorkloadView, width: int) -> Text:
         status.pad_right(states - len(status))
         line.append_text(status).append("  ")
         space = max(0, width - line.cell_len - cell_len(load) - 2)
-        line.append(set_cell_size(progress_text(run), space), "dim" if run.status.ended else "")
+        progress = progress_text(run, space)
+        line.append(set_cell_size(progress, space), "dim" if run.status.ended else "")
         line.append(f"  {load}", "dim")
         lines.append(line)
     for line in lines:
@@ -231,14 +252,18 @@ def status_text(run: RunView) -> Text:
             return Text(f"✘ {run.detail or run.status.value.lower()}", style="red")
 
 
-def progress_text(run: RunView) -> str:
-    """Epoch and the newest metrics, as many as a narrow terminal holds."""
+def progress_text(run: RunView, width: int) -> str:
+    """Epoch and the newest metrics, as many as fit whole."""
     parts = []
     if run.epoch is not None:
-        total = f"/{run.epochs_total}" if run.epochs_total else ""
-        parts.append(f"epoch {run.epoch}{total}")
-    parts += [f"{name} {units.significant(value)}" for name, value in list(run.metrics.items())[:2]]
-    return "  ".join(parts)
+        parts.append(f"epoch {run.epoch}{f'/{run.epochs_total}' if run.epochs_total else ''}")
+    parts += [f"{name} {units.significant(value)}" for name, value in run.metrics.items()]
+    shown = ""
+    for part in parts:
+        longer = f"{shown}  {part}" if shown else part
+        if cell_len(longer) <= width:
+            shown = longer
+    return shown
 
 
 def load_text(run: RunView) -> str:
