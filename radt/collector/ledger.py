@@ -95,6 +95,11 @@ class Account:
             self.state = ListenerState.ENDED
         self.changed = True
 
+    @property
+    def last_ns(self) -> int:
+        """Time of the last reading, or of the start; 0 before that."""
+        return self._last_ns
+
     def take_stretches(self) -> Sequence[MissedStretch]:
         taken, self.stretches = self.stretches, []
         return taken

@@ -11,7 +11,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from radt.collector.ledger import Account, ListenerState, MissedStretch
 from radt.collector.live import LiveState, LogUpdate
@@ -198,6 +198,9 @@ class ActiveRun:
         with self._lock:
             if self.ending is not None:
                 return False
+            # A reading taken while the news of the end was on its way is still the run's.
+            last_ns = max((account.last_ns for account in self._accounts.values()), default=0)
+            ending = replace(ending, ended_ns=max(ending.ended_ns, last_ns))
             self.ending = ending
             for account in self._accounts.values():
                 account.end(ending.ended_ns)

@@ -97,9 +97,10 @@ class Service:
             RefusedError: The run is unknown, or the store cannot be written in time.
         """
         with self._lock:
-            if run_id not in self._runs and registration is not None:
-                # This worker is younger than the run, and what was remembered is gone.
-                self.register(registration, owner)
+            known = run_id in self._runs
+        if not known and registration is not None:
+            # This worker is younger than the run, and what was remembered is gone.
+            self.register(registration, owner)
         run = self._run(run_id)
         self._end(run, ending)
         if not run.done.wait(timeout_s):

@@ -26,7 +26,7 @@ def test_a_run_is_recorded_to_its_end(project: Project) -> None:
     row = run.row
     assert (row.status, row.exit_code, row.end_reason) == (RunStatus.FAILED, 3, "exit code 3")
     times_ns = run.times_ns("system.memory.used")
-    assert row.started_ns < times_ns[0] <= times_ns[-1] < row.ended_ns
+    assert row.started_ns < times_ns[0] <= times_ns[-1] <= row.ended_ns
     assert run.times_ns("process.memory.rss") == times_ns, "one instant, one time stamp"
     ledger = run.ledger["top"]
     assert ledger.state == "ended"
