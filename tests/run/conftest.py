@@ -1,0 +1,104 @@
+"""Training scripts as real processes, inside a run that somebody else ends, and on their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from radt.home import RunDir
+from radt.journal.reader import JournalReader
+from radt.store.reader import StoreReader
+from tests.support.bench import stop_collectors
+from tests.support.journal import Found
+
+TIMEOUT_S = 60.0
+
+
+@dataclass
+class Scripts:
+    """Runs scripts in a folder; ``output`` is what the last one wrote to standard error."""
+
+    folder: Path
+    env: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, source: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        path = self.folder / f"script{len(self.started)}.py"
+        path.write_text(source, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, str(path), *arguments],
+            cwd=self.folder,
+            env=self.env | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, source: str, *arguments: str, code: int = 0, **env: str) -> tuple[str, str]:
+        """Run to the end; returns standard output and standard error."""
+        process = self.start(source, *arguments, **env)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == code, out + err
+        return out, err
+
+    def end(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@dataclass
+class Joined(Scripts):
+    """Scripts inside a run, as a runner starts them."""
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir(Path(self.env["RADT_RUN_DIR"]))
+
+    def found(self) -> Found:
+        found = Found(JournalReader(self.run_dir.journal, {}))
+        found.read(final=True)
+        return found
+
+
+@dataclass
+class Alone(Scripts):
+    """Scripts without a runner, with a collector of their own."""
+
+    @property
+    def home(self) -> Path:
+        return Path(self.env["RADT_HOME"])
+
+    @property
+    def reader(self) -> StoreReader:
+        return StoreReader(self.home / "radt.db")
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[Joined]:
+    folder = tmp_path / "user's folder"
+    folder.mkdir()
+    run_dir = RunDir(tmp_path / "run").create()
+    env = dict(os.environ, RADT_RUN_ID="0123456789abcdef", RADT_RUN_DIR=str(run_dir.path))
+    made = Joined(folder, env)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    folder = tmp_path / "user's folder"
+    folder.mkdir()
+    made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S="2"))
+    yield made
+    made.end()
+    stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))
