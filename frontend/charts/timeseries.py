@@ -205,7 +205,11 @@ def _stroke(
         "hovertemplate": f"%{{y:.4~g}}{unit}<extra>{_escaped(line.short)}</extra>",
     }
     if dots.any():
-        trace["marker"] = {"size": typed(np.where(dots, 4.0, 0.0)), "color": stroke}
+        trace["marker"] = {
+            "size": typed(np.where(dots, 4.0, 0.0)),
+            "color": stroke,
+            "line": {"width": 0},
+        }
     return trace
 
 

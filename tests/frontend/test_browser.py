@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 
 from radt.model import RunStatus
 
+PULSE = re.compile(r"revision\.data")
 CHART = '.card[data-metric="{}"] .js-plotly-plot'
 
 
@@ -152,7 +153,8 @@ def test_charts_come_and_go(demo, serve, watched, wait_until):
     demo.quickstart()
     open_page(watched, serve())
     page = watched.page
-    page.locator(CHART.format("loss")).evaluate("g => { g.dataset.kept = 'yes' }")
+    last = page.locator(CHART.format("process.memory.rss"))
+    last.evaluate("g => { g.dataset.kept = 'yes' }")
     page.get_by_role("button", name="Remove accuracy").click()
     expect(page.locator(".card")).to_have_count(3)
     page.locator("#add-metric").click()
@@ -162,7 +164,7 @@ def test_charts_come_and_go(demo, serve, watched, wait_until):
     expect(page.locator(f'.card[data-metric="{metric}"] .main-svg').first).to_be_visible()
     wait_until(lambda: len(traces(watched, metric)) == 3, "a line a machine and workload")
     # The charts that stayed were left alone.
-    expect(page.locator(CHART.format("loss"))).to_have_attribute("data-kept", "yes")
+    expect(last).to_have_attribute("data-kept", "yes")
     wait_until(lambda: query(watched).get("m", [""])[0].endswith(metric), "the address")
     assert watched.errors == []
 
@@ -205,35 +207,77 @@ def test_a_new_workload_joins_by_itself(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
-def test_nothing_is_asked_for_while_nothing_changes(demo, serve, watched, wait_until):
-    """A page that is left open asks whether there is news, and for nothing else."""
-    demo.quickstart()
-    open_page(watched, serve())
+def rest(watched, wait_until):
+    """Wait until a page only asks for news; returns the outputs that it asks for from then on."""
     asked = []
 
     def note(request):
         if "_dash-update-component" in request.url:
             asked.append(json.loads(request.post_data)["output"])
 
-    pulse = re.compile(r"revision\.data")
+    def quiet():
+        watched.page.wait_for_timeout(50)
+        return len(asked) >= 2 and all(PULSE.search(output) for output in asked[-2:])
+
     watched.page.on("request", note)
-    # What the first sight set in motion has come to rest after two quiet pulses in a row.
+    wait_until(quiet, "two pulses without anything between")
+    asked.clear()
+    return asked
+
+
+def test_nothing_is_asked_for_while_nothing_changes(demo, serve, watched, wait_until):
+    """A page that is left open asks whether there is news, and for nothing else."""
+    demo.quickstart()
+    open_page(watched, serve())
+    asked = rest(watched, wait_until)
+    wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) >= 2, "more pulses")
+    assert all(PULSE.search(output) for output in asked)
+
+
+def test_charts_of_ended_runs_are_not_drawn_again(demo, serve, watched, wait_until):
+    """Somebody else's run writes every second; what cannot have changed is not sent again."""
+    demo.quickstart()
+    open_page(watched, serve())
+    rest(watched, wait_until)
+    answers = []
+
+    def note(response):
+        if "_dash-update-component" not in response.url:
+            return
+        output = json.loads(response.request.post_data)["output"]
+        if '"type":"chart"' in output:
+            answers.append(response.status)
+
+    watched.page.on("response", note)
+    demo.quickstart("another")
+    wait_until(lambda: watched.page.wait_for_timeout(50) or len(answers) >= 4, "the charts to ask")
+    assert set(answers) == {204}
+
+
+def test_an_address_opens_what_it_says_and_stays(demo, serve, watched, wait_until):
+    demo.quickstart("older")
+    demo.quickstart()
+    address = "/?e=older&m=loss,accuracy&level=workload&t=10,40&sum=loss"
+    watched.page.goto(serve() + address)
+    expect(watched.page.locator("h1")).to_have_text("older")
+    expect(watched.page.locator(".card")).to_have_count(2)
     wait_until(
-        lambda: watched.page.wait_for_timeout(50) or pulses_at_the_end(asked, pulse) >= 2,
-        "two pulses without anything between",
+        lambda: (
+            [name for name, _ in traces(watched)] == ["solo", "three  sum of 3", "mix  sum of 2"]
+        ),
+        "the sums",
     )
-    settled = len(asked)
-    wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) > settled, "another pulse")
-    assert all(pulse.search(output) for output in asked[settled:])
-
-
-def pulses_at_the_end(asked, pulse):
-    count = 0
-    for output in reversed(asked):
-        if not pulse.search(output):
-            break
-        count += 1
-    return count
+    assert x_range(watched) == pytest.approx([10, 40])
+    asked = []
+    watched.page.on("request", lambda request: asked.append(request.url))
+    wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) >= 3, "three pulses")
+    assert query(watched) == {
+        "e": ["older"],
+        "m": ["loss,accuracy"],
+        "level": ["workload"],
+        "t": ["10,40"],
+        "sum": ["loss"],
+    }
 
 
 def test_the_list_works_by_keyboard_and_shows_the_focus(demo, serve, watched, wait_until):
