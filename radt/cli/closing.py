@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from radt.experiment.plan import ExperimentPlan
 from radt.model import RunStatus
 from radt.report.summary import summarise
 from radt.report.tables import summary_table
+from radt.runner.console import RunConsole
 from radt.runner.outcome import ExperimentOutcome
 from radt.runner.preparation import masked
 from radt.runner.schedule import Due
@@ -75,12 +78,23 @@ def print_closing(
             console.say("")
             console.print(summary_table(workloads))
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
+    program = _program()
     console.say("")
-    console.say(Text.assemble("  ", (f"radt dashboard{home}", "cyan"), "   compare in the browser"))
+    _hint(console, f"{program} dashboard{home}", "compare at http://127.0.0.1:8050")
     for name in names:
-        report = f"radt report {shlex.quote(name)}{home}"
-        console.say(Text.assemble("  ", (report, "cyan"), "   this table again"))
+        _hint(console, f"{program} report {shlex.quote(name)}{home}", "this table again")
     console.flush()
+
+
+def _hint(console: RunConsole, command: str, purpose: str) -> None:
+    console.say(Text.assemble("  ", (command, "cyan"), (f"   {purpose}", "dim")))
+
+
+def _program() -> str:
+    """How this radt is called from here: by name if that finds it, else by its path."""
+    mine = Path(sys.argv[0])
+    found = shutil.which("radt")
+    return "radt" if found and Path(found).samefile(mine) else shown(mine.absolute())
 
 
 def _verdict(name: str, outcome: ExperimentOutcome) -> Text:
