@@ -28,7 +28,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
     "load": BASE | {"store"},
-    "run": BASE | {"journal", "collector", "tracking"},
+    "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE | {"experiment", "collector", "tracking", "store"},
     "frontend": BASE | {"store", "tracking", "report"},
     "cli": BASE
