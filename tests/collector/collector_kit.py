@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,10 +63,10 @@ class Run:
         return {row.listener: row for row in self._project.reader.ledger([self.run_id])}
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Counter[str]:
         """Points in the store by metric."""
         summaries = self._project.reader.summary([self.run_id])
-        return {summary.series.metric: summary.count for summary in summaries}
+        return Counter({summary.series.metric: summary.count for summary in summaries})
 
     def times_ns(self, metric: str) -> list[int]:
         for series in self._project.reader.series([self.run_id]):
