@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.aggregate import workload_lines
 from radt.frontend.charts.lines import SeriesKey, feeds, lines
-from radt.frontend.charts.timeseries import ChartData, Tick
+from radt.frontend.charts.timeseries import ChartData
+from radt.frontend.charts.traces import Tick
 from radt.frontend.metrics import quantity_of, series_of
 from radt.frontend.selection import Aggregate, Level, Window
 from radt.frontend.source import Source

@@ -7,32 +7,34 @@ page show the same time and each uses its height for what is seen.
 
 from __future__ import annotations
 
-import base64
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from radt.frontend.charts import elapsed
-from radt.frontend.charts.lines import BoolArray, Line
+from radt.frontend.charts.lines import Line
 from radt.frontend.charts.quantity import Quantity, UnitScale, unit_scale
-from radt.frontend.palette import Scheme, colour, translucent
+from radt.frontend.charts.traces import (
+    RUG_ROW_PX,
+    Figure,
+    Tick,
+    epoch_hairlines,
+    epoch_marks,
+    escaped,
+    line_traces,
+)
+from radt.frontend.palette import Scheme, colour
 from radt.frontend.selection import Window
 from radt.frontend.theme import FONT, INKS, Ink
-from radt.store.records import Float64Array
 
 HEIGHT_PX = 280
 _TOP_PX, _BOTTOM_PX, _LEFT_PX = 8, 28, 52
-_RUG_ROW_PX, _RUG_GAP_PX, _MAX_RUG_ROWS = 6, 6, 12
+_RUG_GAP_PX, _MAX_RUG_ROWS = 6, 12
 _LABEL_PX, _MAX_LABELS, _LABEL_CHARS = 14, 8, 14
 _UNIFIED_HOVER_LINES = 12
 _MARKED_POINTS = 24
-_MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it stay
-
-Figure = dict[str, Any]
 
 # Plotly fails when a subplot first appears in an update that changes nothing else, so both are
 # always there: that of the lines and that of the epochs' marks below it.
@@ -73,16 +75,6 @@ def config(filename: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """The beginning of an epoch in one run; ``row`` counts the runs of the chart from 0."""
-
-    row: int
-    ordinal: int
-    elapsed_s: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChartData:
     """All that a chart shows. ``window`` is the visible time, also when nobody zoomed."""
 
@@ -105,21 +97,21 @@ def figure(data: ChartData, scheme: Scheme) -> Figure:
     right_px = 12
     if labelled:
         right_px += 7 * min(_LABEL_CHARS, max(len(line.short) for line in labelled))
-    rug_px = rug_rows * _RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
+    rug_px = rug_rows * RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
     plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX - rug_px
     # Few points are shown as the single readings they are, in all lines of a chart or in none.
     few = max((int(np.isfinite(line.curve.values).sum()) for line in data.lines), default=0)
     marked = few <= _MARKED_POINTS and all(line.low is None for line in data.lines)
     traces = [*_ANCHORS]
     for line in data.lines:
-        traces += _traces(line, scale, scheme, marked=marked)
+        traces += line_traces(line, scale, scheme, marked=marked)
     if rug_rows:
-        traces += _rug(data.ticks, rug_rows, scheme)
+        traces += epoch_marks(data.ticks, rug_rows, scheme)
     layout = _layout(ink, data.window, (low, high), rug_px, rug_rows)
     layout["margin"] = {"l": _LEFT_PX, "r": right_px, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
     layout["hovermode"] = "x unified" if len(data.lines) <= _UNIFIED_HOVER_LINES else "closest"
     layout["annotations"] = _labels(labelled, data.window, scale, (low, high), plot_px, scheme)
-    layout["shapes"] = _hairlines(data.ticks if rug_rows else (), scheme)
+    layout["shapes"] = epoch_hairlines(data.ticks if rug_rows else (), scheme)
     if not data.lines:
         layout["annotations"] = [_note("no values yet in the selected runs", ink)]
     points = sum(len(line.curve.values) for line in data.lines)
@@ -159,138 +151,10 @@ def y_range(
     return low - air, high + air
 
 
-def typed(values: Float64Array) -> dict[str, str]:
-    """An array as Plotly reads it without parsing numbers; NaN stays a gap."""
-    data = np.ascontiguousarray(values, dtype="<f8")
-    return {"dtype": "f8", "bdata": base64.b64encode(data.tobytes()).decode("ascii")}
-
-
 def _largest(line: Line) -> float:
     values = line.curve.values if line.high is None else line.high
     finite = values[np.isfinite(values)]
     return float(np.abs(finite).max()) if len(finite) else 0.0
-
-
-def _traces(line: Line, scale: UnitScale, scheme: Scheme, *, marked: bool) -> list[Figure]:
-    stroke = colour(line.ordinal, scheme)
-    values = line.curve.values * scale.factor
-    traces = []
-    if line.low is not None and line.high is not None and np.any(line.high > line.low):
-        traces.append(_band(line, line.low, line.high, scale, stroke))
-    if line.partial is None or not line.partial.any():
-        return [*traces, _stroke(line, values, scale, stroke, marked=marked)]
-    # Dotted as far as the neighbouring points, so that the two parts meet.
-    partial = line.partial
-    reach = partial | np.append(partial[1:], False) | np.insert(partial[:-1], 0, False)
-    dotted = _stroke(line, np.where(reach, values, np.nan), scale, stroke, marked=False)
-    dotted["line"]["dash"] = "1px,3px"
-    dotted["hovertemplate"] = dotted["hovertemplate"].replace("<extra>", " · not all runs<extra>")
-    whole = _stroke(line, np.where(partial, np.nan, values), scale, stroke, marked=False)
-    return [*traces, whole, dotted]
-
-
-def _stroke(
-    line: Line, values: Float64Array, scale: UnitScale, stroke: str, *, marked: bool
-) -> Figure:
-    unit = f" {scale.label}" if scale.label else ""
-    dots = np.isfinite(values) if marked else _lonely_points(values)
-    trace: Figure = {
-        "type": "scatter",
-        "mode": "lines+markers" if dots.any() else "lines",
-        "name": line.label,
-        "x": typed(line.curve.elapsed_s),
-        "y": typed(values),
-        "line": {"color": stroke, "width": 1.4, "simplify": True},
-        "connectgaps": False,
-        "hovertemplate": f"%{{y:.4~g}}{unit}<extra>{_escaped(line.short)}</extra>",
-    }
-    if dots.any():
-        trace["marker"] = {
-            "size": typed(np.where(dots, 4.0, 0.0)),
-            "color": stroke,
-            "line": {"width": 0},
-        }
-    return trace
-
-
-def _lonely_points(values: Float64Array) -> BoolArray:
-    """Points without a neighbour to draw a line to: without a dot nobody would see them."""
-    finite = np.isfinite(values)
-    beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
-    return finite & ~beside
-
-
-def _band(
-    line: Line, low: Float64Array, high: Float64Array, scale: UnitScale, stroke: str
-) -> Figure:
-    """One closed outline for each stretch without gaps."""
-    finite = np.isfinite(low) & np.isfinite(high)
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))
-    xs: list[npt.ArrayLike] = []
-    ys: list[npt.ArrayLike] = []
-    for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        x = line.curve.elapsed_s[start:stop]
-        xs += [x, x[::-1], [math.nan]]
-        ys += [high[start:stop], low[start:stop][::-1], [math.nan]]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": typed(np.concatenate(xs)),
-        "y": typed(np.concatenate(ys) * scale.factor),
-        "fill": "toself",
-        "fillcolor": translucent(stroke, 0.16),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "name": f"{line.label} min–max",
-    }
-
-
-def _rug(ticks: Sequence[Tick], rows: int, scheme: Scheme) -> list[Figure]:
-    """A row of marks for each run, one where an epoch begins."""
-    traces = []
-    for row in range(rows):
-        own = [tick for tick in ticks if tick.row == row]
-        if not own:
-            continue
-        stroke = colour(own[0].ordinal, scheme)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "yaxis": "y2",
-                "x": [tick.elapsed_s for tick in own],
-                "y": [row] * len(own),
-                "text": [tick.text for tick in own],
-                "marker": {
-                    "symbol": "line-ns-open",
-                    "size": _RUG_ROW_PX - 1,
-                    "color": stroke,
-                    "line": {"width": 1.4, "color": stroke},
-                },
-                "hovertemplate": "%{text}<extra></extra>",
-                "name": "epochs",
-            }
-        )
-    return traces
-
-
-def _hairlines(ticks: Sequence[Tick], scheme: Scheme) -> list[Figure]:
-    """Epochs as vertical hairlines, as long as they do not become a hatching."""
-    if len(ticks) > _MAX_HAIRLINES:
-        return []
-    return [
-        {
-            "type": "line",
-            "layer": "below",
-            "x0": tick.elapsed_s,
-            "x1": tick.elapsed_s,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"width": 0.6, "color": translucent(colour(tick.ordinal, scheme), 0.38)},
-        }
-        for tick in ticks
-    ]
 
 
 def _labels(
@@ -323,7 +187,7 @@ def _labels(
             "y": height / plot_px,
             "yanchor": "middle",
             "showarrow": False,
-            "text": _escaped(_shortened(line.short)),
+            "text": escaped(_shortened(line.short)),
             "font": {"size": 11, "color": colour(line.ordinal, scheme)},
         }
         for height, (_, line) in zip(heights, ends, strict=True)
@@ -426,15 +290,10 @@ def _note(text: str, ink: Ink) -> Figure:
         "x": 0.5,
         "y": 0.5,
         "showarrow": False,
-        "text": _escaped(text),
+        "text": escaped(text),
         "font": {"size": 13, "color": ink.dim},
     }
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"
-
-
-def _escaped(text: str) -> str:
-    """Plotly reads a little HTML in texts; names are only names."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
