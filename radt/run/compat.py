@@ -6,7 +6,6 @@ if radt were not there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
@@ -14,7 +13,6 @@ from typing import Any, Self, SupportsIndex
 from radt.journal.writer import Number
 from radt.run.inert import NOTHING
 from radt.run.lifecycle import current, leave
-from radt.run.passthrough import RUN_VARIABLE
 from radt.run.run import Run, active_run
 from radt.run.target import inside_a_run
 
@@ -48,7 +46,8 @@ class RADTBenchmark:
     @property
     def run_id(self) -> str | None:
         """MLflow's id of the run; None outside of a run."""
-        return os.environ.get(RUN_VARIABLE) if self._run is not None else None
+        active = current()
+        return active.mlflow.run_id if active is not None else None
 
     def log_metric(self, name: str, value: Number, epoch: SupportsIndex = 0) -> None:
         """Record a value of a metric at a step called epoch."""

@@ -24,6 +24,9 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 ID_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 
+#: MLflow's ids by ours. MLflow removes the variable that held one as soon as it has used it.
+_known_ids: dict[str, str] = {}
+
 
 class MlflowPassthrough:
     """MLflow as seen from one run; loads it with the first use."""
@@ -33,6 +36,8 @@ class MlflowPassthrough:
         self._bound: ModuleType | None = None
         self._failed = False
         self._outer: dict[str, str | None] = {}
+        if target.part is Part.MEMBER and (given := os.environ.get(RUN_VARIABLE)):
+            _known_ids.setdefault(target.run_id, given)
 
     def attribute(self, name: str) -> Any:
         """``mlflow.NAME``; something that does nothing if MLflow does not know the run.
@@ -69,27 +74,25 @@ class MlflowPassthrough:
     @property
     def run_id(self) -> str | None:
         """MLflow's id of the run, as far as it is known here."""
-        return self._known_id
-
-    _known_id: str | None = None
+        return _known_ids.get(self._target.run_id)
 
     def _bind(self) -> ModuleType | None:
         if self._bound is not None or self._failed:
             return self._bound
         import mlflow
 
-        record = None
-        if not os.environ.get(RUN_VARIABLE) or self._target.part is not Part.MEMBER:
+        if self.run_id is None:
             record = self._registered()
             if record is None:
                 self._failed = True
                 return None
-        if record is not None:
-            # Children that log to MLflow find the run by these, as under a runner.
+            _known_ids[self._target.run_id] = str(record.mlflow_run_id)
             self._set(URI_VARIABLE, record.tracking_uri)
-            self._set(RUN_VARIABLE, str(record.mlflow_run_id))
             mlflow.set_tracking_uri(record.tracking_uri)
-        self._known_id = os.environ[RUN_VARIABLE]
+        active = mlflow.active_run()
+        if active is None or active.info.run_id != self.run_id:
+            # Where MLflow's functions look for a run to join; they remove it when they have.
+            self._set(RUN_VARIABLE, str(self.run_id))
         self._bound = mlflow
         return mlflow
 
