@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, RunRecord
 from radt.store.writer import StoreWriter
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 #: A training process that does nothing until its input ends.
 IDLE = "import sys; print('up', flush=True); sys.stdin.read()"
@@ -60,7 +60,8 @@ class Run:
 
     @property
     def ledger(self) -> dict[str, LedgerRecord]:
-        return {row.listener: row for row in self._project.reader.ledger([self.run_id])}
+        rows = {row.listener: row for row in self._project.reader.ledger([self.run_id])}
+        return defaultdict(lambda: LedgerRecord(self.run_id, "", 0, 0, 0, 0, 0, state=""), rows)
 
     @property
     def counts(self) -> Counter[str]:
