@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from pathlib import Path
 
 _SLOTS = 63
@@ -22,19 +23,33 @@ MAX_STRIKES = 3
 
 
 class ReadingMark:
-    """The mark of one listener; each call writes a byte to memory."""
+    """The mark of one listener; each call writes a byte to memory.
+
+    Listeners read at the same instants, so a death strikes bystanders too. Those with a strike
+    therefore read one at a time: at the next death only the culprit is found reading.
+    """
+
+    _suspects = threading.Lock()
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._memory = memory
         self._reading = offset + 56
         self._strikes = offset + 57
+        self._alone = False
 
     def reading(self) -> None:
+        """It is about to read; may wait a moment for another suspect."""
+        if self.strikes and not self._alone:
+            # One that hangs must not keep the others from reading.
+            self._alone = self._suspects.acquire(timeout=1.0)
         self._memory[self._reading] = 1
 
     def idle(self) -> None:
-        """It returned."""
+        """It returned, or raised."""
         self._memory[self._reading] = 0
+        if self._alone:
+            self._alone = False
+            self._suspects.release()
 
     def clear(self) -> None:
         """It has proved itself; what happened before does not count any longer."""

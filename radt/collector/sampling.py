@@ -176,6 +176,7 @@ class Sampler:
                 turn.busy_since_ns = 0
                 if turn.abandoned:
                     break
+                self._mark.idle()
                 log.exception("listener %s", self.name)
                 self._close(turn)
                 self._failed(f"raised {type(error).__name__}: {error}")
