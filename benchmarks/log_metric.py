@@ -191,11 +191,11 @@ def main() -> None:
     failed: dict[str, str] = {}
     for _ in range(args.rounds):
         for name, tracker in TRACKERS.items():
-            measured = in_a_process(name, tracker.calls, peers)
-            if isinstance(measured, str):
-                failed[name] = measured
+            found = in_a_process(name, tracker.calls, peers)
+            if isinstance(found, str):
+                failed[name] = found
             else:
-                rounds[name].append(measured)
+                rounds[name].append(found)
     print(f"{'µs a call':<18}{'median':>10}{'p99':>10}{'p99.9':>10}{'max':>12}{'total':>10}")
     ours = sorted(one.median_ns for one in rounds["radt"])
     for name, tracker in TRACKERS.items():
