@@ -119,10 +119,11 @@ class Bench:
         """Return when MLflow has everything that the store has."""
 
         def delivered() -> bool:
+            rows = [*self.reader.runs(), *self.reader.workloads()]
             return all(
-                run.mlflow_run_id is not None
-                and self.mlflow.get_run(run.mlflow_run_id).info.status == run.status
-                for run in self.reader.runs()
+                row.mlflow_run_id is not None
+                and self.mlflow.get_run(row.mlflow_run_id).info.status == row.status
+                for row in rows
             )
 
         wait_until(delivered, "MLflow has all runs")
