@@ -78,6 +78,10 @@ class JournalIntake:
         if part.cursors:
             self._reader.delete_consumed(part.cursors)
 
+    def discard(self) -> None:
+        """The run has ended and all of it is in the store: its journals can go."""
+        self._reader.remove_finished()
+
     def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
         """Markers whose process never ended them end with the run."""
         left = self._numbering.open_markers()

@@ -297,6 +297,7 @@ class RunRecorder:
                     self.run.standalone.workload_id, status=status, ended_ns=ended_ns
                 )
         self._writer.seal(self.run.run_id)
+        self._intake.discard()
         return status
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:

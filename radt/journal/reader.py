@@ -106,6 +106,18 @@ class JournalReader:
             if (source := self._sources.get(cursor.journal)) is not None:
                 source.delete_before(cursor)
 
+    def remove_finished(self) -> None:
+        """Remove the journals that were read to their end and whose processes are gone.
+
+        For a run that has ended and is stored: a journal takes half a megabyte at least, which
+        thousands of runs would keep from other uses.
+        """
+        for source in self._sources.values():
+            try:
+                source.remove()
+            except OSError as error:
+                log.warning("the journal %s stays: %s", source.name, error)
+
     def _find_sources(self) -> None:
         try:
             folders = sorted(self._folder.iterdir())

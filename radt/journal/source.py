@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -137,6 +138,15 @@ class JournalSource:
             number = int(path.stem.removeprefix("segment-"))
             if number < cursor.segment and number not in waiting:
                 path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the journal, unless its process may still write.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        if self.exhausted and self.writing() is Writing.OVER:
+            shutil.rmtree(self._folder)
 
     def _step(self, limit: int, *, over: bool) -> tuple[Records, bool]:
         """The next block, and whether there may be more behind it."""

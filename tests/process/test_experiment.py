@@ -73,6 +73,8 @@ def test_every_value_is_in_the_store(bench: Bench, study: Path) -> None:
     epochs = [m for m in bench.reader.markers([record.run_id]) if m.kind is MarkerKind.EPOCH]
     assert [epoch.step for epoch in epochs] == [1, 2, 3]
     assert all(epoch.end_ns is not None and epoch.end_ns > epoch.start_ns for epoch in epochs)
+    left = [path.name for path in Path(record.spool, "journal").rglob("*.bin")]
+    assert left == [], "what is in the store needs no journal"
     workload = bench.reader.workload(record.workload_id)
     assert workload.start_skew_ns is not None
     assert workload.start_skew_ns > 0
