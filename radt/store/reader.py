@@ -56,7 +56,14 @@ class StoreReader:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
-        if not self.path.exists():
+        try:
+            there = self.path.exists()
+        except PermissionError as error:
+            raise StoreError(
+                f"the store {self.path} is in a folder that you may not open",
+                "Ask its owner for the right to read it",
+            ) from error
+        if not there:
             raise StoreError(
                 f"there is no store {self.path}",
                 "Run an experiment first, or set RADT_HOME (or --home) to the folder of one",

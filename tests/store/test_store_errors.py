@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,18 +143,42 @@ def test_a_store_that_is_a_folder_is_said(tmp_path: Path) -> None:
         StoreWriter(tmp_path)
 
 
+def open_to_others(folder: Path) -> None:
+    """Let others come as far as this folder, from the folder for temporary files on."""
+    top = Path(tempfile.gettempdir())
+    for part in [folder, *folder.parents]:
+        if part.is_relative_to(top) and part != top:
+            part.chmod(0o755)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_store_in_a_closed_folder_is_said(writer: StoreWriter) -> None:
+    open_to_others(writer.path.parent.parent)
+    writer.path.parent.chmod(0o700)
+    code = """
+import os, sys
+from radt.errors import StoreError
+from radt.store.reader import StoreReader
+os.setuid(65534)
+try:
+    StoreReader(sys.argv[1])
+except StoreError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(writer.path)], capture_output=True, text=True, check=True
+    )
+    assert "may not open" in done.stdout
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("closed", [True, False], ids=["at rest", "while written"])
-def test_somebody_elses_store_can_be_read(
-    writer: StoreWriter, run_id: str, tmp_path: Path, closed: bool
-) -> None:
+def test_somebody_elses_store_can_be_read(writer: StoreWriter, run_id: str, closed: bool) -> None:
     """The store and its folder are readable, nothing is writable."""
     writer.append(run_id, [SeriesBatch(0, noise(10))])
     if closed:
         writer.close()
-    for folder in [writer.path.parent, *writer.path.parents]:
-        if folder.is_relative_to(tmp_path.parent.parent):
-            folder.chmod(0o755)
+    open_to_others(writer.path.parent)
     code = """
 import os, sys
 from radt.errors import StoreError
