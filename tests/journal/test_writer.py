@@ -174,16 +174,16 @@ def test_signal_handler_may_log_at_any_time(writer: JournalWriter, found: Found)
         writer.scalar(f"signal {number % 50}", 1.0, number)  # names are defined in it, too
         handled += 1
 
-    previous = signal.signal(signal.SIGALRM, log)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    previous = signal.signal(signal.SIGVTALRM, log)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005, 0.0005)
     try:
         step = 0
         while handled < 300:
             writer.scalar("loss", 0.5, step)
             step += 1
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
     writer.close()  # no waiting: what a handler interrupted has been finished
     found.read()
     assert sorted(found.steps("loss")) == list(range(step))
@@ -200,6 +200,7 @@ def test_forked_child_has_a_journal_of_its_own(writer: JournalWriter, found: Fou
         if not child:
             for step in range(PER_SEGMENT + 10):
                 writer.scalar("child loss", float(number), step)
+            writer.scalar("loss", 1.5, number)  # a name that the parent has defined
             os._exit(0)
         children.append(child)
         writer.scalar("loss", 0.5, 10 + number)
@@ -210,6 +211,7 @@ def test_forked_child_has_a_journal_of_its_own(writer: JournalWriter, found: Fou
     assert found.processes == {"", "child 1", "child 2", "child 3"}
     for number in (1, 2, 3):
         assert found.steps("child loss", f"child {number}") == list(range(PER_SEGMENT + 10))
+        assert found.values("loss", f"child {number}") == [1.5]
     assert found.batches[-1].pids >= {os.getpid(), *children}
 
 
