@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from radt.errors import ExperimentError, Problem, UsageError
@@ -30,7 +31,8 @@ def direct_plan(
 ) -> ExperimentPlan:
     """A plan of one workload of one run; the options mean what the columns mean.
 
-    The experiment is named after the script unless it is given.
+    The experiment is named after the script unless it is given; without a workload the run stands
+    for itself, as a script does that is started without radt.
 
     Raises:
         ExperimentError: With every problem of the options.
@@ -55,4 +57,10 @@ def direct_plan(
     row = check_row(values, place, complain)
     if row is None:
         raise ExperimentError(f"radt {file}", problems)
-    return ExperimentPlan(row.file, workloads_of([NumberedRow(0, row)]))
+    workloads = workloads_of([NumberedRow(0, row)])
+    if not workload:  # it shares the hardware with nobody, and has no workload to be named after
+        workloads = tuple(
+            replace(plan, label="", runs=tuple(replace(run, workload="") for run in plan.runs))
+            for plan in workloads
+        )
+    return ExperimentPlan(row.file, workloads)

@@ -77,24 +77,26 @@ def summarise(reader: StoreReader, experiment: str) -> list[WorkloadSummary]:
     newest: dict[tuple[str, str], RunRecord] = {}
     for run in sorted(reader.runs(experiment=experiment), key=lambda run: run.created_ns):
         if run.status is RunStatus.FINISHED:
-            # Taken out and put back, so that the order is that of the newest runs.
-            newest.pop((run.workload, run.letter), None)
-            newest[run.workload, run.letter] = run
+            # A run without a workload stands for itself, however often its script was started.
+            row = (run.workload or run.workload_id, run.letter)
+            newest.pop(row, None)  # put back at the end: the order is that of the newest runs
+            newest[row] = run
     summaries = _summarise_runs(reader, list(newest.values()))
     workloads: dict[str, list[RunSummary]] = {}
     for summary in summaries:
-        workloads.setdefault(summary.run.workload, []).append(summary)
+        run = summary.run
+        workloads.setdefault(run.workload or run.workload_id, []).append(summary)
     baselines = _baselines(workloads.values())
     return [
         WorkloadSummary(
-            label=label,
+            label=runs[0].run.workload or "–",
             groups=[
                 _group(like, baselines.get(like[0].baseline_key) if len(runs) > 1 else None)
                 for like in _alike(runs)
             ],
             energy_j=_energy_once_per_gpu(reader, [summary.run for summary in runs]),
         )
-        for label, runs in workloads.items()
+        for runs in workloads.values()
     ]
 
 

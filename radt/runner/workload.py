@@ -82,7 +82,7 @@ class WorkloadRunner:
         self._view = WorkloadView(
             position=position,
             total=total,
-            label=plan.label,
+            label=plan.label or rows[0].label,
             runs=[RunView(row.letter, row.label) for row in rows],
         )
         self._rows: list[_Row] = []
@@ -270,7 +270,7 @@ class WorkloadRunner:
 
     def _close(self, prepared: PreparedWorkload) -> WorkloadOutcome:
         outcome = WorkloadOutcome(
-            label=self._plan.label,
+            label=self._view.label,
             workload_id=prepared.workload_id,
             runs=[row.outcome for row in self._rows if row.outcome is not None],
             start_skew_s=None if self._skew_ns is None else self._skew_ns / 1e9,

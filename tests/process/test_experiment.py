@@ -173,7 +173,7 @@ def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Benc
     )
     bench.radt("-e", "own", "-l", "none", "own.py")
     bench.wait_delivered()
-    run = bench.mlflow_runs("own")["(1 a) own"]
+    (run,) = bench.mlflow_runs("own").values()
     assert (run.data.metrics["own"], run.data.metrics["ours"]) == (2.0, 3.0)
     assert "dict.json" in {item.path for item in bench.mlflow.list_artifacts(run.info.run_id)}
     assert run.info.status == "FINISHED"

@@ -45,13 +45,15 @@ class Study:
         throughput: float = 100.0,
         status: RunStatus = RunStatus.FINISHED,
         energy_j: tuple[float, float] | None = None,
+        workload_id: str | None = None,
     ) -> None:
         self.count += 1
+        workload_id = workload_id or f"w{workload}"
         run_id = f"{self.count:032x}"
         start_ns = self.count * 1000 * SECOND_NS
-        self.writer.put_workload(WorkloadRecord(f"w{workload}", "study", workload, start_ns))
+        self.writer.put_workload(WorkloadRecord(workload_id, "study", workload, start_ns))
         self.writer.put_run(
-            RunRecord(run_id, f"w{workload}", "study", workload, letter, "net", start_ns, status)
+            RunRecord(run_id, workload_id, "study", workload, letter, "net", start_ns, status)
         )
         self.writer.put_params(run_id, {"File": "train.py", "Params": params})
         series = [
@@ -138,6 +140,14 @@ def test_the_newest_finished_run_of_a_row_counts(study: Study) -> None:
     ((group,),) = (workload.groups for workload in study.summarise())
     assert group.time_per_epoch_s == 20.0
     assert len(group.runs) == 1
+
+
+def test_runs_without_a_workload_stand_for_themselves(study: Study) -> None:
+    for seconds in (2.0, 3.0):
+        study.run("", "a", [1.0, seconds], workload_id=f"w{seconds}")
+    first, second = study.summarise()
+    assert [workload.groups[0].time_per_epoch_s for workload in (first, second)] == [2.0, 3.0]
+    assert first.label == "–"
 
 
 def test_a_run_without_markers_or_metrics_has_no_numbers_rather_than_zeros(study: Study) -> None:
