@@ -25,7 +25,7 @@ def test_arguments_reach_the_script_as_they_are(
     (run,) = workload.runs
     assert run.params == tuple(arguments)
     assert run.file == folder / "train.py" and run.cwd == folder
-    assert (run.experiment, run.workload, run.letter, run.line) == ("train", "1", "a", 0)
+    assert (run.experiment, run.workload, run.letter, run.line) == ("train", "", "a", 0)
     assert run.devices.gpus == (0,)
     assert run.status is None
 
