@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
 from radt.model import MissingReason, Scope, SeriesKind
+from radt.nvml import opened
 
 _PROCESS_MEMORY = "process.gpu.memory"
 #: NVML's "not available" for an unsigned 64-bit value.
@@ -109,17 +110,10 @@ class SmiListener(Listener):
     def probe(cls) -> Availability:
         """Whether there is a driver and a GPU."""
         try:
-            import pynvml
-
-            pynvml.nvmlInit()
+            with opened() as nvml:
+                count = nvml.nvmlDeviceGetCount()
         except Exception as error:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
             return Availability(False, f"NVML: {error}", _remedy(error))
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            return Availability(False, f"NVML: {error}", _remedy(error))
-        finally:
-            pynvml.nvmlShutdown()  # counted by NVML: a listener that is sampling keeps its own
         if count == 0:
             return Availability(False, "no NVIDIA GPU", "Leave smi out of Listeners")
         return Availability(True)

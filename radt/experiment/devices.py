@@ -8,24 +8,13 @@ default order (fastest first) may differ from NVML's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from radt.errors import UsageError
+from radt.nvml import Gpu, list_gpus
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CPU = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU: NVML index, name, UUID and memory (None where NVML does not tell)."""
-
-    index: int
-    name: str
-    uuid: str
-    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +34,12 @@ class Machine:
     def detect(cls) -> Machine:
         """Ask the operating system and, where there is one, the NVIDIA driver."""
         cores = len(os.sched_getaffinity(0))
-        gpus, reason = _nvml_gpus()
+        found = list_gpus()
         visible = os.environ.get(VISIBLE_VARIABLE)
-        if visible is None or not gpus:
-            return cls(cores, gpus, no_gpu_reason=reason)
-        chosen = _visible_gpus(gpus, visible)
-        hidden = tuple(gpu for gpu in gpus if gpu not in chosen)
+        if visible is None or not found.gpus:
+            return cls(cores, found.gpus, no_gpu_reason=found.reason)
+        chosen = _visible_gpus(found.gpus, visible)
+        hidden = tuple(gpu for gpu in found.gpus if gpu not in chosen)
         reason = "" if chosen else f"{VISIBLE_VARIABLE}={visible!r} hides all GPUs"
         return cls(cores, chosen, hidden, reason)
 
@@ -159,54 +148,3 @@ def _visible_gpus(gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
         if found not in chosen:
             chosen.append(found)
     return tuple(chosen)
-
-
-def _nvml_gpus() -> tuple[tuple[Gpu, ...], str]:
-    """All GPUs that NVML shows, and why there is none."""
-    # Imported here: reading an experiment file must not pay for it, nor need the driver.
-    import pynvml
-
-    try:
-        with _nvml():
-            handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(index)
-                for index in range(pynvml.nvmlDeviceGetCount())
-            ]
-            gpus = tuple(
-                Gpu(
-                    index=index,
-                    name=_text(pynvml.nvmlDeviceGetName(handle)),
-                    uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-                    memory_bytes=_memory_bytes(handle),
-                )
-                for index, handle in enumerate(handles)
-            )
-    except pynvml.NVMLError_LibraryNotFound:
-        return (), "no NVIDIA driver"
-    except pynvml.NVMLError as error:
-        return (), f"NVML: {error}"
-    return gpus, "" if gpus else "NVML sees none"
-
-
-@contextmanager
-def _nvml() -> Iterator[None]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        yield
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _memory_bytes(handle: object) -> int | None:
-    import pynvml
-
-    try:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError_NotSupported:  # unified memory: Grace, Jetson, Spark
-        return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

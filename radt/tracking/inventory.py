@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from radt.nvml import Gpu, list_gpus
+
 _GIT_TIMEOUT_S = 10.0
 _PACKAGES_TIMEOUT_S = 60.0
 #: Rows of one workload are prepared within this time and share one reading of git.
@@ -45,16 +47,6 @@ for one in distributions():
 print("python==" + sys.version.split()[0])
 print("\\n".join(found[name] for name in sorted(found)))
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One NVIDIA GPU; ``index`` is NVML's, whatever ``CUDA_VISIBLE_DEVICES`` says."""
-
-    index: int
-    name: str
-    uuid: str
-    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +142,7 @@ def _write(folder: Path, hardware: Hardware, packages: Packages) -> None:
 @cache
 def read_hardware() -> Hardware:
     """The machine's hardware, read once a process."""
-    driver, gpus, problem = _read_gpus()
+    found = list_gpus()
     return Hardware(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",
@@ -159,9 +151,9 @@ def read_hardware() -> Hardware:
         logical_cores=psutil.cpu_count(),
         usable_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
-        driver=driver,
-        gpus=gpus,
-        problems=(problem,) if problem else (),
+        driver=found.driver,
+        gpus=found.gpus,
+        problems=(f"the GPUs could not be listed: {found.reason}",) if found.failed else (),
     )
 
 
@@ -172,35 +164,6 @@ def _cpu_model() -> str:
         if key.strip() == "model name":
             return value.strip()
     return platform.processor() or platform.machine()
-
-
-def _read_gpus() -> tuple[str | None, tuple[Gpu, ...], str | None]:
-    """Driver version, GPUs, and why they could not be read if there is a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        return None, (), None  # a machine without NVIDIA GPUs
-    except pynvml.NVMLError as error:
-        return None, (), f"the GPUs could not be listed: {error}"
-    try:
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append(
-                Gpu(
-                    index=index,
-                    name=pynvml.nvmlDeviceGetName(handle),
-                    uuid=pynvml.nvmlDeviceGetUUID(handle),
-                    memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-                )
-            )
-        return pynvml.nvmlSystemGetDriverVersion(), tuple(gpus), None
-    except pynvml.NVMLError as error:
-        return None, (), f"the GPUs could not be listed: {error}"
-    finally:
-        pynvml.nvmlShutdown()
 
 
 _git_states: dict[Path, tuple[float, GitState]] = {}

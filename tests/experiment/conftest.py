@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from radt.errors import ExperimentError, Problem
-from radt.experiment.devices import Gpu, Machine
+from radt.experiment.devices import Machine
 from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
 from radt.listeners.api import Availability, Listener, Metric, Reading, Registry, Target
+from radt.nvml import Gpu
 
 
 class NoListener(Listener):

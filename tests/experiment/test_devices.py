@@ -8,7 +8,8 @@ import pynvml
 import pytest
 
 from radt.errors import UsageError
-from radt.experiment.devices import Devices, Gpu, Machine
+from radt.experiment.devices import Devices, Machine
+from radt.nvml import Gpu
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ class FakeNvml:
         for name in (
             "nvmlInit",
             "nvmlShutdown",
+            "nvmlSystemGetDriverVersion",
             "nvmlDeviceGetCount",
             "nvmlDeviceGetHandleByIndex",
             "nvmlDeviceGetName",
@@ -61,6 +63,10 @@ class FakeNvml:
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.open -= 1
 
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        assert self.open == 1
+        return "580.1"
+
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         assert self.open == 1
         return len(self.UUIDS)
@@ -69,9 +75,9 @@ class FakeNvml:
         assert self.open == 1
         return self.UUIDS[index]
 
-    def nvmlDeviceGetName(self, handle: str) -> bytes:  # noqa: N802 - bytes in older versions
+    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
         assert handle in self.UUIDS and self.open == 1
-        return b"NVIDIA H200"
+        return "NVIDIA H200"
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
         assert handle in self.UUIDS and self.open == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from radt.nvml import Gpu, GpuList
 from radt.tracking import inventory
 
 
@@ -122,6 +123,28 @@ def test_hardware_is_this_machines() -> None:
     assert hardware.usable_cores == len(os.sched_getaffinity(0))
     assert hardware.host == os.uname().nodename
     assert hardware.cpu_model
+
+
+@pytest.mark.parametrize(
+    ("found", "problems"),
+    [
+        (GpuList((Gpu(0, "GB10", "GPU-1", None),), driver="580.1"), ()),
+        (GpuList(reason="no NVIDIA driver"), ()),
+        (
+            GpuList(reason="NVML: mismatch", failed=True),
+            ("the GPUs could not be listed: NVML: mismatch",),
+        ),
+    ],
+)
+def test_a_driver_that_fails_is_a_problem_and_none_is_not(
+    monkeypatch: pytest.MonkeyPatch, found: GpuList, problems: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(inventory, "list_gpus", lambda: found)
+
+    hardware = inventory.read_hardware()
+
+    assert (hardware.gpus, hardware.driver) == (found.gpus, found.driver)
+    assert hardware.problems == problems
 
 
 def test_packages_are_those_of_the_other_interpreter(tmp_path: Path) -> None:
