@@ -148,8 +148,8 @@ def test_artifact_that_does_not_fit_stops_nobody(joined: Joined) -> None:
         "import radt, resource\n"
         "with radt.Run() as run:\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "    run.log_text('x' * (2 << 20), 'big.txt')\n"
         "    run.log_text('x', 'small.txt')\n"
+        "    run.log_text('x' * (2 << 20), 'big.txt')\n"
     )
     assert "'big.txt' was not recorded: [Errno 27] File too large" in err
     assert [path.name for path in joined.run_dir.artifacts.iterdir()] == ["small.txt"]
