@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
 from radt.model import Scope
+from radt.procfs import TICKS_PER_S, ProcessStat, process_stat
 
 _METRICS = (
     Metric("system.cpu.utilization", "1", Scope.HOST, description="share of all cores in use"),
@@ -28,49 +29,7 @@ _METRICS = (
     Metric("process.count", "1", Scope.PROCESS),
 )
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_NS_PER_TICK = 10**9 // _TICKS_PER_S
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessTimes:
-    """What one process has used. ``cpu_ticks`` includes children that it has waited for."""
-
-    parent: int
-    own_cpu_ticks: int
-    cpu_ticks: int
-    threads: int
-    rss_bytes: int
-    started_ticks: int
-
-
-def read_process(pid: int) -> ProcessTimes | None:
-    """Read ``/proc/PID/stat`` (proc_pid_stat(5)); None if the process is gone.
-
-    One file, read directly: psutil reads three and takes ten times as long, which with the workers
-    of eight collocated runs would be most of what the collector costs.
-    """
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        text = os.read(fd, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    fields = text[text.rindex(b")") + 2 :].split(None, 23)  # the name may contain anything
-    own_ticks = int(fields[11]) + int(fields[12])
-    return ProcessTimes(
-        parent=int(fields[1]),
-        own_cpu_ticks=own_ticks,
-        cpu_ticks=own_ticks + int(fields[13]) + int(fields[14]),
-        threads=int(fields[17]),
-        rss_bytes=int(fields[21]) * _PAGE_BYTES,
-        started_ticks=int(fields[19]),
-    )
+_NS_PER_TICK = 10**9 // TICKS_PER_S
 
 
 @dataclass(slots=True)
@@ -78,7 +37,7 @@ class _Tree:
     """What a run's process tree had used at the previous instant."""
 
     read_ns: int = 0
-    processes: dict[int, ProcessTimes] = field(default_factory=dict)
+    processes: dict[int, ProcessStat] = field(default_factory=dict)
 
 
 class TopListener(Listener):
@@ -93,7 +52,7 @@ class TopListener(Listener):
     @classmethod
     def probe(cls) -> Availability:
         """Wherever there is a /proc."""
-        if read_process(os.getpid()) is None:
+        if process_stat(os.getpid()) is None:
             return Availability(False, "/proc is not readable", "Mount /proc")
         return Availability(True)
 
@@ -109,8 +68,8 @@ class TopListener(Listener):
                 continue
             now = _Tree(time.monotonic_ns())
             for pid in target.pids:
-                if (times := read_process(pid)) is not None:
-                    now.processes[pid] = times
+                if (stat := process_stat(pid)) is not None:
+                    now.processes[pid] = stat
             if now.processes:
                 trees[target.run_id] = now
                 yield from _tree(target.run_id, self._trees.get(target.run_id), now)
@@ -137,16 +96,20 @@ class TopListener(Listener):
 
 
 def _tree(run_id: str, before: _Tree | None, now: _Tree) -> Iterator[Reading]:
-    processes = now.processes.values()
+    # A process on its way out has given back its memory and is not yet gone: its zero is no use of
+    # memory but the lack of one to measure.
+    processes = [process for process in now.processes.values() if process.rss_bytes]
     if before is not None:
         used_ticks = _used_ticks(before, now)
         cores = used_ticks * _NS_PER_TICK / (now.read_ns - before.read_ns)
         yield Reading("process.cpu.utilization", cores, run_id=run_id)
+    if not processes:
+        return
     rss = sum(process.rss_bytes for process in processes)
     yield Reading("process.memory.rss", float(rss), run_id=run_id)
     threads = sum(process.threads for process in processes)
     yield Reading("process.threads", float(threads), run_id=run_id)
-    yield Reading("process.count", float(len(now.processes)), run_id=run_id)
+    yield Reading("process.count", float(len(processes)), run_id=run_id)
 
 
 def _used_ticks(before: _Tree, now: _Tree) -> int:

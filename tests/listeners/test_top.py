@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from radt.listeners.api import Reading, Target
-from radt.listeners.top import TopListener, read_process
+from radt.listeners.top import TopListener
+from radt.procfs import process_stat
 
 _BUSY = """
 import sys, time
@@ -83,7 +84,7 @@ def test_cpu_time_of_a_busy_and_an_idle_process(scripts: list[Script]) -> None:
     targets = [Target("busy", pids=(busy.pid,)), Target("idle", pids=(idle.pid,))]
     busy.says("up")
     idle.says("up")
-    before = read_process(busy.pid)
+    before = process_stat(busy.pid)
     assert before is not None
     listener = TopListener()
     first = list(listener.sample(targets))
@@ -112,7 +113,7 @@ def test_time_of_a_child_that_came_and_went_counts_once(scripts: list[Script]) -
     child = None
     while child is None:  # seen alive once, so that its time is counted twice if done wrongly
         child = next(iter(psutil.Process(parent.pid).children()), None)
-    while (times := read_process(child.pid)) is not None and times.own_cpu_ticks < 20:
+    while (times := process_stat(child.pid)) is not None and times.own_cpu_ticks < 20:
         pass
     pids = (parent.pid, child.pid)
     used_s += _cores(listener, [Target("a", pids=pids)]) * (time.monotonic() - begun_s)
@@ -150,7 +151,7 @@ def test_a_name_that_looks_like_fields_is_read_right(tmp_path) -> None:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    times = read_process(process.pid)
+    times = process_stat(process.pid)
     assert times is not None
     assert times.parent == os.getpid()
     process.communicate()
@@ -159,5 +160,15 @@ def test_a_name_that_looks_like_fields_is_read_right(tmp_path) -> None:
 def test_a_process_that_is_gone_is_left_out() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert read_process(process.pid) is None
+    assert process_stat(process.pid) is None
     assert not _values(list(TopListener().sample([Target("a", pids=(process.pid,))])), "a")
+
+
+def test_a_process_on_its_way_out_has_no_memory_rather_than_none() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+    try:
+        readings = list(TopListener().sample([Target("r", pids=(child,))]))
+    finally:
+        os.waitpid(child, 0)
+    assert [reading.metric for reading in readings if reading.run_id == "r"] == []
