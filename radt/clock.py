@@ -12,14 +12,9 @@ import json
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from radt.home import runtime_dir
-
-
-def boot_id() -> str:
-    """The kernel's id of this boot; monotonic times of different boots do not compare."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+from radt.procfs import boot_id
 
 
 def measure_offset_ns() -> int:
@@ -44,7 +39,10 @@ class Clock:
     @classmethod
     def for_machine(cls) -> Clock:
         """The clock all processes of this user share until the machine is rebooted."""
-        path = runtime_dir() / f"clock-{boot_id()}.json"
+        boot = boot_id()
+        if not boot:  # nothing would tell this boot's offset from the next one's
+            return cls(measure_offset_ns())
+        path = runtime_dir() / f"clock-{boot}.json"
         try:
             return cls(int(json.loads(path.read_text(encoding="ascii"))["offset_ns"]))
         except FileNotFoundError:

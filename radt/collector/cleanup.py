@@ -6,7 +6,8 @@ import os
 import signal
 import time
 
-from radt.collector.processes import all_pids, carries_run_id
+from radt.collector.processes import carries_run_id
+from radt.procfs import all_pids
 
 GRACE_S = 5.0
 _POLL_S = 0.05

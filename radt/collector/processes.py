@@ -8,46 +8,16 @@ are read, so that a look costs little more than listing ``/proc``.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from radt.procfs import ProcessStat, all_pids, environment, process_stat
+
 _KTHREADD = 2
 #: A look this fresh serves all listeners of one instant.
 _FRESH_NS = 50_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
-    """What ``/proc/PID/stat`` says of a process's place; ``started_ticks`` since boot."""
-
-    pid: int
-    state: str
-    parent: int
-    group: int
-    started_ticks: int
-
-    @property
-    def alive(self) -> bool:
-        return self.state not in "ZXx"
-
-
-def process_stat(pid: int) -> ProcessStat | None:
-    """Read one process; None if there is none of that id."""
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        text = os.read(fd, 4096)
-    except OSError:  # it ended between the two calls
-        return None
-    finally:
-        os.close(fd)
-    fields = text[text.rindex(b")") + 2 :].split(None, 20)  # the name may contain anything
-    return ProcessStat(pid, chr(fields[0][0]), int(fields[1]), int(fields[2]), int(fields[19]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +41,7 @@ class ProcessId:
 
 def carries_run_id(pid: int, run_id: str) -> bool:
     """Whether a process was started with this run's id in its environment."""
-    return f"RADT_RUN_ID={run_id}".encode() in _environment(pid)
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
-    except OSError:  # gone, or another user's
-        return []
-    try:
-        parts = []
-        while piece := os.read(fd, 1 << 16):
-            parts.append(piece)
-        return b"".join(parts).split(b"\0")
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
-
-
-def all_pids() -> set[int]:
-    """Ids of all processes that are visible here."""
-    # Every second: a Path for each would cost ten times as much.
-    names = os.listdir("/proc")  # noqa: PTH208
-    return {int(name) for name in names if name.isdigit()}
+    return f"RADT_RUN_ID={run_id}".encode() in environment(pid)
 
 
 @dataclass(slots=True)
@@ -179,7 +126,7 @@ class ProcessTable:
                 tree.members[stat.pid] = stat.started_ticks
                 return
         marked = {f"RADT_RUN_ID={tree.run_id}".encode(): tree for tree in self._trees.values()}
-        for entry in _environment(stat.pid):
+        for entry in environment(stat.pid):
             if entry in marked:
                 marked[entry].members[stat.pid] = stat.started_ticks
                 return

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from radt.clock import boot_id
 from radt.collector.processes import ProcessId
 from radt.collector.protocol import Registration, StandaloneRun
 from radt.collector.runs import Ending
 from radt.model import RunStatus
+from radt.procfs import boot_id
 
 log = logging.getLogger(__name__)
 

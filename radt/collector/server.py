@@ -29,8 +29,8 @@ from radt.collector.runs import Ending
 from radt.collector.service import RefusedError, Service
 from radt.errors import RadtError
 from radt.home import runtime_dir
-from radt.listeners.top import read_process
 from radt.model import RunStatus
+from radt.procfs import TICKS_PER_S, process_stat
 
 log = logging.getLogger(__name__)
 
@@ -124,14 +124,14 @@ class Server:
             return {"guardian_pid": guardian_pid}
         usage = resource.getrusage(resource.RUSAGE_SELF)
         pids = [os.getpid(), *([guardian_pid] if guardian_pid else [])]
-        read = [process for pid in pids if (process := read_process(pid)) is not None]
+        read = [stat for pid in pids if (stat := process_stat(pid)) is not None]
         guardian_ticks = read[1].own_cpu_ticks if len(read) > 1 else 0
         status = CollectorStatus(
             pid=os.getpid(),
             guardian_pid=guardian_pid,
             uptime_s=time.monotonic() - self._begun_s,
-            cpu_s=usage.ru_utime + usage.ru_stime + guardian_ticks / os.sysconf("SC_CLK_TCK"),
-            rss_bytes=sum(process.rss_bytes for process in read),
+            cpu_s=usage.ru_utime + usage.ru_stime + guardian_ticks / TICKS_PER_S,
+            rss_bytes=sum(stat.rss_bytes for stat in read),
             runs=self._service.run_ids,
             listeners=self._service.listeners,
             problems=self._service.problems,

@@ -13,7 +13,7 @@ import radt
 from radt.clock import Clock, measure_offset_ns
 from radt.errors import RadtError
 from radt.journal.format import CLOSED_FILE, LABELS_FOLDER, META_FILE, JournalMeta
-from radt.journal.process import boot_id, own_start_ticks
+from radt.procfs import boot_id, own_start_ticks
 
 
 def create_folder(journal: str, *, main: bool, rank: int | None) -> str:

@@ -24,7 +24,7 @@ from radt.journal.format import (
     JournalMeta,
     segment_name,
 )
-from radt.journal.process import boot_id, start_ticks
+from radt.procfs import boot_id, start_ticks
 from radt.store.records import JournalCursor
 
 #: `radt.journal.format.RECORD`, as an array.

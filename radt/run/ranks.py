@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
-from radt.journal.process import start_ticks
+from radt.procfs import start_ticks
 
 _POLL_S = 0.02
 

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from radt.home import Home, RunDir
-from radt.journal.process import boot_id, start_ticks
+from radt.procfs import boot_id, start_ticks
 
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BASE = frozenset({"errors", "units", "model", "home", "clock", "nvml"})
+BASE = frozenset({"errors", "units", "model", "home", "clock", "nvml", "procfs"})
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "model": frozenset(),
     "units": frozenset(),
     "home": frozenset({"errors"}),
-    "clock": frozenset({"home"}),
+    "clock": frozenset({"home", "procfs"}),
     "nvml": frozenset(),
+    "procfs": frozenset(),
     "schemas": frozenset(),
-    "listeners": frozenset({"model", "errors", "nvml"}),
+    "listeners": frozenset({"model", "errors", "nvml", "procfs"}),
     "store": BASE | {"schemas"},
     "journal": BASE | {"store"},
     "experiment": BASE | {"listeners"},
