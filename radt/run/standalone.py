@@ -14,8 +14,9 @@ from pathlib import Path
 
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
-from radt.errors import RadtError, UsageError
+from radt.errors import RadtError
 from radt.model import ListenerChoice, RunStatus
+from radt.params import command_params
 from radt.run.machine import has_nvidia, visible_gpus
 from radt.run.notices import warn_once
 from radt.run.ranks import wait_for_ranks
@@ -23,7 +24,6 @@ from radt.run.target import Target
 
 #: How long the end of a script may wait for its values to be in the store; nothing is lost then.
 FINISH_TIMEOUT_S = 10.0
-_UNITS = {"ms": 0.001, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +86,7 @@ def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, .
     if text is None:
         text = "top+smi" if has_nvidia() else "top"
     parts = text.split("+") if isinstance(text, str) else list(text)
-    return tuple(
-        _parse_listener(part.strip()) for part in parts if part.strip() not in ("", "none")
-    )
-
-
-def _parse_listener(text: str) -> ListenerChoice:
-    name, at, interval = (part.strip() for part in text.partition("@"))
-    if not at:
-        return ListenerChoice(name)
-    unit = "ms" if interval.endswith("ms") else "s"
-    try:
-        interval_s = float(interval.removesuffix(unit)) * _UNITS[unit]
-    except ValueError:
-        interval_s = 0.0
-    if not 0.0 < interval_s < float("inf"):
-        raise UsageError(
-            f"{interval!r} is no interval of listener {name}", f"Write {name}@500ms or {name}@2s"
-        )
-    return ListenerChoice(name, interval_s)
+    return tuple(ListenerChoice.parse(part) for part in parts if part.strip() not in ("", "none"))
 
 
 def _describe(target: Target, options: RunOptions) -> StandaloneRun:
@@ -113,7 +95,10 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
     listeners = parse_listeners(options.listeners)
     gpus = visible_gpus()
     devices = "+".join(gpus) or "cpu"
-    params = {"File": script.name if script is not None else "", "Params": shlex.join(sys.argv[1:])}
+    arguments = sys.argv[1:]
+    params = command_params(
+        script.name if script is not None else "", shlex.join(arguments), arguments
+    )
     tags = {
         "radt.devices": devices,
         "radt.collocation": "-",
@@ -127,7 +112,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             run_id=target.run_id,
             store_path=str(target.home.store_path),
             spool=str(target.run_dir.path),
-            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or target.home.default_tracking_uri,
+            tracking_uri=target.home.tracking_uri(),
             listeners=listeners,
             devices=gpus,
             env=delivery_env(os.environ),

@@ -15,8 +15,8 @@ from radt.errors import RadtError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.home import RunDir
 from radt.model import RunStatus
+from radt.params import command_params
 from radt.runner.environment import RunIdentity, command_of, environment_of
-from radt.runner.params import split_params
 from radt.runner.session import Session
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.tracking.inventory import collect_inventory
@@ -165,7 +165,7 @@ def _record(
             )
             session.writer.put_params(
                 run_id,
-                {"File": str(row.file.name), "Params": row.params_text} | split_params(row.params),
+                command_params(row.file.name, row.params_text, row.params),
             )
             session.writer.put_tags(
                 run_id,

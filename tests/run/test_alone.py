@@ -45,6 +45,7 @@ def test_script_records_itself(alone: Alone) -> None:
     assert params["seed"] == "3"
     assert params["File"] == "script0.py"
     assert params["Params"] == "--size 'two words'"
+    assert params["size"] == "two words"
     assert alone.reader.tags(run.run_id)["radt.listeners"] == "top@0.05s"
     frame = radt.load(run.run_id, home=alone.home)
     assert list(frame[frame.metric == "loss"].step) == [*range(10_000)] * 2
@@ -176,7 +177,7 @@ def test_home_that_cannot_be_written_stops_nobody(alone: Alone) -> None:
 @pytest.mark.parametrize("listeners", ["top@0s", "top@fast", "top@-1s"])
 def test_options_that_cannot_be_understood_are_raised(alone: Alone, listeners: str) -> None:
     _, err = alone.run(f"import radt\nwith radt.Run(listeners={listeners!r}): pass", code=1)
-    assert "is no interval of listener top" in err
+    assert "is not an interval. Write top@500ms" in err
     assert not alone.home.exists()
 
 

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def command_params(file: str, text: str, arguments: Sequence[str]) -> dict[str, str]:
+    """Parameters of a run from its command: ``File``, ``Params`` as written, and single ones.
+
+    >>> command_params("train.py", "--lr 0.1", ["--lr", "0.1"])
+    {'File': 'train.py', 'Params': '--lr 0.1', 'lr': '0.1'}
+    """
+    return {"File": file, "Params": text} | split_params(arguments)
+
+
 def split_params(arguments: Sequence[str]) -> dict[str, str]:
     """Parameters by name, as command lines have them.
 
