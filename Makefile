@@ -31,6 +31,7 @@ clean:
 
 # One stamp for each set of packages, so that a second call takes no time.
 $(VENV)/bin/python:
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || sh tests/system_packages.sh python3-venv
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.radt: pyproject.toml constraints.txt | $(VENV)/bin/python
