@@ -27,6 +27,7 @@ from radt.errors import UsageError
 
 HOME_VARIABLE = "RADT_HOME"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
+TRACKING_VARIABLE = "RADT_TRACKING_URI"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,15 @@ class Home:
     @property
     def default_tracking_uri(self) -> str:
         return f"sqlite:///{self.path / 'mlflow.db'}"
+
+    def tracking_uri(self, explicit: str | None = None) -> str:
+        """The URI given, else ``$RADT_TRACKING_URI`` or ``$MLFLOW_TRACKING_URI``, else SQLite."""
+        return (
+            explicit
+            or os.environ.get(TRACKING_VARIABLE)
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or self.default_tracking_uri
+        )
 
     def run_dir(self, run_id: str) -> RunDir:
         return RunDir(self.path / "runs" / run_id)

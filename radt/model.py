@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from radt.errors import UsageError
 
 
 class RunStatus(StrEnum):
@@ -19,6 +23,15 @@ class RunStatus(StrEnum):
     def ended(self) -> bool:
         """Whether nothing more will happen in this state."""
         return self in (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.KILLED)
+
+    @classmethod
+    def worst(cls, statuses: Iterable[RunStatus]) -> RunStatus:
+        """The status of a whole from those of its parts: FAILED before KILLED before FINISHED."""
+        present = set(statuses)
+        for status in (cls.FAILED, cls.KILLED, cls.RUNNING, cls.SCHEDULED):
+            if status in present:
+                return status
+        return cls.FINISHED
 
 
 class Scope(StrEnum):
@@ -59,6 +72,15 @@ class MarkerKind(StrEnum):
 #: The ``listener`` of series that the training script logs itself.
 SOFTWARE = "run"
 
+#: The step of a point that has none.
+NO_STEP = -(2**63)
+
+#: An interval below this measures radt more than the machine; one above is a typing error.
+MIN_INTERVAL_S = 0.01
+MAX_INTERVAL_S = 3600.0
+_INTERVAL = r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min)"
+_UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0}
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerChoice:
@@ -66,6 +88,28 @@ class ListenerChoice:
 
     name: str
     interval_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ListenerChoice:
+        """``top``, ``top@500ms``, ``smi@2s``, ``smi@1min``; whether it is installed is not asked.
+
+        Raises:
+            UsageError: The interval cannot be understood or makes no sense.
+        """
+        name, at, interval = (part.strip() for part in text.partition("@"))
+        name = name.lower()
+        if not at:
+            return cls(name)
+        match = re.fullmatch(_INTERVAL, interval, re.IGNORECASE)
+        if match is None:
+            raise UsageError(f"{interval!r} is not an interval", f"Write {name}@500ms or {name}@2s")
+        interval_s = float(match[1]) * _UNIT_S[match[2].lower()]
+        if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:
+            raise UsageError(
+                f"an interval of {interval} is out of range",
+                f"Choose between {MIN_INTERVAL_S * 1000:g}ms and {MAX_INTERVAL_S / 60:g}min",
+            )
+        return cls(name, interval_s)
 
     def __str__(self) -> str:
         return self.name if self.interval_s is None else f"{self.name}@{self.interval_s:g}s"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.collector.protocol import ENV_PREFIXES
+from radt.home import TRACKING_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Destination:
 
     def environment(self) -> dict[str, str]:
         """The URI is no argument: it may hold a password, which a list of processes would show."""
-        return {"RADT_TRACKING_URI": self.tracking_uri}
+        return {TRACKING_VARIABLE: self.tracking_uri}
 
 
 class Deliverer:

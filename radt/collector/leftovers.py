@@ -38,7 +38,8 @@ def end_runs_before_boot(writer: StoreWriter, reader: StoreReader, clock: Clock)
         neighbours = reader.runs(workload_id=run.workload_id)
         if all(neighbour.status.ended for neighbour in neighbours):
             ended_ns = max(neighbour.ended_ns or 0 for neighbour in neighbours)
-            writer.update_workload(run.workload_id, status=RunStatus.KILLED, ended_ns=ended_ns)
+            status = RunStatus.worst(neighbour.status for neighbour in neighbours)
+            writer.update_workload(run.workload_id, status=status, ended_ns=ended_ns)
 
 
 def _last_sign_ns(reader: StoreReader, run: RunRecord) -> int:

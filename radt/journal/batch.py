@@ -14,7 +14,7 @@ class ScalarColumn:
     """New values of one metric of one process: three arrays of one length, in slot order.
 
     ``process`` is empty for the run's first process, else ``rank 1``, ``child 2``. ``times_ns``
-    are monotonic; ``steps`` hold `radt.store.records.NO_STEP` where none was given.
+    are monotonic; ``steps`` hold `radt.model.NO_STEP` where none was given.
     """
 
     process: str

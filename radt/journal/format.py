@@ -34,8 +34,6 @@ if sys.byteorder != "little":  # pragma: no cover - no such machine trains anyth
 
 #: 8,192 records: preparing a segment takes some 0.3 ms, and that is all that logging ever waits.
 SEGMENT_BYTES = 256 * 1024
-#: A record without a step (the store writes the same number).
-NO_STEP = -(2**63)
 
 META_FILE = "meta.json"
 EVENTS_FILE = "events.jsonl"

@@ -13,8 +13,8 @@ from radt.errors import JournalError
 from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
 from radt.journal.format import LABELS_FOLDER, EventKind, RecordKind
 from radt.journal.source import JournalSource, Records
-from radt.model import MarkerKind, RunStatus
-from radt.store.records import NO_STEP, JournalCursor
+from radt.model import NO_STEP, MarkerKind, RunStatus
+from radt.store.records import JournalCursor
 
 __all__ = ["Finish", "JournalBatch", "JournalReader", "ScalarColumn", "SpanEvent"]
 

@@ -9,7 +9,7 @@ import operator
 from typing import Any, SupportsFloat, SupportsIndex
 
 from radt.errors import UsageError
-from radt.journal.format import NO_STEP
+from radt.model import NO_STEP
 
 MAX_NAME_LENGTH = 250  # MLflow's limit for the names of metrics and params
 

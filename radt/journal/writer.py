@@ -25,9 +25,10 @@ from typing import Any, Protocol, SupportsFloat, SupportsIndex
 
 from radt.journal.events import EventLog
 from radt.journal.folder import create_folder, mark_closed
-from radt.journal.format import NO_STEP, RECORD, RECORD_BYTES, EventKind, RecordKind
+from radt.journal.format import RECORD, RECORD_BYTES, EventKind, RecordKind
 from radt.journal.segments import allocate, discard
 from radt.journal.values import checked_name, to_number, to_step
+from radt.model import NO_STEP
 
 #: How long to leave a disk alone that had no space.
 RETRY_S = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from radt.model import RunStatus
@@ -33,7 +33,7 @@ class WorkloadOutcome:
     @property
     def status(self) -> RunStatus:
         """The worst of the rows: FAILED before KILLED before FINISHED."""
-        return worst(run.status for run in self.runs)
+        return RunStatus.worst(run.status for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,3 @@ class ExperimentOutcome:
     def counts(self) -> Counter[RunStatus]:
         """Number of runs by how they ended."""
         return Counter(run.status for run in self.runs)
-
-
-def worst(statuses: Iterable[RunStatus]) -> RunStatus:
-    """The status of a whole from the statuses of its parts."""
-    present = set(statuses)
-    for status in (RunStatus.FAILED, RunStatus.KILLED, RunStatus.RUNNING, RunStatus.SCHEDULED):
-        if status in present:
-            return status
-    return RunStatus.FINISHED

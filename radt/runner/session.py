@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,18 +16,6 @@ from radt.runner import reaper
 from radt.runner.console import RunConsole
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
-
-TRACKING_VARIABLE = "RADT_TRACKING_URI"
-
-
-def tracking_uri(home: Home, explicit: str | None = None) -> str:
-    """The option, else ``$RADT_TRACKING_URI``, else ``$MLFLOW_TRACKING_URI``, else SQLite."""
-    return (
-        explicit
-        or os.environ.get(TRACKING_VARIABLE)
-        or os.environ.get("MLFLOW_TRACKING_URI")
-        or home.default_tracking_uri
-    )
 
 
 class Reaper:
@@ -107,7 +94,7 @@ def open_session(
         try:
             yield Session(
                 home=home,
-                tracking_uri=tracking_uri(home, explicit_tracking_uri),
+                tracking_uri=home.tracking_uri(explicit_tracking_uri),
                 writer=writer,
                 reader=StoreReader(home.store_path),
                 client=client,

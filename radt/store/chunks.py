@@ -10,8 +10,9 @@ import numpy as np
 from sqlalchemy import text
 
 from radt.errors import StoreError
+from radt.model import NO_STEP
 from radt.store.codec import Codec, EncodedSamples, decode, encode, encode_raw
-from radt.store.records import NO_STEP, Float64Array, Int64Array, Samples
+from radt.store.records import Float64Array, Int64Array, Samples
 from radt.store.tables import Value
 
 #: Points in a sealed chunk: an hour at one per second. Larger ones hardly get smaller by the point

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from radt.errors import UsageError
+from radt.model import NO_STEP
 from radt.store.chunks import joined
 from radt.store.reader import StoreReader
-from radt.store.records import NO_STEP, Int64Array, RunRecord, Samples, SeriesRecord
+from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
 
 #: Columns that are the same for a whole series; kept as categories, a byte or two a row.
 _LABELS = ("metric", "unit", "scope", "entity", "listener")

@@ -17,9 +17,6 @@ from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-#: In ``Samples.steps``: this point has no step (the journal writes the same number).
-NO_STEP = -(2**63)
-
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
@@ -97,7 +94,8 @@ class SeriesRecord:
 class Samples:
     """Points of one series in time order: ``times_ns`` (N,), ``values`` (N,), ``steps`` (N,).
 
-    ``steps`` is None for series without steps (hardware); `NO_STEP` is a single missing one.
+    ``steps`` is None for series without steps (hardware); `radt.model.NO_STEP` in it is a single
+    missing one.
     """
 
     times_ns: Int64Array

@@ -19,7 +19,7 @@ from radt.home import RunDir
 from radt.model import SOFTWARE, RunStatus
 from radt.store.delivery import PointReader
 from radt.store.reader import StoreReader
-from radt.store.records import NO_STEP, RunRecord, SeriesRecord, WorkloadRecord
+from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tracking.artifacts import artifact_files
 from radt.tracking.mlflow_target import (
@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
 _NS_PER_MS = 1_000_000
-#: Of several ends, the one that a workload is said to have had.
-_WORST = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.FINISHED)
 
 
 @dataclass(slots=True)
@@ -208,7 +206,7 @@ class Courier:
                     samples = self._points.points_after(
                         run.run_id, one.series_no, done, MAX_POINTS - len(points)
                     )
-                    points += software_points(key, samples, done, NO_STEP)
+                    points += software_points(key, samples, done)
                     done += len(samples)
                     marks[one.series_no] = done
                     if len(points) >= MAX_POINTS:
@@ -301,7 +299,7 @@ class Courier:
     def _end_parent(
         self, workload: WorkloadRecord, mlflow_id: str, runs: Sequence[RunRecord]
     ) -> None:
-        status = min((run.status for run in runs), key=_WORST.index)
+        status = RunStatus.worst(run.status for run in runs)
         ended_ms = max(run.ended_ns or 0 for run in runs) // _NS_PER_MS
         self._before_request()
         if workload.start_skew_ns is not None:

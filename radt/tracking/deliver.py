@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from radt.home import Home, runtime_dir
+from radt.home import TRACKING_VARIABLE, Home, runtime_dir
 
 log = logging.getLogger("radt.tracking")
 
-TRACKING_VARIABLE = "RADT_TRACKING_URI"
 #: How often the store is looked at without being told to.
 POLL_S = 2.0
 #: Unless the user has set them.

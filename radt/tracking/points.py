@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radt.model import SOFTWARE, MarkerKind, SeriesKind
+from radt.model import NO_STEP, SOFTWARE, MarkerKind, SeriesKind
 from radt.store.records import (
     LedgerRecord,
     MarkerRecord,
@@ -48,14 +48,13 @@ def series_name(series: SeriesRecord) -> str:
     return name if series.listener == SOFTWARE else f"system/{name}"
 
 
-def software_points(key: str, samples: Samples, first_index: int, no_step: int) -> list[Point]:
+def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
     """Every point as it is. Points without a step get their number in the series as one.
 
     MLflow cuts histories in which points share a step, so 0 for all would lose them in its charts.
 
     Args:
         first_index: Number in the series of the first of the samples.
-        no_step: The step that stands for none.
     """
     times_ms = (samples.times_ns // _NS_PER_MS).tolist()
     indices = range(first_index, first_index + len(samples))
@@ -63,7 +62,7 @@ def software_points(key: str, samples: Samples, first_index: int, no_step: int) 
         steps: Sequence[int] = indices
     else:
         steps = [
-            index if step == no_step else step
+            index if step == NO_STEP else step
             for index, step in zip(indices, samples.steps.tolist(), strict=True)
         ]
     values = samples.values.tolist()

@@ -30,7 +30,8 @@ def test_runs_of_before_the_restart_are_ended_and_others_left(project: Project) 
     project.writer.put_workload(
         WorkloadRecord("w" * 32, "e", "1", before_ns, status=RunStatus.RUNNING)
     )
-    for row in (old, elsewhere, recent):
+    failed = replace(old, run_id="4" * 32, status=RunStatus.FAILED, ended_ns=before_ns + 1)
+    for row in (old, elsewhere, recent, failed):
         project.writer.put_run(row)
     series = SeriesRecord(old.run_id, 0, "top", "m", "1", Scope.HOST, SeriesKind.GAUGE)
     project.writer.add_series([series])
@@ -42,7 +43,7 @@ def test_runs_of_before_the_restart_are_ended_and_others_left(project: Project) 
     ended = project.reader.run(old.run_id)
     assert (ended.status, ended.end_reason) == (RunStatus.KILLED, REASON)
     assert ended.ended_ns == before_ns + 5, "when it was last heard of"
-    assert project.reader.workload("w" * 32).status is RunStatus.KILLED
+    assert project.reader.workload("w" * 32).status is RunStatus.FAILED, "the worst of its runs"
     assert project.reader.run(elsewhere.run_id).status is RunStatus.RUNNING
     assert project.reader.run(recent.run_id).status is RunStatus.RUNNING
     run.finish()

@@ -16,7 +16,6 @@ from radt.journal.format import (
     EVENTS_FILE,
     FORMAT_VERSION,
     META_FILE,
-    NO_STEP,
     RECORD,
     SEGMENT_BYTES,
     EventKind,
@@ -24,6 +23,7 @@ from radt.journal.format import (
 )
 from radt.journal.reader import JournalReader
 from radt.journal.writer import JournalWriter
+from radt.model import NO_STEP
 from radt.store.records import JournalCursor
 from tests.support.journal import Found
 

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radt.errors import UsageError
-from radt.journal.format import NO_STEP, SEGMENT_BYTES, EventKind, RecordKind
+from radt.journal.format import SEGMENT_BYTES, EventKind, RecordKind
 from radt.journal.reader import Finish, JournalReader
 from radt.journal.writer import AFTER_END, JournalWriter
-from radt.model import MarkerKind, RunStatus
+from radt.model import NO_STEP, MarkerKind, RunStatus
 from tests.support.journal import Found
 
 PER_SEGMENT = SEGMENT_BYTES // 32

@@ -174,10 +174,19 @@ def test_home_that_cannot_be_written_stops_nobody(alone: Alone) -> None:
     assert all(line.startswith("radt: ") for line in err.splitlines())
 
 
-@pytest.mark.parametrize("listeners", ["top@0s", "top@fast", "top@-1s"])
-def test_options_that_cannot_be_understood_are_raised(alone: Alone, listeners: str) -> None:
+@pytest.mark.parametrize(
+    ("listeners", "said"),
+    [
+        ("top@0s", "an interval of 0s is out of range"),
+        ("top@fast", "'fast' is not an interval"),
+        ("top@-1s", "'-1s' is not an interval"),
+    ],
+)
+def test_options_that_cannot_be_understood_are_raised(
+    alone: Alone, listeners: str, said: str
+) -> None:
     _, err = alone.run(f"import radt\nwith radt.Run(listeners={listeners!r}): pass", code=1)
-    assert "is not an interval. Write top@500ms" in err
+    assert said in err
     assert not alone.home.exists()
 
 

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from radt.cli.export import command
 from radt.errors import RunNotFoundError, UsageError
 from radt.load import load
+from radt.model import NO_STEP
 from radt.store.reader import StoreReader
-from radt.store.records import NO_STEP, RunRecord, Samples, SeriesBatch
+from radt.store.records import RunRecord, Samples, SeriesBatch
 from radt.store.writer import StoreWriter
 
 START_NS = 1_790_000_000_123_456_789

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text
 
 from radt.errors import CodecError, StoreError
-from radt.model import Scope, SeriesKind
+from radt.model import NO_STEP, Scope, SeriesKind
 from radt.store import chunks
 from radt.store.reader import StoreReader
-from radt.store.records import NO_STEP, Samples, SeriesBatch, SeriesRecord
+from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
 
 

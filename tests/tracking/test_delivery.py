@@ -13,9 +13,9 @@ import pytest
 from mlflow.entities import ViewType
 
 from radt.home import RunDir
-from radt.model import MarkerKind, RunStatus
+from radt.model import NO_STEP, MarkerKind, RunStatus
 from radt.store.delivery import PointReader
-from radt.store.records import NO_STEP, MarkerRecord, RunRecord
+from radt.store.records import MarkerRecord, RunRecord
 from radt.tracking.artifacts import artifact_path
 from radt.tracking.courier import Courier
 from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble

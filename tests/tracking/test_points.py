@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
+from radt.model import NO_STEP, SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import (
-    NO_STEP,
     LedgerRecord,
     MarkerRecord,
     RunRecord,
@@ -100,14 +99,14 @@ def test_in_pieces_or_at_once_the_same_points(times_ms: list[int], cuts: list[in
 def test_software_points_keep_steps_and_number_the_others() -> None:
     times = np.array([ORIGIN_NS, ORIGIN_NS + 1_999_999], dtype=np.int64)
     values = np.array([0.5, math.nan])
-    plain = software_points("loss", Samples(times, values), 7, NO_STEP)
+    plain = software_points("loss", Samples(times, values), 7)
     assert [(point.step, point.timestamp_ms) for point in plain] == [
         (7, ORIGIN_NS // 1_000_000),
         (8, ORIGIN_NS // 1_000_000 + 1),
     ]
     assert math.isnan(plain[1].value)
     steps = np.array([-4, NO_STEP], dtype=np.int64)
-    mixed = software_points("loss", Samples(times, values, steps), 7, NO_STEP)
+    mixed = software_points("loss", Samples(times, values, steps), 7)
     assert [point.step for point in mixed] == [-4, 8]
 
 
