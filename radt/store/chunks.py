@@ -26,7 +26,7 @@ _FEW_POINTS = 32
 
 _COLUMNS = (
     "sealed, codec, point_count, finite_count, first_ns, last_ns, first_value, last_value, "
-    "last_step, value_min, value_max, value_sum, checksum, time_series_no, time_chunk_no, "
+    "value_min, value_max, value_sum, checksum, time_series_no, time_chunk_no, "
     "time_data, value_data, step_data"
 )
 _PARAMETERS = ", ".join(f":{name}" for name in _COLUMNS.split(", "))
@@ -195,14 +195,13 @@ def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Sampl
 def _row(
     run_id: str, series_no: int, samples: Samples, encoded: EncodedSamples, *, sealed: bool
 ) -> dict[str, Value]:
-    times, values, steps = samples.times_ns, samples.values, samples.steps
+    times, values = samples.times_ns, samples.values
     if len(times) == 1:
         earliest = latest = 0
     else:
         earliest = int(np.argmin(times))
         # The last of those with the latest time: the newest.
         latest = len(times) - 1 - int(np.argmax(times[::-1]))
-    last_step = None if steps is None else int(steps[latest])
     finite_count, smallest, largest, total = _statistics(values)
     return {
         "run_id": run_id,
@@ -215,7 +214,6 @@ def _row(
         "last_ns": int(times[latest]),
         "first_value": _no_nan(float(values[earliest])),
         "last_value": _no_nan(float(values[latest])),
-        "last_step": None if last_step == NO_STEP else last_step,
         "value_min": smallest,
         "value_max": largest,
         "value_sum": total,

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, text
 
-from radt.store.records import LastValue, SummaryRecord
+from radt.store.records import SummaryRecord
 from radt.store.tables import RUNS, SERIES
 
 EXPERIMENTS = text(
@@ -55,14 +55,6 @@ SUMMARY = text(
     "ORDER BY s.run_id, s.series_no"
 ).bindparams(bindparam("ids", expanding=True))
 
-LAST_VALUES = text(
-    f"SELECT {_SERIES_COLUMNS}, c.last_ns, c.last_value, c.last_step "  # noqa: S608 - our own names
-    f"FROM series s JOIN chunk c ON {_CHUNK_OF_SERIES} "
-    "AND c.chunk_no = (SELECT MAX(n.chunk_no) FROM chunk n "
-    "WHERE n.run_id = s.run_id AND n.series_no = s.series_no) "
-    "WHERE s.run_id IN :ids AND s.listener = :listener ORDER BY s.run_id, s.series_no"
-).bindparams(bindparam("ids", expanding=True))
-
 
 def summary_record(row: Any) -> SummaryRecord:
     """A row of `SUMMARY`."""
@@ -72,13 +64,6 @@ def summary_record(row: Any) -> SummaryRecord:
     return SummaryRecord(
         series, points, mean, smallest, largest, _finite(first), _finite(last), first_ns, last_ns
     )
-
-
-def last_value(row: Any) -> LastValue:
-    """A row of `LAST_VALUES`; NULL stands for NaN."""
-    time_ns, value, step = row[_SERIES_WIDTH:]
-    series = SERIES.read(row[:_SERIES_WIDTH])
-    return LastValue(series, time_ns, math.nan if value is None else value, step)
 
 
 def _finite(value: float | None) -> float | None:

@@ -9,26 +9,23 @@ from typing import Self
 from sqlalchemy import text
 
 from radt.errors import RunNotFoundError, StoreError
-from radt.model import SOFTWARE, RunStatus
+from radt.model import RunStatus
 from radt.store import chunks
 from radt.store.database import ReadDatabase
 from radt.store.downsample import envelope
-from radt.store.points import read_chunks
+from radt.store.points import chunks_after, chunks_between, point_counts
 from radt.store.queries import (
     EXPERIMENTS,
     FIND_RUN,
-    LAST_VALUES,
     RUN_COUNTS,
     SUMMARY,
     TO_DELIVER,
-    last_value,
     summary_record,
 )
 from radt.store.records import (
     ExperimentSummary,
     GapRecord,
     JournalCursor,
-    LastValue,
     LedgerRecord,
     MarkerRecord,
     RunRecord,
@@ -238,7 +235,6 @@ class StoreReader:
         *,
         start_ns: int | None = None,
         end_ns: int | None = None,
-        skip: int = 0,
     ) -> Samples:
         """Points of a series at full resolution, in time order; none if there is no such series.
 
@@ -247,16 +243,32 @@ class StoreReader:
             series_no: The series' number in it.
             start_ns: Leave out points before this time.
             end_ns: Leave out points after this time.
-            skip: Leave out that many of the points that were written first. Writing never changes
-                which those are, so a reader that counts what it got misses none and gets none
-                twice, even where times go backwards.
 
         Raises:
             CodecError: A chunk is damaged.
         """
         with self._database.snapshot() as connection:
-            stored = read_chunks(connection, run_id, series_no, start_ns, end_ns, skip)
+            stored = chunks_between(connection, run_id, series_no, start_ns, end_ns)
         return chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
+
+    def point_counts(self, run_id: str) -> dict[int, int]:
+        """Number of points of each series of a run, by the series' number."""
+        with self._database.snapshot() as connection:
+            return point_counts(connection, run_id)
+
+    def points_after(self, run_id: str, series_no: int, skip: int, limit: int) -> Samples:
+        """At most ``limit`` points in the order they were written, without the first ``skip``.
+
+        That order never changes, so a reader that counts what it got misses none and gets none
+        twice, even where times go backwards.
+
+        Raises:
+            CodecError: A chunk is damaged.
+        """
+        with self._database.snapshot() as connection:
+            stored = chunks_after(connection, run_id, series_no, skip, limit)
+        first = skip - stored.before
+        return chunks.sliced(stored.decode(), first, first + limit)
 
     def envelope(
         self,
@@ -276,16 +288,6 @@ class StoreReader:
         """
         samples = self.samples(run_id, series_no, start_ns=start_ns, end_ns=end_ns)
         return envelope(samples, max_points)
-
-    def last_values(self, run_ids: Sequence[str]) -> list[LastValue]:
-        """The newest point of everything that scripts logged in these runs."""
-        return self._database.in_groups(
-            run_ids,
-            lambda connection, ids: [
-                last_value(row)
-                for row in connection.execute(LAST_VALUES, {"ids": ids, "listener": SOFTWARE})
-            ],
-        )
 
     def summary(self, run_ids: Sequence[str]) -> list[SummaryRecord]:
         """Count, mean, extremes and ends of every series that has points, from headers alone."""

@@ -201,13 +201,3 @@ class ExperimentSummary:
     run_count: int
     statuses: Mapping[RunStatus, int]
     last_activity_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class LastValue:
-    """The newest point of a series; ``step`` is None if it has none."""
-
-    series: SeriesRecord
-    time_ns: int
-    value: float
-    step: int | None

@@ -252,15 +252,6 @@ class StoreWriter:
                 merge_loose(connection, run_id, series_no, times)
                 del loose[series_no]
 
-    def compact(self, run_id: str) -> None:
-        """Merge the loose chunks of a run's series where there are many."""
-        times = chunks.SharedTimes()
-        with self._writing() as connection:
-            for series_no, loose in loose_series(connection, run_id).items():
-                if loose.many:
-                    merge_loose(connection, run_id, series_no, times)
-            self._loose.pop(run_id, None)
-
     def seal(self, run_id: str) -> None:
         """Compress all that is loose: the run has ended. Points may still be appended later."""
         times = chunks.SharedTimes()

@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from radt.home import RunDir
 from radt.model import SOFTWARE, RunStatus
-from radt.store.delivery import PointReader
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -66,13 +65,11 @@ class Courier:
         self,
         target: MlflowTarget,
         reader: StoreReader,
-        points: PointReader,
         writer: StoreWriter,
         before_request: Callable[[], object] = lambda: None,
     ) -> None:
         self._target = target
         self._reader = reader
-        self._points = points
         self._writer = writer
         self._before_request = before_request
         self._sent: dict[str, _Sent] = {}
@@ -178,7 +175,7 @@ class Courier:
     ) -> None:
         """All new points, several series in one request."""
         delivered = self._reader.delivered(run.run_id)
-        counts = self._points.point_counts(run.run_id)
+        counts = self._reader.point_counts(run.run_id)
         points: list[Point] = []
         marks: dict[int, int] = {}
 
@@ -203,7 +200,7 @@ class Courier:
                     marks[one.series_no] = until_ns
             else:
                 while done < counts.get(one.series_no, 0):
-                    samples = self._points.points_after(
+                    samples = self._reader.points_after(
                         run.run_id, one.series_no, done, MAX_POINTS - len(points)
                     )
                     points += software_points(key, samples, done)

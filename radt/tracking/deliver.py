@@ -142,7 +142,6 @@ def _deliver(order: Order) -> int:
     # Only now: whoever waits for the lock needs none of this.
     from radt.clock import Clock
     from radt.errors import RadtError
-    from radt.store.delivery import PointReader
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
     from radt.tracking.courier import Courier
@@ -156,8 +155,7 @@ def _deliver(order: Order) -> int:
     if home is not None:
         _use_wal(home.path / "mlflow.db")
     try:
-        reader, points = StoreReader(order.store), PointReader(order.store)
-        writer = StoreWriter(order.store)
+        reader, writer = StoreReader(order.store), StoreWriter(order.store)
     except RadtError:
         log.exception("the store cannot be used")
         return 1
@@ -169,7 +167,7 @@ def _deliver(order: Order) -> int:
         courier_pace.poke,
     )
     courier = CourierThread(
-        Courier(target, reader, points, writer, registrar.idle.wait),
+        Courier(target, reader, writer, registrar.idle.wait),
         reader,
         order.tracking_uri,
         courier_pace,

@@ -35,9 +35,7 @@ def writing(draw: st.DrawFn) -> list[tuple[str, int, bool]]:
     """Appends of some size with or without steps, compactions, seals, new processes."""
     sizes = st.sampled_from([0, 1, 1, 1, 2, 7, 59, 1200, 3599, 3600, 3601, 8000])
     append = st.tuples(st.just("append"), sizes, st.booleans())
-    other = st.tuples(
-        st.sampled_from(["compact", "seal", "reopen", "many"]), st.just(0), st.just(0)
-    )
+    other = st.tuples(st.sampled_from(["seal", "reopen", "many"]), st.just(0), st.just(0))
     return draw(st.lists(append | append | other, min_size=1, max_size=12))
 
 
@@ -89,8 +87,11 @@ def test_whatever_is_appended_is_read_in_order(
             )
             assert got == sorted(written)
             for skip in {0, 1, 3600, len(written) // 2, len(written), len(written) + 5}:
-                rest = reader.samples("r", 4, skip=skip)
-                assert rest.times_ns.tolist() == sorted(time for time, _, _ in written[skip:])
+                for limit in (1, 100, len(written) + 1):
+                    next_points = reader.points_after("r", 4, skip, limit)
+                    expected = written[skip : skip + limit]
+                    assert next_points.times_ns.tolist() == [time for time, _, _ in expected]
+            assert reader.point_counts("r").get(4, 0) == len(written)
             summaries = reader.summary(["r"])
             assert [summary.count for summary in summaries] == ([len(written)] if written else [])
 
@@ -134,7 +135,7 @@ def test_small_and_large_batches_of_one_call_keep_their_order(
             SeriesBatch(0, points(5010, 3)),
         ],
     )
-    first = reader.samples(run_id, 0, skip=5008)
+    first = reader.points_after(run_id, 0, 5008, 10)
     assert first.times_ns.tolist() == [5008_000, 5009_000, 5010_000, 5011_000, 5012_000]
 
 
@@ -189,20 +190,6 @@ def test_ends_are_by_time_even_when_written_backwards(
     (summary,) = reader.summary([run_id])
     assert (summary.first, summary.last) == (10.0, 70.0)
     assert (summary.first_ns, summary.last_ns) == (1, 7)
-
-
-def test_last_values_are_the_scripts_newest_points(
-    writer: StoreWriter, reader: StoreReader, run_id: str
-) -> None:
-    writer.append(run_id, [SeriesBatch(1, points(0, 3))])
-    assert reader.last_values([run_id]) == []
-    writer.append(run_id, [SeriesBatch(0, points(0, 3, steps=True))])
-    (last,) = reader.last_values([run_id])
-    assert (last.series.metric, last.time_ns, last.value, last.step) == ("loss", 2000, 2 / 7, 2)
-    writer.append(run_id, [SeriesBatch(0, Samples(np.array([9000]), np.array([np.nan])))])
-    (last,) = reader.last_values([run_id])
-    assert np.isnan(last.value)
-    assert last.step is None
 
 
 def test_a_series_must_be_declared(writer: StoreWriter, reader: StoreReader, run_id: str) -> None:
@@ -287,18 +274,19 @@ def test_instants_that_series_share_are_stored_once(
 def test_points_are_skipped_rightly_while_chunks_are_merged(
     writer: StoreWriter, reader: StoreReader, run_id: str
 ) -> None:
-    """The merge comes just between the reader's two statements."""
+    """The merge comes just between asking how many points there are and asking for them."""
     for number in range(10):
         writer.append(run_id, [SeriesBatch(0, points(number * 10, 10))])
     merged = []
 
     def merge(connection, cursor, statement, *_) -> None:
-        if "point_count FROM chunk" in statement and not merged:
+        if "SUM(point_count) FROM chunk" in statement and not merged:
             merged.append(statement)
             writer.seal(run_id)
 
     event.listen(reader._database.engine, "after_cursor_execute", merge)
-    assert reader.samples(run_id, 0, skip=55).times_ns.tolist() == list(
+    assert reader.point_counts(run_id) == {0: 100}
+    assert reader.points_after(run_id, 0, 55, 45).times_ns.tolist() == list(
         range(55_000, 100_000, 1000)
     )
     assert merged

@@ -19,7 +19,6 @@ from mlflow.tracking import MlflowClient
 
 from radt.home import Home
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
-from radt.store.delivery import PointReader
 from radt.store.reader import StoreReader
 from radt.store.records import (
     RunRecord,
@@ -62,8 +61,7 @@ class Lab:
         return Registrar(self.target, self.reader, self.writer, self.tracking_uri, since_ns)
 
     def courier(self) -> Courier:
-        points = PointReader(self.home.store_path)
-        return Courier(self.target, self.reader, points, self.writer)
+        return Courier(self.target, self.reader, self.writer)
 
     def add_workload(
         self,

@@ -14,7 +14,6 @@ from mlflow.entities import ViewType
 
 from radt.home import RunDir
 from radt.model import NO_STEP, MarkerKind, RunStatus
-from radt.store.delivery import PointReader
 from radt.store.records import MarkerRecord, RunRecord
 from radt.tracking.artifacts import artifact_path
 from radt.tracking.courier import Courier
@@ -503,9 +502,7 @@ def test_courier_waits_while_runs_are_created(lab: Lab) -> None:
         asked.set()
         assert gate.wait(30)
 
-    courier = Courier(
-        lab.target, lab.reader, PointReader(lab.home.store_path), lab.writer, before_request=wait
-    )
+    courier = Courier(lab.target, lab.reader, lab.writer, before_request=wait)
     thread = threading.Thread(target=courier.deliver, args=(lab.record(run),))
     thread.start()
     assert asked.wait(30)

@@ -100,7 +100,6 @@ CREATE TABLE chunk (
     last_ns INTEGER NOT NULL,
     first_value REAL,            -- values at those times; NULL is NaN, which SQLite cannot hold
     last_value REAL,
-    last_step INTEGER,           -- NULL: the latest point has no step
     value_min REAL,              -- of finite values; NULL where there is none
     value_max REAL,
     value_sum REAL,
