@@ -1,1 +1,1 @@
-"""SQL migrations of the store, and the schema of experiment files."""
+"""SQL migrations of the store (`radt.store.migrations` applies them)."""

@@ -53,7 +53,6 @@ def environment_of(
         "RADT_RUN_ID": identity.run_id,
         "RADT_RUN_DIR": str(identity.spool),
         HOME_VARIABLE: str(home.path),
-        "RADT_STORE": str(home.store_path),
         "RADT_EXPERIMENT": plan.experiment,
         "RADT_WORKLOAD": plan.workload,
         "RADT_LETTER": plan.letter,

@@ -33,7 +33,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "load": BASE | {"store"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE | {"experiment", "collector", "tracking", "store"},
-    "frontend": BASE | {"store", "tracking", "report"},
+    "frontend": BASE | {"store"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
     | {"listeners", "frontend"},

@@ -1,14 +1,17 @@
 -- Names of columns are those of the dataclasses in radt/store/records.py. Times are wall-clock
 -- nanoseconds. Keys are natural, so that rows can be copied between stores; there are no foreign
--- keys, because rows of one run may arrive in any order when they are replicated.
+-- keys, because rows of one run may arrive in any order when they are replicated. Versions that were
+-- released are never edited: a change is a new file with the next number.
 
 PRAGMA application_id = 1918985300; -- "radT"
 
+-- What the user calls an experiment; there as soon as a workload or run of it is.
 CREATE TABLE experiment (
     name TEXT NOT NULL PRIMARY KEY,
     created_ns INTEGER NOT NULL
 );
 
+-- Runs that start together. One that is run again is a new row with the same label.
 CREATE TABLE workload (
     workload_id TEXT NOT NULL PRIMARY KEY,
     experiment TEXT NOT NULL,
@@ -27,6 +30,7 @@ CREATE TABLE workload (
 CREATE INDEX workload_of_experiment ON workload (experiment, created_ns);
 CREATE INDEX workload_to_deliver ON workload (tracking_uri) WHERE delivery_done_ns IS NULL;
 
+-- One training process. Times are NULL until they have come.
 CREATE TABLE run (
     run_id TEXT NOT NULL PRIMARY KEY,
     workload_id TEXT NOT NULL,
@@ -58,6 +62,7 @@ CREATE INDEX run_of_mlflow ON run (mlflow_run_id) WHERE mlflow_run_id IS NOT NUL
 CREATE INDEX run_unended ON run (created_ns) WHERE ended_ns IS NULL;
 CREATE INDEX run_to_deliver ON run (tracking_uri) WHERE delivery_done_ns IS NULL;
 
+-- Texts of a run; the last value of a key counts.
 CREATE TABLE param (
     run_id TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -72,6 +77,7 @@ CREATE TABLE tag (
     PRIMARY KEY (run_id, key)
 ) WITHOUT ROWID;
 
+-- One metric of one scope of one run, numbered from 0 in the order of appearance.
 CREATE TABLE series (
     run_id TEXT NOT NULL,
     series_no INTEGER NOT NULL,
@@ -113,6 +119,7 @@ CREATE TABLE chunk (
 );
 CREATE INDEX chunk_loose ON chunk (run_id, series_no, chunk_no) WHERE sealed = 0;
 
+-- An instant, or a span if it has an end: epochs, the script's spans, what radt noticed.
 CREATE TABLE marker (
     run_id TEXT NOT NULL,
     marker_no INTEGER NOT NULL,
@@ -126,6 +133,7 @@ CREATE TABLE marker (
     PRIMARY KEY (run_id, marker_no)
 ) WITHOUT ROWID;
 
+-- Samples of a listener that were due in a run, and what became of them.
 CREATE TABLE ledger (
     run_id TEXT NOT NULL,
     listener TEXT NOT NULL,
@@ -139,6 +147,7 @@ CREATE TABLE ledger (
     PRIMARY KEY (run_id, listener)
 ) WITHOUT ROWID;
 
+-- A stretch without values, and why; series_no -1 stands for all series of the listener.
 CREATE TABLE gap (
     run_id TEXT NOT NULL,
     listener TEXT NOT NULL,
@@ -150,6 +159,7 @@ CREATE TABLE gap (
     PRIMARY KEY (run_id, listener, series_no, start_ns)
 ) WITHOUT ROWID;
 
+-- How far a process's journal was read, written in the transaction that stores what was read.
 CREATE TABLE journal_cursor (
     run_id TEXT NOT NULL,
     journal TEXT NOT NULL,
@@ -160,6 +170,7 @@ CREATE TABLE journal_cursor (
     PRIMARY KEY (run_id, journal)
 ) WITHOUT ROWID;
 
+-- How far MLflow has a series: a number of points for what scripts log, a time in ns for hardware.
 CREATE TABLE delivery (
     run_id TEXT NOT NULL,
     series_no INTEGER NOT NULL,
