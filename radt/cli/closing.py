@@ -14,12 +14,12 @@ from radt import units
 from radt.collector.protocol import CollectorStatus
 from radt.errors import CollectorError
 from radt.experiment.plan import ExperimentPlan
+from radt.masking import masked
 from radt.model import RunStatus
 from radt.report.summary import summarise
 from radt.report.tables import summary_table
 from radt.runner.console import RunConsole
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.preparation import masked
 from radt.runner.schedule import Due
 from radt.runner.session import Session
 

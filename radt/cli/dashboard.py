@@ -9,15 +9,12 @@ from pathlib import Path
 
 import click
 
-from radt.home import HOME_VARIABLE, Home
+from radt.cli.options import home_option
+from radt.home import Home
 
 
 @click.command("dashboard")
-@click.option(
-    "--home",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"Data folder to show.  [default: ${HOME_VARIABLE}, else ./radt-data]",
-)
+@home_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

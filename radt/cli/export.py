@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from radt.cli.options import home_option
 from radt.home import Home
 from radt.store.export import ExportFormat, export_run
 from radt.store.reader import StoreReader
@@ -28,11 +29,7 @@ from radt.units import plural, size
     help="File to write.  [default: the run's id, here]",
 )
 @click.option("-m", "--metric", "metrics", multiple=True, help="Only this metric; may be repeated.")
-@click.option(
-    "--home",
-    type=click.Path(path_type=Path),
-    help="Data folder.  [default: $RADT_HOME, else ./radt-data]",
-)
+@home_option
 def command(
     run: str,
     file_format: str | None,

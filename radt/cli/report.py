@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from radt.cli.options import home_option
 from radt.errors import UsageError
 from radt.home import Home
 from radt.report.summary import summarise
@@ -16,21 +17,17 @@ from radt.store.reader import StoreReader
 
 @click.command("report")
 @click.argument("experiment")
-@click.option(
-    "--home",
-    type=click.Path(path_type=Path),
-    help="Data folder.  [default: $RADT_HOME, else ./radt-data]",
-)
+@home_option
 def command(experiment: str, home: Path | None) -> None:
     """Print time per epoch, slowdown against solo, throughput and load of an EXPERIMENT.
 
     The first epoch is warm-up and left out. "vs solo" compares with the run of the same file,
     parameters and devices that ran alone.
     """
-    reader = StoreReader(Home.resolve(home).store_path)
-    workloads = summarise(reader, experiment)
-    if not workloads:
+    with StoreReader(Home.resolve(home).store_path) as reader:
+        workloads = summarise(reader, experiment)
         known = ", ".join(entry.name for entry in reader.experiments()) or "none yet"
+    if not workloads:
         raise UsageError(
             f"no finished run of an experiment {experiment!r}", f"Experiments here: {known}"
         )

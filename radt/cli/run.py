@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from radt.cli.closing import print_closing, print_header
+from radt.cli.options import home_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
@@ -52,11 +53,7 @@ def is_experiment(file: str) -> bool:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--rerun", is_flag=True, help="Run FAILED rows again.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; start nothing.")
-@click.option(
-    "--home",
-    type=click.Path(path_type=Path),
-    help="Data folder.  [default: $RADT_HOME, else ./radt-data]",
-)
+@home_option
 @click.option("--tracking-uri", help="MLflow's address.  [default: SQLite in the data folder]")
 @click.option("-e", "--experiment", default="", help="Experiment (script only).")
 @click.option("-w", "--workload", default="", help="Workload id (script only).")

@@ -7,7 +7,6 @@ import getpass
 import json
 import os
 import platform
-import re
 import shlex
 import sys
 from dataclasses import asdict, dataclass
@@ -17,9 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from radt.errors import HeldError, UsageError
-
-# The lock file can be read by everybody who can read the experiment file.
-_PASSWORD = re.compile(r"://[^/@\s]+@")
+from radt.masking import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,8 @@ class Holder:
             host=platform.node(),
             user=_user(),
             since=datetime.now().astimezone().isoformat(timespec="seconds"),
-            command=_PASSWORD.sub("://***@", shlex.join(sys.argv)),
+            # Everybody who can read the experiment file can read the lock file.
+            command=masked(shlex.join(sys.argv)),
         )
 
     @property

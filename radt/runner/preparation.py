@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import time
 import uuid
@@ -14,6 +15,7 @@ from radt.collector.protocol import Registration, delivery_env
 from radt.errors import RadtError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.home import RunDir
+from radt.masking import masked
 from radt.model import RunStatus
 from radt.params import command_params
 from radt.runner.environment import RunIdentity, command_of, environment_of
@@ -157,7 +159,7 @@ def _record(
                     devices=str(row.devices),
                     collocation=row.collocation,
                     listeners="+".join(str(choice) for choice in row.listeners),
-                    command=" ".join(command),
+                    command=shlex.join(command),
                     host=platform.node(),
                     spool=str(run_dir.path),
                     tracking_uri=session.tracking_uri,
@@ -213,11 +215,3 @@ def _wait_for_mlflow(
         if len(known) == len(run_ids) or time.monotonic() >= deadline or cancelled():
             return known
         time.sleep(_POLL_S)
-
-
-def masked(uri: str) -> str:
-    """The URI without a password."""
-    scheme, separator, rest = uri.partition("://")
-    if "@" not in rest:
-        return uri
-    return f"{scheme}{separator}***@{rest.rsplit('@', 1)[1]}"

@@ -8,7 +8,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["radt.units", "radt.params", "radt.experiment.plan"])
+@pytest.mark.parametrize(
+    "module", ["radt.units", "radt.masking", "radt.params", "radt.experiment.plan"]
+)
 def test_examples_in_docstrings(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
