@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radt.errors import ExperimentError, Problem
-from radt.experiment.decision import Action, decide
+from radt.experiment.decision import decide
 from radt.experiment.plan import NAIVE, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.model import RunStatus
 from radt.units import plural
@@ -79,7 +79,7 @@ def render_plan(
     """
     console = console or Console(highlight=False)
     runs = list(plan.runs)
-    due = sum(decide(run.status, rerun).runs for run in runs)
+    due = sum(decide(run.status, rerun=rerun).runs for run in runs)
     columns = [column for column in _COLUMNS if len({column.text(run, rerun) for run in runs}) > 1]
     parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(runs), 'run')}"]
     if due < len(runs):
@@ -116,7 +116,7 @@ def _listeners(run: RunPlan, _rerun: bool) -> str:
 
 
 def _next_start(run: RunPlan, rerun: bool) -> str:
-    action = decide(run.status, rerun).action
+    action = decide(run.status, rerun=rerun)
     return str(action) if run.status is None else f"{action}, {run.status}"
 
 
@@ -144,7 +144,7 @@ def _plan_table(
         table.add_column(column.name, overflow="fold", max_width=16)
     for workload in workloads:
         for number, run in enumerate(workload.runs):
-            skipped = decide(run.status, rerun).action is Action.SKIP
+            skipped = not decide(run.status, rerun=rerun).runs
             table.add_row(
                 Text(printable(workload.label) if number == 0 else "", style="bold"),
                 Text(run.letter),

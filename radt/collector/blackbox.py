@@ -13,6 +13,8 @@ import struct
 import threading
 from pathlib import Path
 
+from radt.home import runtime_dir
+
 _SLOTS = 63
 _SLOT = struct.Struct("<56sBBxxxxxx")  # name, reading, strikes
 _HEARTBEAT = struct.Struct("<q")
@@ -58,6 +60,16 @@ class ReadingMark:
     @property
     def strikes(self) -> int:
         return self._memory[self._strikes]
+
+
+def blackbox_path() -> Path:
+    """Where worker and guardian share the blackbox."""
+    return runtime_dir() / "blackbox.bin"
+
+
+def unclean_path() -> Path:
+    """A file that is there while a worker runs, and after one that died."""
+    return runtime_dir() / "worker.running"
 
 
 class Blackbox:

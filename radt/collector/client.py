@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Self
 
 from radt.collector.protocol import (
@@ -264,8 +263,3 @@ class CollectorClient:
             self._socket.close()
         self._socket = None
         self._received = b""
-
-
-def without_env(registration: Registration) -> Registration:
-    """The registration as it may be written to disk."""
-    return replace(registration, env={})

@@ -13,9 +13,8 @@ import subprocess
 import sys
 import time
 
-from radt.collector.blackbox import Blackbox
-from radt.collector.lock import PidLock
-from radt.home import runtime_dir
+from radt.collector.blackbox import Blackbox, blackbox_path, unclean_path
+from radt.collector.lock import guardian_lock, worker_lock
 
 #: How often to look whether the worker's heart beats; it does every second.
 _LOOK_S = 10.0
@@ -30,8 +29,8 @@ class Guardian:
     """Looks after one worker."""
 
     def __init__(self) -> None:
-        self._worker_lock = PidLock(runtime_dir() / "worker.lock")
-        self._blackbox = Blackbox(runtime_dir() / "blackbox.bin")
+        self._worker_lock = worker_lock()
+        self._blackbox = Blackbox(blackbox_path())
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._stopping = False
@@ -55,7 +54,7 @@ class Guardian:
             if self._process is not None:
                 self._process.wait()
                 self._process = None
-            if not (runtime_dir() / "worker.running").exists():
+            if not unclean_path().exists():
                 return  # it ended on purpose
             print(f"worker {self._pid} died", file=sys.stderr, flush=True)  # noqa: T201 - the log
             self._pid = 0
@@ -106,7 +105,7 @@ def main(*, detach: bool) -> int:
     """
     if detach and os.fork():
         return 0
-    lock = PidLock(runtime_dir() / "guardian.lock")
+    lock = guardian_lock()
     if not lock.acquire():
         return 0
     guardian = Guardian()

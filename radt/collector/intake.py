@@ -11,7 +11,8 @@ from radt.clock import Clock
 from radt.collector.live import LogUpdate
 from radt.collector.numbering import Numbering
 from radt.collector.runs import SeriesKey
-from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColumn, SpanEvent
+from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
+from radt.journal.reader import JournalReader
 from radt.listeners.api import Metric
 from radt.model import SOFTWARE, MarkerKind, Scope
 from radt.store.records import JournalCursor, MarkerRecord, Samples, SeriesBatch

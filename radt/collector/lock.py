@@ -7,9 +7,21 @@ import os
 import struct
 from pathlib import Path
 
+from radt.home import runtime_dir
+
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. A record lock rather than
 # flock(2), as only those can be asked who holds them without being taken.
 _FLOCK = struct.Struct("hhqqi4x")
+
+
+def guardian_lock() -> PidLock:
+    """The lock that a guardian holds for as long as it lives."""
+    return PidLock(runtime_dir() / "guardian.lock")
+
+
+def worker_lock() -> PidLock:
+    """The lock that the worker holds for as long as it lives."""
+    return PidLock(runtime_dir() / "worker.lock")
 
 
 class PidLock:

@@ -11,26 +11,14 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
-from radt.collector.blackbox import Blackbox
-from radt.collector.lock import PidLock
+from radt.collector.blackbox import Blackbox, blackbox_path, unclean_path
+from radt.collector.lock import worker_lock
 from radt.collector.server import Server
 from radt.collector.service import Service
 from radt.collector.settings import Settings
-from radt.home import runtime_dir
 
 log = logging.getLogger(__name__)
-
-
-def worker_lock() -> PidLock:
-    """The lock that the worker holds for as long as it lives."""
-    return PidLock(runtime_dir() / "worker.lock")
-
-
-def unclean_path() -> Path:
-    """A file that is there while a worker runs, and after one that died."""
-    return runtime_dir() / "worker.running"
 
 
 class Worker:
@@ -38,7 +26,7 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._blackbox = Blackbox(runtime_dir() / "blackbox.bin")
+        self._blackbox = Blackbox(blackbox_path())
         if unclean_path().exists():
             self._blackbox.count_strikes()
         unclean_path().touch()

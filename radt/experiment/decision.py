@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from radt.model import RunStatus
@@ -15,24 +14,13 @@ class Action(StrEnum):
     RESUME = "resume"  # run again: the last run did not end by itself
     SKIP = "skip"
 
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is done with a row, and why (``reason`` is for people; empty for a first run)."""
-
-    action: Action
-    reason: str = ""
-
     @property
     def runs(self) -> bool:
         """Whether the row is started."""
-        return self.action is not Action.SKIP
-
-    def __str__(self) -> str:
-        return f"{self.action} ({self.reason})" if self.reason else str(self.action)
+        return self is not Action.SKIP
 
 
-def decide(status: RunStatus | None, rerun: bool = False) -> Decision:
+def decide(status: RunStatus | None, *, rerun: bool = False) -> Action:
     """What a start does with a row of this status; the caller holds the file's lock.
 
     Under the lock no other runner lives, so a row that says RUNNING lost its runner.
@@ -43,14 +31,10 @@ def decide(status: RunStatus | None, rerun: bool = False) -> Decision:
     """
     match status:
         case RunStatus.FINISHED:
-            return Decision(Action.SKIP, "FINISHED")
-        case RunStatus.FAILED if not rerun:
-            return Decision(Action.SKIP, "FAILED, --rerun runs it again")
+            return Action.SKIP
         case RunStatus.FAILED:
-            return Decision(Action.RUN, "again, it FAILED")
-        case RunStatus.RUNNING:
-            return Decision(Action.RESUME, "its runner died")
-        case RunStatus.KILLED:
-            return Decision(Action.RESUME, "it was KILLED")
+            return Action.RUN if rerun else Action.SKIP
+        case RunStatus.RUNNING | RunStatus.KILLED:
+            return Action.RESUME
         case _:
-            return Decision(Action.RUN)
+            return Action.RUN

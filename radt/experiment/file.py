@@ -13,11 +13,9 @@ from radt.experiment.check import check_table
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.row import Place
-from radt.experiment.status import RowStatus, StatusWriter
+from radt.experiment.status import StatusWriter
 from radt.experiment.table import Table, parse_table
 from radt.listeners.api import Registry
-
-__all__ = ["ExperimentFile", "RowStatus", "StatusWriter"]
 
 _ZIP = b"PK\x03\x04"  # what every .xlsx and .ods begins with
 

@@ -16,8 +16,6 @@ from radt.journal.source import JournalSource, Records
 from radt.model import NO_STEP, MarkerKind, RunStatus
 from radt.store.records import JournalCursor
 
-__all__ = ["Finish", "JournalBatch", "JournalReader", "ScalarColumn", "SpanEvent"]
-
 log = logging.getLogger(__name__)
 
 _MARKS = {

@@ -24,7 +24,7 @@ _CONTROL = re.compile(
 )
 
 
-def printable(line: str) -> str:
+def shown_line(line: str) -> str:
     """The line as it may be shown: the last state of a progress bar, no control characters."""
     visible = line.rstrip("\r\n").rsplit("\r", 1)[-1]
     clean = _CONTROL.sub("", visible).replace("\t", "    ")
@@ -67,14 +67,14 @@ class OutputPump:
                         self._show(f"radt: {self.problem}")
                 self._show_lines(data)
             if self._rest:
-                self._show(printable(self._rest.decode("utf-8", errors="replace")))
+                self._show(shown_line(self._rest.decode("utf-8", errors="replace")))
 
     def _show_lines(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines[:SHOWN_LINES]:
-            self._show(printable(line.decode("utf-8", errors="replace")))
+            self._show(shown_line(line.decode("utf-8", errors="replace")))
         if len(lines) > SHOWN_LINES:
             self._show(f"… {len(lines) - SHOWN_LINES:,} more lines, see output.log")
         if len(self._rest) > READ_BYTES:  # a "line" without end
-            self._show(printable(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
+            self._show(shown_line(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
             self._rest = b""

@@ -30,6 +30,7 @@ from radt.tracking.mlflow_target import (
 )
 from radt.tracking.names import unique_keys
 from radt.tracking.points import (
+    NS_PER_MS,
     Point,
     epoch_points,
     hardware_means,
@@ -42,7 +43,6 @@ from radt.tracking.texts import deliverable_params, deliverable_tags
 log = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
-_NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Courier:
                 raise
             artifact_trouble = error  # no reason to leave the run RUNNING meanwhile
         self._before_request()
-        self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // _NS_PER_MS)
+        self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
         if artifact_trouble is not None:
             raise artifact_trouble
 
@@ -234,7 +234,7 @@ class Courier:
             run, self._reader.summary([run.run_id]), epochs, self._reader.ledger([run.run_id])
         )
         keys = unique_keys(values)
-        ended_ms = (run.ended_ns or 0) // _NS_PER_MS
+        ended_ms = (run.ended_ns or 0) // NS_PER_MS
         points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
         for start in range(0, len(points), MAX_POINTS):
             self._send_all(
@@ -297,7 +297,7 @@ class Courier:
         self, workload: WorkloadRecord, mlflow_id: str, runs: Sequence[RunRecord]
     ) -> None:
         status = RunStatus.worst(run.status for run in runs)
-        ended_ms = max(run.ended_ns or 0 for run in runs) // _NS_PER_MS
+        ended_ms = max(run.ended_ns or 0 for run in runs) // NS_PER_MS
         self._before_request()
         if workload.start_skew_ns is not None:
             skew_s = workload.start_skew_ns / 1e9

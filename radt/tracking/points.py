@@ -24,7 +24,7 @@ from radt.store.records import (
 #: Length of the stretches that hardware series are averaged over, as MLflow's own sampler.
 MEAN_INTERVAL_S = 10
 _MEAN_INTERVAL_NS = MEAN_INTERVAL_S * 1_000_000_000
-_NS_PER_MS = 1_000_000
+NS_PER_MS = 1_000_000
 
 EPOCH_KEY = "epoch/duration_s"
 
@@ -56,7 +56,7 @@ def software_points(key: str, samples: Samples, first_index: int) -> list[Point]
     Args:
         first_index: Number in the series of the first of the samples.
     """
-    times_ms = (samples.times_ns // _NS_PER_MS).tolist()
+    times_ms = (samples.times_ns // NS_PER_MS).tolist()
     indices = range(first_index, first_index + len(samples))
     if samples.steps is None:
         steps: Sequence[int] = indices
@@ -113,7 +113,7 @@ def hardware_means(
         # Only what no earlier, interrupted call can have sent may have a time of its own.
         time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
         points.append(
-            Point(key, float(value), time_ns // _NS_PER_MS, (number + 1) * MEAN_INTERVAL_S)
+            Point(key, float(value), time_ns // NS_PER_MS, (number + 1) * MEAN_INTERVAL_S)
         )
     if final:
         return Means(points, int(times[-1]) + 1)
@@ -126,7 +126,7 @@ def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
         Point(
             EPOCH_KEY,
             (marker.end_ns - marker.start_ns) / 1e9,
-            marker.end_ns // _NS_PER_MS,
+            marker.end_ns // NS_PER_MS,
             index if marker.step is None else marker.step,
         )
         for index, marker in enumerate(markers)

@@ -21,13 +21,13 @@ from radt.tracking.names import (
     run_name,
     workload_name,
 )
+from radt.tracking.points import NS_PER_MS
 
 log = logging.getLogger(__name__)
 
 RUN_ID_TAG = "radt.run_id"
 WORKLOAD_ID_TAG = "radt.workload_id"
 _PARENT_TAG = "mlflow.parentRunId"
-_NS_PER_MS = 1_000_000
 
 
 class Registrar:
@@ -111,7 +111,7 @@ class Registrar:
             mlflow_id = known.get(run.run_id) or self._target.create_run(
                 experiment_id,
                 run_name(run.workload if workload.label else "", run.letter, run.name),
-                run.created_ns // _NS_PER_MS,
+                run.created_ns // NS_PER_MS,
                 self._run_tags(run, parent_id),
             )
             self._writer.update_run(run.run_id, mlflow_run_id=mlflow_id)
@@ -140,7 +140,7 @@ class Registrar:
         parent_id = known.get(workload.workload_id) or self._target.create_run(
             experiment_id,
             workload_name(workload.label),
-            workload.created_ns // _NS_PER_MS,
+            workload.created_ns // NS_PER_MS,
             {
                 WORKLOAD_ID_TAG: workload.workload_id,
                 "radt.workload": cut(workload.label, MAX_TAG_LENGTH),

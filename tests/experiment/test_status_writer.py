@@ -16,7 +16,7 @@ import pytest
 
 from radt.errors import StatusError
 from radt.experiment import atomic
-from radt.experiment.file import RowStatus, StatusWriter
+from radt.experiment.status import RowStatus, StatusWriter
 
 Write = Callable[[str | bytes], Path]
 
@@ -231,7 +231,7 @@ def test_a_colleagues_file_stays_the_groups() -> None:
         os.chown(path, 1001, 4242)
         Path(name).chmod(0o770)
         code = (
-            "import os, sys; from radt.experiment.file import StatusWriter\n"
+            "import os, sys; from radt.experiment.status import StatusWriter\n"
             "os.setgroups([4242]); os.setgid(1002); os.setuid(1002)\n"
             "StatusWriter(sys.argv[1]).set(2, 'FINISHED')\n"
         )
@@ -273,7 +273,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(folder: Path) -> None:
     script = f"""
 import resource, signal
 from radt.errors import StatusError
-from radt.experiment.file import StatusWriter
+from radt.experiment.status import StatusWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 writer = StatusWriter({str(path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
@@ -375,7 +375,7 @@ def test_killed_at_any_point_the_file_is_whole(write: Write) -> None:
 def test_a_reader_never_sees_half_a_file(write: Write) -> None:
     path = write("File,Status\ntrain.py,\n" + "# filling\n" * 5000)
     writer_code = (
-        "import sys; from radt.experiment.file import StatusWriter\n"
+        "import sys; from radt.experiment.status import StatusWriter\n"
         "writer = StatusWriter(sys.argv[1])\n"
         "for n in range(60): writer.set(2, ('RUNNING', 'FINISHED')[n % 2])\n"
     )

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.experiment.file import ExperimentFile, RowStatus, StatusWriter
+from radt.experiment.file import ExperimentFile
+from radt.experiment.status import RowStatus, StatusWriter
 from radt.experiment.table import Record, parse_table
 
 Write = Callable[[str | bytes], Path]
