@@ -28,6 +28,9 @@ from radt.errors import UsageError
 HOME_VARIABLE = "RADT_HOME"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
+#: Set for training processes: the run they belong to, and its spool folder.
+RUN_ID_VARIABLE = "RADT_RUN_ID"
+RUN_DIR_VARIABLE = "RADT_RUN_DIR"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from radt.home import RUN_ID_VARIABLE
 from radt.procfs import ProcessStat, all_pids, environment, process_stat
 
 _KTHREADD = 2
@@ -41,7 +42,12 @@ class ProcessId:
 
 def carries_run_id(pid: int, run_id: str) -> bool:
     """Whether a process was started with this run's id in its environment."""
-    return f"RADT_RUN_ID={run_id}".encode() in environment(pid)
+    return _mark_of(run_id) in environment(pid)
+
+
+def _mark_of(run_id: str) -> bytes:
+    """What the processes of a run have in their environment."""
+    return f"{RUN_ID_VARIABLE}={run_id}".encode()
 
 
 @dataclass(slots=True)
@@ -125,7 +131,7 @@ class ProcessTable:
             ):
                 tree.members[stat.pid] = stat.started_ticks
                 return
-        marked = {f"RADT_RUN_ID={tree.run_id}".encode(): tree for tree in self._trees.values()}
+        marked = {_mark_of(tree.run_id): tree for tree in self._trees.values()}
         for entry in environment(stat.pid):
             if entry in marked:
                 marked[entry].members[stat.pid] = stat.started_ticks

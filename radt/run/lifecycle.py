@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from radt.errors import RadtError
-from radt.home import HOME_VARIABLE
+from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
@@ -19,7 +19,7 @@ from radt.run.inert import NullJournal
 from radt.run.notices import warn_once
 from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
-from radt.run.target import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Part, Target, find_target
+from radt.run.target import Part, Target, find_target
 
 if TYPE_CHECKING:
     from radt.run.run import Run

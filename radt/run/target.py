@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from radt.home import Home, RunDir
+from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home, RunDir
 from radt.procfs import boot_id, start_ticks
 
-RUN_ID_VARIABLE = "RADT_RUN_ID"
-RUN_DIR_VARIABLE = "RADT_RUN_DIR"
 MODE_VARIABLE = "RADT_MODE"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from radt.experiment.devices import Machine
 from radt.experiment.plan import RunPlan
-from radt.home import HOME_VARIABLE, Home
+from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
 
 #: Variables of the runner that must not reach a training process, which gets its own.
 _OWN_VARIABLES = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
@@ -50,8 +50,8 @@ def environment_of(
     for name in _OWN_VARIABLES:
         env.pop(name, None)
     env |= {
-        "RADT_RUN_ID": identity.run_id,
-        "RADT_RUN_DIR": str(identity.spool),
+        RUN_ID_VARIABLE: identity.run_id,
+        RUN_DIR_VARIABLE: str(identity.spool),
         HOME_VARIABLE: str(home.path),
         "RADT_EXPERIMENT": plan.experiment,
         "RADT_WORKLOAD": plan.workload,

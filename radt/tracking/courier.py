@@ -180,12 +180,7 @@ class Courier:
         marks: dict[int, int] = {}
 
         def flush() -> None:
-            for start in range(0, len(points), MAX_POINTS):
-                self._send_all(
-                    points[start : start + MAX_POINTS],
-                    partial(self._target.log_points, mlflow_id),
-                    sent,
-                )
+            self._log_points(points, mlflow_id, sent)
             self._writer.mark_delivered(run.run_id, marks)
             points.clear()
             marks.clear()
@@ -236,12 +231,12 @@ class Courier:
         keys = unique_keys(values)
         ended_ms = (run.ended_ns or 0) // NS_PER_MS
         points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
+        self._log_points(points, mlflow_id, sent)
+
+    def _log_points(self, points: Sequence[Point], mlflow_id: str, sent: _Sent) -> None:
+        send = partial(self._target.log_points, mlflow_id)
         for start in range(0, len(points), MAX_POINTS):
-            self._send_all(
-                points[start : start + MAX_POINTS],
-                partial(self._target.log_points, mlflow_id),
-                sent,
-            )
+            self._send_all(points[start : start + MAX_POINTS], send, sent)
 
     # -- files ------------------------------------------------------------------------------------
 
