@@ -70,6 +70,12 @@ class Deliverer:
             return self._process is not None
 
     @property
+    def pid(self) -> int | None:
+        """Its process, None if there is none at the moment."""
+        with self._lock:
+            return None if self._process is None else self._process.pid
+
+    @property
     def gone(self) -> bool:
         """Whether it was let go and has ended."""
         with self._lock:
@@ -200,6 +206,11 @@ class Deliverers:
             if found is None:
                 found = self._deliverers[destination] = Deliverer(destination)
             return found
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are running."""
+        return [pid for one in self._all() if (pid := one.pid) is not None]
 
     def check(self) -> None:
         """See to all of them; forget those that were let go."""

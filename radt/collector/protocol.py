@@ -192,9 +192,9 @@ class LiveView:
 class CollectorStatus:
     """The collector about itself.
 
-    ``cpu_s`` and ``rss_bytes`` are of worker and guardian together. ``guardian_pid`` is None when
-    nobody would restart the worker. ``listeners`` are those sampling now; ``problems`` are
-    sentences about what does not work at present.
+    ``cpu_s`` is of worker, guardian and all deliverers, ``rss_bytes`` of worker and guardian.
+    ``guardian_pid`` is None when nobody would restart the worker. ``listeners`` are those sampling
+    now; ``problems`` are sentences about what does not work at present.
     """
 
     pid: int

@@ -122,21 +122,30 @@ class Server:
         guardian_pid = self._guardian.holder()
         if request["op"] == Op.HELLO:
             return {"guardian_pid": guardian_pid}
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         pids = [os.getpid(), *([guardian_pid] if guardian_pid else [])]
         read = [stat for pid in pids if (stat := process_stat(pid)) is not None]
-        guardian_ticks = read[1].own_cpu_ticks if len(read) > 1 else 0
         status = CollectorStatus(
             pid=os.getpid(),
             guardian_pid=guardian_pid,
             uptime_s=time.monotonic() - self._begun_s,
-            cpu_s=usage.ru_utime + usage.ru_stime + guardian_ticks / TICKS_PER_S,
+            cpu_s=self._cpu_s(guardian_pid),
             rss_bytes=sum(stat.rss_bytes for stat in read),
             runs=self._service.run_ids,
             listeners=self._service.listeners,
             problems=self._service.problems,
         )
         return {"status": status.to_json()}
+
+    def _cpu_s(self, guardian_pid: int | None) -> float:
+        """What all processes of the tracker have used, deliverers that have ended included."""
+        # The living first: one that ends meanwhile is counted twice for now, rather than not.
+        pids = [*self._service.deliverer_pids, *([guardian_pid] if guardian_pid else [])]
+        ticks = sum(p.own_cpu_ticks for pid in pids if (p := process_stat(pid)) is not None)
+        usages = [
+            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        ]
+        spent_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        return spent_s + ticks / TICKS_PER_S
 
 
 class _Connection:

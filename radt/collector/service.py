@@ -188,6 +188,11 @@ class Service:
         return self._pool.names()
 
     @property
+    def deliverer_pids(self) -> list[int]:
+        """The processes that bring runs to MLflow."""
+        return self._deliverers.pids
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What does not work at present."""
         with self._lock:

@@ -7,11 +7,12 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 import radt
 from radt.model import RunStatus
-from tests.support.bench import Bench, alive, wait_until
+from tests.support.bench import RADT, Bench, alive, wait_until
 
 #: Logs 1,000 values, says so, and waits for the test. Every child says its process id.
 BLOCKING = """\
@@ -135,6 +136,26 @@ def test_killed_collector_comes_back_with_a_gap_and_no_loss(
         assert any(gap.end_ns > gap.start_ns for gap in bench.reader.gaps([run.run_id]))
 
 
+def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
+    bench: Bench, blocked: subprocess.Popen[str]
+) -> None:
+    from radt.collector.client import CollectorClient
+
+    def spent_s(process: psutil.Process) -> float:
+        return process.cpu_times().user + process.cpu_times().system
+
+    with CollectorClient.connect() as client:
+        worker = psutil.Process(client.status().pid)
+        (deliverer,) = worker.children()
+        both_s = spent_s(worker) + spent_s(deliverer)
+        tick_s = 2 / os.sysconf("SC_CLK_TCK")  # each of the two is rounded
+        assert spent_s(deliverer) > 10 * tick_s, "it has MLflow loaded"
+        assert client.status().cpu_s >= both_s - tick_s
+        deliverer.kill()
+        wait_until(lambda: not deliverer.is_running(), "the deliverer is reaped")
+        assert client.status().cpu_s >= both_s - tick_s
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_once_asks_and_twice_kills(bench: Bench, times: int) -> None:
     bench.script(
@@ -227,3 +248,45 @@ def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
     run = bench.mlflow_runs("flood")["flood"]
     log = Path(bench.mlflow.download_artifacts(run.info.run_id, "output.log")).read_bytes()
     assert log == b"".join(b"%d\n" % n for n in range(100_000)) + bytes(range(256))
+
+
+def test_output_that_cannot_be_shown_stops_nothing(bench: Bench) -> None:
+    bench.script("say.py", "print('x' * 100)")
+    path = bench.experiment("Experiment,Workload,Name,Listeners,File\ns,1,ünï🚀,none,say.py\n")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [RADT, "experiment.csv"],
+        cwd=bench.folder,
+        env=bench.env | ascii_only,
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+    assert b"1 run FINISHED" in done.stdout
+    bench.experiment(path.read_text(encoding="utf-8").replace("FINISHED", ""))
+    with subprocess.Popen(
+        [RADT, "experiment.csv"], cwd=bench.folder, env=bench.env, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # `radt experiment.csv | head`
+        assert process.wait(60) == 0
+    assert bench.rows(path)[0]["Status"] == "FINISHED"
+    with open("/dev/full", "wb") as full:
+        told = subprocess.run(
+            [RADT, "validate", "experiment.csv"],
+            cwd=bench.folder,
+            env=bench.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (told.returncode, told.stderr) == (1, b"radt: No space left on device\n")
+
+
+def test_runtime_folder_that_cannot_be_made_is_an_error_with_a_remedy(bench: Bench) -> None:
+    bench.script("say.py", "print('x' * 100)")
+    bench.env["RADT_RUNTIME_DIR"] = "/proc/nope"
+    done = bench.radt("say.py", code=2)
+    assert "/proc/nope cannot be used" in done.stderr
+    assert "Set RADT_RUNTIME_DIR" in done.stderr
