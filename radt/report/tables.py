@@ -27,7 +27,7 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
             count = f"{len(group.runs)} × " if len(group.runs) > 1 else ""
             cells: list[Text | str] = [
                 Text(f"  {workload.label if first else ''}", style="bold"),
-                f"{count}{group.name}",
+                Text(f"{count}{group.name}"),
                 units.duration(group.time_per_epoch_s),
                 units.factor(group.slowdown),
                 units.NO_VALUE
