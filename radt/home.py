@@ -118,7 +118,7 @@ def runtime_dir() -> Path:
     """The user's private folder for sockets and locks, created with mode 700.
 
     Raises:
-        UsageError: The folder exists but belongs to somebody else or is open to others.
+        UsageError: It cannot be made, belongs to somebody else or is open to others.
     """
     explicit = os.environ.get(RUNTIME_VARIABLE)
     if explicit:
@@ -127,7 +127,13 @@ def runtime_dir() -> Path:
         path = Path(xdg) / "radt"
     else:
         path = Path(tempfile.gettempdir()) / f"radt-{os.getuid()}"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the runtime folder {path} cannot be used: {error.strerror}",
+            f"Set {RUNTIME_VARIABLE} to a folder of yours, with a short path, on a local disk",
+        ) from error
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise UsageError(
