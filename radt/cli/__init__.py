@@ -7,6 +7,7 @@ none pays for what another needs.
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ def group() -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The ``radt`` command. Errors become a clean paragraph on stderr and an exit code."""
+    _tolerate_any_character()
     try:
         result = group.main(
             args=None if argv is None else list(argv), prog_name="radt", standalone_mode=False
@@ -106,7 +108,18 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `radt … | head`
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # a full disk behind `radt … > file`, a folder taken away
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"radt: {place}{error.strerror or error}", err=True)
+        sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _tolerate_any_character() -> None:
+    """What a terminal's encoding does not have (`LC_ALL=C`), it shows as a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def print_error(error: RadtError) -> None:

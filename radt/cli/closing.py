@@ -83,7 +83,6 @@ def print_closing(
     _hint(console, f"{program} dashboard{home}", "compare at http://127.0.0.1:8050")
     for name in names:
         _hint(console, f"{program} report {shlex.quote(name)}{home}", "this table again")
-    console.flush()
 
 
 def _hint(console: RunConsole, command: str, purpose: str) -> None:

@@ -91,7 +91,7 @@ class RunConsole:
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
         self._quiet = quiet
-        self._lines: queue.Queue[object] = queue.Queue(WAITING_LINES)
+        self._lines: queue.Queue[object] = queue.Queue()
         self._missed = 0
         self._live: Live | None = None
         self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
@@ -112,13 +112,13 @@ class RunConsole:
             return
         colour = RUN_COLOURS[position % len(RUN_COLOURS)]
         text = Text.assemble((f"  {letter:<{self._prefix_width}} │ ", colour), line)
-        try:
-            self._lines.put_nowait(_Line(text))
-        except queue.Full:
+        if self._behind:
             self._missed += 1
+        else:
+            self._lines.put(_Line(text))
 
     def say(self, message: str | Text, style: str = "") -> None:
-        """Print a line of radt's own; never dropped."""
+        """Print a line of radt's own; never dropped, never waited for."""
         text = Text(message, style=style) if isinstance(message, str) else message
         self._lines.put(_Line(text))
 
@@ -133,11 +133,8 @@ class RunConsole:
     def show_live(self, view: WorkloadView) -> None:
         """Show a workload's table, or bring it up to date; nothing if this is no terminal."""
         self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
-        if self._console.is_terminal and not self._quiet:
-            try:
-                self._lines.put_nowait(_LiveTable(live_table(view, self._console.width)))
-            except queue.Full:
-                return  # a terminal that cannot keep up gets the next one
+        if self._console.is_terminal and not self._quiet and not self._behind:
+            self._lines.put(_LiveTable(live_table(view, self._console.width)))
 
     def hide_live(self) -> None:
         """Take the live table away."""
@@ -162,13 +159,21 @@ class RunConsole:
         for run in bad:
             self.say(f"       {run.letter}  {run.name}  {run.status}: {run.reason}", style="red")
 
+    @property
+    def _behind(self) -> bool:
+        """Whether the terminal does not keep up (or stands still, Ctrl-S); nobody waits for it."""
+        return self._lines.qsize() >= WAITING_LINES
+
     def _print_lines(self) -> None:
         while (item := self._lines.get()) is not _END:
             try:
                 self._print(item)
-            except OSError:  # `radt … | head`, or a terminal that was closed: runs go on
+            except (OSError, ValueError, SystemExit):
+                # `radt … | head` (rich exits then), a terminal that was closed, a full disk: runs
+                # go on, and nobody may wait for this thread in vain.
                 self._console = Console(file=io.StringIO(), quiet=True)
-            self._lines.task_done()
+            finally:
+                self._lines.task_done()
 
     def _print(self, item: object) -> None:
         if isinstance(item, _Line):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 
 import pytest
@@ -99,3 +100,52 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
     for part in ("2/3", "three", "3 runs", "▶ 00:18", "epoch 3/5", "64 % cpu  212 MB", "· waiting"):
         assert part in text
     assert "✘ exit code 3" in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(),  # rich answers it with SystemExit
+        OSError(28, "No space left on device"),
+        UnicodeEncodeError("ascii", "│", 0, 1, "ordinal not in range"),
+    ],
+)
+def test_nobody_waits_for_an_output_that_broke(error: Exception) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+        def fileno(self) -> int:
+            return os.open(os.devnull, os.O_WRONLY)
+
+    with RunConsole(Console(file=Broken(), width=80)) as output:
+        output.say("one")
+        output.say("two")
+        waiting = threading.Thread(target=output.flush, daemon=True)
+        waiting.start()
+        waiting.join(30)
+        assert not waiting.is_alive()
+
+
+def test_radt_itself_does_not_wait_for_a_terminal_that_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(console_module, "WAITING_LINES", 10)
+    unblock = threading.Event()
+
+    class Stopped(io.StringIO):
+        def write(self, text: str) -> int:
+            assert unblock.wait(60)
+            return super().write(text)
+
+    stream = Stopped()
+    with RunConsole(Console(file=stream, width=80, color_system=None)) as output:
+        said = threading.Thread(
+            target=lambda: [output.say(f"said {n}") for n in range(100)], daemon=True
+        )
+        said.start()
+        said.join(30)
+        waited = said.is_alive()
+        unblock.set()
+    assert not waited
+    assert stream.getvalue().splitlines() == [f"said {n}" for n in range(100)]
