@@ -134,7 +134,8 @@ class RunConsole:
         """Show a workload's table, or bring it up to date; nothing if this is no terminal."""
         self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
         if self._console.is_terminal and not self._quiet and not self._behind:
-            self._lines.put(_LiveTable(live_table(view, self._console.width)))
+            width, height = self._console.size
+            self._lines.put(_LiveTable(live_table(view, width, height)))
 
     def hide_live(self) -> None:
         """Take the live table away."""
@@ -206,8 +207,12 @@ class RunConsole:
         self._live.update(table, refresh=True)
 
 
-def live_table(view: WorkloadView, width: int) -> Text:
-    """The workload's heading and a line for each of its runs, in that many columns."""
+def live_table(view: WorkloadView, width: int, height: int) -> Text:
+    """The workload's heading and a line for each of its runs, in that many columns and lines.
+
+    A table that is higher than the terminal could not be taken away again; runs that have ended
+    give way first.
+    """
     elapsed = (
         f"▶ {units.stopwatch(time.monotonic() - view.started_monotonic_s)}  "
         if view.started_monotonic_s is not None
@@ -225,9 +230,13 @@ def live_table(view: WorkloadView, width: int) -> Text:
     letters = max(len(run.letter) for run in view.runs)
     names = min(NAME_COLUMNS, max(cell_len(run.name) for run in view.runs))
     states = max(len(status_text(run)) for run in view.runs)
-    for position, run in enumerate(view.runs):
+    room = height - 1 - len(lines)  # the cursor stands below
+    numbered = list(enumerate(view.runs))
+    if len(numbered) > room:
+        numbered = sorted(numbered, key=lambda item: item[1].status.ended)[: max(0, room - 1)]
+    for position, run in sorted(numbered, key=lambda item: item[0]):
         colour = RUN_COLOURS[position % len(RUN_COLOURS)]
-        load = load_text(run)
+        load = "" if run.status.ended else load_text(run)
         line = Text.assemble(
             (f"       {run.letter:<{letters}}  ", colour), set_cell_size(run.name, names), "  "
         )
@@ -239,6 +248,8 @@ def live_table(view: WorkloadView, width: int) -> Text:
         line.append(set_cell_size(progress, space), "dim" if run.status.ended else "")
         line.append(f"  {load}", "dim")
         lines.append(line)
+    if hidden := len(view.runs) - len(numbered):
+        lines.append(Text(f"       … {hidden} more", style="dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)

@@ -94,7 +94,7 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
             RunView("c", "cnn"),
         ],
     )
-    console.print(live_table(view, 80))
+    console.print(live_table(view, 80, 24))
     text = stream.getvalue()
     assert max(len(line) for line in text.splitlines()) <= 80
     for part in ("2/3", "three", "3 runs", "▶ 00:18", "epoch 3/5", "64 % cpu  212 MB", "· waiting"):
@@ -149,3 +149,16 @@ def test_radt_itself_does_not_wait_for_a_terminal_that_stands_still(
         unblock.set()
     assert not waited
     assert stream.getvalue().splitlines() == [f"said {n}" for n in range(100)]
+
+
+def test_live_table_higher_than_the_terminal_shows_what_still_runs() -> None:
+    runs = [
+        RunView(f"{n:02}", "cnn", RunStatus.FINISHED if n < 5 else RunStatus.RUNNING)
+        for n in range(12)
+    ]
+    lines = live_table(WorkloadView(1, 1, "many", runs), 80, 10).plain.splitlines()
+    assert len(lines) == 9
+    assert [line.split()[0] for line in lines[1:-1]] == ["05", "06", "07", "08", "09", "10", "11"]
+    assert lines[-1] == "       … 5 more"
+    shown = live_table(WorkloadView(1, 1, "many", runs), 80, 14).plain.splitlines()
+    assert len(shown) == 13
