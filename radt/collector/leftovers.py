@@ -35,11 +35,7 @@ def end_runs_before_boot(writer: StoreWriter, reader: StoreReader, clock: Clock)
         log.warning("run %s: %s", run.run_id, REASON)
         writer.end_run(run.run_id, RunStatus.KILLED, _last_sign_ns(reader, run), reason=REASON)
         writer.seal(run.run_id)
-        neighbours = reader.runs(workload_id=run.workload_id)
-        if all(neighbour.status.ended for neighbour in neighbours):
-            ended_ns = max(neighbour.ended_ns or 0 for neighbour in neighbours)
-            status = RunStatus.worst(neighbour.status for neighbour in neighbours)
-            writer.update_workload(run.workload_id, status=status, ended_ns=ended_ns)
+        writer.end_workload(run.workload_id)
 
 
 def _last_sign_ns(reader: StoreReader, run: RunRecord) -> int:

@@ -74,6 +74,7 @@ class RunRecorder:
         self._announced = False
         self._journal_failed = False
         self._pids: set[int] = set()
+        self._workload_id = ""
         self.ended_already = self._put_rows(reader)
         self._numbering = self._resume(reader)
         spool = RunDir(Path(run.registration.spool))
@@ -91,10 +92,12 @@ class RunRecorder:
         run_id = self.run.run_id
         known = reader.runs(run_ids=[run_id])
         if known:
+            self._workload_id = known[0].workload_id
             return known[0].status.ended
         if self.run.standalone is None:
             raise RunNotFoundError(f"run {run_id} is not in the store {self._writer.path}")
         run = self.run.standalone
+        self._workload_id = run.workload_id
         started_ns = self._clock.to_wall_ns(run.started_monotonic_ns)
         with self._writer.transaction():
             self._writer.put_workload(
@@ -292,10 +295,8 @@ class RunRecorder:
         with self._writer.transaction():
             self._writer.put_markers(markers)
             self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
-            if self.run.standalone is not None:
-                self._writer.update_workload(
-                    self.run.standalone.workload_id, status=status, ended_ns=ended_ns
-                )
+            # The runner says so too, if it lives.
+            self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
         self._intake.discard()
         return status

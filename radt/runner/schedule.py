@@ -118,7 +118,7 @@ def _end_orphan(session: Session, shown_id: str) -> None:
         return
     reaper.stop_processes_of(run.run_id)
     if run.status.ended:
-        return
+        return  # the collector was faster
     try:
         session.client.register(
             Registration(
@@ -137,8 +137,4 @@ def _end_orphan(session: Session, shown_id: str) -> None:
         session.writer.end_run(
             run.run_id, RunStatus.KILLED, session.clock.now_ns(), reason=RUNNER_DIED
         )
-    workload = session.reader.workload(run.workload_id)
-    if not workload.status.ended:
-        session.writer.update_workload(
-            run.workload_id, status=RunStatus.KILLED, ended_ns=session.clock.now_ns()
-        )
+        session.writer.end_workload(run.workload_id)

@@ -15,6 +15,11 @@ END_RUN = text(
     "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
     "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
 )
+RUN_ENDS = text("SELECT status, ended_ns FROM run WHERE workload_id = :workload_id")
+END_WORKLOAD = text(
+    "UPDATE workload SET status = :status, ended_ns = :ended_ns "
+    "WHERE workload_id = :workload_id AND ended_ns IS NULL"
+)
 PUT_DELIVERED = text(
     "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
     "ON CONFLICT (run_id, series_no) DO UPDATE SET delivered = excluded.delivered"

@@ -190,6 +190,19 @@ class StoreWriter:
             statements.check_exists(connection, RUNS, run_id)
             return False
 
+    def end_workload(self, workload_id: str) -> bool:
+        """End a workload, as the worst of its runs, if all of them have; whether this call did."""
+        with self._writing() as connection:
+            key = {"workload_id": workload_id}
+            runs = connection.execute(statements.RUN_ENDS, key).all()
+            if not runs or any(ended_ns is None for _, ended_ns in runs):
+                return False
+            row = key | {
+                "status": to_column(RunStatus.worst(RunStatus(status) for status, _ in runs)),
+                "ended_ns": max(ended_ns for _, ended_ns in runs),
+            }
+            return bool(connection.execute(statements.END_WORKLOAD, row).rowcount)
+
     def put_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Set parameters of a run; the last value of a key counts."""
         self._execute(statements.PUT_PARAM, statements.text_rows(run_id, params))

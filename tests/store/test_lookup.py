@@ -269,3 +269,21 @@ def test_no_lookup_reads_all_runs(writer: StoreWriter, reader: StoreReader, run_
         and "USING INDEX run_unended" not in plan
     ]
     assert scans == []
+
+
+def test_a_workload_ends_with_its_last_run_as_the_worst_of_them(
+    writer: StoreWriter, reader: StoreReader
+) -> None:
+    writer.put_workload(WorkloadRecord("w", "digits", "1", 1))
+    assert not writer.end_workload("w")
+    for run_id in ("a", "b"):
+        writer.put_run(RunRecord(run_id, "w", "digits", "1", run_id, run_id, 1))
+    writer.end_run("a", RunStatus.FAILED, 7)
+    assert not writer.end_workload("w")
+    assert reader.workload("w").ended_ns is None
+    writer.end_run("b", RunStatus.KILLED, 9)
+    assert writer.end_workload("w")
+    assert (reader.workload("w").status, reader.workload("w").ended_ns) == (RunStatus.FAILED, 9)
+    writer.update_workload("w", ended_ns=10)
+    assert not writer.end_workload("w")
+    assert reader.workload("w").ended_ns == 10
