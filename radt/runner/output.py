@@ -57,17 +57,27 @@ class OutputPump:
     def _run(self) -> None:
         raw = self._pipe
         assert isinstance(raw, io.BufferedReader)
-        with raw, self._log_path.open("ab", buffering=0) as log:
+        log: IO[bytes] | None = None
+        with raw:
+            try:
+                log = self._log_path.open("ab", buffering=0)
+            except OSError as error:
+                self._incomplete(error)
             while data := raw.read1(READ_BYTES):
-                if not self.problem:
+                if log is not None and not self.problem:
                     try:
                         log.write(data)
                     except OSError as error:
-                        self.problem = f"output.log is incomplete: {error.strerror}"
-                        self._show(f"radt: {self.problem}")
+                        self._incomplete(error)
                 self._show_lines(data)
             if self._rest:
                 self._show(shown_line(self._rest.decode("utf-8", errors="replace")))
+        if log is not None:
+            log.close()
+
+    def _incomplete(self, error: OSError) -> None:
+        self.problem = f"output.log is incomplete: {error.strerror}"
+        self._show(f"radt: {self.problem}")
 
     def _show_lines(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

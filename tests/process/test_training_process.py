@@ -203,3 +203,13 @@ def test_a_signal_reaches_the_whole_group(tmp_path: Path, barrier: Barrier) -> N
     started.process.signal(signal.SIGINT)
     assert started.result().code == 7
     assert started.log.read_text(encoding="ascii").count("interrupted") == 2
+
+
+def test_output_is_read_on_although_its_log_cannot_be_made(
+    tmp_path: Path, barrier: Barrier
+) -> None:
+    (tmp_path / "output.log").mkdir()
+    started = run("print('x' * 1_000_000, flush=True); print('end')", tmp_path, barrier)
+    assert started.result().code == 0
+    assert "radt: output.log is incomplete: Is a directory" in started.lines
+    assert started.lines[-1] == "end"
