@@ -23,8 +23,6 @@ from radt.runner.session import Session
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.tracking.inventory import collect_inventory
 
-#: How long to wait for MLflow before starting without it; what is missed is delivered later.
-MLFLOW_TIMEOUT_S = 30.0
 _POLL_S = 0.01
 
 
@@ -79,11 +77,14 @@ def prepare(
     except RadtError as error:
         _abandon(session, workload_id, run_ids, str(error))
         raise
-    if len(mlflow_ids) < len(run_ids) and not cancelled():
-        warnings.append(
-            f"MLflow at {masked(session.tracking_uri)} did not answer within "
-            f"{MLFLOW_TIMEOUT_S:.0f} s; runs start now, it gets them when it is back"
-        )
+    if not cancelled():
+        if missed := len(mlflow_ids) < len(run_ids):
+            warnings.append(
+                f"MLflow at {masked(session.tracking_uri)} did not answer within "
+                f"{session.mlflow_patience.timeout_s:.0f} s; runs start now, it gets them when it "
+                "is back"
+            )
+        session.mlflow_patience.answered(in_time=not missed)
     mlflow_experiment_id = session.reader.workload(workload_id).mlflow_experiment_id
     return PreparedWorkload(
         workload_id,
@@ -205,7 +206,7 @@ def _wait_for_mlflow(
     session: Session, run_ids: Sequence[str], cancelled: Callable[[], bool]
 ) -> dict[str, str]:
     """MLflow's ids by ours, as soon as all are known or the time is over."""
-    deadline = time.monotonic() + MLFLOW_TIMEOUT_S
+    deadline = time.monotonic() + session.mlflow_patience.timeout_s
     while True:
         known = {
             run.run_id: run.mlflow_run_id

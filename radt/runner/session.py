@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
@@ -62,6 +62,17 @@ class Reaper:
                 self._popen.stdin.write(f"+{pgid} {run_id}\n".encode())
 
 
+@dataclass(slots=True)
+class MlflowPatience:
+    """How long a workload waits for MLflow before it starts without; little after a vain wait."""
+
+    timeout_s: float = 30.0
+
+    def answered(self, *, in_time: bool) -> None:
+        """What the wait came to."""
+        self.timeout_s = 30.0 if in_time else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """See the module's text."""
@@ -75,6 +86,7 @@ class Session:
     console: RunConsole
     reaper: Reaper
     machine: Machine
+    mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
 
 
 @contextmanager
