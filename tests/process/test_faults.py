@@ -89,6 +89,9 @@ def test_killed_runner_leaves_nobody_behind_and_is_resumed(
     blocked.kill()
     blocked.wait()
     wait_until(lambda: not any(alive(pid) for pid in pids), "training processes gone")
+    wait_until(
+        lambda: bench.reader.workloads()[0].status is RunStatus.KILLED, "the workload is ended too"
+    )
     path = bench.folder / "experiment.csv"
     first_ids = [row["Run"] for row in bench.rows(path)][:2]
     assert [row["Status"] for row in bench.rows(path)] == ["RUNNING", "RUNNING", ""]
