@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,80 +139,6 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_store_that_is_a_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be opened"):
         StoreWriter(tmp_path)
-
-
-def open_to_others(folder: Path) -> None:
-    """Let others come as far as this folder, from the folder for temporary files on."""
-    top = Path(tempfile.gettempdir())
-    for part in [folder, *folder.parents]:
-        if part.is_relative_to(top) and part != top:
-            part.chmod(0o755)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_store_in_a_closed_folder_is_said(writer: StoreWriter) -> None:
-    open_to_others(writer.path.parent.parent)
-    writer.path.parent.chmod(0o700)
-    code = """
-import os, sys
-from radt.errors import StoreError
-from radt.store.reader import StoreReader
-os.setuid(65534)
-try:
-    StoreReader(sys.argv[1])
-except StoreError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(writer.path)], capture_output=True, text=True, check=True
-    )
-    assert "may not open" in done.stdout
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-@pytest.mark.parametrize("closed", [True, False], ids=["at rest", "while written"])
-def test_somebody_elses_store_can_be_read(writer: StoreWriter, run_id: str, closed: bool) -> None:
-    """The store and its folder are readable, nothing is writable."""
-    writer.append(run_id, [SeriesBatch(0, noise(10))])
-    if closed:
-        writer.close()
-    open_to_others(writer.path.parent)
-    code = """
-import os, sys
-from radt.errors import StoreError
-from radt.store.migrations import latest_version
-from radt.store.reader import StoreReader
-from radt.store.writer import StoreWriter
-latest_version()  # reads the migrations, which nobody need not be allowed to
-os.setgid(65534)
-os.setuid(65534)
-with StoreReader(sys.argv[1]) as reader:
-    print(len(reader.samples(sys.argv[2], 0)), flush=True)
-    before = reader.change_token()
-    assert before == reader.change_token() < 2**53
-    sys.stdin.readline()
-    assert before != reader.change_token()
-    print(len(reader.samples(sys.argv[2], 0)), flush=True)
-try:
-    StoreWriter(sys.argv[1]).put_tags(sys.argv[2], {"a": "b"})
-except StoreError as error:
-    print(error)
-"""
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(writer.path), run_id],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert other.stdout is not None
-    first = other.stdout.readline()
-    with StoreWriter(writer.path) as again:
-        again.append(run_id, [SeriesBatch(0, noise(5000))])
-        rest, errors = other.communicate("go on\n", timeout=60)
-    assert first == "10\n", errors
-    assert rest.startswith("5010\n"), errors
-    assert "Check the permissions" in rest
 
 
 def test_a_busy_store_is_an_error_with_a_remedy_after_a_while(
