@@ -68,9 +68,9 @@ latest_version()  # reads the migrations, which nobody need not be allowed to
 os.setgid(65534)
 os.setuid(65534)
 with StoreReader(sys.argv[1]) as reader:
-    print(len(reader.samples(sys.argv[2], 0)), flush=True)
     before = reader.change_token()
     assert before == reader.change_token() < 2**53
+    print(len(reader.samples(sys.argv[2], 0)), flush=True)
     sys.stdin.readline()
     assert before != reader.change_token()
     print(len(reader.samples(sys.argv[2], 0)), flush=True)
