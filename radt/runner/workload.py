@@ -169,7 +169,10 @@ class WorkloadRunner:
             return
         session = self._session
         barrier_ns = min(released.values())
-        self._skew_ns = max(released.values()) - barrier_ns
+        self._view.state = ""
+        if len(released) > 1:  # one run alone has no skew, rather than none of it
+            self._skew_ns = max(released.values()) - barrier_ns
+            self._view.state = f"barrier skew {units.duration(self._skew_ns / 1e9)}"
         with self._going_on():
             session.writer.update_workload(
                 prepared.workload_id,
@@ -185,9 +188,6 @@ class WorkloadRunner:
                 row.view.status = RunStatus.RUNNING
                 row.view.started_monotonic_s = released[run_id] / 1e9
         self._view.started_monotonic_s = barrier_ns / 1e9
-        self._view.state = (
-            f"barrier skew {units.duration(self._skew_ns / 1e9)}" if len(released) > 1 else ""
-        )
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:

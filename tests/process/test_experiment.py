@@ -78,6 +78,8 @@ def test_every_value_is_in_the_store(bench: Bench, study: Path) -> None:
     workload = bench.reader.workload(record.workload_id)
     assert workload.start_skew_ns is not None
     assert workload.start_skew_ns > 0
+    (alone,) = (one for one in bench.reader.workloads("study") if one.label == "1")
+    assert alone.start_skew_ns is None, "one run has none"
     assert workload.status is RunStatus.FINISHED
 
 
