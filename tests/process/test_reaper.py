@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 from radt.runner import gate, reaper
@@ -27,6 +28,7 @@ os.read(os.pipe()[0], 1)
 def test_reaper_ends_groups_and_what_left_them_when_its_runner_is_gone(tmp_path: Path) -> None:
     script = tmp_path / "stays.py"
     script.write_text(STAYS, encoding="ascii")
+    reaped, kept = uuid.uuid4().hex, uuid.uuid4().hex
     ended, forgotten = (
         subprocess.Popen(
             [sys.executable, str(script), "parent"],
@@ -35,7 +37,7 @@ def test_reaper_ends_groups_and_what_left_them_when_its_runner_is_gone(tmp_path:
             start_new_session=True,
             env=dict(os.environ, RADT_RUN_ID=run_id),
         )
-        for run_id in ("reaped-run", "forgotten-run")
+        for run_id in (reaped, kept)
     )
     assert ended.stdout is not None
     assert forgotten.stdout is not None
@@ -45,14 +47,14 @@ def test_reaper_ends_groups_and_what_left_them_when_its_runner_is_gone(tmp_path:
         [sys.executable, "-I", "-S", reaper.__file__], stdin=subprocess.PIPE, text=True
     )
     runner.communicate(
-        f"+{ended.pid} reaped-run\n+{forgotten.pid} forgotten-run\n-{forgotten.pid}\n", timeout=60
+        f"+{ended.pid} {reaped}\n+{forgotten.pid} {kept}\n-{forgotten.pid}\n", timeout=60
     )
     try:
         ended.wait(30)
         wait_until(lambda: not any(alive(pid) for pid in pids), "the run's processes are gone")
         assert all(alive(pid) for pid in others), "a run that has ended is none of its business"
     finally:
-        reaper.stop_processes_of("forgotten-run")
+        reaper.stop_processes_of(kept)
         forgotten.wait(30)
 
 

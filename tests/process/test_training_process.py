@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def python(source: str, *arguments: str) -> list[str]:
 
 
 def run(source: str, folder: Path, barrier: Barrier, *arguments: str) -> Started:
-    started = Started(python(source, *arguments), folder, barrier, run_id=f"test-{folder.name}")
+    started = Started(python(source, *arguments), folder, barrier, run_id=uuid.uuid4().hex)
     started.process.wait_ready(TIMEOUT_S)
     barrier.release()
     started.process.wait_released(TIMEOUT_S)
@@ -75,7 +76,7 @@ def test_nothing_runs_before_the_barrier_and_then_all_do(tmp_path: Path) -> None
     for number in range(4):
         folder = tmp_path / str(number)
         folder.mkdir()
-        rows.append(Started(python(source, "ran"), folder, barrier, f"row-{number}"))
+        rows.append(Started(python(source, "ran"), folder, barrier, uuid.uuid4().hex))
     for row in rows:
         row.process.wait_ready(TIMEOUT_S)
     assert list(tmp_path.glob("*/ran")) == []
@@ -113,7 +114,7 @@ def test_how_it_ended(
 
 
 def test_missing_command_is_an_error_that_names_it(tmp_path: Path, barrier: Barrier) -> None:
-    started = Started(["./no-such-command"], tmp_path, barrier, "missing")
+    started = Started(["./no-such-command"], tmp_path, barrier, uuid.uuid4().hex)
     started.process.wait_ready(TIMEOUT_S)
     barrier.release()
     with pytest.raises(LaunchError, match=r"no-such-command cannot be executed: No such file"):
