@@ -9,6 +9,8 @@
     ├── StatusError             a status could not be written back to an experiment file
     ├── HeldError               another runner holds the experiment      exit code 3
     ├── LaunchError             a training process could not be started
+    ├── DeviceError             devices cannot be set up as a workload asks
+    ├── EnvironmentBuildError   an environment could not be built
     ├── CollectorError          the collector cannot be reached or refused
     ├── ListenerError           a listener failed
     │   └── ListenerUnavailableError
@@ -93,6 +95,18 @@ class HeldError(RadtError):
 
 class LaunchError(RadtError):
     """A training process could not be started."""
+
+
+class DeviceError(RadtError):
+    """Devices cannot be shared or divided as a workload asks, or are not what was asked for."""
+
+
+class EnvironmentBuildError(RadtError):
+    """An environment could not be built; ``log`` names the file with its tool's output."""
+
+    def __init__(self, message: str, remedy: str | None = None, log: str = "") -> None:
+        super().__init__(message, remedy)
+        self.log = log
 
 
 class CollectorError(RadtError):

@@ -11,24 +11,40 @@ from radt.errors import UsageError
 
 
 class RunStatus(StrEnum):
-    """State of a run or workload; the values are MLflow's."""
+    """State of a run or workload; MLflow knows fewer, see `mlflow`."""
 
     SCHEDULED = "SCHEDULED"
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
+    FAILED = "FAILED"  # it ended by itself with an exit code other than 0, or could not be started
+    KILLED = "KILLED"  # a signal ended it: the user's, radt's, anybody's
+    TIMEOUT = "TIMEOUT"  # it took longer than its Timeout
+    OOM = "OOM"  # memory ran out, the GPU's or the host's
+    SKIPPED = "SKIPPED"  # it was due and never started
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen in this state."""
-        return self in (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.KILLED)
+        return self not in (RunStatus.SCHEDULED, RunStatus.RUNNING)
+
+    @property
+    def mlflow(self) -> str:
+        """MLflow's nearest status; the tag ``radt.status`` has the exact one."""
+        match self:
+            case RunStatus.TIMEOUT | RunStatus.SKIPPED:
+                return RunStatus.KILLED.value
+            case RunStatus.OOM:
+                return RunStatus.FAILED.value
+        return self.value
 
     @classmethod
     def worst(cls, statuses: Iterable[RunStatus]) -> RunStatus:
-        """The status of a whole from those of its parts: FAILED before KILLED before FINISHED."""
+        """The status of a whole from those of its parts: FAILED first, FINISHED last."""
         present = set(statuses)
-        for status in (cls.FAILED, cls.KILLED, cls.RUNNING, cls.SCHEDULED):
+        for status in (
+            *(cls.FAILED, cls.OOM, cls.TIMEOUT, cls.KILLED),
+            *(cls.SKIPPED, cls.RUNNING, cls.SCHEDULED),
+        ):
             if status in present:
                 return status
         return cls.FINISHED

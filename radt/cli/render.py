@@ -15,7 +15,7 @@ from rich.text import Text
 
 from radt.errors import ExperimentError, Problem
 from radt.experiment.decision import decide
-from radt.experiment.plan import NAIVE, ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.model import RunStatus
 from radt.units import plural
 
@@ -108,7 +108,7 @@ class _Column:
 
 
 def _devices(run: RunPlan, _rerun: bool) -> str:
-    return str(run.devices) if run.collocation == NAIVE else f"{run.devices} {run.collocation}"
+    return str(run.devices) if run.collocation.is_naive else f"{run.devices} {run.collocation}"
 
 
 def _listeners(run: RunPlan, _rerun: bool) -> str:
@@ -159,9 +159,10 @@ def _plan_table(
 def _command(run: RunPlan, plan: ExperimentPlan) -> str:
     """The script, as seen from the experiment file's folder if it is in it, and its arguments."""
     folder = plan.path.parent.resolve()
-    inside = run.file.is_relative_to(folder)
-    file = run.file.relative_to(folder) if inside else run.file
-    return f"{file} {run.params_text}".rstrip()
+    path = run.program.path
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    start = f"-m {run.program.module}" if run.program.module else str(shown)
+    return f"{start} {run.params_text}".rstrip()
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.plan import NAIVE
+from radt.experiment.program import Program, ProgramKind
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice, RunStatus
 
@@ -21,9 +21,6 @@ LISTENERS_TO_COME = frozenset(
 )
 
 _NOTHING = ("", "-", "none")
-# pandas, and so the original radT, writes an empty Collocation back as `nan`.
-_NAIVE = ("", NAIVE, "nan")
-_MIG_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:[.+-][\w.+-]+)?", re.IGNORECASE)
 _SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)")
 
 
@@ -40,21 +37,6 @@ def parse_status(text: str) -> RunStatus | None:
             f"unknown status {words[0]!r}",
             did_you_mean(first, RunStatus) or "Empty the cell to run the row",
         ) from None
-
-
-def parse_collocation(text: str) -> str:
-    """`NAIVE` for ``-`` or nothing; MPS and MIG profiles are known but refused for now."""
-    cleaned = text.strip()
-    if cleaned.lower() in _NAIVE:
-        return NAIVE
-    what = None
-    if cleaned.lower() == "mps":
-        what = "MPS"
-    elif _MIG_PROFILE.fullmatch(cleaned):
-        what = f"MIG profile {cleaned}"
-    if what is not None:
-        raise UsageError(f"{what} lands in a later version", f"Write {NAIVE} to share as it is")
-    raise UsageError(f"unknown collocation {cleaned!r}", f"Write {NAIVE} or nothing")
 
 
 def parse_listeners(
@@ -129,8 +111,8 @@ def parse_params(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def find_script(text: str, folders: Iterable[Path]) -> Path:
-    """The absolute path of a script, looked for in these folders one after the other.
+def find_program(text: str, folders: Iterable[Path]) -> Program:
+    """A script or an executable, looked for in these folders one after the other.
 
     The folder is resolved, the script's own name is kept where it is a symbolic link.
     """
@@ -150,7 +132,8 @@ def find_script(text: str, folders: Iterable[Path]) -> Path:
             f"{text!r} is neither a Python script (.py) nor executable",
             f"chmod +x {shlex.quote(text)}",
         )
-    return found.parent.resolve() / found.name
+    kind = ProgramKind.SCRIPT if found.suffix == ".py" else ProgramKind.EXECUTABLE
+    return Program(kind, found.parent.resolve() / found.name)
 
 
 def _similar_file(places: list[Path]) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.columns import Column, Header
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, letter
-from radt.experiment.row import CheckedRow, Place, check_row
+from radt.experiment.plan import ExperimentPlan, RunPlan, RunSpec, WorkloadPlan, letter
+from radt.experiment.row import Place, check_row
 from radt.experiment.structure import (
     UNREADABLE,
     defect_problem,
@@ -26,7 +26,7 @@ class NumberedRow:
     """A checked row and the physical line it begins on."""
 
     line: int
-    row: CheckedRow
+    row: RunSpec
 
 
 def check_table(path: Path, shown: str, table: Table, place: Place) -> ExperimentPlan:
@@ -78,35 +78,18 @@ def workloads_of(rows: Sequence[NumberedRow]) -> tuple[WorkloadPlan, ...]:
         WorkloadPlan(
             experiment,
             label,
-            tuple(_run(label, index, numbered) for index, numbered in enumerate(group)),
+            tuple(
+                RunPlan.of(numbered.row, workload=label, line=numbered.line, letter=letter(index))
+                for index, numbered in enumerate(group)
+            ),
         )
         for (experiment, label), group in groups.items()
     )
 
 
-def _run(label: str, index: int, numbered: NumberedRow) -> RunPlan:
-    row = numbered.row
-    return RunPlan(
-        line=numbered.line,
-        experiment=row.experiment,
-        workload=label,
-        letter=letter(index),
-        name=row.name,
-        status=row.status,
-        run_id=row.run_id,
-        devices=row.devices,
-        collocation=row.collocation,
-        listeners=row.listeners,
-        file=row.file,
-        params=row.params,
-        params_text=row.params_text,
-        cwd=row.file.parent,
-    )
-
-
 def _checked(
     record: Record, header: Header, place: Place, problems: list[Problem]
-) -> CheckedRow | None:
+) -> RunSpec | None:
     wrong = width_problem(record, header)
     if wrong is not None:
         problems.append(wrong)

@@ -63,4 +63,4 @@ def direct_plan(
             replace(plan, label="", runs=tuple(replace(run, workload="") for run in plan.runs))
             for plan in workloads
         )
-    return ExperimentPlan(row.file, workloads)
+    return ExperimentPlan(row.program.path, workloads)

@@ -2,51 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from radt.collocation.spec import Collocation
+from radt.environments.spec import LOCAL, EnvironmentSpec
+from radt.experiment.cpus import CpuRequest
 from radt.experiment.devices import Devices
+from radt.experiment.program import Program
 from radt.model import ListenerChoice, RunStatus
-
-#: Rows without set-up of the devices: neighbours share a device as it is.
-NAIVE = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan:
-    """One row: one training process.
+class RunSpec:
+    """What one row asks for, each cell understood.
 
-    ``line`` is the physical line the row begins on (1-based; 0 for a run that is in no file).
-    ``letter`` tells the runs of a workload apart (a … z, aa …). ``status`` and ``run_id`` are what
-    the file says of the row's last run. ``params`` are the script's arguments, split as a shell
-    would; ``params_text`` is the cell. ``file`` is absolute, ``cwd`` its folder.
+    ``workload`` is empty where the user left it so. ``status``, ``repeats_done`` and ``run_id`` are
+    what the file says of the row's last runs. ``params`` are the program's arguments, split as a
+    shell would and filled in; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
+    ``columns`` are the cells of all columns that radt does not interpret, and of Model and Data, by
+    the header's name; they are logged as parameters.
     """
 
-    line: int
     experiment: str
     workload: str
-    letter: str
     name: str
     status: RunStatus | None
     run_id: str
     devices: Devices
-    collocation: str
+    collocation: Collocation
     listeners: tuple[ListenerChoice, ...]
-    file: Path
+    program: Program
     params: tuple[str, ...]
     params_text: str
-    cwd: Path
-
-    @property
-    def is_python(self) -> bool:
-        """Whether ``file`` is run by Python; else it is executed itself."""
-        return self.file.suffix == ".py"
+    environment: EnvironmentSpec = LOCAL
+    cpus: CpuRequest = field(default_factory=CpuRequest)
+    timeout_s: float | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    repeats_done: int = 0
 
     @property
     def label(self) -> str:
-        """What people call the run: its name, else the script's."""
-        return self.name or self.file.stem
+        """What people call the run: its name, else its program's."""
+        return self.name or self.program.label
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan(RunSpec):
+    """One run in its workload.
+
+    ``line`` is the physical line the row begins on (1-based; 0 for a run that is in no file).
+    ``letter`` tells the runs of a workload apart (a … z, aa …).
+    """
+
+    line: int = 0
+    letter: str = "a"
+
+    @classmethod
+    def of(cls, spec: RunSpec, *, workload: str, line: int, letter: str) -> RunPlan:
+        """The run of a row, placed."""
+        given = {one.name: getattr(spec, one.name) for one in fields(RunSpec)}
+        return cls(**{**given, "workload": workload}, line=line, letter=letter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from radt.collocation.spec import Collocation
 from radt.errors import UsageError
 from radt.experiment import cells
 from radt.experiment.columns import Column
 from radt.experiment.devices import Devices, Machine
+from radt.experiment.plan import RunSpec
 from radt.listeners.api import Registry
-from radt.model import ListenerChoice, RunStatus
 
 T = TypeVar("T")
 
@@ -27,28 +28,11 @@ class Place:
     default_experiment: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRow:
-    """A row whose cells are all right; ``workload`` is empty where the user left it so."""
-
-    experiment: str
-    workload: str
-    name: str
-    status: RunStatus | None
-    run_id: str
-    devices: Devices
-    collocation: str
-    listeners: tuple[ListenerChoice, ...]
-    file: Path
-    params: tuple[str, ...]
-    params_text: str
-
-
 def check_row(
     values: Mapping[Column, str],
     place: Place,
     complain: Callable[[Column, UsageError], None],
-) -> CheckedRow | None:
+) -> RunSpec | None:
     """Check every cell; None after at least one complaint."""
     failed = False
 
@@ -63,17 +47,24 @@ def check_row(
 
     status = cell(Column.STATUS, cells.parse_status)
     devices = cell(Column.DEVICES, lambda text: Devices.parse(text, place.machine))
-    collocation = cell(Column.COLLOCATION, cells.parse_collocation)
-    file = cell(Column.FILE, lambda text: cells.find_script(text, place.folders))
+    collocation = cell(Column.COLLOCATION, Collocation.parse)
+    program = cell(Column.FILE, lambda text: cells.find_program(text, place.folders))
     params = cell(Column.PARAMS, cells.parse_params)
     listeners, errors = cells.parse_listeners(
         values.get(Column.LISTENERS, ""), place.registry, place.machine
     )
     for error in errors:
         complain(Column.LISTENERS, error)
-    if failed or errors or devices is None or collocation is None or file is None or params is None:
+    if (
+        failed
+        or errors
+        or devices is None
+        or collocation is None
+        or program is None
+        or params is None
+    ):
         return None
-    return CheckedRow(
+    return RunSpec(
         experiment=values.get(Column.EXPERIMENT, "").strip() or place.default_experiment,
         workload=values.get(Column.WORKLOAD, "").strip(),
         name=values.get(Column.NAME, "").strip(),
@@ -82,7 +73,7 @@ def check_row(
         devices=devices,
         collocation=collocation,
         listeners=listeners,
-        file=file,
+        program=program,
         params=params,
         params_text=values.get(Column.PARAMS, "").strip(),
     )

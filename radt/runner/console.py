@@ -264,8 +264,7 @@ def status_text(run: RunView) -> Text:
             return Text(f"▶ {units.stopwatch(run.elapsed_s or 0)}", style="cyan")
         case RunStatus.FINISHED:
             return Text(f"✔ {units.duration(run.elapsed_s)}")
-        case RunStatus.FAILED | RunStatus.KILLED:
-            return Text(f"✘ {run.detail or run.status.value.lower()}", style="red")
+    return Text(f"✘ {run.detail or run.status.value.lower()}", style="red")
 
 
 def progress_text(run: RunView, width: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from radt.experiment.devices import Machine
 from radt.experiment.plan import RunPlan
+from radt.experiment.program import ProgramKind
 from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
 
 #: Variables of the runner that must not reach a training process, which gets its own.
@@ -28,9 +29,14 @@ class RunIdentity:
 
 
 def command_of(plan: RunPlan) -> list[str]:
-    """Argument list of a row: Python scripts run in radt's own interpreter, the rest as it is."""
-    file = str(plan.file)
-    start = [sys.executable, file] if plan.is_python else [file]
+    """Argument list of a row: Python runs in radt's own interpreter, the rest as it is."""
+    match plan.program.kind:
+        case ProgramKind.SCRIPT:
+            start = [sys.executable, str(plan.program.path)]
+        case ProgramKind.MODULE:
+            start = [sys.executable, "-m", plan.program.module]
+        case _:
+            start = [str(plan.program.path)]
     return [*start, *plan.params]
 
 

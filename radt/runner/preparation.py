@@ -145,7 +145,9 @@ def _record(
         )
         for row, run_id in zip(rows, run_ids, strict=True):
             run_dir = session.home.run_dir(run_id).create()
-            inventory = collect_inventory(row.cwd, run_dir.artifacts, interpreter=sys.executable)
+            inventory = collect_inventory(
+                row.program.folder, run_dir.artifacts, interpreter=sys.executable
+            )
             command = command_of(row)
             session.writer.put_run(
                 RunRecord(
@@ -158,7 +160,7 @@ def _record(
                     created_ns=now_ns,
                     status=RunStatus.SCHEDULED,
                     devices=str(row.devices),
-                    collocation=row.collocation,
+                    collocation=str(row.collocation),
                     listeners="+".join(str(choice) for choice in row.listeners),
                     command=shlex.join(command),
                     host=platform.node(),
@@ -168,7 +170,7 @@ def _record(
             )
             session.writer.put_params(
                 run_id,
-                command_params(row.file.name, row.params_text, row.params),
+                command_params(row.program.path.name, row.params_text, row.params),
             )
             session.writer.put_tags(
                 run_id,
@@ -176,7 +178,7 @@ def _record(
                     "radt.workload": row.workload,
                     "radt.letter": row.letter,
                     "radt.devices": str(row.devices),
-                    "radt.collocation": row.collocation,
+                    "radt.collocation": str(row.collocation),
                     "radt.listeners": "+".join(str(choice) for choice in row.listeners),
                 }
                 | inventory.tags,

@@ -143,7 +143,7 @@ class WorkloadRunner:
         row.process = TrainingProcess(
             run.command,
             run_id=run.run_id,
-            cwd=run.plan.cwd,
+            cwd=run.plan.program.folder,
             env=run.env,
             barrier=barrier,
             output_log=run.run_dir.output_log,

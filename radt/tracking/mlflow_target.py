@@ -196,7 +196,7 @@ class MlflowTarget:
 
     def terminate(self, run_id: str, status: RunStatus, end_ms: int) -> None:
         with self._run_errors(run_id):
-            self._api.set_terminated(run_id, status=status.value, end_time=end_ms)
+            self._api.set_terminated(run_id, status=status.mlflow, end_time=end_ms)
 
     @contextmanager
     def _run_errors(self, run_id: str) -> Iterator[None]:

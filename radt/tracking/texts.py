@@ -53,6 +53,7 @@ def deliverable_tags(
         if keys[name] != name:
             found[f"radt.metric.{keys[name]}"[:250]] = name
     if run.status.ended:
+        found["radt.status"] = run.status.value  # MLflow has fewer
         if run.end_reason:
             found["radt.end_reason"] = run.end_reason
         if run.exit_code is not None:

@@ -29,17 +29,20 @@ ALLOWED: dict[str, frozenset[str]] = {
     "listeners": frozenset({"model", "errors", "nvml", "procfs"}),
     "store": BASE | {"schemas"},
     "journal": BASE | {"store"},
-    "experiment": BASE | {"listeners"},
+    "collocation": BASE,
+    "environments": BASE,
+    "experiment": BASE | {"listeners", "collocation", "environments"},
     "tracking": BASE | {"store"},
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
     "load": BASE | {"store"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
-    "runner": BASE | {"experiment", "collector", "tracking", "store"},
+    "runner": BASE
+    | {"experiment", "collector", "tracking", "store", "collocation", "environments"},
     "frontend": BASE | {"store"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
-    | {"listeners", "frontend"},
+    | {"listeners", "frontend", "collocation", "environments"},
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load"}),
 }

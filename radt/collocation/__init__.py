@@ -1,0 +1,1 @@
+"""How runs share a GPU: naively, under MPS, on MIG instances."""

@@ -1,0 +1,1 @@
+"""Where runs find their interpreter and packages: local, uv, conda, docker."""
