@@ -1,0 +1,297 @@
+"""What radt has made on this machine and must take away again, written down before it is made.
+
+::
+
+    RUNTIME_DIR/created/KIND-ID.json     one thing: what it is, who owns it, what the driver said
+
+An entry is on disk before its thing is made (`Ledger.intend`), gets the ids of the thing once they
+are known (`Entry.confirm`) and goes when the thing is gone (`Entry.done`). A runner that is killed
+in between leaves an entry without a living owner, from which `radt.collocation.cleanup` takes away
+exactly that thing, and nothing that it only resembles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from radt import procfs
+from radt.errors import DeviceError
+from radt.home import RUNTIME_VARIABLE, runtime_dir
+
+_FORMAT = 1
+_SUFFIX = ".json"
+_UNFINISHED = ".tmp"
+
+
+class Kind(StrEnum):
+    """What sort of thing an entry is about."""
+
+    MIG_INSTANCE = "mig-instance"
+    MPS_DAEMON = "mps-daemon"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A GPU instance with the compute instances in it.
+
+    ``start`` and ``size`` are its placement in memory slices; ``existing`` are the ids of the GPU
+    instances that were there before, so that one whose id was never noted can be told from them.
+    ``gpu_instance`` and what follows is known once it is made.
+    """
+
+    kind: ClassVar[Kind] = Kind.MIG_INSTANCE
+
+    gpu_uuid: str
+    profile: str
+    start: int
+    size: int
+    existing: tuple[int, ...] = ()
+    gpu_instance: int | None = None
+    compute_instances: tuple[int, ...] = ()
+    mig_uuids: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"MIG instance {self.profile} at slice {self.start} of {self.gpu_uuid}"
+
+
+@dataclass(frozen=True, slots=True)
+class MpsDaemon:
+    """A control daemon of NVIDIA's Multi-Process Service, with its server.
+
+    ``devices`` are UUIDs of GPUs or of a MIG device. ``folder`` holds its pipe and log
+    directories. ``pid`` and ``start_ticks`` are known once it runs.
+    """
+
+    kind: ClassVar[Kind] = Kind.MPS_DAEMON
+
+    devices: tuple[str, ...]
+    folder: str
+    pid: int | None = None
+    start_ticks: int | None = None
+
+    def __str__(self) -> str:
+        pid = f" (pid {self.pid})" if self.pid is not None else ""
+        return f"MPS daemon{pid} of {', '.join(self.devices)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container by its name; ``tool`` is the command that made it (docker, podman)."""
+
+    kind: ClassVar[Kind] = Kind.CONTAINER
+
+    name: str
+    tool: str = "docker"
+
+    def __str__(self) -> str:
+        return f"container {self.name}"
+
+
+Thing = MigInstance | MpsDaemon | Container
+_TYPES: Mapping[str, type[MigInstance | MpsDaemon | Container]] = {
+    type_.kind.value: type_ for type_ in (MigInstance, MpsDaemon, Container)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that answers for a thing; ids of processes mean nothing in another namespace."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    pid_namespace: str
+
+    @classmethod
+    def me(cls) -> Self:
+        return cls(os.getpid(), procfs.own_start_ticks(), procfs.boot_id(), _pid_namespace())
+
+    @property
+    def rebooted(self) -> bool:
+        """Whether the machine has started anew since."""
+        return self.boot_id != procfs.boot_id()
+
+    @property
+    def visible(self) -> bool:
+        """Whether its process could be seen from here if it lived."""
+        return self.rebooted or self.pid_namespace == _pid_namespace()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives; one that cannot be seen from here counts as alive."""
+        if self.rebooted:
+            return False
+        return not self.visible or procfs.start_ticks(self.pid) == self.start_ticks
+
+
+@dataclass(slots=True)
+class Entry:
+    """One thing in the ledger; ``thing`` is what is known of it so far."""
+
+    path: Path
+    thing: Thing
+    owner: Owner
+    run_id: str = ""
+    workload_id: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return self.thing.kind
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether nobody is left who would take the thing away."""
+        return not self.owner.alive
+
+    def confirm(self, **details: object) -> None:
+        """Note what is known now that the thing is made: ``entry.confirm(pid=123)``.
+
+        Raises:
+            DeviceError: It cannot be written; the thing is still found by what was intended.
+        """
+        changes: dict[str, Any] = details
+        self.thing = dataclasses.replace(self.thing, **changes)
+        _save(self)
+
+    def done(self) -> None:
+        """The thing is gone, so the entry goes; harmless if it is gone already.
+
+        Raises:
+            DeviceError: The file cannot be removed.
+        """
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A file of the ledger that cannot be understood; nothing is taken away because of it."""
+
+    path: Path
+    reason: str
+
+
+class Ledger:
+    """All entries of this user and machine.
+
+    Args:
+        folder: Where they are; by default ``created`` in the runtime folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder if folder is not None else runtime_dir() / "created"
+
+    def intend(self, thing: Thing, *, run_id: str = "", workload_id: str = "") -> Entry:
+        """Write down what is about to be made; make it only after this has returned.
+
+        Raises:
+            DeviceError: It cannot be written, so the thing must not be made.
+        """
+        name = f"{thing.kind.value}-{uuid.uuid4().hex[:12]}{_SUFFIX}"
+        entry = Entry(self.folder / name, thing, Owner.me(), run_id, workload_id)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
+        _save(entry)
+        return entry
+
+    def entries(self) -> list[Entry]:
+        """All that can be read, in order of their names."""
+        return [found for found in self._read() if isinstance(found, Entry)]
+
+    def damaged(self) -> list[Damaged]:
+        """Files that cannot be understood."""
+        return [found for found in self._read() if isinstance(found, Damaged)]
+
+    def _read(self) -> list[Entry | Damaged]:
+        try:
+            paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
+        except FileNotFoundError:
+            return []
+        found = [_read_entry(path) for path in paths]
+        return [entry for entry in found if entry is not None]
+
+
+def _save(entry: Entry) -> None:
+    content = {
+        "format": _FORMAT,
+        "kind": entry.kind.value,
+        "thing": dataclasses.asdict(entry.thing),
+        "owner": dataclasses.asdict(entry.owner),
+        "run_id": entry.run_id,
+        "workload_id": entry.workload_id,
+    }
+    try:
+        _write_durably(entry.path, json.dumps(content, ensure_ascii=False, indent=1))
+    except OSError as error:
+        raise _unusable(entry.path, error) from error
+
+
+def _read_entry(path: Path) -> Entry | Damaged | None:
+    """None if it went while we looked."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            return Damaged(path, f"written by another radt, in format {content['format']}")
+        details: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in content["thing"].items()
+        }
+        owner = Owner(**content["owner"])
+        thing: Thing = _TYPES[content["kind"]](**details)
+        return Entry(path, thing, owner, content["run_id"], content["workload_id"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Damaged(path, error.strerror or str(error))
+    except json.JSONDecodeError:
+        return Damaged(path, "incomplete")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Damaged(path, f"{type(error).__name__}: {error}")
+
+
+def _write_durably(path: Path, text: str) -> None:
+    """All of it or nothing, and on disk when this returns."""
+    unfinished = path.with_name(f".{path.name}{_UNFINISHED}")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a magic link, no path
+    except OSError:
+        return ""
+
+
+def _unusable(path: Path, error: OSError) -> DeviceError:
+    return DeviceError(
+        f"{path} cannot be written: {error.strerror or error}",
+        f"Nothing is made that cannot be taken away again: set {RUNTIME_VARIABLE} to a folder "
+        "of yours with a short path, on a local disk that is not full",
+    )
