@@ -13,11 +13,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
-from radt.experiment.decision import decide
+from radt.experiment.decision import Action, actions
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.model import RunStatus
-from radt.units import plural
+from radt.units import duration, plural
 
 _GAP = "   "
 #: Below this, text in columns side by side is harder to read than one under the other.
@@ -71,63 +72,109 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def render_plan(
-    plan: ExperimentPlan, *, rerun: bool = False, console: Console | None = None
+    plan: ExperimentPlan,
+    *,
+    rerun: bool = False,
+    repeat: int = 1,
+    console: Console | None = None,
 ) -> None:
     """Print what a start would do: each workload with its runs; to stdout unless given.
 
     What all runs have in common stands above the table, so that commands have room in it.
     """
     console = console or Console(highlight=False)
-    runs = list(plan.runs)
-    due = sum(decide(run.status, rerun=rerun).runs for run in runs)
-    columns = [column for column in _COLUMNS if len({column.text(run, rerun) for run in runs}) > 1]
-    parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(runs), 'run')}"]
-    if due < len(runs):
+    rows = [
+        _Row(workload, run, decided[run.letter])
+        for workload in plan.workloads
+        for decided in [actions(workload, rerun=rerun, repeat=repeat)]
+        for run in workload.runs
+    ]
+    due = sum(row.action.runs for row in rows)
+    columns = [column for column in _COLUMNS if len({column.text(row) for row in rows}) > 1]
+    parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(rows), 'run')}"]
+    if due < len(rows):
         parts.append(f"{due or 'none'} to run")
-    if _DEVICES not in columns:
-        parts.append(f"on {_DEVICES.text(runs[0], rerun)}")
-    if _LISTENERS not in columns:
-        parts.append(f"listeners {_LISTENERS.text(runs[0], rerun)}")
+    for column in _COLUMNS:
+        text = column.text(rows[0])
+        if column not in columns and column.common and text:
+            parts.append(column.common.format(printable(text)))
     head = Text.assemble((printable(plan.name), "bold"), *(f" · {part}" for part in parts))
     console.print(head, soft_wrap=True)
-    for experiment, workloads in groupby(plan.workloads, lambda workload: workload.experiment):
+    for experiment, group in groupby(rows, lambda row: row.workload.experiment):
         console.print()
         if experiment != plan.name:
             console.print(Text(f"  {printable(experiment)}", style="bold"), soft_wrap=True)
-        console.print(Padding(_plan_table(plan, list(workloads), columns, rerun), (0, 0, 0, 2)))
-    if not rerun and any(run.status is RunStatus.FAILED for run in runs):
-        console.print(Text("\n  --rerun runs FAILED rows again", style="dim"))
+        console.print(Padding(_plan_table(plan, list(group), columns), (0, 0, 0, 2)))
+    notes = [printable(warning) for warning in plan.warnings]
+    failed = list(dict.fromkeys(str(run.status) for run in plan.runs if run.status in _RERUN))
+    if failed and not rerun:
+        notes.append(f"--rerun runs {' and '.join(failed)} rows again")
+    if notes:
+        console.print()
+    for note in notes:
+        for line in textwrap.wrap(note, max(console.width - 2, _MIN_COLUMN)):
+            console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+
+
+#: What ``--rerun`` is about.
+_RERUN = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A run, and what the next start does with it."""
+
+    workload: WorkloadPlan
+    run: RunPlan
+    action: Action
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column that is left out where all runs say the same."""
+    """A column that is left out where all runs say the same.
+
+    ``common`` is then how the line above the table says it, empty for not at all.
+    """
 
     name: str
-    text: Callable[[RunPlan, bool], str]
+    text: Callable[[_Row], str]
+    common: str = ""
 
 
-def _devices(run: RunPlan, _rerun: bool) -> str:
+def _devices(row: _Row) -> str:
+    run = row.run
     return str(run.devices) if run.collocation.is_naive else f"{run.devices} {run.collocation}"
 
 
-def _listeners(run: RunPlan, _rerun: bool) -> str:
-    return "+".join(map(str, run.listeners)) or "none"
+def _listeners(row: _Row) -> str:
+    return "+".join(map(str, row.run.listeners)) or "none"
 
 
-def _next_start(run: RunPlan, rerun: bool) -> str:
-    action = decide(run.status, rerun=rerun)
-    return str(action) if run.status is None else f"{action}, {run.status}"
+def _environment(row: _Row) -> str:
+    return "" if row.run.environment == LOCAL else str(row.run.environment)
 
 
-_DEVICES = _Column("devices", _devices)
-_LISTENERS = _Column("listeners", _listeners)
-_COLUMNS = (_DEVICES, _LISTENERS, _Column("next start", _next_start))
+def _timeout(row: _Row) -> str:
+    return "" if row.run.timeout_s is None else duration(row.run.timeout_s)
 
 
-def _plan_table(
-    plan: ExperimentPlan, workloads: Sequence[WorkloadPlan], columns: Sequence[_Column], rerun: bool
-) -> Table:
+def _next_start(row: _Row) -> str:
+    status = row.run.status
+    return str(row.action) if status is None else f"{row.action}, {status}"
+
+
+_COLUMNS = (
+    _Column("devices", _devices, "on {}"),
+    _Column("listeners", _listeners, "listeners {}"),
+    _Column("environment", _environment, "in {}"),
+    _Column("model", lambda row: row.run.model, "model {}"),
+    _Column("cpus", lambda row: str(row.run.cpus), "cpus {} each"),
+    _Column("timeout", _timeout, "at most {} each"),
+    _Column("next start", _next_start),
+)
+
+
+def _plan_table(plan: ExperimentPlan, rows: Sequence[_Row], columns: Sequence[_Column]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -142,17 +189,16 @@ def _plan_table(
     table.add_column("command", overflow="fold", ratio=1)
     for column in columns:
         table.add_column(column.name, overflow="fold", max_width=16)
-    for workload in workloads:
-        for number, run in enumerate(workload.runs):
-            skipped = not decide(run.status, rerun=rerun).runs
-            table.add_row(
-                Text(printable(workload.label) if number == 0 else "", style="bold"),
-                Text(run.letter),
-                Text(printable(run.label)),
-                Text(printable(_command(run, plan))),
-                *(Text(column.text(run, rerun)) for column in columns),
-                style="dim" if skipped else None,
-            )
+    for row in rows:
+        is_first = row.run is row.workload.runs[0]
+        table.add_row(
+            Text(printable(row.workload.label) if is_first else "", style="bold"),
+            Text(row.run.letter),
+            Text(printable(row.run.label)),
+            Text(printable(_command(row.run, plan))),
+            *(Text(printable(column.text(row))) for column in columns),
+            style=None if row.action.runs else "dim",
+        )
     return table
 
 
@@ -162,7 +208,7 @@ def _command(run: RunPlan, plan: ExperimentPlan) -> str:
     path = run.program.path
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     start = f"-m {run.program.module}" if run.program.module else str(shown)
-    return f"{start} {run.params_text}".rstrip()
+    return f"{start} {run.arguments}".rstrip()
 
 
 def printable(text: str) -> str:

@@ -20,6 +20,8 @@ LISTENERS_TO_COME = frozenset(
     ("dcgmi", "free", "iostat", "macmon", "ncu", "ncuattach", "ncuraw", "nsys", "nsysraw", "ps")
 )
 
+#: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
+_REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/\d{1,6}(?!\S*[\w/])")
 _NOTHING = ("", "-", "none")
 _SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)")
 
@@ -37,6 +39,19 @@ def parse_status(text: str) -> RunStatus | None:
             f"unknown status {words[0]!r}",
             did_you_mean(first, RunStatus) or "Empty the cell to run the row",
         ) from None
+
+
+def parse_repeats(text: str) -> int:
+    """How many repeats a Status cell says are FINISHED.
+
+    >>> parse_repeats("FINISHED"), parse_repeats("FINISHED 2/3"), parse_repeats("KILLED 2/3: x")
+    (1, 2, 1)
+    """
+    match = _REPEAT.match(text)
+    if match is None:
+        return 1 if parse_status(text) is RunStatus.FINISHED else 0
+    finished = match[1].upper() == RunStatus.FINISHED
+    return max(0, int(match[2]) - (not finished))
 
 
 def parse_listeners(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,6 +13,8 @@ from radt.experiment.cpus import CpuRequest
 from radt.experiment.devices import Devices
 from radt.experiment.program import Program
 from radt.model import ListenerChoice, RunStatus
+
+MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,20 @@ class RunSpec:
         """What people call the run: its name, else its program's."""
         return self.name or self.program.label
 
+    @property
+    def model(self) -> str:
+        """The row's Model cell; empty if it has none."""
+        return next((v for k, v in self.columns.items() if k.lower() == MODEL), "")
+
+    @property
+    def arguments(self) -> str:
+        """The program's arguments as a shell would take them; as the user wrote them, if so."""
+        try:
+            as_written = tuple(shlex.split(self.params_text)) == self.params
+        except ValueError:  # a quote that is not closed: the text was made by other means
+            as_written = False
+        return self.params_text if as_written else shlex.join(self.params)
+
 
 @dataclass(frozen=True, slots=True)
 class RunPlan(RunSpec):
@@ -77,10 +94,14 @@ class WorkloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentPlan:
-    """All workloads of a file, in the order they first appear."""
+    """All workloads of a file, in the order they first appear.
+
+    ``warnings`` say what the file asks for and will not get.
+    """
 
     path: Path
     workloads: tuple[WorkloadPlan, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def runs(self) -> Iterator[RunPlan]:

@@ -76,4 +76,5 @@ def check_row(
         program=program,
         params=params,
         params_text=values.get(Column.PARAMS, "").strip(),
+        repeats_done=cells.parse_repeats(values.get(Column.STATUS, "")),
     )

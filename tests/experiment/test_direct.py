@@ -24,7 +24,7 @@ def test_arguments_reach_the_script_as_they_are(
     (workload,) = plan.workloads
     (run,) = workload.runs
     assert run.params == tuple(arguments)
-    assert run.file == folder / "train.py" and run.cwd == folder
+    assert run.program.path == folder / "train.py" and run.program.folder == folder
     assert (run.experiment, run.workload, run.letter, run.line) == ("train", "", "a", 0)
     assert run.devices.gpus == (0,)
     assert run.status is None
@@ -61,7 +61,7 @@ def test_all_problems_at_once(cpu_only: Machine, registry: Registry) -> None:
             machine=cpu_only,
             registry=registry,
             devices="7",
-            collocation="MPS",
+            collocation="MSP",
             listeners="topp",
         )
 

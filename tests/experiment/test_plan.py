@@ -43,9 +43,9 @@ def test_the_originals_file(plan: Plan, two_gpus: Machine, folder: Path) -> None
     assert first.params == ("--lr", "0.1,", "--sizes", "1, 2")
     assert first.params_text == '--lr 0.1, --sizes "1, 2"'
     assert third.params == ("--name", "it's", "a b")
-    assert {run.collocation for run in planned.runs} == {"-"}
-    assert first.file == folder / "train.py"
-    assert first.cwd == folder
+    assert {str(run.collocation) for run in planned.runs} == {"-"}
+    assert first.program.path == folder / "train.py"
+    assert first.program.folder == folder
     assert third.label == "big" and first.label == "train"
 
 
@@ -152,7 +152,7 @@ def test_hostile_names_reach_the_plan_unchanged(plan: Plan, folder: Path) -> Non
 
     assert run.experiment == "Größe, β=0.9 ✓"
     assert run.name == "x\ny"
-    assert run.file == folder / script
+    assert run.program.path == folder / script
     assert run.params == ("a\nb", "c d", "$HOME", "*")
 
 
@@ -171,10 +171,10 @@ def test_scripts_are_sought_beside_the_file_then_in_the_current_folder(
         f"File\ntrain.py\nsub/here.py\n{elsewhere}\n../elsewhere.py\n"
     ).runs
 
-    assert both.file == folder / "train.py"
-    assert here.file == current / "sub/here.py" and here.cwd == current / "sub"
-    assert absolute.file == elsewhere
-    assert up.file == elsewhere
+    assert both.program.path == folder / "train.py"
+    assert here.program.path == current / "sub/here.py" and here.program.folder == current / "sub"
+    assert absolute.program.path == elsewhere
+    assert up.program.path == elsewhere
 
 
 def test_a_linked_script_runs_in_the_folder_of_the_link(plan: Plan, folder: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_linked_script_runs_in_the_folder_of_the_link(plan: Plan, folder: Path
 
     (run,) = plan("File\ninner/link.py\n").runs
 
-    assert run.file == folder / "inner/link.py" and run.cwd == folder / "inner"
+    assert run.program.path == folder / "inner/link.py" and run.program.folder == folder / "inner"
 
 
 def test_any_executable_may_be_run(plan: Plan, folder: Path) -> None:
@@ -193,7 +193,7 @@ def test_any_executable_may_be_run(plan: Plan, folder: Path) -> None:
 
     (run,) = plan("File\ntrain.sh\n").runs
 
-    assert run.file == program and not run.is_python
+    assert run.program.path == program and not run.program.is_python
 
 
 def test_a_relative_path_to_the_file(
@@ -205,7 +205,7 @@ def test_a_relative_path_to_the_file(
     planned = ExperimentFile.read(os.path.join(folder.name, "e.csv")).plan(cpu_only, registry)
 
     assert planned.path == folder / "e.csv"
-    assert next(planned.runs).file == folder / "train.py"
+    assert next(planned.runs).program.path == folder / "train.py"
 
 
 def test_letters() -> None:

@@ -21,7 +21,7 @@ def test_all_at_once_in_the_files_order(problems: Problems) -> None:
     found = problems(
         "# three things\n"
         f"{HEADER},Parms\n"
-        "a,1,,DONE,,0,3g.20gb,topp+smii,trian.py,it's,\n"
+        "a,1,,DONE,,0,9c.3g.20gb,topp+smii,trian.py,it's,\n"
         "\n"
         "a,1,,,,0+cpu,MSP,top,train.py\n"
         'a,"1\n2",,,,x,-,top@5,train.py,,\n'
@@ -64,11 +64,8 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Devices", "²", "'²' is not a device", "number"),
         ("Devices", "1+", "lacks a device", "number"),
         ("Devices", "1+1", "GPU 1 is named twice", "once"),
-        ("Collocation", "MPS", "MPS lands in a later version", "Write -"),
-        ("Collocation", "mps", "MPS lands in a later version", "Write -"),
-        ("Collocation", "3g.20gb", "MIG profile 3g.20gb lands in a later", "Write -"),
-        ("Collocation", "3c.7g.40gb", "MIG profile 3c.7g.40gb lands in a later", "Write -"),
-        ("Collocation", "1g.10gb+me", "MIG profile 1g.10gb+me lands in a later", "Write -"),
+        ("Collocation", "MPS:140", "a thread percentage lies above 0", "MPS:40"),
+        ("Collocation", "4c.3g.20gb", "does not fit into 3", "1c to 3c"),
         ("Collocation", "shared", "unknown collocation 'shared'", "Write -"),
         ("Listeners", "topp", "unknown listener 'topp'", "Did you mean 'top'? (radt listeners)"),
         ("Listeners", "xyzzy", "unknown listener 'xyzzy'", "radt listeners"),

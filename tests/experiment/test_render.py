@@ -191,7 +191,7 @@ def test_problems_of_a_real_file_fit(folder: Path, cpu_only: object, registry: o
     path = folder / "experiment.csv"
     path.write_text(
         "File,Params,Devices,Listeners,Collocation,Status,Notes\n"
-        "none.py,it's,3,topp+dcgmi,7g.80gb,DONE,x\n"
+        "none.py,it's,3,topp+dcgmi,9g.80,DONE,x\n"
     )
     target = console()
     with pytest.raises(ExperimentError) as caught:
