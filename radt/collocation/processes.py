@@ -1,0 +1,295 @@
+"""Which processes use a GPU or a MIG device, and whose they are.
+
+From NVML's two lists, those of processes with a CUDA context and those of MPS clients. Displays
+(the graphics list) are not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from radt import procfs
+from radt.errors import DeviceError
+from radt.home import RUN_ID_VARIABLE
+
+#: Index of a GPU, or UUID of a GPU or MIG device.
+DeviceName = int | str
+
+MPS_CONTROL = "nvidia-cuda-mps-control"
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+#: NVML's "not available" for an unsigned 64-bit value.
+_NOT_AVAILABLE = 2**64 - 1
+#: Inode of the first pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h).
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a device; ``device`` is the UUID of the GPU, or of the MIG device.
+
+    ``memory_bytes`` is None where the driver does not say. ``mps`` tells a client of MPS.
+    """
+
+    pid: int
+    device: str
+    mps: bool = False
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The processes of a device; ``unknown`` says why the driver does not list them.
+
+    ``clients_known`` is False where it does not tell MPS clients apart.
+    """
+
+    processes: tuple[GpuProcess, ...] = ()
+    unknown: str = ""
+    clients_known: bool = True
+
+
+class ProcessLists:
+    """Asks NVML for the processes on devices. Use as a context manager, or close it.
+
+    Raises:
+        DeviceError: There is no NVIDIA driver, or it does not work.
+    """
+
+    def __init__(self) -> None:
+        import pynvml  # here: what runs on the CPU needs neither it nor the driver
+
+        try:
+            pynvml.nvmlInit()
+        except (pynvml.NVMLError, OSError) as error:
+            raise DeviceError(
+                f"NVIDIA's driver does not answer: {error}", "Run nvidia-smi to see what it says"
+            ) from error
+        self._nvml: Any = pynvml
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the driver go; harmless if that was done."""
+        if self._is_open:
+            self._is_open = False
+            self._nvml.nvmlShutdown()
+
+    def of(self, device: DeviceName) -> Listing:
+        """The processes of a device: of all its MIG devices for a GPU that is divided.
+
+        Raises:
+            DeviceError: There is no such device.
+        """
+        nvml = self._nvml
+        processes: dict[tuple[int, str], GpuProcess] = {}
+        unknown, clients_known = "", True
+        for handle in self._parts(self._handle(device)):
+            try:
+                uuid = str(nvml.nvmlDeviceGetUUID(handle))
+                for found in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    processes[found.pid, uuid] = _process(found, uuid, mps=False)
+            except nvml.NVMLError as error:
+                unknown = str(error)
+                continue
+            try:
+                for found in nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle):
+                    processes[found.pid, uuid] = _process(found, uuid, mps=True)
+            except nvml.NVMLError:
+                clients_known = False  # a driver that knows no such list
+        return Listing(tuple(processes.values()), unknown, clients_known)
+
+    def free_bytes(self, device: DeviceName) -> int | None:
+        """Memory of a device that nobody uses; None where it has none of its own.
+
+        Raises:
+            DeviceError: There is no such device.
+        """
+        nvml = self._nvml
+        handle = self._handle(device)
+        try:
+            # Version 2 keeps apart what the driver reserves.
+            return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).free)
+        except nvml.NVMLError:
+            return None
+
+    def uuid(self, device: DeviceName) -> str:
+        """The UUID of a device.
+
+        Raises:
+            DeviceError: There is no such device.
+        """
+        handle = self._handle(device)
+        try:
+            return str(self._nvml.nvmlDeviceGetUUID(handle))
+        except self._nvml.NVMLError as error:
+            raise DeviceError(f"{device_text(device)}: {error}", "Run nvidia-smi -L") from error
+
+    def compute_mode(self, device: DeviceName) -> int | None:
+        """NVML's number of a GPU's compute mode (`radt.collocation.mps.ComputeMode`).
+
+        None where the driver does not say, as for MIG devices.
+        """
+        try:
+            return int(self._nvml.nvmlDeviceGetComputeMode(self._handle(device)))
+        except self._nvml.NVMLError:
+            return None
+
+    def utilization(self, device: DeviceName) -> float | None:
+        """Share of time, 0 to 1, in which a kernel ran lately; None under MIG."""
+        try:
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle(device)).gpu) / 100
+        except self._nvml.NVMLError:
+            return None
+
+    def _handle(self, device: DeviceName) -> Any:
+        nvml = self._nvml
+        name = str(device)
+        try:
+            if name.isdigit():
+                return nvml.nvmlDeviceGetHandleByIndex(int(name))
+            return nvml.nvmlDeviceGetHandleByUUID(name)
+        except nvml.NVMLError as error:
+            raise DeviceError(
+                f"{device_text(device)} is not there: {error}", "Look into `radt devices`"
+            ) from error
+
+    def _parts(self, handle: Any) -> Iterator[Any]:
+        """MIG devices of a divided GPU: only an administrator may see the processes of all."""
+        nvml = self._nvml
+        try:
+            if nvml.nvmlDeviceIsMigDeviceHandle(handle):
+                yield handle
+                return
+            if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+                yield handle
+                return
+            count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        except nvml.NVMLError:  # no MIG here
+            yield handle
+            return
+        for index in range(count):
+            try:
+                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            except nvml.NVMLError:  # indices have holes
+                continue
+
+
+def _process(found: Any, uuid: str, *, mps: bool) -> GpuProcess:
+    used = found.usedGpuMemory
+    known = used is not None and used != _NOT_AVAILABLE
+    return GpuProcess(int(found.pid), uuid, mps, int(used) if known else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose a process is; ``user`` and ``command`` are None where that cannot be seen from here."""
+
+    user: str | None = None
+    command: str | None = None
+    run_id: str = ""
+    ended: bool = False
+
+    def __str__(self) -> str:
+        if self.ended:
+            return "ended, its memory is not free yet"
+        if self.user is None:
+            return "of another container or namespace"
+        return self.user
+
+
+def identify(pid: int) -> Identity:
+    """Look into ``/proc``; never raises."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as `radt.procfs`
+    except OSError:
+        return Identity(ended=not _other_namespaces() and not _hidden(pid))
+    command = " ".join(_words(pid)[:1]) or _name(pid)
+    return Identity(_user(uid), Path(command).name or command, run_id_of(pid))
+
+
+def run_id_of(pid: int) -> str:
+    """The run that a process was started for; empty if none, or if it is another user's."""
+    prefix = f"{RUN_ID_VARIABLE}=".encode()
+    for entry in procfs.environment(pid):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode(errors="replace")
+    return ""
+
+
+def in_first_namespace() -> bool:
+    """Whether the driver's process ids are the ones of ``/proc`` here (False in a container)."""
+    return not _other_namespaces()
+
+
+def is_mps(pid: int, tool: str) -> bool:
+    """Whether a process is MPS's control daemon or server, by its own name."""
+    # A script's interpreter stands before it.
+    return any(Path(word).name == tool for word in _words(pid)[:2])
+
+
+def mps_daemons() -> list[int]:
+    """Ids of all MPS control daemons that can be seen from here, anybody's."""
+    return sorted(pid for pid in procfs.all_pids() if is_mps(pid, MPS_CONTROL))
+
+
+def device_text(device: DeviceName) -> str:
+    """``GPU 0``, or the UUID."""
+    return f"GPU {device}" if str(device).isdigit() else str(device)
+
+
+def _words(pid: int) -> list[str]:
+    """The words of a process's command line; none if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode(errors="replace") for word in text.split(b"\0") if word]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _other_namespaces() -> bool:
+    try:
+        return os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE  # noqa: PTH115
+    except OSError:
+        return True
+
+
+def _hidden(pid: int) -> bool:
+    """Whether the process is there, though ``/proc`` does not show it (mounted with hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
