@@ -14,7 +14,7 @@ from collector_kit import Project, wait_for
 from radt.collector.client import CollectorClient
 from radt.model import MissingReason, Scope, SeriesKind
 
-_SOURCE = Path(__file__).parents[1] / "listeners" / "fake_nvml.c"
+_SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml.c"
 _GPU0 = "gpu 0 55 80000 500 1000 250500 7000 61 1410 1593"
 _GPU1 = "gpu 1 0 80000 500 2000 60000 9000 35 210 405"
 
