@@ -48,6 +48,22 @@ def parse_duration_s(text: str) -> float:
     return seconds
 
 
+def duration_text(seconds: float) -> str:
+    """The length of time as `parse_duration_s` reads it, in the largest units that fit.
+
+    >>> duration_text(90), duration_text(5400), duration_text(0.5), duration_text(0)
+    ('1 min 30 s', '1 h 30 min', '0.5 s', '0 s')
+    """
+    parts = []
+    for unit in ("d", "h", "min"):
+        count, seconds = divmod(seconds, _UNITS_S[unit])
+        if count:
+            parts.append(f"{count:g} {unit}")
+    if seconds or not parts:
+        parts.append(f"{seconds:g} s")
+    return " ".join(parts)
+
+
 def _unknown(text: str) -> UsageError:
     return UsageError(
         f"{text.strip()!r} is no length of time", "Write seconds, or such as 90s, 10min, 1h30min"

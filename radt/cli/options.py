@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from radt.home import HOME_VARIABLE
+from radt.settings import HOME, NONE, Setting, Settings
 
-#: Gives the command's ``home``, None for the usual folder (`radt.home.Home.resolve`).
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
+    """The option of a setting: a text that `radt.settings` reads, None if it is not given.
+
+    Args:
+        setting: A switch gets ``--name/--no-name`` unless ``names`` say otherwise.
+        names: Further names, such as ``-q``.
+    """
+    option = f"--{setting.name}"
+    variable = setting.name.replace("-", "_")
+    if setting.kind.metavar:
+        default = _default(setting)
+        text = f"{setting.help}  [default: {default}]" if default else setting.help
+        return click.option(
+            *names, option, variable, metavar=setting.kind.metavar, default=None, help=text
+        )
+    return click.option(
+        *names,
+        option if any(option in name for name in names) else f"{option}/--no-{setting.name}",
+        variable,
+        default=None,
+        help=setting.help,
+        callback=lambda _ctx, _param, value: None if value is None else str(value),
+    )
+
+
+def _default(setting: Setting[Any]) -> str:
+    if setting.default_text:
+        return setting.default_text
+    text = setting.shown(setting.default)
+    return "" if text == NONE else text
+
+
+def _usual_home(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path:
+    return Settings.of(Path.cwd(), {HOME: value})[HOME]
+
+
+#: Gives the command's ``home``: what is given, else what the settings of this folder say.
 home_option = click.option(
     "--home",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"Data folder.  [default: ${HOME_VARIABLE}, else ./radt-data]",
+    metavar=HOME.kind.metavar,
+    callback=_usual_home,
+    help=f"{HOME.help}  [default: ${HOME.variables[0]}, else {HOME.default_text}]",
 )

@@ -1,154 +1,274 @@
-"""``radt run FILE``: run an experiment file, or one script."""
+"""``radt run FILE``: run an experiment file, or one program."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from radt.cli.closing import print_closing, print_header
-from radt.cli.options import home_option
+from radt import settings
+from radt.cli.options import setting_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.direct import direct_plan
-from radt.experiment.file import ExperimentFile
-from radt.experiment.lock import ExperimentLock
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.status import StatusWriter
+from radt.experiment.source import is_experiment, open_source
 from radt.home import Home
 from radt.listeners import registry
-from radt.model import RunStatus
-from radt.runner.console import RunConsole
-from radt.runner.outcome import ExperimentOutcome
-from radt.runner.schedule import due_workloads, run_experiment
-from radt.runner.session import open_session
-from radt.runner.stop import StopRequest
+from radt.runner.configured import experiment_options
+from radt.runner.due import due_workloads
+from radt.runner.options import ExperimentOptions
+from radt.runner.start import start_experiment, start_plan
+from radt.settings import Settings
 
-EXPERIMENT_SUFFIX = ".csv"
+_MODULE_OPTIONS = ("-m", "--module")
 
 
 class RunCommand(click.Command):
-    """Options may follow an experiment file; what follows a script is the script's."""
+    """Options may follow an experiment file; what follows a program is the program's.
+
+    ``-m package.module`` is a program, too, as it is for Python.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before, file, after = self._split(ctx, args)
+        if file is None:
+            return super().parse_args(ctx, args)
+        if is_experiment(file):
+            ctx.allow_interspersed_args = True
+            name = f"./{file}" if file.startswith("-") else file
+            return super().parse_args(ctx, [*before, name, *after])
         ctx.allow_interspersed_args = False
-        given, rest, _ = self.make_parser(ctx).parse_args(list(args))
-        file, after = given.get("file"), given.get("arguments")
-        # click has a marker of its own for what is absent, hence the questions about types.
-        if isinstance(file, str) and is_experiment(file) and isinstance(after, tuple) and not rest:
-            before = args[: len(args) - len(after) - 1]
-            args = [*before, *after, "--", file]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [*before, "--", file, *after])
+
+    def _split(
+        self, ctx: click.Context, args: Sequence[str]
+    ) -> tuple[list[str], str | None, list[str]]:
+        """Options, the file or ``-m package.module``, and what follows it."""
+        takes_value = {
+            name: not (parameter.is_flag or parameter.count)
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+        position = 0
+        while position < len(args):
+            argument, rest = args[position], list(args[position + 1 :])
+            before = list(args[:position])
+            option, equals, value = argument.partition("=")
+            if argument == "--":
+                return before, rest[0] if rest else None, rest[1:]
+            if argument in _MODULE_OPTIONS and rest:
+                return before, f"-m {rest[0]}", rest[1:]
+            if equals and option in _MODULE_OPTIONS:
+                return before, f"-m {value}", rest
+            if not argument.startswith("-") or argument == "-":
+                return before, argument, rest
+            if argument.startswith("--"):
+                position += 1 + takes_value.get(argument, False)
+            else:
+                position += 1 + _takes_next(argument, takes_value)
+        return list(args), None, []
 
 
-def is_experiment(file: str) -> bool:
-    """Whether the file is a list of runs, not a script."""
-    return file.lower().endswith(EXPERIMENT_SUFFIX)
+def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
+    """Whether the last of some short options (``-qd``) takes the next argument as its value."""
+    for index, letter in enumerate(cluster[1:], start=2):
+        if takes_value.get(f"-{letter}", False):
+            return index == len(cluster)
+    return False
 
 
-@click.command("run", cls=RunCommand, context_settings={"ignore_unknown_options": False})
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the options say that are columns of an experiment file."""
+
+    experiment: str
+    workload: str
+    name: str
+    devices: str
+    collocation: str
+    listeners: str
+    environment: str
+    model: str
+    data: str
+    cpus: str
+    timeout: str
+
+
+@click.command("run", cls=RunCommand)
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--rerun", is_flag=True, help="Run FAILED rows again.")
+@click.option("--rerun", is_flag=True, help="Run FAILED, OOM and TIMEOUT rows again.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="WORKLOAD,…",
+    help="Only these workloads; may be repeated.",
+)
+@setting_option(settings.REPEAT)
+@setting_option(settings.COOLDOWN)
+@setting_option(settings.MAX_TIME)
+@setting_option(settings.MAX_EPOCH)
+@setting_option(settings.SYNC)
+@setting_option(settings.FAIL_FAST, "--fail-fast/--keep-going")
+@setting_option(settings.BUSY)
+@setting_option(settings.NOTIFY)
+@setting_option(settings.YES, "-y/ ", "--yes/--ask")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; start nothing.")
-@home_option
-@click.option("--tracking-uri", help="MLflow's address.  [default: SQLite in the data folder]")
-@click.option("-e", "--experiment", default="", help="Experiment (script only).")
-@click.option("-w", "--workload", default="", help="Workload id (script only).")
-@click.option("-n", "--name", default="", help="Name of the run (script only).")
-@click.option("-d", "--devices", default="", help="GPUs such as 0 or 1+2, or cpu (script only).")
-@click.option("-c", "--collocation", default="", help="Collocation (script only).")
-@click.option("-l", "--listeners", default="", help="Listeners such as top+smi (script only).")
-@click.option("-q", "--quiet", is_flag=True, help="Do not show what the runs print.")
+@click.option("--detach", is_flag=True, help="Run in the background; radt attach looks again.")
+@setting_option(settings.QUIET, "-q/ ")
+@setting_option(settings.HOME)
+@setting_option(settings.TRACKING_URI)
+@click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option("-e", "--experiment", default="", help="Experiment (program only).")
+@click.option("-w", "--workload", default="", help="Workload id (program only).")
+@click.option("-n", "--name", default="", help="Name of the run (program only).")
+@click.option("-d", "--devices", default="", help="GPUs such as 0 or 1+2, or cpu (program only).")
+@click.option("-c", "--collocation", default="", help="-, MPS or a MIG profile (program only).")
+@click.option("-l", "--listeners", default="", help="Listeners such as top+smi (program only).")
+@click.option("--environment", default="", help="local, uv, conda or docker (program only).")
+@click.option("--model", default="", help="Model (program only).")
+@click.option("--data", default="", help="Data (program only).")
+@click.option("--cpus", default="", help="CPUs such as 8 or 0-3+6 (program only).")
+@click.option("--timeout", default="", help="End the run after this time (program only).")
 def command(
     file: str,
     arguments: tuple[str, ...],
     rerun: bool,
+    only: tuple[str, ...],
     dry_run: bool,
-    home: Path | None,
-    tracking_uri: str | None,
-    experiment: str,
-    workload: str,
-    name: str,
-    devices: str,
-    collocation: str,
-    listeners: str,
-    quiet: bool,
+    detach: bool,
+    module: str | None,  # noqa: ARG001 - for help; RunCommand makes a file of it
+    **given: str | None,
 ) -> int:
-    """Run an experiment FILE (.csv), or one script with its ARGUMENTS.
+    """Run an experiment FILE (.csv, .yaml), or one program with its ARGUMENTS.
 
-    The rows of an experiment that share a workload start together. Rows that are FINISHED are
-    skipped, FAILED ones too unless --rerun; what a killed runner left is resumed. Ctrl-C stops
-    gracefully, twice at once.
+    The rows of an experiment that share a workload start together. Rows that are done are skipped;
+    what a killed runner left is resumed. Ctrl-C stops gracefully, twice at once.
+
+    A program is a Python script, an executable, a folder with an MLproject file, or -m MODULE.
     """
-    own = (experiment, workload, name, devices, collocation, listeners)
-    machine = Machine.detect()
+    columns = Columns(**{name: given.pop(name) or "" for name in Columns.__dataclass_fields__})
+    by_setting = {one: given.get(one.name.replace("-", "_")) for one in settings.OPTIONS}
+    start = _Start(
+        file=file,
+        arguments=arguments,
+        only=tuple(label for text in only for part in text.split(",") if (label := part.strip())),
+        rerun=rerun,
+        columns=columns,
+    )
     if is_experiment(file):
-        if any(own):
+        return start.of_experiment(by_setting, dry_run=dry_run, detach=detach)
+    if detach:
+        raise UsageError(
+            "--detach is for experiment files", "Put the program into the File column of one"
+        )
+    return start.of_program(by_setting, dry_run=dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """One call of the command."""
+
+    file: str
+    arguments: tuple[str, ...]
+    only: tuple[str, ...]
+    rerun: bool
+    columns: Columns
+
+    def of_experiment(
+        self, given: Mapping[settings.Setting[Any], str | None], *, dry_run: bool, detach: bool
+    ) -> int:
+        """Run an experiment file; returns the exit code."""
+        if self.arguments:
             raise UsageError(
-                "-e, -w, -n, -d, -c and -l are for scripts",
-                f"Write them into the columns of {file}",
+                f"{self.arguments[0]!r} after {self.file} is one argument too many",
+                "Give one experiment file at a time, without arguments",
             )
-        path: Path | None = Path(file)
-        plan = ExperimentFile.read(file).plan(machine, registry.load())
-    else:
-        path = None
+        if any(getattr(self.columns, name) for name in Columns.__dataclass_fields__):
+            raise UsageError(
+                "-e, -w, -n, -d, -c, -l and what else stands for a column are for programs",
+                f"Write them into the columns of {self.file}",
+            )
+        path = Path(self.file)
+        found = Settings.of(path.absolute().parent, given)
+        found.check()
+        options = experiment_options(found, rerun=self.rerun, only=self.only)
+        if dry_run:
+            source = open_source(path)
+            plan = source.plan(Machine.detect(), registry.load())
+            _show_plan(plan, options.with_repeat_of(source.repeat))
+            return 0
+        home = Home(found[settings.HOME])
+        outcome = start_experiment(
+            path,
+            home=home,
+            options=options,
+            console=Console(highlight=False),
+            tracking_uri=found[settings.TRACKING_URI] or home.default_tracking_uri,
+            confirm=None if options.yes else confirm,
+        )
+        return outcome.exit_code
+
+    def of_program(
+        self, given: Mapping[settings.Setting[Any], str | None], *, dry_run: bool
+    ) -> int:
+        """Run one program; returns the exit code."""
+        if self.rerun or self.only:
+            raise UsageError(
+                "--rerun and --only are for experiment files", f"Leave them out for {self.file}"
+            )
+        found = Settings.of(Path.cwd(), given)
+        found.check()
+        options = experiment_options(found)
+        machine = Machine.detect()
         plan = direct_plan(
-            Path(file),
-            arguments,
+            Path(self.file),
+            self.arguments,
             machine=machine,
             registry=registry.load(),
-            experiment=experiment,
-            workload=workload,
-            name=name,
-            devices=devices,
-            collocation=collocation,
-            listeners=listeners,
+            experiment=self.columns.experiment,
+            workload=self.columns.workload,
+            name=self.columns.name,
+            devices=self.columns.devices,
+            collocation=self.columns.collocation,
+            listeners=self.columns.listeners,
         )
-    console = Console(highlight=False)
-    if dry_run:
-        render_plan(plan, rerun=rerun, console=console)
-        return 0
-    data = Home.resolve(home)
-    if path is None:
-        return execute(plan, data, machine, console, tracking_uri, rerun, quiet, statuses=None)
-    with ExperimentLock(file):
-        # Read again under the lock: a runner that has just ended may have written statuses.
-        experiment_file = ExperimentFile.read(file)
-        plan = experiment_file.plan(machine, registry.load())
-        writer = experiment_file.writer()
-        return execute(plan, data, machine, console, tracking_uri, rerun, quiet, statuses=writer)
+        if dry_run:
+            _show_plan(plan, options)
+            return 0
+        home = Home(found[settings.HOME])
+        outcome = start_plan(
+            plan,
+            machine=machine,
+            home=home,
+            options=options,
+            console=Console(highlight=False),
+            tracking_uri=found[settings.TRACKING_URI] or home.default_tracking_uri,
+            confirm=None if options.yes else confirm,
+        )
+        return outcome.exit_code
 
 
-def execute(
-    plan: ExperimentPlan,
-    home: Home,
-    machine: Machine,
-    console: Console,
-    tracking_uri: str | None,
-    rerun: bool,
-    quiet: bool,
-    *,
-    statuses: StatusWriter | None,
-) -> int:
-    """Run the plan and print its beginning and end; returns the exit code."""
-    stop = StopRequest()
-    with (
-        RunConsole(console, quiet=quiet) as output,
-        open_session(home, machine, output, explicit_tracking_uri=tracking_uri) as session,
-        stop.listening(),
-    ):
-        print_header(session, plan, due_workloads(plan, rerun=rerun))
-        before = session.client.status()
-        outcome = run_experiment(session, plan, rerun=rerun, statuses=statuses, stop=stop)
-        print_closing(session, plan, outcome, before)
-    return exit_code(outcome, stop)
+def _show_plan(plan: ExperimentPlan, options: ExperimentOptions) -> None:
+    if options.only:
+        due_workloads(plan, options)  # says which of them are not there
+        chosen = tuple(one for one in plan.workloads if one.label in options.only)
+        plan = replace(plan, workloads=chosen)
+    render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=Console(highlight=False))
 
 
-def exit_code(outcome: ExperimentOutcome, stop: StopRequest) -> int:
-    """0 if all went well, 1 if a run did not finish, 128 + signal if the user stopped it."""
-    if outcome.interrupted:
-        return stop.exit_code
-    return 0 if set(outcome.counts) <= {RunStatus.FINISHED} else 1
+def confirm(texts: Sequence[str]) -> bool:
+    """Show what is about to happen and ask; yes where nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    for text in texts:
+        click.echo(f"  {text}")
+    return click.confirm("  Go on?", default=True)

@@ -8,37 +8,93 @@ import json
 import os
 import platform
 import shlex
+import stat
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from radt.errors import HeldError, UsageError
 from radt.masking import masked
+from radt.procfs import own_start_ticks, start_ticks
+
+_TYPES = {"int": int, "str": str, "bool": bool, "tuple[str, ...]": tuple}
+#: Options whose values are secrets: webhooks carry theirs in the address.
+_SECRET_OPTIONS = ("--notify",)
+
+
+class StartOptions(Protocol):
+    """The options of a start that tell others what it will still do."""
+
+    @property
+    def rerun(self) -> bool: ...
+
+    @property
+    def only(self) -> tuple[str, ...]: ...
+
+    @property
+    def repeat(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock; ``since`` is local time in ISO 8601 with its offset."""
+    """Who holds a lock, and what it is doing.
+
+    ``since`` is local time in ISO 8601 with its offset; ``started_ticks`` tells the process from
+    later ones of its number. ``home`` is its data folder, ``log`` the file that its output goes to
+    (empty for a terminal or a pipe); ``rerun``, ``only`` and ``repeat`` are options of the start.
+    What an older version did not write has its default.
+    """
 
     pid: int
     host: str
     user: str
     since: str
     command: str
+    started_ticks: int = 0
+    home: str = ""
+    log: str = ""
+    rerun: bool = False
+    only: tuple[str, ...] = ()
+    repeat: int = 1
 
     @classmethod
-    def myself(cls) -> Holder:
+    def myself(cls, home: Path | None = None, options: StartOptions | None = None) -> Holder:
+        """This process, with the data folder and the options that it runs the file with."""
         return cls(
             pid=os.getpid(),
             host=platform.node(),
             user=_user(),
             since=datetime.now().astimezone().isoformat(timespec="seconds"),
             # Everybody who can read the experiment file can read the lock file.
-            command=masked(shlex.join(sys.argv)),
+            command=shown_command(sys.argv),
+            started_ticks=own_start_ticks(),
+            home="" if home is None else str(home),
+            log=_output_file(),
+            rerun=options is not None and options.rerun,
+            only=() if options is None else options.only,
+            repeat=1 if options is None else options.repeat,
         )
+
+    @classmethod
+    def read(cls, text: bytes) -> Holder:
+        """What a holder has written; of later versions only what this one knows.
+
+        Raises:
+            ValueError: It is something else.
+            TypeError: It is something else.
+        """
+        given = json.loads(text)
+        known = {one.name: given[one.name] for one in fields(cls) if one.name in given}
+        holder = cls(**known | {"only": tuple(map(str, known.get("only", ())))})
+        for one in fields(cls):
+            if type(getattr(holder, one.name)) is not _TYPES[str(one.type)]:
+                raise TypeError(f"{one.name} is {getattr(holder, one.name)!r}")
+        datetime.fromisoformat(holder.since)
+        return holder
 
     @property
     def is_here(self) -> bool:
@@ -47,7 +103,10 @@ class Holder:
     @property
     def seems_alive(self) -> bool:
         """False if it is known to be dead; of other machines nothing is known."""
-        return not self.is_here or Path(f"/proc/{self.pid}").exists()
+        if not self.is_here:
+            return True
+        ticks = start_ticks(self.pid)
+        return ticks is not None and self.started_ticks in (0, ticks)
 
     def __str__(self) -> str:
         since = datetime.fromisoformat(self.since)
@@ -64,13 +123,22 @@ class ExperimentLock:
     network file systems that pass ``flock`` on (NFS does), between machines. The same process
     cannot hold it twice either.
 
+    Args:
+        path: The experiment file.
+        home: The data folder, for those who ask who holds the lock.
+        options: What the start is to do, likewise.
+
     Raises:
         HeldError: On entering: another runner holds it; says which.
         UsageError: On entering: the folder does not take a lock.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(
+        self, path: Path | str, *, home: Path | None = None, options: StartOptions | None = None
+    ) -> None:
         self._shown = os.fspath(path)
+        self._home = home
+        self._options = options
         target = Path(os.path.realpath(path))
         self.path = target.with_name(f".{target.name}.radt-lock")
         self._descriptor: int | None = None
@@ -89,7 +157,8 @@ class ExperimentLock:
                 ) from error
             if taken:
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(asdict(Holder.myself())).encode(), 0)
+                holder = Holder.myself(self._home, self._options)
+                os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
                 self._descriptor = descriptor
 
     def holder(self) -> Holder | None:
@@ -149,10 +218,11 @@ class ExperimentLock:
     def _held(self, holder: Holder | None) -> HeldError:
         if holder is None:
             return HeldError(f"{self._shown} is being run by another radt", "Wait for it to end")
-        stop = f"kill {holder.pid}" if holder.is_here else f"kill {holder.pid} on {holder.host}"
+        stop = f"radt stop {shlex.quote(self._shown)}"
+        where = "" if holder.is_here else f" on {holder.host}"
         return HeldError(
             f"{self._shown} is being run by {holder} ({holder.command})",
-            f"Wait for it to end, or stop it: {stop}",
+            f"Wait for it to end, or stop it: {stop}{where}",
         )
 
     def __enter__(self) -> Self:
@@ -171,11 +241,38 @@ class ExperimentLock:
 def _read_holder(descriptor: int) -> Holder | None:
     """None where the holder has not signed yet, or in a way this version does not know."""
     try:
-        holder = Holder(**json.loads(os.pread(descriptor, 65536, 0)))
-        datetime.fromisoformat(holder.since)
+        return Holder.read(os.pread(descriptor, 65536, 0))
     except (ValueError, TypeError):
         return None
-    return holder
+
+
+def shown_command(argv: Sequence[str]) -> str:
+    """A command line of radt for others to see: without passwords, webhooks, or radt's path."""
+    program, *arguments = argv or [""]
+    parts = ["radt" if Path(program).name in ("radt", "__main__.py") else program]
+    hidden = False
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
+        if hidden:
+            parts.append("***")
+        elif equals and option in _SECRET_OPTIONS:
+            parts.append(f"{option}=***")
+        else:
+            parts.append(argument)
+        hidden = not hidden and argument in _SECRET_OPTIONS
+    return masked(shlex.join(parts))
+
+
+def _output_file() -> str:
+    """The file that standard output goes to; empty if that is none, or gone."""
+    try:
+        target = Path(f"/proc/self/fd/{sys.stdout.fileno()}")
+        status = target.stat()
+        path = target.readlink()
+        same = stat.S_ISREG(status.st_mode) and path.samefile(target)
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return str(path) if same else ""
 
 
 def _user() -> str:
