@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from radt.collocation.busy import BusyPolicy
+
+__all__ = ["BusyPolicy", "ExperimentOptions", "SyncPoint"]
 
 
 class SyncPoint(StrEnum):
@@ -11,14 +15,6 @@ class SyncPoint(StrEnum):
 
     START = "start"  # as processes
     CONTEXT = "context"  # at the entrance of their `with radt.Run()`
-
-
-class BusyPolicy(StrEnum):
-    """What to do when somebody else's process is on a device that a workload needs."""
-
-    WAIT = "wait"
-    FAIL = "fail"
-    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +37,7 @@ class ExperimentOptions:
     notify: str = ""
     yes: bool = False
     quiet: bool = False
+
+    def with_repeat_of(self, repeat: int) -> ExperimentOptions:
+        """The same, with the number of repeats that a file asks for unless more are asked for."""
+        return replace(self, repeat=max(self.repeat, repeat))
