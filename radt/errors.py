@@ -8,6 +8,7 @@
     │   └── RunNotFoundError    no run, or several, match an id
     ├── StatusError             a status could not be written back to an experiment file
     ├── HeldError               another runner holds the experiment      exit code 3
+    ├── DeclinedError           the user was asked and said no
     ├── LaunchError             a training process could not be started
     ├── DeviceError             devices cannot be set up as a workload asks
     ├── EnvironmentBuildError   an environment could not be built
@@ -91,6 +92,10 @@ class HeldError(RadtError):
     """Another runner holds the experiment file."""
 
     exit_code = 3
+
+
+class DeclinedError(RadtError):
+    """The user was asked whether to go on and said no; nothing was started."""
 
 
 class LaunchError(RadtError):

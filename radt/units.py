@@ -80,6 +80,6 @@ def factor(value: float | None) -> str:
     return NO_VALUE if value is None or not math.isfinite(value) else f"{significant(value)}×"
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 run``, ``6 runs``, ``12,480 runs``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """``1 run``, ``6 runs``, ``12,480 runs``; ``nouns`` where an s does not make the plural."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"

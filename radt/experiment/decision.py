@@ -1,9 +1,15 @@
-"""What the next start does with a row, from the status the last one left."""
+"""What the next start does with the rows of a workload, from the statuses the last one left.
+
+A workload is a unit: if one of its rows has to run, all of them do, so that what is measured was
+really collocated.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
+from radt.experiment.plan import RunSpec, WorkloadPlan
 from radt.model import RunStatus
 
 
@@ -12,6 +18,8 @@ class Action(StrEnum):
 
     RUN = "run"
     RESUME = "resume"  # run again: the last run did not end by itself
+    REPEAT = "repeat"  # it is done, and more repeats are asked for
+    AGAIN = "again"  # it is done, and its workload runs again
     SKIP = "skip"
 
     @property
@@ -20,21 +28,37 @@ class Action(StrEnum):
         return self is not Action.SKIP
 
 
-def decide(status: RunStatus | None, *, rerun: bool = False) -> Action:
-    """What a start does with a row of this status; the caller holds the file's lock.
+def decide(row: RunSpec, *, rerun: bool = False, repeat: int = 1) -> Action:
+    """What a start would do with a row if it were alone; the caller holds the file's lock.
 
     Under the lock no other runner lives, so a row that says RUNNING lost its runner.
 
     Args:
-        status: What the row's Status cell says, None if it is empty.
-        rerun: Whether the user asked for failed rows again.
+        row: Its status and how many repeats it has finished.
+        rerun: Whether the user asked again for rows that failed.
+        repeat: How often each row is to be run.
     """
-    match status:
+    match row.status:
         case RunStatus.FINISHED:
-            return Action.SKIP
-        case RunStatus.FAILED:
+            return Action.SKIP if row.repeats_done >= repeat else Action.REPEAT
+        case RunStatus.FAILED | RunStatus.OOM | RunStatus.TIMEOUT:
             return Action.RUN if rerun else Action.SKIP
         case RunStatus.RUNNING | RunStatus.KILLED:
             return Action.RESUME
         case _:
             return Action.RUN
+
+
+def actions(
+    workload: WorkloadPlan, *, rerun: bool = False, repeat: int = 1
+) -> Mapping[str, Action]:
+    """What a start does with each row of a workload, by its letter."""
+    alone = {run.letter: decide(run, rerun=rerun, repeat=repeat) for run in workload.runs}
+    if not any(action.runs for action in alone.values()):
+        return alone
+    return {row: action if action.runs else Action.AGAIN for row, action in alone.items()}
+
+
+def first_repeat(workload: WorkloadPlan) -> int:
+    """The number, from 1, of the repeat that comes next if the workload runs."""
+    return min(run.repeats_done for run in workload.runs) + 1

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from radt.errors import StatusError
 from radt.experiment.atomic import (
@@ -32,6 +33,24 @@ class RowStatus:
 
     text: str
     run_id: str | None = None
+
+
+class StatusSink(Protocol):
+    """Takes statuses of the rows of a plan, by the lines they were planned at."""
+
+    def set_many(self, statuses: Mapping[int, RowStatus]) -> None:
+        """Write several rows at once.
+
+        Raises:
+            StatusError: They could not be written; they go with the next call.
+        """
+
+    def flush(self) -> None:
+        """Write what could not be written before.
+
+        Raises:
+            StatusError: As above.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from rich.cells import cell_len, set_cell_size
@@ -20,13 +21,18 @@ from rich.live import Live
 from rich.text import Text
 
 from radt import units
+from radt.collector.protocol import LiveView
 from radt.model import RunStatus
+from radt.runner.estimate import ProgressView, progress_line
 from radt.runner.outcome import WorkloadOutcome
 
 #: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 WAITING_LINES = 5000
 NAME_COLUMNS = 14
+#: Of a run that did not finish, so many of the last lines it printed are shown.
+SHOWN_TAIL_LINES = 5
+_SHOWS_OUTPUT = (RunStatus.FAILED, RunStatus.OOM, RunStatus.KILLED)
 
 
 @dataclass(slots=True)
@@ -47,6 +53,15 @@ class RunView:
     gpu_utilization: float | None = None
     gpu_memory_bytes: float | None = None
 
+    def update(self, live: LiveView) -> None:
+        """Show what the collector knows now."""
+        self.epoch = live.epoch
+        self.epochs_total = live.epochs_total or self.epochs_total
+        self.metrics = dict(live.metrics)
+        self.cpu_cores, self.rss_bytes = live.cpu_cores, live.rss_bytes
+        self.gpu_utilization = live.gpu_utilization
+        self.gpu_memory_bytes = live.gpu_memory_bytes
+
     @property
     def elapsed_s(self) -> float | None:
         """Seconds since the barrier, or that the run took."""
@@ -65,6 +80,18 @@ class WorkloadView:
     runs: Sequence[RunView]
     state: str = "preparing"
     started_monotonic_s: float | None = None
+    repeat: int = 1
+    repeats: int = 1
+
+    @property
+    def heading(self) -> str:
+        """The label, with the repeat if there are several: ``three 2/3``."""
+        return repeated(self.label, self.repeat, self.repeats)
+
+
+def repeated(label: str, repeat: int, repeats: int) -> str:
+    """A workload's label, with the repeat if there are several: ``three 2/3``."""
+    return f"{label} {repeat}/{repeats}" if repeats > 1 else label
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +123,9 @@ class RunConsole:
         self._live: Live | None = None
         self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
         self._prefix_width = 1
+        self._progress = ""
+        #: How far the experiment is; shown below the live table.
+        self.experiment: ProgressView | None = None
 
     def __enter__(self) -> Self:
         self._printer.start()
@@ -135,7 +165,21 @@ class RunConsole:
         self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
         if self._console.is_terminal and not self._quiet and not self._behind:
             width, height = self._console.size
-            self._lines.put(_LiveTable(live_table(view, width, height)))
+            self._lines.put(_LiveTable(live_table(view, width, height, self.experiment)))
+
+    def progress(self, view: WorkloadView, text: str) -> None:
+        """Show what set-up is at: in the live table, or as a line where there is none."""
+        view.state = text
+        if self._console.is_terminal and not self._quiet:
+            self.show_live(view)
+        elif text != self._progress:
+            self.say(f"  {view.heading}: {text}", style="dim")
+        self._progress = text
+
+    def show_wait(self, text: str) -> None:
+        """Show a line that says what is being waited for; nothing if this is no terminal."""
+        if self._console.is_terminal and not self._quiet and not self._behind:
+            self._lines.put(_LiveTable(Text(f"  {text}", style="dim")))
 
     def hide_live(self) -> None:
         """Take the live table away."""
@@ -150,7 +194,7 @@ class RunConsole:
         self.say(
             Text.assemble(
                 (f"  {position}/{total}  ", "dim"),
-                (f"{outcome.label:<10} ", "bold"),
+                (f"{repeated(outcome.label, outcome.repeat, outcome.repeats):<10} ", "bold"),
                 f"{units.plural(len(outcome.runs), 'run'):<9} ",
                 mark,
                 f" {units.duration(slowest_s)}",
@@ -158,7 +202,13 @@ class RunConsole:
             )
         )
         for run in bad:
-            self.say(f"       {run.letter}  {run.name}  {run.status}: {run.reason}", style="red")
+            style = "dim" if run.status is RunStatus.SKIPPED else "red"
+            self.say(f"       {run.letter}  {run.name}  {run.status}: {run.reason}", style=style)
+            if run.status in _SHOWS_OUTPUT:
+                for line in run.tail[-SHOWN_TAIL_LINES:]:
+                    self.say(f"            {line}", style="dim")
+            if run.log is not None:
+                self.say(f"          {shown_path(run.log)}", style="dim")
 
     @property
     def _behind(self) -> bool:
@@ -207,7 +257,17 @@ class RunConsole:
         self._live.update(table, refresh=True)
 
 
-def live_table(view: WorkloadView, width: int, height: int) -> Text:
+def shown_path(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def live_table(
+    view: WorkloadView, width: int, height: int, experiment: ProgressView | None = None
+) -> Text:
     """The workload's heading and a line for each of its runs, in that many columns and lines.
 
     A table that is higher than the terminal could not be taken away again; runs that have ended
@@ -221,7 +281,7 @@ def live_table(view: WorkloadView, width: int, height: int) -> Text:
     lines = [
         Text.assemble(
             (f"  {view.position}/{view.total}  ", "dim"),
-            (f"{view.label:<10} ", "bold"),
+            (f"{view.heading:<10} ", "bold"),
             f"{units.plural(len(view.runs), 'run'):<9} ",
             (elapsed, "cyan"),
             (view.state, "dim"),
@@ -230,7 +290,8 @@ def live_table(view: WorkloadView, width: int, height: int) -> Text:
     letters = max(len(run.letter) for run in view.runs)
     names = min(NAME_COLUMNS, max(cell_len(run.name) for run in view.runs))
     states = max(len(status_text(run)) for run in view.runs)
-    room = height - 1 - len(lines)  # the cursor stands below
+    # The cursor stands below, and the experiment's progress.
+    room = height - 1 - len(lines) - (2 if experiment is not None else 0)
     numbered = list(enumerate(view.runs))
     if len(numbered) > room:
         numbered = sorted(numbered, key=lambda item: item[1].status.ended)[: max(0, room - 1)]
@@ -250,6 +311,8 @@ def live_table(view: WorkloadView, width: int, height: int) -> Text:
         lines.append(line)
     if hidden := len(view.runs) - len(numbered):
         lines.append(Text(f"       … {hidden} more", style="dim"))
+    if experiment is not None and experiment.total > 1:
+        lines += [Text(), progress_line(experiment, width)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt.environments.mlproject import read_project
 from radt.experiment.devices import Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
 
+#: Where `radt.Run` finds its limits.
+MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
+MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
+
 #: Variables of the runner that must not reach a training process, which gets its own.
-_OWN_VARIABLES = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+_OWN_VARIABLES = (
+    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"),
+    *("RADT_BARRIER", MAX_TIME_VARIABLE, MAX_EPOCH_VARIABLE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +35,41 @@ class RunIdentity:
     mlflow_experiment_id: str | None = None
 
 
-def command_of(plan: RunPlan) -> list[str]:
-    """Argument list of a row: Python runs in radt's own interpreter, the rest as it is."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a script's ``with radt.Run()`` block before it ends by itself."""
+
+    max_time_s: float | None = None
+    max_epoch: int | None = None
+
+    def variables(self) -> dict[str, str]:
+        found = {}
+        if self.max_time_s is not None:
+            found[MAX_TIME_VARIABLE] = f"{self.max_time_s:g}"
+        if self.max_epoch is not None:
+            found[MAX_EPOCH_VARIABLE] = str(self.max_epoch)
+        return found
+
+
+def program_command(plan: RunPlan, interpreter: Path) -> list[str]:
+    """Argument list of a row: Python through this interpreter, the rest as it is.
+
+    Raises:
+        UsageError: The MLproject file of a project, or what it is given, is wrong.
+    """
     match plan.program.kind:
-        case ProgramKind.SCRIPT:
-            start = [sys.executable, str(plan.program.path)]
-        case ProgramKind.MODULE:
-            start = [sys.executable, "-m", plan.program.module]
-        case _:
-            start = [str(plan.program.path)]
-    return [*start, *plan.params]
+        case ProgramKind.PROJECT:
+            return read_project(plan.program.path).command(plan.params)
+        case ProgramKind.EXECUTABLE:
+            return [str(plan.program.path), *plan.params]
+    return [str(interpreter), *program_arguments(plan)]
+
+
+def program_arguments(plan: RunPlan) -> list[str]:
+    """What a Python interpreter is given to run a row."""
+    if plan.program.kind is ProgramKind.MODULE:
+        return ["-m", plan.program.module, *plan.params]
+    return [str(plan.program.path), *plan.params]
 
 
 def environment_of(

@@ -1,110 +1,195 @@
-"""Runs an experiment: workload after workload, skipping what is done, resuming what was cut off."""
+"""Runs an experiment: workload after workload, resuming what was cut off."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from radt import units
 from radt.collector.protocol import Registration, delivery_env
 from radt.errors import CollectorError, RunNotFoundError
-from radt.experiment.decision import decide
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
-from radt.experiment.status import RowStatus, StatusWriter
+from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
-from radt.runner import reaper
-from radt.runner.outcome import ExperimentOutcome, WorkloadOutcome
+from radt.runner import trees
+from radt.runner.due import Due
+from radt.runner.ending import Ending
+from radt.runner.estimate import ProgressView, remaining_s
+from radt.runner.notify import Notice, Notifier
+from radt.runner.options import ExperimentOptions
+from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
-from radt.runner.workload import StatusSink, WorkloadRunner
+from radt.runner.workload import WorkloadRunner, status_text
 
 RUNNER_DIED = "its runner died"
+SERIES_TAG = "radt.series"
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The rows of a workload that this start runs."""
-
-    plan: WorkloadPlan
-    rows: Sequence[RunPlan]
-
-    @property
-    def partial(self) -> bool:
-        """Whether some rows of the workload are left out, so that it is not what it was."""
-        return len(self.rows) < len(self.plan.runs)
-
-
-def due_workloads(plan: ExperimentPlan, *, rerun: bool) -> list[Due]:
-    """What a start has to run, in the file's order."""
-    due = [
-        Due(workload, [row for row in workload.runs if decide(row.status, rerun=rerun).runs])
-        for workload in plan.workloads
-    ]
-    return [workload for workload in due if workload.rows]
-
-
-def run_experiment(
-    session: Session,
-    plan: ExperimentPlan,
-    *,
-    rerun: bool = False,
-    statuses: StatusWriter | None = None,
-    stop: StopRequest,
-) -> ExperimentOutcome:
-    """Run all that is due; the caller holds the experiment's lock and listens for signals.
+class Schedule:
+    """Runs what is due of a plan. One object, one call of `run`.
 
     Args:
-        statuses: Writes them into the experiment file; None for a direct run.
-
-    Raises:
-        RadtError: A workload could not be prepared, or the file could not be written.
+        statuses: Writes them into the experiment file; None for a script run directly.
     """
-    write_status: StatusSink = statuses.set_many if statuses else lambda _: None
-    recover(session, plan, write_status)
-    due = due_workloads(plan, rerun=rerun)
-    started_s = time.monotonic()
-    outcomes: list[WorkloadOutcome] = []
-    for position, workload in enumerate(due, start=1):
-        if stop:
-            break
-        if workload.partial:
-            session.console.say(
-                f"  {workload.plan.label}: runs without the "
-                f"{len(workload.plan.runs) - len(workload.rows)} rows that are done, so it is "
-                "less crowded than the whole workload",
-                style="dim",
-            )
-        runner = WorkloadRunner(
-            session,
-            workload.plan,
-            workload.rows,
+
+    def __init__(
+        self,
+        session: Session,
+        plan: ExperimentPlan,
+        due: Sequence[Due],
+        options: ExperimentOptions,
+        stop: StopRequest,
+        statuses: StatusSink | None,
+        notifier: Notifier,
+    ) -> None:
+        self._session = session
+        self._plan = plan
+        self._due = due
+        self._options = options
+        self._stop = stop
+        self._statuses = statuses
+        self._notifier = notifier
+        self._outcomes: list[WorkloadOutcome] = []
+        #: Workloads that did not finish: a repeat of them would not either.
+        self._given_up: set[tuple[str, str]] = set()
+        self._series: dict[tuple[str, str], str] = {}
+        self._ended_s: dict[tuple[str, str], list[float]] = {}
+
+    def run(self) -> ExperimentOutcome:
+        """Run it; the caller holds the experiment's lock and listens for signals.
+
+        Raises:
+            RadtError: A workload could not be recorded, or the file could not be written.
+        """
+        recover(self._session, self._plan, self._statuses)
+        started_s = time.monotonic()
+        for position, due in enumerate(self._due, start=1):
+            if self._stop:
+                break
+            self._show_progress(position, started_s)
+            if _key(due.plan) in self._given_up:
+                continue
+            if self._options.fail_fast and self._given_up:
+                self._skip(due, f"{self._outcomes[-1].label} did not finish (--fail-fast)")
+                continue
+            if self._outcomes:
+                self._cool_down()
+            if not self._stop:
+                self._run_one(position, due)
+        if self._statuses is not None:
+            self._statuses.flush()
+        outcome = self._outcome(started_s)
+        self._notifier.send(Notice.of_experiment(self._plan.name, outcome, str(self._plan.path)))
+        return outcome
+
+    def _run_one(self, position: int, due: Due) -> None:
+        outcome = WorkloadRunner(
+            self._session,
+            due,
+            self._options,
+            series_id=self._series_of(due),
             position=position,
-            total=len(due),
-            stop=stop,
-            write_status=write_status,
+            total=len(self._due),
+            stop=self._stop,
+            statuses=self._statuses,
+        ).run()
+        self._outcomes.append(outcome)
+        self._session.console.workload_ended(position, len(self._due), outcome)
+        if outcome.status is RunStatus.FINISHED:
+            self._ended_s.setdefault(_key(due.plan), []).append(outcome.elapsed_s)
+        else:
+            self._given_up.add(_key(due.plan))
+            if not self._stop:
+                self._notifier.send(Notice.of_workload(due.plan, outcome, str(self._plan.path)))
+
+    def _skip(self, due: Due, reason: str) -> None:
+        """Say in the file why the rows were not run; the next start runs them."""
+        ending = Ending(RunStatus.SKIPPED, reason)
+        if self._statuses is not None:
+            text = status_text(ending, due.repeat, due.repeats)
+            self._statuses.set_many({run.line: RowStatus(text) for run in due.plan.runs})
+        self._given_up.add(_key(due.plan))
+        self._outcomes.append(
+            WorkloadOutcome(
+                label=due.plan.label,
+                workload_id="",
+                runs=[_skipped(run, reason) for run in due.plan.runs],
+                start_skew_s=None,
+                repeat=due.repeat,
+                repeats=due.repeats,
+            )
         )
-        outcome = runner.run()
-        outcomes.append(outcome)
-        session.console.workload_ended(position, len(due), outcome)
-    if statuses is not None:
-        statuses.flush()
-    return ExperimentOutcome(
-        workloads=outcomes,
-        skipped=sum(len(w.runs) for w in plan.workloads) - sum(len(w.rows) for w in due),
-        elapsed_s=time.monotonic() - started_s,
-        interrupted=bool(stop),
-    )
+
+    def _cool_down(self) -> None:
+        """Let the hardware come to rest; a stop ends the rest."""
+        end_s = time.monotonic() + self._options.cooldown_s
+        asked_to_stop = threading.Event()
+        self._stop.on_request = asked_to_stop.set
+        while (left_s := end_s - time.monotonic()) > 0 and not self._stop:
+            self._session.console.show_wait(f"cooling down, {units.duration(left_s)} left")
+            asked_to_stop.wait(min(left_s, 1.0))
+        self._session.console.hide_live()
+
+    def _series_of(self, due: Due) -> str:
+        """An id that all repeats of a workload share, also those of an earlier start."""
+        key = _key(due.plan)
+        if key not in self._series:
+            self._series[key] = (due.repeat > 1 and self._earlier_series(due)) or uuid.uuid4().hex
+        return self._series[key]
+
+    def _earlier_series(self, due: Due) -> str:
+        for run in due.plan.runs:
+            if run.run_id:
+                try:
+                    record = self._session.reader.find_run(run.run_id)
+                except RunNotFoundError:
+                    continue
+                tags = self._session.reader.tags(record.run_id)
+                if SERIES_TAG in tags:
+                    return tags[SERIES_TAG]
+        return ""
+
+    def _show_progress(self, position: int, started_s: float) -> None:
+        left = [_key(due.plan) for due in self._due[position - 1 :]]
+        self._session.console.experiment = ProgressView(
+            done=position - 1,
+            total=len(self._due),
+            elapsed_s=time.monotonic() - started_s,
+            remaining_s=remaining_s(left, self._ended_s, cooldown_s=self._options.cooldown_s),
+        )
+
+    def _outcome(self, started_s: float) -> ExperimentOutcome:
+        ran = {_key(due.plan) for due in self._due}
+        return ExperimentOutcome(
+            workloads=self._outcomes,
+            skipped=sum(len(one.runs) for one in self._plan.workloads if _key(one) not in ran),
+            elapsed_s=time.monotonic() - started_s,
+            interrupted_by=int(self._stop.escalation.first) if self._stop.escalation else None,
+        )
 
 
-def recover(session: Session, plan: ExperimentPlan, write_status: StatusSink) -> None:
+def _key(workload: WorkloadPlan) -> tuple[str, str]:
+    return workload.experiment, workload.label
+
+
+def _skipped(run: RunPlan, reason: str) -> RunOutcome:
+    return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None)
+
+
+def recover(session: Session, plan: ExperimentPlan, statuses: StatusSink | None) -> None:
     """End what a runner that died left open: processes, store rows, MLflow runs, CSV rows."""
     for row in plan.runs:
         if row.status is not RunStatus.RUNNING:
             continue
         if row.run_id:
             _end_orphan(session, row.run_id)
-        write_status({row.line: RowStatus(f"{RunStatus.KILLED}: {RUNNER_DIED}", row.run_id)})
+        if statuses is not None:
+            text = f"{RunStatus.KILLED}: {RUNNER_DIED}"
+            statuses.set_many({row.line: RowStatus(text, row.run_id)})
 
 
 def _end_orphan(session: Session, shown_id: str) -> None:
@@ -116,7 +201,7 @@ def _end_orphan(session: Session, shown_id: str) -> None:
             style="dim",
         )
         return
-    reaper.stop_processes_of(run.run_id)
+    trees.stop_processes_of(run.run_id)
     if run.status.ended:
         return  # the collector was faster
     try:

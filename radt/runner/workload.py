@@ -5,154 +5,211 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from radt import units
-from radt.errors import CollectorError, LaunchError, RadtError
-from radt.experiment.plan import RunPlan, WorkloadPlan
-from radt.experiment.status import RowStatus
+from radt.errors import LaunchError, RadtError
+from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.console import RunView, WorkloadView
+from radt.runner.due import Due
+from radt.runner.ending import Ending, MemoryWatch, ending_of
+from radt.runner.environment import Limits
+from radt.runner.options import ExperimentOptions, SyncPoint
 from radt.runner.outcome import RunOutcome, WorkloadOutcome
-from radt.runner.preparation import PreparedRun, PreparedWorkload, prepare
+from radt.runner.preparation import RecordedWorkload, record_workload, wait_for_mlflow
 from radt.runner.process import Barrier, Exit, TrainingProcess
+from radt.runner.provision import Provision, SetUpError
+from radt.runner.recording import Recording
+from radt.runner.rendezvous import ContextBarrier
+from radt.runner.row import Row
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
 
 READY_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 30.0
 JOIN_TIMEOUT_S = 10.0
-#: How often the live table is brought up to date, and pending signals are looked at.
+#: How often the live table is brought up to date, and clocks and pending signals are looked at.
 TICK_S = 0.5
 STOPPED = "stopped by the user"
-
-
-#: Writes statuses back into the experiment file, by the lines the rows were planned at.
-StatusSink = Callable[[Mapping[int, RowStatus]], None]
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Row:
-    """A run under way."""
-
-    prepared: PreparedRun
-    view: RunView
-    process: TrainingProcess | None = None
-    outcome: RunOutcome | None = None
-
-    @property
-    def running(self) -> TrainingProcess:
-        """The process, which has been started."""
-        assert self.process is not None
-        return self.process
-
-
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    row: _Row
+    """A process has ended."""
+
+    row: Row
     exit: Exit
 
 
 class WorkloadRunner:
-    """Runs the given rows of a workload together. One object, one call of `run`."""
+    """Runs the rows of a workload together. One object, one call of `run`.
+
+    Args:
+        position: Its place among the ``total`` that this start runs, from 1.
+        statuses: Writes them into the experiment file; None where there is none.
+    """
 
     def __init__(
         self,
         session: Session,
-        plan: WorkloadPlan,
-        rows: Sequence[RunPlan],
+        due: Due,
+        options: ExperimentOptions,
         *,
+        series_id: str,
         position: int,
         total: int,
         stop: StopRequest,
-        write_status: StatusSink,
+        statuses: StatusSink | None,
     ) -> None:
         self._session = session
-        self._plan = plan
-        self._plans = rows
+        self._due = due
+        self._options = options
+        self._series_id = series_id
         self._stop = stop
-        self._write_status = write_status
+        self._statuses = statuses
         self._events: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
         self._view = WorkloadView(
             position=position,
             total=total,
-            label=plan.label or rows[0].label,
-            runs=[RunView(row.letter, row.label) for row in rows],
+            label=due.plan.label or due.plan.runs[0].label,
+            runs=[RunView(row.letter, row.label) for row in due.plan.runs],
+            repeat=due.repeat,
+            repeats=due.repeats,
         )
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._skew_ns: int | None = None
+        self._memory = MemoryWatch()
+        self._context: ContextBarrier | None = None
+        self._context_noted = False
 
     def run(self) -> WorkloadOutcome:
-        """Prepare, start together, follow to the end.
+        """Set up, start together, follow to the end, clean up.
 
         Raises:
-            RadtError: Preparing failed; nothing was started.
+            RadtError: The store or the collector refuses, or the file cannot be written; nothing
+                was started.
         """
-        console = self._session.console
-        console.show_live(self._view)
-        prepared = prepare(
-            self._session, self._plan, self._plans, cancelled=lambda: bool(self._stop)
-        )
-        for warning in prepared.warnings:
-            console.say(f"  {warning}", style="dim")
+        started_s = time.monotonic()
+        self._session.console.show_live(self._view)
+        recorded = record_workload(self._session, self._due, self._series_id)
+        self._say_all(recorded.warnings)
         self._rows = [
-            _Row(run, view) for run, view in zip(prepared.runs, self._view.runs, strict=True)
+            Row(run, view) for run, view in zip(recorded.runs, self._view.runs, strict=True)
         ]
-        self._stop.on_request = lambda: self._events.put(None)
-        try:
-            if not self._stop:
-                self._write_status(
-                    {
-                        row.prepared.plan.line: RowStatus(RunStatus.RUNNING, row.prepared.shown_id)
-                        for row in self._rows
-                    }
-                )
-                self._start(prepared)
-                self._follow()
-        finally:
-            self._kill_the_rest()
-            self._stop.on_request = lambda: None
-            outcome = self._close(prepared)
-            console.hide_live()
-        return outcome
+        provision = Provision(
+            self._session,
+            recorded,
+            self._options.busy,
+            say=self._progress,
+            cancelled=lambda: bool(self._stop),
+        )
+        with Recording(self._session) as self._recording:
+            self._stop.on_request = lambda: self._events.put(None)
+            try:
+                self._run(recorded, provision)
+            finally:
+                self._kill_the_rest()
+                self._say_all(provision.tear_down(), style="red")
+                self._stop.on_request = lambda: None
+                status = RunStatus.worst(row.outcome.status for row in self._rows if row.outcome)
+                self._recording.workload_ended(recorded.workload_id, status)
+                self._session.console.hide_live()
+        return WorkloadOutcome(
+            label=self._view.label,
+            workload_id=recorded.workload_id,
+            runs=[row.outcome for row in self._rows if row.outcome is not None],
+            start_skew_s=None if self._skew_ns is None else self._skew_ns / 1e9,
+            repeat=self._due.repeat,
+            repeats=self._due.repeats,
+            elapsed_s=time.monotonic() - started_s,
+        )
 
-    def _start(self, prepared: PreparedWorkload) -> None:
+    def _run(self, recorded: RecordedWorkload, provision: Provision) -> None:
+        try:
+            provision.set_up()
+        except SetUpError as error:
+            self._give_up(error)
+            return
+        mlflow, warning = wait_for_mlflow(
+            self._session, recorded, cancelled=lambda: bool(self._stop)
+        )
+        self._say_all([warning] if warning else [])
+        if self._stop:
+            return
+        if self._options.sync is SyncPoint.CONTEXT and len(self._rows) > 1:
+            self._context = ContextBarrier(
+                [row.run_id for row in self._rows], on_release=lambda: self._events.put(None)
+            )
+        limits = Limits(self._options.max_time_s, self._options.max_epoch).variables()
+        try:
+            for row in self._rows:
+                extra = limits | (self._context.variables(row.run_id) if self._context else {})
+                row.startable = provision.startable(row.recorded, mlflow, extra)
+                self._recording.tags(row.run_id, provision.tags(row.letter))
+            running = status_text(
+                Ending(RunStatus.RUNNING, ""), self._due.repeat, self._due.repeats
+            )
+            self._write(dict.fromkeys(self._rows, running))
+            self._start(recorded.workload_id)
+            self._follow(provision, recorded.workload_id)
+            self._note_context(recorded.workload_id)
+        finally:
+            if self._context is not None:
+                self._context.close()
+
+    # Start -----------------------------------------------------------------------------------
+
+    def _start(self, workload_id: str) -> None:
         barrier = Barrier()
         try:
             for row in self._rows:
                 self._guarded(row, partial(self._spawn, barrier=barrier))
             for row in self._rows:
-                self._guarded(row, _wait_ready)
+                self._guarded(row, lambda one: one.running.wait_ready(READY_TIMEOUT_S))
             barrier.release()
-            stamps = {row.prepared.run_id: self._guarded(row, _wait_released) for row in self._rows}
+            released = {
+                row.run_id: stamp
+                for row in self._rows
+                if (stamp := self._guarded(row, _wait_released)) is not None
+            }
         finally:
             barrier.close()
-        self._record_start(
-            prepared, {run_id: stamp for run_id, stamp in stamps.items() if stamp is not None}
-        )
+        self._view.state = ""
+        for row in self._rows:
+            if row.run_id in released:
+                self._recording.started(row.run_id, row.running.pid, released[row.run_id])
+                row.view.status = RunStatus.RUNNING
+                row.started_monotonic_s = released[row.run_id] / 1e9
+                row.view.started_monotonic_s = row.started_monotonic_s
+        if self._context is None:
+            self._record_barrier(workload_id, released)
+        else:
+            self._view.state = "waiting for each other at `with radt.Run()`"
 
-    def _spawn(self, row: _Row, barrier: Barrier) -> None:
-        console, run = self._session.console, row.prepared
+    def _spawn(self, row: Row, barrier: Barrier) -> None:
+        console, run = self._session.console, row.startable
+        assert run is not None
         position = self._rows.index(row)
         row.process = TrainingProcess(
             run.command,
-            run_id=run.run_id,
-            cwd=run.plan.program.folder,
+            run_id=row.run_id,
+            cwd=row.recorded.plan.program.folder,
             env=run.env,
             barrier=barrier,
-            output_log=run.run_dir.output_log,
-            show=lambda line: console.output(position, run.plan.letter, line),
+            output_log=row.recorded.run_dir.output_log,
+            show=lambda line: console.output(position, row.letter, line),
             on_exit=lambda exit_: self._events.put(_Ended(row, exit_)),
+            cpus=run.cpus,
+            kill_command=run.kill_command,
         )
-        self._session.reaper.watch(row.process.pid, run.run_id)
 
-    def _guarded(self, row: _Row, action: Callable[[_Row], T]) -> T | None:
+    def _guarded(self, row: Row, action: Callable[[Row], T]) -> T | None:
         """Do it; if the row cannot be started, end that row and let its neighbours go on."""
         if row.outcome is not None:
             return None
@@ -161,43 +218,28 @@ class WorkloadRunner:
         except LaunchError as error:
             if row.process is not None:
                 row.process.signal(signal.SIGKILL)
-            self._end(row, RunStatus.FAILED, str(error), exit_code=None)
+            self._end(row, Ending(RunStatus.FAILED, str(error)))
             return None
 
-    def _record_start(self, prepared: PreparedWorkload, released: Mapping[str, int]) -> None:
+    def _record_barrier(self, workload_id: str, released: Mapping[str, int]) -> None:
         if not released:
             return
-        session = self._session
         barrier_ns = min(released.values())
-        self._view.state = ""
         if len(released) > 1:  # one run alone has no skew, rather than none of it
             self._skew_ns = max(released.values()) - barrier_ns
             self._view.state = f"barrier skew {units.duration(self._skew_ns / 1e9)}"
-        with self._going_on():
-            session.writer.update_workload(
-                prepared.workload_id,
-                status=RunStatus.RUNNING,
-                barrier_ns=session.clock.to_wall_ns(barrier_ns),
-                start_skew_ns=self._skew_ns,
-            )
-        for row in self._rows:
-            run_id = row.prepared.run_id
-            if run_id in released:
-                with self._going_on():
-                    session.client.started(run_id, row.running.pid, released[run_id])
-                row.view.status = RunStatus.RUNNING
-                row.view.started_monotonic_s = released[run_id] / 1e9
         self._view.started_monotonic_s = barrier_ns / 1e9
+        self._recording.barrier(workload_id, barrier_ns, self._skew_ns)
 
-    @contextmanager
-    def _going_on(self) -> Iterator[None]:
-        """Say what goes wrong with recording and go on: it must not stop training."""
-        try:
-            yield
-        except RadtError as error:
-            self._session.console.say(f"  {error}", style="red")
+    def _note_context(self, workload_id: str) -> None:
+        """With ``--sync context``, the start is where the blocks were entered."""
+        if self._context is not None and not self._context_noted:
+            self._context_noted = True
+            self._record_barrier(workload_id, self._context.released_ns)
 
-    def _follow(self) -> None:
+    # Follow ----------------------------------------------------------------------------------
+
+    def _follow(self, provision: Provision, workload_id: str) -> None:
         """Until every row has ended; signals pass through here."""
         next_tick_s = time.monotonic()
         while any(row.outcome is None for row in self._rows):
@@ -207,100 +249,161 @@ class WorkloadRunner:
                 event = None
             if event is not None and event.row.outcome is None:
                 self._ended(event)
-            if self._stop.escalation and (number := self._stop.escalation.next_signal()):
-                self._view.state = f"stopping ({number.name})"
-                for row in self._rows:
-                    if row.outcome is None and row.process is not None:
-                        row.process.signal(number)
+            self._send_signals(provision)
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + TICK_S
-                self._refresh()
+                self._look_at_context(workload_id)
+                self._tick(provision)
+
+    def _look_at_context(self, workload_id: str) -> None:
+        if self._context is None or self._context_noted:
+            return
+        awaited = self._context.awaited
+        letters = [row.letter for row in self._rows if row.run_id in awaited]
+        if letters:
+            self._view.state = f"waiting for {', '.join(letters)} at `with radt.Run()`"
+        elif all(
+            row.outcome is not None or row.run_id in self._context.released_ns for row in self._rows
+        ):
+            self._note_context(workload_id)
+
+    def _tick(self, provision: Provision) -> None:
+        for row in self._rows:
+            row.check_time()
+        if provision.devices is not None:
+            pids = {row.letter: row.running.descendants() for row in self._rows if row.alive}
+            for mismatch in provision.devices.verify(pids):
+                self._fail_all(f"{mismatch.key}: {mismatch.reason}")
+        live = self._recording.live([row.run_id for row in self._rows])
+        for row in self._rows:
+            if row.outcome is None and (now := live.get(row.run_id)) is not None:
+                row.view.update(now)
+        self._session.console.show_live(self._view)
+
+    def _send_signals(self, provision: Provision) -> None:
+        """Pass on what the user asked for, and what is due to rows that radt itself ends."""
+        if self._stop.escalation is not None:
+            number = self._stop.escalation.next_signal()
+            if number is not None:
+                self._view.state = f"stopping ({number.name})"
+                for row in self._rows:
+                    self._signal(row, number, provision)
+        for row in self._rows:
+            number = row.escalation.next_signal() if row.escalation is not None else None
+            if number is not None:
+                row.view.detail = f"stopping ({number.name})"
+                self._signal(row, number, provision)
+
+    def _signal(self, row: Row, number: signal.Signals, provision: Provision) -> None:
+        if not row.alive:
+            return
+        if number == signal.SIGKILL and provision.devices is not None:
+            provision.devices.about_to_kill(row.running.descendants())
+        row.running.signal(number)
+
+    def _fail_all(self, reason: str) -> None:
+        """End the whole workload: what it measures is not what was asked for."""
+        for row in self._rows:
+            row.stop(Ending(RunStatus.FAILED, reason))
+
+    # End -------------------------------------------------------------------------------------
 
     def _ended(self, event: _Ended) -> None:
         row, how = event.row, event.exit
-        status, reason = how.status, how.reason
-        if self._stop and status is not RunStatus.FINISHED:
-            status, reason = RunStatus.KILLED, STOPPED
         if how.leftovers:
             self._session.console.say(
-                f"  {row.prepared.plan.letter}: {how.leftovers} processes that the run left "
-                "behind were stopped",
+                f"  {row.letter}: {units.plural(how.leftovers, 'process', 'processes')} that the "
+                "run left behind were stopped",
                 style="dim",
             )
-        self._end(row, status, reason, exit_code=how.code)
+        if row.verdict is not None and how.code != 0:
+            ending = row.verdict
+        else:
+            ending = ending_of(
+                how,
+                stopped=STOPPED if self._stop else "",
+                timed_out_s=None,
+                tail=how.tail,
+                memory=self._memory.evidence(),
+            )
+        self._end(row, ending, exit_code=how.code, tail=how.tail)
+        if self._options.fail_fast and ending.status is not RunStatus.FINISHED and not self._stop:
+            why = f"row {row.letter} is {ending.status} (--fail-fast)"
+            for other in self._rows:
+                other.stop(Ending(RunStatus.KILLED, why))
 
-    def _end(self, row: _Row, status: RunStatus, reason: str, exit_code: int | None) -> None:
+    def _end(
+        self, row: Row, ending: Ending, exit_code: int | None = None, tail: Sequence[str] = ()
+    ) -> None:
         """Record a row's end everywhere; what cannot be reached hears of it later."""
-        run, session = row.prepared, self._session
         row.view.ended_monotonic_s = time.monotonic()
-        row.view.status = status
-        row.view.detail = reason
+        row.view.status = ending.status
+        row.view.detail = ending.reason
         row.outcome = RunOutcome(
-            letter=run.plan.letter,
-            name=run.plan.label,
-            run_id=run.run_id,
-            status=status,
-            reason=reason,
+            letter=row.letter,
+            name=row.recorded.plan.label,
+            run_id=row.run_id,
+            status=ending.status,
+            reason=ending.reason,
             elapsed_s=row.view.elapsed_s,
+            tail=tail,
+            log=row.recorded.run_dir.output_log if row.process is not None else None,
         )
-        if row.process is not None:
-            session.reaper.forget(row.process.pid)
-        text = f"{status}: {reason}" if reason else str(status)
-        with self._going_on():  # if it cannot be written now, the next write tries again
-            self._write_status({run.plan.line: RowStatus(text, run.shown_id)})
+        text = status_text(ending, self._due.repeat, self._due.repeats)
         try:
-            session.client.finish(run.run_id, status, exit_code, reason)
-        except CollectorError as error:
-            session.console.say(f"  {run.plan.letter}: {error}", style="red")
-            with self._going_on():
-                session.writer.end_run(
-                    run.run_id, status, session.clock.now_ns(), exit_code=exit_code, reason=reason
-                )
+            self._write({row: text})
+        except RadtError as error:  # the next write tries again
+            self._session.console.say(f"  {error}", style="red")
+        self._recording.finished(row.run_id, ending.status, exit_code, ending.reason)
+        if self._context is not None:
+            self._context.gone(row.run_id)
+
+    def _give_up(self, error: SetUpError) -> None:
+        """The workload cannot be set up: whose fault it is FAILED, the others are SKIPPED."""
+        for row in self._rows:
+            if row.letter in error.reasons:
+                self._end(row, Ending(RunStatus.FAILED, error.reasons[row.letter]))
+        culprits = ", ".join(sorted(error.reasons))
+        for row in self._rows:
+            if row.outcome is None:
+                self._end(row, Ending(RunStatus.SKIPPED, f"{culprits} could not be set up"))
 
     def _kill_the_rest(self) -> None:
         """Nothing is left running, whatever went wrong above."""
         for row in self._rows:
-            if row.outcome is not None:
-                continue
-            if row.process is not None:
-                row.process.signal(signal.SIGKILL)
-                row.process.join(JOIN_TIMEOUT_S)
-            reason = STOPPED if self._stop else "the runner failed"
-            self._end(row, RunStatus.KILLED, reason, exit_code=None)
+            if row.outcome is None:
+                if row.process is not None:
+                    row.process.signal(signal.SIGKILL)
+                    row.process.join(JOIN_TIMEOUT_S)
+                reason = STOPPED if self._stop else "the runner failed"
+                self._end(row, Ending(RunStatus.KILLED, reason))
 
-    def _close(self, prepared: PreparedWorkload) -> WorkloadOutcome:
-        outcome = WorkloadOutcome(
-            label=self._view.label,
-            workload_id=prepared.workload_id,
-            runs=[row.outcome for row in self._rows if row.outcome is not None],
-            start_skew_s=None if self._skew_ns is None else self._skew_ns / 1e9,
-        )
-        with self._going_on():
-            self._session.writer.update_workload(
-                prepared.workload_id, status=outcome.status, ended_ns=self._session.clock.now_ns()
+    def _write(self, texts: Mapping[Row, str]) -> None:
+        if self._statuses is not None:
+            self._statuses.set_many(
+                {
+                    row.recorded.plan.line: RowStatus(text, row.shown_id)
+                    for row, text in texts.items()
+                }
             )
-        return outcome
 
-    def _refresh(self) -> None:
-        """Bring the live table up to date; a collector that restarts is no reason to stop."""
-        try:
-            live = self._session.client.live([row.prepared.run_id for row in self._rows])
-        except CollectorError:
-            live = {}  # the collector comes back by itself, and says so in its ledger
-        for row in self._rows:
-            if (now := live.get(row.prepared.run_id)) is not None and row.outcome is None:
-                view = row.view
-                view.epoch, view.epochs_total = now.epoch, now.epochs_total
-                view.metrics = dict(now.metrics)
-                view.cpu_cores, view.rss_bytes = now.cpu_cores, now.rss_bytes
-                view.gpu_utilization = now.gpu_utilization
-                view.gpu_memory_bytes = now.gpu_memory_bytes
-        self._session.console.show_live(self._view)
+    def _progress(self, text: str) -> None:
+        """What set-up is at: in the live table, and as a line for logs."""
+        self._view.state = text
+        self._session.console.progress(self._view, text)
+
+    def _say_all(self, texts: Sequence[str], style: str = "dim") -> None:
+        for text in texts:
+            self._session.console.say(f"  {text}", style=style)
 
 
-def _wait_ready(row: _Row) -> None:
-    row.running.wait_ready(READY_TIMEOUT_S)
+def status_text(ending: Ending, repeat: int, repeats: int) -> str:
+    """What the Status cell says: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
+    count = f" {repeat}/{repeats}" if repeats > 1 else ""
+    return (
+        f"{ending.status}{count}: {ending.reason}" if ending.reason else f"{ending.status}{count}"
+    )
 
 
-def _wait_released(row: _Row) -> int:
+def _wait_released(row: Row) -> int:
     return row.running.wait_released(RELEASE_TIMEOUT_S)

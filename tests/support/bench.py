@@ -122,7 +122,7 @@ class Bench:
             rows = [*self.reader.runs(), *(w for w in self.reader.workloads() if w.label)]
             return all(
                 row.mlflow_run_id is not None
-                and self.mlflow.get_run(row.mlflow_run_id).info.status == row.status
+                and self.mlflow.get_run(row.mlflow_run_id).info.status == row.status.mlflow
                 for row in rows
             )
 

@@ -19,37 +19,24 @@ from radt.model import RunStatus
 from radt.report.summary import summarise
 from radt.report.tables import summary_table
 from radt.runner.console import RunConsole
+from radt.runner.console import shown_path as shown
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.schedule import Due
+from radt.runner.due import Due
 from radt.runner.session import Session
-
-
-def shown(path: Path) -> str:
-    """A path as short as it can be said from here."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> None:
     """What is about to run, on what, and where it is recorded."""
     console = session.console
-    runs = sum(len(workload.rows) for workload in due)
     everything = sum(len(workload.runs) for workload in plan.workloads)
-    if runs == 0:
+    if not due:
         console.say(
             Text.assemble((plan.name, "bold"), f" · all {units.plural(everything, 'row')} done")
         )
         console.say("  --rerun runs FAILED rows again; empty a row's Status to run it again", "dim")
         return
-    done = f" ({everything - runs} done before)" if everything > runs else ""
     console.say(
-        Text.assemble(
-            (plan.name, "bold"),
-            f" · {units.plural(len(due), 'workload')}, {units.plural(runs, 'run')}{done} · "
-            f"{session.machine}",
-        )
+        Text.assemble((plan.name, "bold"), f" · {_amount(due, everything)} · {session.machine}")
     )
     tracking = (
         "mlflow.db"
@@ -59,7 +46,33 @@ def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> 
     console.say(
         f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
     )
+    for warning in plan.warnings:
+        console.say(f"  {warning}", "dim")
+    for label, again in _again(due).items():
+        console.say(
+            f"  {label}: {units.plural(again, 'row')} that finished run again with the rest, "
+            "because what runs together is measured together",
+            "dim",
+        )
     console.say("")
+
+
+def _amount(due: Sequence[Due], everything: int) -> str:
+    """How many workloads and runs, of how many, how often."""
+    rows = {(one.plan.experiment, one.plan.label): len(one.plan.runs) for one in due}
+    done = everything - sum(rows.values())
+    repeats = max(one.repeats for one in due)
+    parts = [
+        units.plural(len(rows), "workload"),
+        units.plural(sum(len(one.plan.runs) for one in due), "run")
+        + (f" ({done} done before)" if done else ""),
+    ]
+    return ", ".join(parts) + (f", {repeats} repeats" if repeats > 1 else "")
+
+
+def _again(due: Sequence[Due]) -> dict[str, int]:
+    """Numbers of rows that are done and run again, by workload."""
+    return {one.plan.label: len(one.again) for one in due if one.again}
 
 
 def print_closing(

@@ -1,0 +1,226 @@
+"""A workload's second step: environments are built, devices set up, CPUs shared out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from radt.collocation.busy import BusyPolicy, wait_until_free
+from radt.collocation.inventory import read_inventory
+from radt.collocation.planner import DevicePlan, PlacementError, Request, plan_devices
+from radt.collocation.setup import DeviceSetup
+from radt.environments.build import BuiltEnvironment, Launch, build
+from radt.environments.mlproject import read_project
+from radt.environments.spec import EnvironmentKind, EnvironmentSpec
+from radt.errors import DeviceError, EnvironmentBuildError, UsageError
+from radt.experiment.cpus import assign_cpus
+from radt.experiment.plan import RunPlan
+from radt.experiment.program import ProgramKind
+from radt.runner.environment import (
+    RunIdentity,
+    environment_of,
+    program_arguments,
+    program_command,
+)
+from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
+from radt.runner.session import Session
+
+Say = Callable[[str], None]
+
+
+class SetUpError(Exception):
+    """A workload cannot be set up; ``reasons`` are by the letters of the rows concerned."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("; ".join(dict.fromkeys(reasons.values())))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True, slots=True)
+class StartableRun:
+    """A run and all that it takes to start it."""
+
+    recorded: RecordedRun
+    command: Sequence[str]
+    env: Mapping[str, str]
+    cpus: frozenset[int] | None
+    kill_command: Sequence[str] | None
+    mlflow_run_id: str | None
+
+    @property
+    def shown_id(self) -> str:
+        """The id for the Run column: MLflow's, as people paste it there; else radt's own."""
+        return self.mlflow_run_id or self.recorded.run_id
+
+
+@dataclass(slots=True)
+class Provision:
+    """What a workload needs on this machine, from set-up to clean-up. Keys are letters."""
+
+    session: Session
+    workload: RecordedWorkload
+    busy: BusyPolicy
+    say: Say
+    cancelled: Callable[[], bool]
+    devices: DeviceSetup | None = None
+    _environments: dict[EnvironmentSpec, BuiltEnvironment] = field(default_factory=dict)
+    _cpus: dict[str, frozenset[int] | None] = field(default_factory=dict)
+
+    @property
+    def _rows(self) -> list[RunPlan]:
+        return [run.plan for run in self.workload.runs]
+
+    def set_up(self) -> None:
+        """Build, wait for devices that others use, create instances, start daemons.
+
+        Raises:
+            SetUpError: Something of it cannot be had; nothing is left of the rest.
+        """
+        self._build_environments()
+        self._assign_cpus()
+        if not self.cancelled():
+            self._set_up_devices()
+
+    def tear_down(self) -> list[str]:
+        """Take away what `set_up` made; sentences about what could not be."""
+        return self.devices.tear_down() if self.devices is not None else []
+
+    def tags(self, letter: str) -> dict[str, str]:
+        """What is recorded of a run's environment, devices and CPUs."""
+        tags = dict(self.devices.tags(letter)) if self.devices is not None else {}
+        if cpus := self._cpus.get(letter):
+            tags["radt.cpus"] = ",".join(map(str, sorted(cpus)))
+        return tags
+
+    def startable(
+        self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
+    ) -> StartableRun:
+        """Put together what starts a run.
+
+        Args:
+            extra: Further variables for its environment.
+        """
+        row = run.plan
+        identity = RunIdentity(
+            run_id=run.run_id,
+            spool=run.run_dir.path,
+            tracking_uri=self.session.tracking_uri,
+            mlflow_run_id=mlflow.runs.get(run.run_id),
+            mlflow_experiment_id=mlflow.experiment,
+        )
+        env = environment_of(row, identity, self.session.home, self.session.machine)
+        env |= extra
+        if self.devices is not None:
+            env |= self.devices.environment(row.letter)
+        environment = self._environments[environment_spec(row)]
+        launch = Launch(
+            arguments=tuple(_arguments(row)),
+            needs_python=row.program.is_python,
+            folder=row.program.folder,
+            run_id=run.run_id,
+            run_dir=run.run_dir.path,
+            home=self.session.home.path,
+            variables=env,
+            gpu_uuids=tuple(filter(None, env["CUDA_VISIBLE_DEVICES"].split(","))),
+            cpus=self._cpus.get(row.letter),
+        )
+        return StartableRun(
+            recorded=run,
+            command=environment.command(launch),
+            env=env | environment.variables(launch),
+            cpus=self._cpus.get(row.letter),
+            kill_command=environment.kill_command(launch),
+            mlflow_run_id=identity.mlflow_run_id,
+        )
+
+    def _build_environments(self) -> None:
+        logs = self.session.home.path / "logs"
+        for row in self._rows:
+            try:
+                spec = environment_spec(row)
+                if spec not in self._environments and not self.cancelled():
+                    if spec.kind is not EnvironmentKind.LOCAL:
+                        logs.mkdir(exist_ok=True)
+                    log = logs / f"environment-{self.workload.workload_id[:8]}-{row.letter}.log"
+                    self._environments[spec] = build(
+                        spec, log=log, say=self.say, cancelled=self.cancelled
+                    )
+            except (EnvironmentBuildError, UsageError) as error:
+                raise SetUpError({row.letter: str(error)}) from error
+            except OSError as error:
+                raise SetUpError({row.letter: f"{error.filename}: {error.strerror}"}) from error
+        for run in self.workload.runs:
+            built = self._environments.get(environment_spec(run.plan))
+            if built is not None and built.packages:
+                _note_packages(run.run_dir.artifacts, built.packages)
+
+    def _assign_cpus(self) -> None:
+        available = frozenset(os.sched_getaffinity(0))
+        try:
+            sets = assign_cpus([row.cpus for row in self._rows], available)
+        except UsageError as error:
+            letters = [row.letter for row in self._rows if row.cpus.count is not None]
+            raise SetUpError(dict.fromkeys(letters, str(error))) from error
+        self._cpus = {row.letter: cpus for row, cpus in zip(self._rows, sets, strict=True)}
+
+    def _set_up_devices(self) -> None:
+        rows = self._rows
+        if not any(row.devices.gpus for row in rows):
+            return  # nothing of a GPU is touched, or even looked at
+        requests = [Request(row.letter, row.devices.gpus, row.collocation) for row in rows]
+        try:
+            wait_until_free(
+                _devices_in_use(plan_devices(requests, read_inventory())),
+                self.busy,
+                self.say,
+                self.cancelled,
+            )
+            if self.cancelled():
+                return
+            plan = plan_devices(requests, read_inventory())  # it may have changed meanwhile
+            run_ids = {run.plan.letter: run.run_id for run in self.workload.runs}
+            devices = DeviceSetup(plan, run_ids=run_ids, workload_id=self.workload.workload_id)
+            devices.set_up(self.say, self.cancelled)
+            self.devices = devices
+        except PlacementError as error:
+            raise SetUpError(dict.fromkeys(error.keys, str(error))) from error
+        except DeviceError as error:
+            letters = [row.letter for row in rows if row.devices.gpus]
+            raise SetUpError(dict.fromkeys(letters, str(error))) from error
+
+
+def _devices_in_use(plan: DevicePlan) -> list[int | str]:
+    """What others may be on: whole GPUs, and the MIG devices that are there already."""
+    devices: dict[int | str, None] = {}
+    for share in plan.shares.values():
+        if share.compute is None:
+            devices |= dict.fromkeys(share.gpus)
+        elif (uuid := plan.compute(share.compute)[1].uuid) is not None:
+            devices[uuid] = None
+    return list(devices)
+
+
+def environment_spec(row: RunPlan) -> EnvironmentSpec:
+    """The row's environment; a project brings its own unless the row names one.
+
+    Raises:
+        UsageError: The MLproject file is wrong.
+    """
+    if row.environment.kind is EnvironmentKind.LOCAL and row.program.kind is ProgramKind.PROJECT:
+        return read_project(row.program.path).environment
+    return row.environment
+
+
+def _arguments(row: RunPlan) -> list[str]:
+    if row.program.is_python:
+        return program_arguments(row)
+    return program_command(row, Path(sys.executable))
+
+
+def _note_packages(artifacts: Path, packages: str) -> None:
+    folder = artifacts / "environment"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "packages.txt").write_text(packages, encoding="utf-8")

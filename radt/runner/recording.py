@@ -1,0 +1,110 @@
+"""Tells collector and store of starts and ends, in order, on a thread of its own.
+
+Stopping a run must not wait for a collector that hangs or a disk that is slow; what goes wrong
+here is said and stops nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from radt.collector.protocol import LiveView
+from radt.errors import CollectorError, RadtError
+from radt.model import RunStatus
+from radt.runner.session import Session
+
+#: How long the end of a workload waits for what is still to be told.
+FLUSH_TIMEOUT_S = 30.0
+
+
+class Recording:
+    """The runner's side of what is recorded of one workload. Use as a context manager."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
+        self._live: dict[str, LiveView] = {}
+        self._asking = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tasks.put(None)
+        self._thread.join(FLUSH_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._session.console.say(
+                "  the collector does not answer; it hears of the runs' ends when it does",
+                style="red",
+            )
+
+    def barrier(self, workload_id: str, barrier_monotonic_ns: int, skew_ns: int | None) -> None:
+        """All rows of the workload were released."""
+        session = self._session
+        self._tasks.put(
+            lambda: session.writer.update_workload(
+                workload_id,
+                status=RunStatus.RUNNING,
+                barrier_ns=session.clock.to_wall_ns(barrier_monotonic_ns),
+                start_skew_ns=skew_ns,
+            )
+        )
+
+    def started(self, run_id: str, pid: int, monotonic_ns: int) -> None:
+        """A run has passed its barrier."""
+        self._tasks.put(lambda: self._session.client.started(run_id, pid, monotonic_ns))
+
+    def tags(self, run_id: str, tags: dict[str, str]) -> None:
+        """Tags of a run that became known after it was recorded."""
+        if tags:
+            self._tasks.put(lambda: self._session.writer.put_tags(run_id, tags))
+
+    def finished(self, run_id: str, status: RunStatus, exit_code: int | None, reason: str) -> None:
+        """A run has ended; if the collector cannot be reached, the store hears of it."""
+        ended_ns = self._session.clock.now_ns()
+
+        def tell() -> None:
+            session = self._session
+            try:
+                session.client.finish(run_id, status, exit_code, reason)
+            except CollectorError as error:
+                session.console.say(f"  {error}", style="red")
+                session.writer.end_run(run_id, status, ended_ns, exit_code=exit_code, reason=reason)
+
+        self._tasks.put(tell)
+
+    def workload_ended(self, workload_id: str, status: RunStatus) -> None:
+        """All runs of the workload have ended."""
+        ended_ns = self._session.clock.now_ns()
+        self._tasks.put(
+            lambda: self._session.writer.update_workload(
+                workload_id, status=status, ended_ns=ended_ns
+            )
+        )
+
+    def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
+        """What the last answer said of the runs; the next one is asked for."""
+        if not self._asking.is_set():
+            self._asking.set()
+            self._tasks.put(lambda: self._ask(list(run_ids)))
+        return self._live
+
+    def _ask(self, run_ids: list[str]) -> None:
+        try:
+            self._live = dict(self._session.client.live(run_ids))
+        except CollectorError:
+            self._live = {}  # it comes back by itself, and says so in its ledger
+        finally:
+            self._asking.clear()
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except RadtError as error:
+                self._session.console.say(f"  {error}", style="red")

@@ -1,0 +1,81 @@
+"""One row of a workload under way: its process, its deadline, how it is being stopped."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+
+from radt import units
+from radt.model import RunStatus
+from radt.runner.console import RunView
+from radt.runner.ending import Ending
+from radt.runner.outcome import RunOutcome
+from radt.runner.preparation import RecordedRun
+from radt.runner.process import TrainingProcess
+from radt.runner.provision import StartableRun
+from radt.runner.stop import Escalation
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """See the module's text.
+
+    ``verdict`` is set where radt itself ends the run, and then says how; ``timed_out`` where its
+    time was over. ``outcome`` is there once the run has ended.
+    """
+
+    recorded: RecordedRun
+    view: RunView
+    startable: StartableRun | None = None
+    process: TrainingProcess | None = None
+    escalation: Escalation | None = None
+    verdict: Ending | None = None
+    timed_out: bool = False
+    started_monotonic_s: float | None = None
+    outcome: RunOutcome | None = None
+
+    @property
+    def letter(self) -> str:
+        return self.recorded.plan.letter
+
+    @property
+    def run_id(self) -> str:
+        return self.recorded.run_id
+
+    @property
+    def shown_id(self) -> str:
+        """The id for the Run column."""
+        return self.startable.shown_id if self.startable is not None else self.run_id
+
+    @property
+    def running(self) -> TrainingProcess:
+        """The process, which has been started."""
+        assert self.process is not None
+        return self.process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process was started and has not been seen to end."""
+        return self.process is not None and self.outcome is None
+
+    def stop(self, verdict: Ending) -> None:
+        """Begin to end the run: it asks, insists and kills; the first verdict counts."""
+        if self.escalation is None and self.outcome is None:
+            self.escalation = Escalation(signal.SIGINT)
+            self.verdict = verdict
+
+    def check_time(self) -> bool:
+        """Begin to stop the run if its Timeout is over; whether it just was."""
+        timeout_s = self.recorded.plan.timeout_s
+        if (
+            timeout_s is None
+            or self.started_monotonic_s is None
+            or not self.alive
+            or self.escalation is not None
+            or time.monotonic() < self.started_monotonic_s + timeout_s
+        ):
+            return False
+        self.timed_out = True
+        self.stop(Ending(RunStatus.TIMEOUT, f"longer than {units.duration(timeout_s)}"))
+        return True

@@ -1,0 +1,144 @@
+"""One start of an experiment, from its file to its exit code; command line and Python share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from radt import units
+from radt.collocation.cleanup import clean_up
+from radt.collocation.ledger import Ledger
+from radt.errors import DeclinedError, RadtError
+from radt.experiment.devices import Machine
+from radt.experiment.lock import ExperimentLock
+from radt.experiment.plan import ExperimentPlan, RunPlan
+from radt.experiment.source import open_source
+from radt.experiment.status import StatusSink
+from radt.home import Home
+from radt.listeners import registry
+from radt.runner.closing import print_closing, print_header
+from radt.runner.console import RunConsole
+from radt.runner.due import Due, due_workloads
+from radt.runner.notify import Notice, Notifier
+from radt.runner.options import ExperimentOptions
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.schedule import Schedule
+from radt.runner.session import open_session
+from radt.runner.stop import StopRequest
+
+#: Asked before something is done that the user may not expect; the texts say what.
+Confirm = Callable[[Sequence[str]], bool]
+
+
+def start_experiment(
+    path: Path,
+    *,
+    home: Home,
+    options: ExperimentOptions,
+    console: Console,
+    tracking_uri: str | None = None,
+    confirm: Confirm | None = None,
+) -> ExperimentOutcome:
+    """Run what is due of an experiment file; statuses are written back into it.
+
+    Raises:
+        ExperimentError: The file has problems; nothing was started.
+        HeldError: Another runner is at it.
+        RadtError: It could not be prepared or recorded.
+    """
+    machine = Machine.detect()
+    with ExperimentLock(path, home=home.path, options=options):
+        # Read under the lock: a runner that has just ended may have written statuses.
+        source = open_source(path)
+        plan = source.plan(machine, registry.load())
+        return start_plan(
+            plan,
+            machine=machine,
+            home=home,
+            options=options.with_repeat_of(source.repeat),
+            console=console,
+            tracking_uri=tracking_uri,
+            statuses=source.writer(),
+            confirm=confirm,
+        )
+
+
+def start_plan(
+    plan: ExperimentPlan,
+    *,
+    machine: Machine,
+    home: Home,
+    options: ExperimentOptions,
+    console: Console,
+    tracking_uri: str | None = None,
+    statuses: StatusSink | None = None,
+    confirm: Confirm | None = None,
+) -> ExperimentOutcome:
+    """Run a plan, from the first line on the console to the last.
+
+    Args:
+        statuses: Writes them back to where the plan came from; None for a script run directly.
+
+    Raises:
+        RadtError: It could not be prepared or recorded.
+    """
+    due = due_workloads(plan, options)
+    _confirm(due, options, confirm)
+    stop = StopRequest()
+    with (
+        RunConsole(console, quiet=options.quiet) as output,
+        _notifying(options, plan, output) as notifier,
+        open_session(home, machine, output, explicit_tracking_uri=tracking_uri) as session,
+        stop.listening(),
+    ):
+        clean_up_after_the_dead(output)
+        print_header(session, plan, due)
+        before = session.client.status()
+        outcome = Schedule(session, plan, due, options, stop, statuses, notifier).run()
+        print_closing(session, plan, outcome, before)
+    return outcome
+
+
+def _confirm(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm | None) -> None:
+    if confirm is None or options.yes:
+        return
+    questions = [
+        f"workload {one.plan.label}: {units.plural(len(one.again), 'row')} that finished will run "
+        "again with the rest"
+        for one in due
+        if one.again
+    ]
+    if mig := sorted({str(run.collocation.mig) for run in _runs(due) if run.collocation.mig}):
+        questions.append(f"MIG instances will be made where there are none: {', '.join(mig)}")
+    if questions and not confirm(questions):
+        raise DeclinedError("nothing was started")
+
+
+def _runs(due: Sequence[Due]) -> Iterator[RunPlan]:
+    return (run for one in due for run in one.plan.runs)
+
+
+def clean_up_after_the_dead(console: RunConsole) -> None:
+    """Remove the MIG instances, daemons and containers of runners that were killed."""
+    for problem in clean_up(Ledger(), say=lambda text: console.say(f"  {text}", "dim")):
+        console.say(f"  {problem}", "red")
+
+
+@contextmanager
+def _notifying(
+    options: ExperimentOptions, plan: ExperimentPlan, console: RunConsole
+) -> Iterator[Notifier]:
+    """Sends notices; also one if radt itself cannot go on."""
+    notifier = Notifier(options.notify, lambda text: console.say(f"  {text}", "red"))
+    try:
+        yield notifier
+    except RadtError as error:
+        notifier.send(
+            Notice.of_experiment(plan.name, ExperimentOutcome(), str(plan.path), problem=str(error))
+        )
+        raise
+    finally:
+        notifier.close()

@@ -1,0 +1,232 @@
+"""Which workloads a start runs, in which order, how often, and what ends them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from radt.model import RunStatus
+from tests.support.bench import Bench, wait_until
+
+#: Appends its name to a file that all runs share, then does what it is told.
+NOTES_ITSELF = """
+import os, sys, pathlib
+with open(pathlib.Path(__file__).with_name("order.txt"), "a") as file:
+    file.write(sys.argv[1] + "\\n")
+"""
+
+
+def ran(bench: Bench) -> list[str]:
+    """The names of all runs that were started, in order."""
+    path = bench.folder / "order.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+def statuses(bench: Bench, path: Path) -> list[str]:
+    return [row["Status"] for row in bench.rows(path)]
+
+
+def test_a_workload_is_a_unit_if_one_row_must_run_all_do(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment(
+        "Workload,Status,Run,File,Params\n"
+        "1,FINISHED,old,train.py,1a\n"
+        "2,FINISHED,old,train.py,2a\n"
+        "2,KILLED: stopped by the user,old,train.py,2b\n"
+        "3,FAILED: exit code 1,old,train.py,3a\n"
+    )
+    done = bench.radt(path.name)
+    assert sorted(ran(bench)) == ["2a", "2b"]
+    assert statuses(bench, path) == ["FINISHED", "FINISHED", "FINISHED", "FAILED: exit code 1"]
+    assert "1 row that finished run again with the rest" in done.stdout
+    assert [row["Run"] == "old" for row in bench.rows(path)] == [True, False, False, True]
+
+
+def test_repeats_go_round_the_experiment_and_count_in_the_status(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment("Workload,File,Params\nx,train.py,x\ny,train.py,y\n")
+    bench.radt(path.name, "--repeat", "2")
+    assert ran(bench) == ["x", "y", "x", "y"]
+    assert statuses(bench, path) == ["FINISHED 2/2", "FINISHED 2/2"]
+    bench.radt(path.name, "--repeat", "3")
+    assert ran(bench) == ["x", "y"] * 3, "only what was missing of three"
+    bench.radt(path.name, "--repeat", "3")
+    assert len(ran(bench)) == 6
+    runs = [run for run in bench.reader.runs() if run.workload == "x"]
+    tags = [bench.reader.tags(run.run_id) for run in runs]
+    assert sorted(tag["radt.repeat"] for tag in tags) == ["1/2", "2/2", "3/3"]
+    assert len({tag["radt.series"] for tag in tags}) == 1, "a later start goes on with the series"
+
+
+def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
+    gate = bench.signal_ready("gate")
+    bench.script(
+        "train.py",
+        NOTES_ITSELF
+        + "path = pathlib.Path(__file__)\n"
+        + "if len(path.with_name('order.txt').read_text().split()) == 3:\n"
+        + "    open(path.with_name('gate')).read()\n",
+    )
+    path = bench.experiment("Workload,File,Params\nx,train.py,x\ny,train.py,y\n")
+    runner = bench.start(path.name, "--repeat", "3")
+    wait_until(lambda: len(ran(bench)) == 3, "the second round began")
+    runner.send_signal(signal.SIGINT)
+    assert runner.wait(60) == 128 + signal.SIGINT
+    assert statuses(bench, path) == ["KILLED 2/3: stopped by the user", "FINISHED 1/3"]
+    gate.unlink()
+    bench.radt(path.name, "--repeat", "3")
+    assert statuses(bench, path) == ["FINISHED 3/3", "FINISHED 3/3"]
+    assert ran(bench)[3:] == ["x", "y", "x", "y"]
+
+
+def test_only_runs_the_workloads_that_are_named(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment(
+        "Workload,File,Params\nx,train.py,x\ny,train.py,y\nz,train.py,z\nnew one,train.py,n\n"
+    )
+    bench.radt(path.name, "--only", "z,x", "--only", "new one")
+    assert ran(bench) == ["x", "z", "n"]
+    refused = bench.radt(path.name, "--only", "yy", code=2)
+    assert "there is no such workload" in refused.stderr
+    assert "'y'" in refused.stderr
+    assert statuses(bench, path) == ["FINISHED", "", "FINISHED", "FINISHED"]
+
+
+def test_fail_fast_stops_neighbours_and_skips_the_rest_until_the_next_start(bench: Bench) -> None:
+    bench.signal_ready("gate")
+    bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
+    bench.script("fail.py", NOTES_ITSELF + "raise SystemExit(4)")
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment(
+        "Workload,File,Params\n1,wait.py,1a\n1,fail.py,1b\n2,train.py,2a\n3,train.py,3a\n"
+    )
+    done = bench.radt(path.name, "--fail-fast", code=1)
+    assert statuses(bench, path) == [
+        "KILLED: row b is FAILED (--fail-fast)",
+        "FAILED: exit code 4",
+        "SKIPPED: 1 did not finish (--fail-fast)",
+        "SKIPPED: 1 did not finish (--fail-fast)",
+    ]
+    assert "SKIPPED" in done.stdout
+    assert bench.rows(path)[2]["Run"] == ""
+    bench.script("wait.py", NOTES_ITSELF)
+    bench.script("fail.py", NOTES_ITSELF)
+    bench.radt(path.name)
+    assert set(statuses(bench, path)) == {"FINISHED"}
+
+
+def test_a_row_that_takes_too_long_ends_alone(bench: Bench) -> None:
+    bench.signal_ready("gate")
+    bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment(
+        "Workload,Timeout,File,Params\n1,1.5s,wait.py,a\n1,,train.py,b\n2,,train.py,c\n"
+    )
+    bench.radt(path.name, code=1)
+    assert statuses(bench, path) == ["TIMEOUT: longer than 1.5 s", "FINISHED", "FINISHED"]
+    run = next(run for run in bench.reader.runs() if run.status is RunStatus.TIMEOUT)
+    assert run.end_reason == "longer than 1.5 s"
+    bench.wait_delivered()
+    tags = bench.mlflow.get_run(bench.rows(path)[0]["Run"]).data.tags
+    assert tags["radt.status"] == "TIMEOUT"
+    assert tags["radt.end_reason"] == "longer than 1.5 s"
+    bench.radt(path.name)
+    assert len(ran(bench)) == 3, "a timeout is a result"
+
+
+def test_gpu_memory_that_ran_out_is_a_result_and_the_next_workload_goes_on(bench: Bench) -> None:
+    bench.script(
+        "big.py",
+        "class OutOfMemoryError(RuntimeError): pass\n"
+        "OutOfMemoryError.__module__ = 'torch'\n"
+        "raise OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …')",
+    )
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment("Workload,File,Params\n7,big.py,\n8,train.py,x\n")
+    done = bench.radt(path.name, code=1)
+    first, second = statuses(bench, path)
+    assert first.startswith("OOM: ")
+    assert "2.00 GiB" in first
+    assert second == "FINISHED"
+    assert re.search(r"a  big  OOM: .*2\.00 GiB", done.stdout)
+    assert "Tried to allocate 2.00 GiB" in done.stdout, "the last lines of its output"
+    assert re.search(r"radt-data/runs/\w+/output\.log", done.stdout)
+
+
+def test_a_workload_that_cannot_be_set_up_fails_with_the_reason_and_the_next_goes_on(
+    bench: Bench,
+) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    bench.script("environment.yml", "name: x\ndependencies: [python]\n")
+    path = bench.experiment(
+        "Workload,Environment,File,Params\n1,,train.py,1a\n1,conda,train.py,1b\n2,,train.py,2a\n"
+    )
+    bench.env["PATH"] = os.pathsep.join(
+        [str(Path(bench.env.get("VIRTUAL_ENV", "/usr")) / "bin"), "/usr/bin", "/bin"]
+    )
+    for name in ("CONDA_EXE", "MAMBA_EXE"):
+        bench.env.pop(name, None)
+    bench.radt(path.name, code=1)
+    first, second, third = statuses(bench, path)
+    assert first == "SKIPPED: b could not be set up"
+    assert second.startswith("FAILED: ")
+    assert "conda" in second
+    assert third == "FINISHED"
+    assert ran(bench) == ["2a"]
+    bench.wait_delivered()
+    skipped = bench.mlflow.get_run(bench.rows(path)[0]["Run"])
+    assert skipped.data.tags["radt.status"] == "SKIPPED"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_cpus_are_shared_out_and_recorded(bench: Bench) -> None:
+    bench.script("train.py", "import os; print('cpus', sorted(os.sched_getaffinity(0)))")
+    path = bench.experiment("Workload,Cpus,File\n1,1,train.py\n1,1,train.py\n2,,train.py\n")
+    bench.radt(path.name)
+    logs = {
+        run.workload + run.letter: Path(run.spool, "output.log").read_text()
+        for run in bench.reader.runs()
+    }
+    assert logs["1a"] != logs["1b"]
+    assert logs["2a"] == f"cpus {sorted(os.sched_getaffinity(0))}\n"
+    one = next(run for run in bench.reader.runs() if run.workload == "1" and run.letter == "a")
+    cpu = bench.reader.tags(one.run_id)["radt.cpus"]
+    assert logs["1a"] == f"cpus [{cpu}]\n"
+    assert bench.reader.params(one.run_id)["Cpus"] == "1"
+
+
+def test_all_columns_are_params_and_fill_in_the_command(bench: Bench) -> None:
+    bench.script("pkg/__init__.py", "")
+    bench.script("pkg/fit.py", "import sys; print(sys.argv[1:])")
+    path = bench.experiment(
+        "Workload,Model,Data,Optimizer,File,Params\n"
+        "1,resnet 18,/data/x,adam,-m pkg.fit,--model {Model} --opt={optimizer} {Letter} {other}\n"
+    )
+    bench.radt(path.name)
+    (run,) = bench.reader.runs()
+    assert Path(run.spool, "output.log").read_text().strip() == (
+        "['--model', 'resnet 18', '--opt=adam', 'a', '{other}']"
+    )
+    params = bench.reader.params(run.run_id)
+    assert params["Model"] == "resnet 18"
+    assert params["Data"] == "/data/x"
+    assert params["Optimizer"] == "adam"
+    assert params["opt"] == "adam"
+
+
+def test_cooling_down_ends_with_ctrl_c(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment("Workload,File,Params\nx,train.py,x\ny,train.py,y\n")
+    runner = bench.start(path.name, "--cooldown", "1h")
+    wait_until(lambda: statuses_or_none(bench, path)[:1] == ["FINISHED"], "the first has ended")
+    runner.send_signal(signal.SIGINT)
+    assert runner.wait(60) == 128 + signal.SIGINT
+    assert statuses(bench, path) == ["FINISHED", ""]
+
+
+def statuses_or_none(bench: Bench, path: Path) -> list[str]:
+    return [row.get("Status", "") for row in bench.rows(path)]
