@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -11,31 +10,13 @@ from radt.errors import ExperimentError, Problem
 from radt.experiment.devices import Machine
 from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.status import RowStatus
+from radt.experiment.status import StatusSink
 from radt.listeners.api import Registry
 
 _CSV_SUFFIX = ".csv"
 _SWEEP_SUFFIXES = (".yaml", ".yml")
 #: What the name of an experiment file ends with, in lower case.
 EXPERIMENT_SUFFIXES = (_CSV_SUFFIX, *_SWEEP_SUFFIXES)
-
-
-class StatusSink(Protocol):
-    """Takes what becomes of the runs of a plan, by their ``line``; safe from several threads."""
-
-    def set_many(self, statuses: Mapping[int, RowStatus]) -> None:
-        """Write these statuses.
-
-        Raises:
-            StatusError: They cannot be written now; they go with the next call.
-        """
-
-    def flush(self) -> None:
-        """Write what could not be written before.
-
-        Raises:
-            StatusError: It still cannot.
-        """
 
 
 class ExperimentSource(Protocol):

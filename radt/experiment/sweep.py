@@ -7,7 +7,7 @@ from pathlib import Path
 
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.source import StatusSink
+from radt.experiment.status import StatusSink
 from radt.listeners.api import Registry
 
 
