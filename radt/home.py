@@ -2,10 +2,11 @@
 
 ::
 
-    radt-data/            one a project: $RADT_HOME, else ./radt-data
+    radt-data/            one a project: $RADT_HOME, else as settings say, else ./radt-data
     ├── mlflow.db         MLflow's tracking database (unless a tracking URI is set)
     ├── radt.db           the sample store
     ├── artifacts/        MLflow's artifacts
+    ├── logs/             output of detached runners
     └── runs/RUN_ID/      spool of one run
         ├── journal/      what the training process writes, one folder a process
         ├── artifacts/    files on their way to the artifact store
@@ -20,6 +21,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from radt.errors import UsageError
 HOME_VARIABLE = "RADT_HOME"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
+_URI_VARIABLES = (TRACKING_VARIABLE, "MLFLOW_TRACKING_URI")
 #: Set for training processes: the run they belong to, and its spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
@@ -65,10 +68,24 @@ class Home:
     path: Path
 
     @classmethod
-    def resolve(cls, explicit: Path | str | None = None) -> Home:
-        """The folder given, else ``$RADT_HOME``, else ``./radt-data``; nothing is created."""
-        chosen = explicit or os.environ.get(HOME_VARIABLE) or "radt-data"
-        return cls(Path(chosen).absolute())
+    def resolve(
+        cls, explicit: Path | str | None = None, *, warn: Callable[[str], None] | None = None
+    ) -> Home:
+        """The folder given, else ``$RADT_HOME``, else as settings say; nothing is created.
+
+        Args:
+            explicit: The folder given.
+            warn: Told what is wrong with the settings file, which then does not count; training
+                must not fail of it.
+
+        Raises:
+            UsageError: Something is wrong with the settings file, and there is no ``warn``.
+        """
+        if chosen := explicit or os.environ.get(HOME_VARIABLE):
+            return cls(Path(chosen).absolute())
+        from radt.settings import HOME, value_for_script  # costs a run of a runner nothing
+
+        return cls(value_for_script(HOME, warn).absolute())
 
     @property
     def store_path(self) -> Path:
@@ -79,17 +96,32 @@ class Home:
         return self.path / "artifacts"
 
     @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
     def default_tracking_uri(self) -> str:
         return f"sqlite:///{self.path / 'mlflow.db'}"
 
-    def tracking_uri(self, explicit: str | None = None) -> str:
-        """The URI given, else ``$RADT_TRACKING_URI`` or ``$MLFLOW_TRACKING_URI``, else SQLite."""
-        return (
-            explicit
-            or os.environ.get(TRACKING_VARIABLE)
-            or os.environ.get("MLFLOW_TRACKING_URI")
-            or self.default_tracking_uri
-        )
+    def tracking_uri(
+        self, explicit: str | None = None, *, warn: Callable[[str], None] | None = None
+    ) -> str:
+        """The URI given, else of a variable, else as settings say, else SQLite in the folder.
+
+        The variables are ``$RADT_TRACKING_URI``, ``$MLFLOW_TRACKING_URI``.
+
+        Args:
+            explicit: The URI given.
+            warn: See `resolve`.
+
+        Raises:
+            UsageError: See `resolve`.
+        """
+        if chosen := explicit or next(filter(None, map(os.environ.get, _URI_VARIABLES)), None):
+            return chosen
+        from radt.settings import TRACKING_URI, value_for_script
+
+        return value_for_script(TRACKING_URI, warn) or self.default_tracking_uri
 
     def run_dir(self, run_id: str) -> RunDir:
         return RunDir(self.path / "runs" / run_id)

@@ -122,12 +122,12 @@ def _show_notify(value: str) -> str:
     return f"{parts.scheme}://{parts.hostname}/{HIDDEN}"
 
 
-_TEXT = Kind[str](lambda text, _folder: text.strip(), "TEXT")
+_TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
 _PATH = Kind(_parse_path, "FOLDER")
 _URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
 _NOTIFY = replace(_TEXT, metavar="COMMAND|URL", show=_show_notify)
 _COUNT = Kind(_parse_count, "N", (int,))
-_LIMIT_COUNT = Kind[int | None](
+_LIMIT_COUNT: Kind[int | None] = Kind(
     lambda text, folder: None if text.strip().lower() == NONE else _parse_count(text, folder),
     "N",
     (int,),
@@ -421,3 +421,22 @@ class Settings:
             problem = UsageError(f"{place}: {error.message}", error.remedy)
             return Found(setting, self._default(setting), level, place, problem)
         return Found(setting, value, level, place)
+
+
+def value_for_script(setting: Setting[T], warn: Callable[[str], None] | None) -> T:
+    """What the settings file of the current folder says, else the default.
+
+    Args:
+        setting: The setting.
+        warn: Told of a problem, which then leaves the default; raised if None.
+
+    Raises:
+        UsageError: The settings file cannot be read, or has no value of its kind there.
+    """
+    try:
+        return Settings.of(Path.cwd(), environ={})[setting]
+    except (UsageError, OSError) as error:
+        if warn is None:
+            raise
+        warn(f"settings are not used: {error}")
+        return Settings(None, environ={})[setting]

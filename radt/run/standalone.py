@@ -112,7 +112,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             run_id=target.run_id,
             store_path=str(target.home.store_path),
             spool=str(target.run_dir.path),
-            tracking_uri=target.home.tracking_uri(),
+            tracking_uri=target.home.tracking_uri(warn=warn_once),
             listeners=listeners,
             devices=gpus,
             env=delivery_env(os.environ),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home, RunDir
 from radt.procfs import boot_id, start_ticks
+from radt.run.notices import warn_once
 
 MODE_VARIABLE = "RADT_MODE"
 
@@ -55,7 +56,7 @@ def find_target(
         home: The data folder for a new run; None for the usual one.
         ordinal: How many runs this process has owned before.
     """
-    data = Home.resolve(home)
+    data = Home.resolve(home, warn=warn_once)
     if switched_off(environ):
         return Target(Part.NONE, "", RunDir(Path()), data)
     rank = _number(environ, "RANK")

@@ -79,7 +79,7 @@ def test_the_second_is_refused_and_told_who_holds_it(file: Path) -> None:
         assert error.exit_code == 3
         assert f"process {process.pid} of " in error.message
         assert " since 20" in error.message
-        assert error.remedy == f"Wait for it to end, or stop it: kill {process.pid}"
+        assert error.remedy == f"Wait for it to end, or stop it: radt stop {file}"
 
 
 def test_who_holds_it_can_be_asked_without_taking_it(file: Path) -> None:
