@@ -13,13 +13,15 @@ class Gpu:
     """One NVIDIA GPU; ``index`` is NVML's, whatever ``CUDA_VISIBLE_DEVICES`` says.
 
     ``memory_bytes`` is None where the GPU has none of its own (unified memory: Grace, Jetson,
-    Spark).
+    Spark), or where only an administrator may read it (a GPU that is divided). ``mig_enabled``
+    tells one in MIG mode, of which processes can use MIG instances only.
     """
 
     index: int
     name: str
     uuid: str
     memory_bytes: int | None = None
+    mig_enabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,16 @@ def _gpu(index: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     try:
         memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError_NotSupported:
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
         memory_bytes = None
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError:  # a GPU, or a driver, without MIG
+        current = pynvml.NVML_DEVICE_MIG_DISABLE
     return Gpu(
         index=index,
         name=pynvml.nvmlDeviceGetName(handle),
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         memory_bytes=memory_bytes,
+        mig_enabled=current == pynvml.NVML_DEVICE_MIG_ENABLE,
     )

@@ -531,7 +531,18 @@ int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
         if (sscanf(line, "name %d %127[^\n]", &index, found) == 2 && index == device_of(handle))
             memcpy(text, found, sizeof text);
     if (file) fclose(file);
-    snprintf(name, length, "%s", text);
+    State *state = load();
+    Profile profile;
+    Gi *gi = find_gi(state, device_of(handle), gi_of(handle));
+    Ci *ci = find_ci(state, device_of(handle), gi_of(handle), ci_of(handle));
+    if (kind_of(handle) != MIG_DEVICE)
+        snprintf(name, length, "%s", text);
+    else if (!gi || !ci || !profile_by(gi->gpu, 1, gi->profile, &profile))
+        return NOT_FOUND;
+    else if (ci->slices == profile.slices)
+        snprintf(name, length, "%s MIG %s", text, profile.name);
+    else
+        snprintf(name, length, "%s MIG %dc.%s", text, ci->slices, profile.name);
     return SUCCESS;
 }
 
