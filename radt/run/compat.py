@@ -39,9 +39,8 @@ class RADTBenchmark:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
-        if self._run is not None:
-            self._run.__exit__(kind, error, traceback)
+    ) -> bool | None:
+        return None if self._run is None else self._run.__exit__(kind, error, traceback)
 
     @property
     def run_id(self) -> str | None:
@@ -49,15 +48,20 @@ class RADTBenchmark:
         active = current()
         return active.mlflow.run_id if active is not None else None
 
-    def log_metric(self, name: str, value: Number, epoch: SupportsIndex = 0) -> None:
-        """Record a value of a metric at a step called epoch."""
-        if (run := self._inside()) is not None:
-            run.log_metric(name, value, epoch)
+    def log_metric(self, name: str, value: Number, epoch: SupportsIndex | None = None) -> None:
+        """Record a value of a metric at a step called epoch, 0 if there is none.
 
-    def log_metrics(self, metrics: Mapping[str, Number], epoch: int = 0) -> None:
-        """Record values of several metrics at a step called epoch."""
+        It ends the block when the epoch is beyond the run's limit, as the original's did.
+        """
         if (run := self._inside()) is not None:
-            run.log_metrics(metrics, epoch)
+            _check_epoch(epoch)
+            run.log_metric(name, value, 0 if epoch is None else epoch)
+
+    def log_metrics(self, metrics: Mapping[str, Number], epoch: int | None = None) -> None:
+        """Record values of several metrics; for the epoch see `log_metric`."""
+        if (run := self._inside()) is not None:
+            _check_epoch(epoch)
+            run.log_metrics(metrics, 0 if epoch is None else epoch)
 
     def _inside(self) -> Run | None:
         return self._run if self._run is not None else active_run()
@@ -81,6 +85,7 @@ def log_metric(
     ``epoch`` is the original's name for ``step``. Errors as in `radt.Run.log_metric`.
     """
     if (run := active_run()) is not None:
+        _check_epoch(epoch)
         run.log_metric(name, value, epoch if step is None else step)
 
 
@@ -89,7 +94,19 @@ def log_metrics(
 ) -> None:
     """Record values of several metrics in the open run, or the run this process belongs to."""
     if (run := active_run()) is not None:
+        _check_epoch(epoch)
         run.log_metrics(metrics, epoch if step is None else step)
+
+
+def _check_epoch(epoch: SupportsIndex | None) -> None:
+    """Leave the open block if this epoch is beyond its limit; what is only a step counts nothing.
+
+    Raises:
+        LimitReached: It is.
+    """
+    active = current()
+    if epoch is not None and active is not None and active.watch is not None:
+        active.watch.check_epoch(epoch)
 
 
 def shutdown() -> None:

@@ -16,6 +16,7 @@ from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
 from radt.run.inert import NullJournal
+from radt.run.limits import LimitWatch
 from radt.run.notices import warn_once
 from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
@@ -31,7 +32,8 @@ _MAX_REASON_LENGTH = 1000
 class ActiveRun:
     """The run that is open in this process.
 
-    ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's.
+    ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
+    those of all of them. ``watch`` holds the limits, None without any.
     """
 
     target: Target
@@ -39,6 +41,8 @@ class ActiveRun:
     mlflow: MlflowPassthrough
     depth: int = 1
     run: Run | None = None
+    runs: list[Run] = field(default_factory=list)
+    watch: LimitWatch | None = None
     session: StandaloneSession | None = None
     outer: dict[str, str | None] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
@@ -96,6 +100,8 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
         if active.depth > 0 or _state.current is not active:
             return
         _state.current = None
+    if active.watch is not None:
+        active.watch.end()
     if os.getpid() != active.pid:  # a forked child that came out of its parent's block
         active.journal.close()
         return

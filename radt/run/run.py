@@ -10,12 +10,14 @@ from typing import Any, Self
 
 from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
-from radt.journal.writer import LogScalar, Number
+from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.files import add_file, add_text
 from radt.run.inert import NullJournal
 from radt.run.lifecycle import ActiveRun, current, enter, leave
+from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
 from radt.run.markers import Marker, Span
 from radt.run.notices import warn_once
+from radt.run.rendezvous import wait_for_others
 from radt.run.standalone import RunOptions
 from radt.run.target import inside_a_run
 
@@ -33,7 +35,11 @@ class Run:
     counted, and said once on standard error. Mistakes in the call itself raise TypeError or
     `radt.errors.UsageError`.
 
-    The arguments are for runs that the script begins itself, except ``params``.
+    With a limit, `epochs` ends its loop when the epochs or the time of the outermost block are used
+    up. A block that does not loop through it ends at its next `epoch`, or after its time also at
+    its next value or span, or in mid-call 10 s later; the script goes on behind it.
+
+    The arguments are for runs that the script begins itself, except ``params`` and the limits.
 
     Args:
         name: What people call the run; the script's name if None.
@@ -42,6 +48,8 @@ class Run:
         listeners: As in an experiment file: ``"top+smi@500ms"``, a list of them, or ``"none"``.
         params: Parameters to log at the start.
         home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
+        max_epoch: How many different epochs may begin. `radt` may set a lower one.
+        max_time_s: How long the block may take. `radt` may set a lower one.
 
     Anything else that `mlflow` has (``run.log_figure``, ``run.sklearn``) can be reached through the
     run and loads mlflow then.
@@ -64,6 +72,8 @@ class Run:
         listeners: str | Sequence[str] | None = None,
         params: Mapping[str, object] | None = None,
         home: str | os.PathLike[str] | None = None,
+        max_epoch: int | None = None,
+        max_time_s: float | None = None,
     ) -> None:
         self._options = RunOptions(
             name=name,
@@ -73,39 +83,75 @@ class Run:
             params=params,
             home=None if home is None else Path(home),
         )
+        self._limits = Limits(max_epoch, max_time_s)
         self._depth = 0
         self._epoch: Marker | None = None
         self._use(None)
 
     def _use(self, active: ActiveRun | None) -> None:
         self._active = active
-        self._journal = (
-            NullJournal(lambda: warn_once(_OUTSIDE)) if active is None else active.journal
-        )
+        self._journal: NullJournal | JournalWriter | LimitedJournal
+        if active is None:
+            self._journal = NullJournal(lambda: warn_once(_OUTSIDE))
+        else:
+            self._journal = active.journal if active.watch is None else active.watch.journal
         self.log_metric = self._journal.scalar
 
     def __enter__(self) -> Self:
+        outermost = self._join()
+        if outermost and (limits := self._limits.within()):
+            self._watch(limits)
+        return self
+
+    def _join(self) -> bool:
+        """Open a block, together with the other rows of the workload; whether it is outermost."""
         active = enter(self._options)
-        if active.depth == 1:
+        outermost = active.run is None
+        if outermost:
             active.run = self
+        active.runs.append(self)
         self._use(active)
         self._depth += 1
-        return self
+        if outermost:
+            try:
+                wait_for_others()
+            except BaseException as error:  # Ctrl-C: `with` does not leave what was not entered
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return outermost
+
+    def _watch(self, limits: Limits) -> None:
+        active = self._active
+        if active is None or isinstance(active.journal, NullJournal):
+            return
+
+        def rebind(log_metric: LogScalar) -> None:
+            for run in list(active.runs):
+                run.log_metric = log_metric
+
+        active.watch = LimitWatch(limits, active.journal, rebind)
+        self._use(active)
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> bool | None:
         active = self._active
         if active is None:
-            return
+            return None
+        at_limit = False
+        if active.depth == 1 and active.watch is not None:
+            active.watch.end()
+            at_limit = isinstance(error, LimitReached)
+        active.runs.remove(self)
         self._depth -= 1
         if self._depth == 0:
             self._end_epoch()
             self._use(None)
-        leave(active, error)
+        leave(active, None if at_limit else error)
+        return at_limit
 
     @property
     def id(self) -> str:
@@ -192,9 +238,13 @@ class Run:
 
     def epochs(self, count: int, start: int = 1) -> Iterator[int]:
         """Loop over ``count`` epochs, marking when each begins and ends: ``start``, …"""
-        self._journal.say(EventKind.EPOCHS, total=to_step(count))
+        count, watch = to_step(count), self._limit_watch
+        total = count if watch is None else watch.epochs_of(count)
+        self._journal.say(EventKind.EPOCHS, total=total)
         for number in range(start, start + count):
             self._end_epoch()
+            if watch is not None and not watch.allows_epoch(number):
+                return
             with Marker.epoch(self._journal, number):
                 yield number
 
@@ -212,6 +262,10 @@ class Run:
             UsageError: The name is empty, too long or unprintable.
         """
         return Span(self._journal, checked_name(name, "span"))
+
+    @property
+    def _limit_watch(self) -> LimitWatch | None:
+        return self._active.watch if self._active is not None else None
 
     def _end_epoch(self) -> None:
         if self._epoch is not None:
@@ -245,7 +299,9 @@ def active_run() -> Run | None:
         return active.run
     if not inside_a_run():
         return None
-    return Run().__enter__()
+    run = Run()
+    run._join()  # noqa: SLF001 - no limits: there is no block that could end
+    return run
 
 
 def _in_other_process() -> Run:

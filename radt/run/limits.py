@@ -1,0 +1,285 @@
+"""Ends a `with radt.Run()` block when its epochs or its time are used up.
+
+`radt.Run.epochs` ends its loop, so that what follows it (evaluation, saving) still runs. Where a
+script does not loop through it, `LimitReached` is raised from what it calls of the run; the
+outermost block swallows it, and the script goes on behind the block.
+
+Logging a value checks nothing, as it must stay quick: when the time is over, the attribute
+``log_metric`` of the runs is replaced by a function that raises.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, SupportsIndex
+
+from radt.errors import UsageError
+from radt.journal.format import EventKind, RecordKind
+from radt.journal.values import to_step
+from radt.journal.writer import JournalWriter, LogScalar, Number
+from radt.run.notices import warn_once
+
+#: Set by the runner; the same names as in `radt.runner.environment`.
+MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
+MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
+LIMIT_TAG = "radt.limit"
+
+#: How long after its time a block that calls nothing of the run any more is left alone.
+GRACE_S = 10.0
+_RETRY_S = 0.05
+_OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
+
+
+class LimitReached(BaseException):
+    """The epochs or the time of a `with radt.Run()` block are used up.
+
+    No Exception, so that ``except Exception`` in training code lets it through to the block.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many different epochs a block may begin, and how long it may take.
+
+    Raises:
+        UsageError: A limit is not above 0.
+    """
+
+    max_epoch: int | None = None
+    max_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_epoch is not None and self.max_epoch < 1:
+            raise UsageError(f"max_epoch must be 1 or more, not {self.max_epoch}")
+        if self.max_time_s is not None and not 0 < self.max_time_s < math.inf:
+            raise UsageError(f"max_time_s must be above 0, not {self.max_time_s}")
+
+    def within(self, environ: Mapping[str, str] = os.environ) -> Limits:
+        """These, or those of the runner where they are narrower."""
+        return Limits(
+            _narrower(self.max_epoch, _number(environ, MAX_EPOCH_VARIABLE, int)),
+            _narrower(self.max_time_s, _number(environ, MAX_TIME_VARIABLE, float)),
+        )
+
+    def __bool__(self) -> bool:
+        return self.max_epoch is not None or self.max_time_s is not None
+
+
+class LimitWatch:
+    """Watches the limits of one block, from its entrance, in the thread that entered it.
+
+    Other threads and processes log on: only the block's own thread can leave it.
+
+    Args:
+        journal: Where values go, and the tag that says which limit was reached.
+        rebind: Called with what ``log_metric`` of the block's runs shall be from now on.
+    """
+
+    def __init__(
+        self, limits: Limits, journal: JournalWriter, rebind: Callable[[LogScalar], None]
+    ) -> None:
+        self.journal = LimitedJournal(journal, self)
+        self._limits = limits
+        self._journal = journal
+        self._rebind = rebind
+        self._epochs: set[int] = set()
+        self._reached = ""
+        self._time_over = False
+        self._raising = True
+        self._thrown = False
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._thread_id = threading.get_ident()
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
+        if limits.max_time_s is not None:
+            threading.Thread(target=self._watch_time, name="radt limit", daemon=True).start()
+
+    def epochs_of(self, count: int) -> int:
+        """How many of that many epochs a loop will come to, if the time suffices."""
+        return count if self._limits.max_epoch is None else min(count, self._limits.max_epoch)
+
+    def allows_epoch(self, number: int) -> bool:
+        """Whether another epoch may begin, for a loop that ends by itself if not.
+
+        When the time has ended a loop, what comes behind it may take its time and log.
+        """
+        if self._time_over:
+            self._reach(_time_text(self._limits.max_time_s))
+            self._raising = False
+            self._ended.set()
+            self._bind(self._journal.scalar)
+            return False
+        if self._is_one_too_many(number):
+            self._reach(_epochs_text(self._limits.max_epoch))
+            return False
+        self._epochs.add(number)
+        return True
+
+    def check_epoch(self, number: SupportsIndex) -> None:
+        """An epoch begins, or something is logged in it.
+
+        Raises:
+            LimitReached: It is one too many, and this is the block's thread.
+        """
+        number = to_step(number)
+        if not self._is_one_too_many(number):
+            self._epochs.add(number)
+        elif self._is_own_thread():
+            self._reach(_epochs_text(self._limits.max_epoch))
+            raise LimitReached
+
+    def check_time(self) -> None:
+        """Do nothing before the time is over.
+
+        Raises:
+            LimitReached: It is, and this is the block's thread.
+        """
+        if self._time_over and self._raising and self._is_own_thread():
+            self._reach(_time_text(self._limits.max_time_s))
+            raise LimitReached
+
+    def end(self) -> None:
+        """The block is being left: nothing is raised any more. Harmless a second time."""
+        if os.getpid() != self._pid:  # a fork, which may have split the lock
+            return
+        try:
+            self._end()
+        except LimitReached:  # it was on its way to this thread, and has arrived
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended.set()
+            if self._thrown and self._is_own_thread():
+                self._thrown = False
+                _throw(self._thread_id, None)  # takes back what has not arrived
+
+    def _is_one_too_many(self, number: int) -> bool:
+        maximum = self._limits.max_epoch
+        return maximum is not None and number not in self._epochs and len(self._epochs) >= maximum
+
+    def _is_own_thread(self) -> bool:
+        return threading.get_ident() == self._thread_id and os.getpid() == self._pid
+
+    def _reach(self, text: str) -> None:
+        """Say it once, to the run and to people."""
+        if not self._reached and os.getpid() == self._pid:
+            self._reached = text
+            self._journal.say(EventKind.TAGS, values={LIMIT_TAG: text})
+            warn_once(f"the run ends here: its limit of {text} is reached")
+
+    def _bind(self, scalar: LogScalar) -> None:
+        self.journal.scalar = scalar  # for blocks within this one that are yet to come
+        self._rebind(scalar)
+
+    # The time --------------------------------------------------------------------------------
+
+    def _watch_time(self) -> None:
+        if self._ended.wait(self._limits.max_time_s):
+            return
+        self._time_over = True
+        self._bind(self._refuse)
+        if self._ended.wait(GRACE_S) or not self._in_main_thread:
+            return
+        while not self._ended.wait(_RETRY_S):
+            if self._interrupt():
+                return
+
+    def _refuse(self, name: str, value: Number, step: SupportsIndex | None = None) -> None:
+        """What ``log_metric`` is after the time."""
+        self.check_time()
+        self._journal.scalar(name, value, step)
+
+    def _interrupt(self) -> bool:
+        """Raise LimitReached in the block's thread, between two of its bytecodes; False if not now.
+
+        For a script that spends its block in one call (``trainer.fit()``): there is no other way to
+        end a block that comes by nothing of ours. Code in C is not interrupted, it comes when it
+        returns. It is raised once: what then swallows it (``except:``) gets its way, and its row's
+        Timeout. Never while radt itself works, which holds locks and is about to leave the block.
+        """
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - its only name
+        if _is_ours(frame):
+            return False
+        with self._lock:
+            if not self._ended.is_set():
+                self._reach(_time_text(self._limits.max_time_s))
+                self._thrown = True
+                _throw(self._thread_id, LimitReached)
+        return True
+
+
+class LimitedJournal:
+    """A journal that lets no epoch and no span begin beyond the limits of a block.
+
+    Takes what a `radt.journal.writer.JournalWriter` takes.
+    """
+
+    def __init__(self, journal: JournalWriter, watch: LimitWatch) -> None:
+        self._journal = journal
+        self._watch = watch
+        self.scalar: LogScalar = journal.scalar
+
+    def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:
+        self._watch.check_time()
+        if kind is RecordKind.EPOCH_BEGIN and step is not None:
+            self._watch.check_epoch(step)
+        return self._journal.begin(kind, name, step)
+
+    def end(self, kind: RecordKind, name: str, step: int | None, token: int) -> None:
+        self._journal.end(kind, name, step, token)
+
+    def say(self, kind: EventKind, **fields: Any) -> None:
+        self._journal.say(kind, **fields)
+
+
+def _throw(thread_id: int, error: type[BaseException] | None) -> None:
+    """Have a thread raise that as soon as it runs bytecode; None takes back what it has not."""
+    import ctypes  # not needed by most scripts
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread_id), None if error is None else ctypes.py_object(error)
+    )
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _narrower(one: Any, other: Any) -> Any:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _number(environ: Mapping[str, str], name: str, convert: Callable[[str], Any]) -> Any:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        value = convert(text)
+        Limits(max_time_s=value)
+    except (ValueError, UsageError):
+        warn_once(f"{name}={text} is no limit, and is ignored")
+        return None
+    return value
+
+
+def _epochs_text(count: int | None) -> str:
+    return f"{count} epoch{'' if count == 1 else 's'}"
+
+
+def _time_text(seconds: float | None) -> str:
+    """``10 min``, ``90 s``."""
+    assert seconds is not None
+    return f"{seconds / 60:g} min" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g} s"
