@@ -8,7 +8,8 @@ the user has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import yaml
@@ -89,6 +90,15 @@ def parse_document(shown: str, text: str) -> Document:
             ],
         )
     return Document(text, root)
+
+
+@contextmanager
+def noting(problems: list[Problem], line: int, column: str) -> Iterator[None]:
+    """Make a problem of a `UsageError`, at this place, and go on."""
+    try:
+        yield
+    except UsageError as error:
+        problems.append(Problem(error.message, error.remedy or "", line, column))
 
 
 def entries_of(
