@@ -38,7 +38,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "load": BASE | {"store"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE
-    | {"experiment", "collector", "tracking", "store", "collocation", "environments"},
+    | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
+    | {"report"},
     "frontend": BASE | {"store"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
