@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from radt.environments.conda import build_conda
+from radt.environments.docker import build_docker
 from radt.environments.launch import BuiltEnvironment, Launch
-from radt.environments.spec import EnvironmentSpec
+from radt.environments.local import LocalEnvironment
+from radt.environments.spec import EnvironmentKind, EnvironmentSpec
+from radt.environments.tool import Report
+from radt.environments.uv import build_uv
 
 __all__ = ["BuiltEnvironment", "Launch", "build"]
 
@@ -21,7 +26,7 @@ def build(
     """The environment, built if it is not there yet.
 
     Args:
-        log: File to append the tool's whole output to.
+        log: File to append the tool's whole output to; made when there is something to say.
         say: Called with a line of progress, from this thread.
         cancelled: Asked several times a second; if it says yes, the tool is ended.
 
@@ -29,4 +34,13 @@ def build(
         EnvironmentBuildError: It cannot be built, or building was cancelled; nothing half-built
             is left. The message ends with the tool's last lines, the remedy names the log.
     """
-    raise NotImplementedError
+    report = Report(log, say, cancelled)
+    match spec.kind:
+        case EnvironmentKind.LOCAL:
+            return LocalEnvironment(spec)
+        case EnvironmentKind.UV:
+            return build_uv(spec, report)
+        case EnvironmentKind.CONDA:
+            return build_conda(spec, report)
+        case EnvironmentKind.DOCKER:
+            return build_docker(spec, report)

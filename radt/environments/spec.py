@@ -21,13 +21,17 @@ class EnvironmentSpec:
     """An environment that a run asks for; equal ones are built once.
 
     ``source`` is the absolute path of the file that describes it (uv, conda); ``image`` is
-    docker's; ``data`` are folders that a container must see (absolute).
+    docker's; ``data`` are folders that a container must see (absolute). ``volumes`` (as for
+    ``docker run --volume``) and ``variables`` (a value of None: as it is outside) come from
+    MLproject files.
     """
 
     kind: EnvironmentKind = EnvironmentKind.LOCAL
     source: Path | None = None
     image: str = ""
     data: tuple[Path, ...] = ()
+    volumes: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str | None], ...] = ()
 
     def __str__(self) -> str:
         match self.kind:

@@ -1,0 +1,194 @@
+"""Environments that conda, mamba or micromamba make from conda.yaml.
+
+A run starts the environment's own Python, with ``PATH`` and the variables that activating would
+set. ``conda run`` does the same, but starts another Python first, which takes about a second for
+each run and stands between the runner's signals and the script.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from radt import units
+from radt.environments.cache import CACHE_VARIABLE, obtain
+from radt.environments.content import Content
+from radt.environments.launch import Launch
+from radt.environments.packages import list_packages, warn_if_old
+from radt.environments.prefix import PACKAGES, PREFIX, PrefixEnvironment, python_of, usable
+from radt.environments.spec import EnvironmentSpec
+from radt.environments.tool import Report, run_tool
+from radt.errors import EnvironmentBuildError
+
+#: Preferred first: micromamba needs nothing else and is fastest.
+TOOLS = ("micromamba", "mamba", "conda")
+#: What activated shells set to their tool.
+_TOOL_VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
+#: Not all versions of `env create` know --yes; all of them look at these.
+_ALWAYS_YES = {"CONDA_ALWAYS_YES": "true", "MAMBA_ALWAYS_YES": "true"}
+_ACTIVATE_TIMEOUT_S = 30.0
+#: Sources each script as activating does, then shows all variables, NUL between them.
+_ACTIVATE = 'for one in "$@"; do . "$one" >&2; done; env -0'
+#: bash's own, which say nothing of the environment.
+_OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
+
+
+class CondaEnvironment(PrefixEnvironment):
+    """A conda prefix."""
+
+    def variables(self, launch: Launch) -> dict[str, str]:
+        own = {
+            **super().variables(launch),
+            "CONDA_PREFIX": str(self.prefix),
+            "CONDA_DEFAULT_ENV": str(self.prefix),
+            "CONDA_SHLVL": "1",
+            **_declared_variables(self.prefix),
+        }
+        scripts = sorted((self.prefix / "etc/conda/activate.d").glob("*.sh"))
+        return own | (_activated(scripts, {**launch.variables, **own}) if scripts else {})
+
+
+def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
+    """The environment that ``spec.source`` describes.
+
+    Raises:
+        EnvironmentBuildError: There is no tool for it, or it cannot build it.
+    """
+    assert spec.source is not None
+    folder = obtain(
+        _content(spec.source).key(),
+        lambda folder, lock: _make(spec, folder, lock, report),
+        report,
+        usable=usable,
+    )
+    packages = (folder / PACKAGES).read_text(encoding="utf-8")
+    warn_if_old(packages, report)
+    prefix = folder / PREFIX
+    python = python_of(prefix)
+    return CondaEnvironment(spec, prefix, packages, python if python.exists() else None)
+
+
+def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
+    """micromamba, mamba or conda, in this order.
+
+    Raises:
+        EnvironmentBuildError: There is none of them.
+    """
+    given = [Path(text) for name in _TOOL_VARIABLES if (text := environ.get(name))]
+    for name in TOOLS:
+        for path in given:
+            if path.name == name and os.access(path, os.X_OK):
+                return path
+        if found := shutil.which(name, path=environ.get("PATH")):
+            return Path(found)
+    raise EnvironmentBuildError(
+        "none of micromamba, mamba and conda is installed",
+        "Install micromamba: "
+        "https://mamba.readthedocs.io/en/latest/installation/micromamba-installation.html",
+        str(report.log),
+    )
+
+
+def creation(tool: Path, prefix: Path, file: Path) -> list[str]:
+    """The command that makes an environment; micromamba has no ``env create`` of old."""
+    verb = ["create", "--yes"] if tool.name == "micromamba" else ["env", "create"]
+    return [str(tool), *verb, "--prefix", str(prefix), "--file", str(file)]
+
+
+def _content(source: Path) -> Content:
+    """The file and what its pip part refers to; which tool builds it does not matter."""
+    content = Content("conda")
+    content.add_file(source)
+    try:
+        described = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise EnvironmentBuildError(f"{source} cannot be read: {error}") from error
+    dependencies = described.get("dependencies") if isinstance(described, dict) else None
+    if not isinstance(dependencies, list):
+        raise EnvironmentBuildError(
+            f"{source} has no list of dependencies",
+            "See https://docs.conda.io/projects/conda/en/latest/user-guide/tasks/"
+            "manage-environments.html",
+        )
+    for dependency in dependencies:
+        lines = dependency.get("pip") if isinstance(dependency, dict) else None
+        if isinstance(lines, list):
+            content.add_requirement_lines("\n".join(map(str, lines)), source.parent)
+    return content
+
+
+def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> None:
+    assert spec.source is not None
+    tool = find_tool(report)
+    prefix = folder / PREFIX
+    started_s = time.monotonic()
+    report.say(f"building {spec} with {tool.name}")
+    answer = run_tool(
+        creation(tool, prefix, spec.source),
+        report,
+        cwd=spec.source.parent,
+        env={**os.environ, **_ALWAYS_YES},
+        keep_fds=[lock],
+    )
+    if answer.code != 0:
+        full = "No space left" in answer.complaint
+        raise report.failed(
+            f"{tool.name} could not build {spec} (exit code {answer.code}):\n{answer.complaint}",
+            f"Make room, or set {CACHE_VARIABLE} to a folder with some GB free" if full else "",
+        )
+    if not prefix.is_dir():
+        raise report.failed(f"{tool.name} said that it has built {spec}, but {prefix} is missing")
+    python = python_of(prefix)
+    installed = list_packages(python, report) if python.exists() else ""
+    (folder / PACKAGES).write_text(installed + _conda_packages(prefix), encoding="utf-8")
+    report.say(f"built {spec} in {units.duration(time.monotonic() - started_s)}")
+
+
+def _conda_packages(prefix: Path) -> str:
+    """What conda has installed, Python packages or not, as ``name=version=build``."""
+    names = sorted(path.stem.rsplit("-", 2) for path in (prefix / "conda-meta").glob("*-*-*.json"))
+    return "".join(["# conda\n", *("=".join(parts) + "\n" for parts in names)]) if names else ""
+
+
+def _declared_variables(prefix: Path) -> dict[str, str]:
+    """What ``variables`` of conda.yaml, or ``conda env config vars``, have set."""
+    try:
+        state = json.loads((prefix / "conda-meta/state").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # most environments have none
+    return {str(name): str(text) for name, text in (state.get("env_vars") or {}).items()}
+
+
+def _activated(scripts: list[Path], environ: Mapping[str, str]) -> dict[str, str]:
+    """What the packages' own scripts set when the environment is activated."""
+    try:
+        answer = subprocess.run(
+            ["bash", "-c", _ACTIVATE, "activate", *map(str, scripts)],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ACTIVATE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentBuildError(
+            f"the activation scripts in {scripts[0].parent} do not run: {error}",
+            "Try them with `conda activate`",
+        ) from error
+    after = dict(
+        entry.split("=", 1)
+        for entry in answer.stdout.decode("utf-8", "surrogateescape").split("\0")
+        if "=" in entry
+    )
+    return {
+        name: text
+        for name, text in after.items()
+        if environ.get(name) != text and name not in _OF_THE_SHELL
+    }

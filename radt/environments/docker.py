@@ -1,0 +1,259 @@
+"""Environments that are images: runs are containers that see what they need and nothing else.
+
+A container shares with the machine what radt measures and talks through:
+
+- ``--pid host``: process ids in journals, in NVML and in ``/proc`` are the machine's, so the
+  collector attributes load and memory to the run as for any other, and MPS clients can be found.
+- ``--ipc host``: shared memory beyond docker's 64 MB, which workers of a DataLoader need, and
+  what MPS needs between its clients and its daemon.
+- ``--network host``: a tracking server, or other ranks, at 127.0.0.1 are where they are for
+  local runs.
+
+There is no ``--init``: processes of the machine's PID namespace have its usual signal handling,
+and docker's shim waits for orphans. A container is never root, unless docker itself runs as the
+user (rootless), whose root is the user. Secrets do not show: the command names variables, docker
+takes their values from its own environment.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from radt import units
+from radt.environments.cache import obtain
+from radt.environments.container import (
+    IMPORT_FOLDER,
+    Identity,
+    container_mounts,
+    hand_over,
+    passed_variables,
+)
+from radt.environments.content import Content
+from radt.environments.launch import BuiltEnvironment, Launch
+from radt.environments.packages import LIST_PACKAGES, warn_if_old
+from radt.environments.spec import EnvironmentSpec
+from radt.environments.tool import Report, run_tool
+from radt.errors import EnvironmentBuildError
+
+#: Labels of containers, by which `radt.environments.leftovers` finds them.
+LABEL_RUN = "radt.run"
+LABEL_HOME = "radt.home"
+_INSTALL = "https://docs.docker.com/engine/install/"
+_FACTS = "facts.json"
+_MARK = "radt-python:"
+#: Says which Python the image has, then runs a program in it.
+_PROBE = (
+    'python="$(command -v python || command -v python3)"; '
+    f'echo "{_MARK}$python"; [ -z "$python" ] || exec "$python" -c "$1"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What was found out about an image by starting it once.
+
+    ``python`` is empty if it has none; with ``reset_entrypoint`` its entry point does not start
+    what it is given (``ENTRYPOINT ["python"]``), and must be left out.
+    """
+
+    python: str = ""
+    packages: str = ""
+    reset_entrypoint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DockerEnvironment(BuiltEnvironment):
+    """An image on this machine. ``image_id`` is what the name meant when it was looked up."""
+
+    spec: EnvironmentSpec
+    packages: str
+    interpreter: Path | None  # none on this machine
+    docker: str
+    image_id: str
+    facts: ImageFacts
+    search_path: str
+    rootless: bool
+    remapped: bool
+
+    def prepare(self, launch: Launch) -> None:
+        hand_over(launch, self._identity(launch))
+
+    def command(self, launch: Launch) -> list[str]:
+        if launch.needs_python and not self.facts.python:
+            raise EnvironmentBuildError(
+                f"{self.spec.image} has no Python to run {launch.arguments[0]} with",
+                "Choose an image that has one, such as docker:python:3.12",
+            )
+        identity = self._identity(launch)
+        mounts = container_mounts(launch, self.spec.data)
+        python_path = f"{IMPORT_FOLDER}{':' if self.search_path else ''}{self.search_path}"
+        return [
+            *(self.docker, "run", "--rm", "--pull", "never", "--name", container_name(launch)),
+            *("--label", f"{LABEL_RUN}={launch.run_id}", "--label", f"{LABEL_HOME}={launch.home}"),
+            *("--user", identity.user),
+            *(f"--group-add={group}" for group in identity.groups),
+            *("--pid", "host", "--ipc", "host", "--network", "host"),
+            # Namespaces of the machine cannot be had with user ids that docker has moved.
+            *(("--userns", "host") if self.remapped else ()),
+            *("--workdir", str(launch.folder)),
+            *(word for mount in mounts.all for word in ("--mount", mount.argument)),
+            *(word for volume in self.spec.volumes for word in ("--volume", volume)),
+            *(word for name in passed_variables(launch, mounts) for word in ("--env", name)),
+            # Caches of libraries need a place: the image knows no home of this user.
+            *("--env", "HOME=/tmp", "--env", f"USER={identity.name}"),
+            *("--env", f"LOGNAME={identity.name}", "--env", f"PYTHONPATH={python_path}"),
+            *(word for setting in self._settings() for word in ("--env", setting)),
+            *self._devices(launch),
+            *(("--entrypoint", "") if self.facts.reset_entrypoint else ()),
+            self.image_id,
+            *((self.facts.python,) if launch.needs_python else ()),
+            *launch.arguments,
+        ]
+
+    def variables(self, launch: Launch) -> dict[str, str]:
+        """For docker's client. Inside, the chosen GPUs are the only ones, so numbers would lead
+        to others: CUDA gets their UUIDs."""
+        if not launch.gpu_uuids:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(launch.gpu_uuids)}
+
+    def kill_command(self, launch: Launch) -> list[str] | None:
+        """Removing also ends a container that docker was about to start, which killing does not."""
+        return [self.docker, "rm", "--force", container_name(launch)]
+
+    def _identity(self, launch: Launch) -> Identity:
+        return Identity.choose(launch.folder, rootless=self.rootless)
+
+    def _settings(self) -> list[str]:
+        """``docker_env.environment`` of an MLproject file: it is in a repository, so no secret."""
+        return [name if text is None else f"{name}={text}" for name, text in self.spec.variables]
+
+    def _devices(self, launch: Launch) -> list[str]:
+        cpus = ",".join(map(str, sorted(launch.cpus))) if launch.cpus is not None else ""
+        own = ["--cpuset-cpus", cpus] if cpus else []
+        if launch.gpu_uuids:
+            # Quoted, as docker reads it as a line of CSV: a comma would begin another option.
+            return [*own, "--gpus", f'"device={",".join(launch.gpu_uuids)}"']
+        # Images may ask for all GPUs, which NVIDIA's runtime grants where it is the default.
+        return [*own, "--env", "NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def container_name(launch: Launch) -> str:
+    """The container of a run."""
+    return f"radt-{launch.run_id}"
+
+
+def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
+    """The image, pulled if it is not on this machine.
+
+    Raises:
+        EnvironmentBuildError: There is no docker, it may not be used, or it has no such image.
+    """
+    docker = shutil.which("docker")
+    if docker is None:
+        raise EnvironmentBuildError("docker is not installed", f"See {_INSTALL}", str(report.log))
+    security = _security(docker, report)
+    image = _inspect(docker, spec.image, report) or _pull(docker, spec.image, report)
+    image_id, config = str(image["Id"]), image.get("Config") or {}
+    rootless = "name=rootless" in security
+    content = Content("docker image")
+    content.add(image_id)
+    folder = obtain(
+        content.key(),
+        lambda folder, _: _probe(
+            docker, image_id, Identity.choose(None, rootless=rootless), folder / _FACTS, report
+        ),
+        report,
+    )
+    facts = ImageFacts(**json.loads((folder / _FACTS).read_text(encoding="utf-8")))
+    warn_if_old(facts.packages, report)
+    settings = dict(str(entry).partition("=")[::2] for entry in config.get("Env") or [])
+    return DockerEnvironment(
+        spec=spec,
+        packages=facts.packages,
+        interpreter=None,
+        docker=docker,
+        image_id=image_id,
+        facts=facts,
+        search_path=settings.get("PYTHONPATH", ""),
+        rootless=rootless,
+        remapped="name=userns" in security,
+    )
+
+
+def _security(docker: str, report: Report) -> frozenset[str]:
+    """How the daemon is secured, which also shows that it is there for us."""
+    answer = run_tool([docker, "info", "--format", "{{json .SecurityOptions}}"], report)
+    try:
+        options = json.loads(answer.output) or []
+    except ValueError:
+        options = None
+    if answer.code == 0 and isinstance(options, list):
+        return frozenset(part for option in options for part in str(option).split(","))
+    if "permission denied" in answer.complaint:
+        raise report.failed(
+            f"docker may not be used by this user: {answer.complaint}",
+            "Run `sudo usermod -aG docker $USER` and log in again, or use rootless docker",
+        )
+    raise report.failed(
+        f"docker's daemon does not answer: {answer.complaint}",
+        "Start it: `sudo systemctl start docker`",
+    )
+
+
+def _inspect(docker: str, image: str, report: Report) -> dict[str, Any] | None:
+    """The image as this machine has it; None if it does not."""
+    answer = run_tool([docker, "image", "inspect", "--format", "{{json .}}", image], report)
+    if answer.code != 0:
+        return None
+    found = json.loads(answer.output)
+    return found if isinstance(found, dict) else None
+
+
+def _pull(docker: str, image: str, report: Report) -> dict[str, Any]:
+    started_s = time.monotonic()
+    report.say(f"pulling {image}")
+    answer = run_tool([docker, "pull", image], report)
+    if answer.code != 0:
+        full = "no space left" in answer.complaint.lower()
+        raise report.failed(
+            f"{image} could not be pulled:\n{answer.complaint}",
+            "Make room where docker keeps its images (`docker system df`)"
+            if full
+            else "Check its name, and `docker login` if it is private",
+        )
+    found = _inspect(docker, image, report)
+    if found is None:
+        raise report.failed(f"docker has pulled {image}, but does not have it")
+    report.say(f"pulled {image} in {units.duration(time.monotonic() - started_s)}")
+    return found
+
+
+def _probe(docker: str, image: str, identity: Identity, file: Path, report: Report) -> None:
+    """Start the image to see what it has: first through its entry point, then without.
+
+    An entry point that prepares something and starts what it is given is kept: some images have
+    their Python on PATH only behind it.
+    """
+    facts = ImageFacts(reset_entrypoint=True)
+    for reset in (False, True):
+        answer = run_tool(
+            [
+                *(docker, "run", "--rm", "--pull", "never", "--network", "none"),
+                *("--user", identity.user, "--env", "NVIDIA_VISIBLE_DEVICES=void"),
+                *(("--entrypoint", "") if reset else ()),
+                *(image, "sh", "-c", _PROBE, "probe", LIST_PACKAGES),
+            ],
+            report,
+        )
+        _, mark, rest = answer.output.partition(_MARK)
+        python, _, packages = rest.partition("\n")
+        if mark and answer.code == 0:
+            facts = ImageFacts(python.strip(), packages.strip() + "\n" if packages else "", reset)
+            break
+    file.write_text(json.dumps(asdict(facts)), encoding="utf-8")

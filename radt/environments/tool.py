@@ -1,0 +1,201 @@
+"""Runs the tools that make environments: their output logged, their progress told, cancellable."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from radt.errors import EnvironmentBuildError
+from radt.masking import masked
+
+#: How often `Report.cancelled` is asked.
+_TICK_S = 0.1
+#: Progress is told no more often than this.
+_SAY_EVERY_S = 2.0
+#: How long a cancelled tool gets to clean up.
+_GRACE_S = 5.0
+#: How long output is waited for that children of a tool that has ended still hold open.
+_LINGER_S = 1.0
+#: Lines of output that an error shows.
+_TAIL_LINES = 6
+_MAX_ANSWER_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a build talks to the outside. ``log`` is appended to; ``say`` gets lines of progress."""
+
+    log: Path
+    say: Callable[[str], None]
+    cancelled: Callable[[], bool]
+
+    def check(self) -> None:
+        """Raises EnvironmentBuildError if building was cancelled."""
+        if self.cancelled():
+            raise EnvironmentBuildError("building the environment was cancelled")
+
+    def failed(self, message: str, remedy: str = "") -> EnvironmentBuildError:
+        """An error that leads to the log."""
+        return EnvironmentBuildError(
+            message, f"{remedy}{'. ' if remedy else ''}All output is in {self.log}", str(self.log)
+        )
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a tool said. ``output`` is its standard output, ``tail`` the last lines of both."""
+
+    code: int = 0
+    output: str = ""
+    tail: tuple[str, ...] = ()
+
+    @property
+    def complaint(self) -> str:
+        """The last lines, for an error's message."""
+        return "\n".join(self.tail) or f"exit code {self.code}, and nothing said"
+
+
+def run_tool(
+    command: Sequence[str],
+    report: Report,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    keep_fds: Sequence[int] = (),
+) -> Answer:
+    """Run a tool to its end and return what it said, whatever its exit code.
+
+    Args:
+        stdin: What it reads; it never waits for a person.
+        keep_fds: Descriptors that it and its children hold too: locks that must not be free
+            before the last of them has ended, also if this process is killed.
+
+    Raises:
+        EnvironmentBuildError: It cannot be started, or building was cancelled; then it and its
+            process group are gone.
+    """
+    report.check()
+    name = Path(command[0]).name
+    try:
+        report.log.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            report.log.open("ab") as log,
+            subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                env=None if env is None else dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=tuple(keep_fds),
+                start_new_session=True,
+            ) as process,
+        ):
+            return _Conversation(name, process, log, report).hold(stdin)
+    except OSError as error:
+        raise report.failed(f"{name} could not be run: {error.strerror}") from error
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """One tool at work."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    report: Report
+    answer: bytearray = field(default_factory=bytearray)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    partial: dict[int, bytes] = field(default_factory=dict)
+
+    def hold(self, stdin: str) -> Answer:
+        try:
+            self._give(stdin)
+            self._listen()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            for stream in (self.process.stdout, self.process.stderr):
+                assert stream is not None
+                stream.close()
+        return Answer(self.process.wait(), self.answer.decode("utf-8", "replace"), tuple(self.tail))
+
+    def _give(self, text: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            with self.process.stdin as stream:  # a few lines: less than a pipe holds
+                stream.write(text.encode())
+        except BrokenPipeError:
+            pass  # it has ended already, and says why
+
+    def _listen(self) -> None:
+        """Until both of its streams are closed, or it has ended and nothing more comes."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        started_s = said_s = time.monotonic()
+        silent_since_s: float | None = None
+        said = ""
+        with selectors.DefaultSelector() as selector:
+            for stream in (self.process.stdout, self.process.stderr):
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                self.report.check()
+                ready = selector.select(_TICK_S)
+                for key, _ in ready:
+                    piece = os.read(key.fd, 1 << 16)
+                    if not piece:
+                        selector.unregister(key.fileobj)
+                    self._hear(key.fd, piece, answers=key.fileobj is self.process.stdout)
+                now_s = time.monotonic()
+                last = self.tail[-1] if self.tail else ""
+                if now_s - said_s >= _SAY_EVERY_S and last != said:
+                    said_s, said = now_s, last
+                    self.report.say(f"{self.name}, {now_s - started_s:.0f} s: {last}")
+                if ready or self.process.poll() is None:
+                    silent_since_s = None
+                elif silent_since_s is None:
+                    silent_since_s = now_s
+                elif now_s - silent_since_s > _LINGER_S:
+                    break
+        while self.process.poll() is None:  # it closed its output and goes on
+            self.report.check()
+            time.sleep(_TICK_S)
+
+    def _hear(self, fd: int, piece: bytes, *, answers: bool) -> None:
+        """Take in output; an empty piece is the end."""
+        if answers and len(self.answer) < _MAX_ANSWER_BYTES:
+            self.answer += piece
+        *lines, rest = (self.partial.get(fd, b"") + piece).replace(b"\r", b"\n").split(b"\n")
+        self.partial[fd] = rest if piece else b""
+        if not piece:
+            lines.append(rest)
+        for line in lines:
+            text = masked(line.decode("utf-8", "replace").rstrip())
+            if text:
+                self.tail.append(text.strip())
+                self.log.write(text.encode() + b"\n")
+        self.log.flush()
+
+    def _end(self) -> None:
+        """End the tool and what it has started."""
+        for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
+            try:
+                os.killpg(self.process.pid, number)
+            except ProcessLookupError:
+                break
+            try:
+                self.process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                continue
+        self.process.wait()

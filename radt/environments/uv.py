@@ -1,0 +1,219 @@
+"""Environments that uv makes, from requirements.txt, pyproject.toml or MLflow's python_env.yaml.
+
+A lock file beside pyproject.toml (``uv.lock``) is followed to the letter, as by
+``uv sync --frozen``. Where the file does not ask for a Python version, it is radt's own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from radt import units
+from radt.environments.cache import CACHE_VARIABLE, obtain
+from radt.environments.content import Content
+from radt.environments.launch import Launch
+from radt.environments.packages import list_packages, warn_if_old
+from radt.environments.pip_config import read_pip_config
+from radt.environments.prefix import PACKAGES, PREFIX, PrefixEnvironment, python_of, usable
+from radt.environments.spec import EnvironmentSpec
+from radt.environments.tool import Report, run_tool
+from radt.errors import EnvironmentBuildError
+
+LOCK = "uv.lock"
+#: These would lead uv to another environment than ours.
+_MISLEADING = (
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "UV_PYTHON", "UV_SYSTEM_PYTHON"),
+    *("UV_PROJECT", "UV_WORKING_DIR", "PYTHONPATH", "PYTHONHOME"),
+)
+
+
+class UvEnvironment(PrefixEnvironment):
+    """A virtual environment."""
+
+    def variables(self, launch: Launch) -> dict[str, str]:
+        return {**super().variables(launch), "VIRTUAL_ENV": str(self.prefix)}
+
+
+def build_uv(spec: EnvironmentSpec, report: Report) -> UvEnvironment:
+    """The environment that ``spec.source`` describes.
+
+    Raises:
+        EnvironmentBuildError: There is no uv, or it cannot build it.
+    """
+    assert spec.source is not None
+    recipe = _recipe(spec.source)
+    folder = obtain(
+        recipe.content.key(),
+        lambda folder, lock: _make(recipe, spec, folder, lock, report),
+        report,
+        usable=usable,
+    )
+    packages = (folder / PACKAGES).read_text(encoding="utf-8")
+    warn_if_old(packages, report)
+    prefix = folder / PREFIX
+    return UvEnvironment(spec, prefix, packages, python_of(prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One call of uv: its arguments, and what it reads."""
+
+    arguments: tuple[str, ...]
+    stdin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How to make an environment: ``venv`` are options of ``uv venv``; then the steps."""
+
+    content: Content
+    folder: Path
+    venv: tuple[str, ...] = ()
+    steps: tuple[_Step, ...] = ()
+    sync: bool = False
+
+
+def _recipe(source: Path) -> _Recipe:
+    match source.suffix.lower():
+        case ".toml":
+            return _pyproject(source)
+        case ".yaml" | ".yml":
+            return _python_env(source)
+    content = Content("uv requirements")
+    content.add_own_python()
+    content.add_requirements(source)
+    return _Recipe(
+        content,
+        source.parent,
+        venv=("--no-project", "--python", sys.executable),
+        steps=(_Step(("--requirements", str(source))),),
+    )
+
+
+def _pyproject(source: Path) -> _Recipe:
+    folder = source.parent
+    locked = (folder / LOCK).is_file()
+    content = Content("uv locked project" if locked else "uv project")
+    content.add_file(source)
+    content.add_file(folder / ".python-version")
+    content.add("folder", str(folder.resolve()))  # the project itself, and packages beside it
+    if locked:
+        content.add_file(folder / LOCK)
+        return _Recipe(content, folder, sync=True)
+    # In the project's folder uv takes a Python that its requires-python allows.
+    return _Recipe(content, folder, steps=(_Step(("--requirements", str(source))),))
+
+
+def _python_env(source: Path) -> _Recipe:
+    """https://mlflow.org/docs/latest/ml/projects/ : python, build_dependencies, dependencies."""
+    try:
+        described = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise EnvironmentBuildError(f"{source} cannot be read: {error}") from error
+    if not isinstance(described, dict) or "channels" in described:
+        raise EnvironmentBuildError(
+            f"{source} is no python_env.yaml of MLflow",
+            "It has python, build_dependencies and dependencies; for conda's, write conda:FILE",
+        )
+    content = Content("uv python_env")
+    content.add("asked for", str(described.get("python")))
+    python = _wanted_python(described.get("python"))
+    if python == sys.executable:
+        content.add_own_python()
+    steps = []
+    for key in ("build_dependencies", "dependencies"):
+        lines = described.get(key) or []
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise EnvironmentBuildError(f"{source}: {key} is no list of requirements")
+        text = "\n".join(_from(source.parent, line) for line in lines)
+        content.add_requirement_lines(text, source.parent)
+        if text:
+            # Through its standard input: others can read arguments, and URLs may hold passwords.
+            steps.append(_Step(("--requirements", "-"), text + "\n"))
+    return _Recipe(content, source.parent, ("--no-project", "--python", python), tuple(steps))
+
+
+def _wanted_python(version: object) -> str:
+    """What to ask uv for: a version, or radt's own interpreter if it is of that version."""
+    text = "" if version is None else str(version).strip()
+    own = platform.python_version()
+    return sys.executable if not text or f"{own}.".startswith(f"{text}.") else text
+
+
+def _from(folder: Path, line: str) -> str:
+    """The requirement, with a file that it refers to from a folder by its whole path."""
+    option, _, value = line.strip().partition(" ")
+    if option in ("-r", "-c", "--requirement", "--constraint") and value.strip():
+        return f"{option} {folder / value.strip()}"
+    return line.strip()
+
+
+def _make(recipe: _Recipe, spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> None:
+    uv = find_uv(report)
+    prefix = folder / PREFIX
+    started_s = time.monotonic()
+    report.say(f"building {spec} with uv")
+    environ = {name: text for name, text in os.environ.items() if name not in _MISLEADING}
+    pip = read_pip_config(environ, report)
+    environ |= pip.uv_variables(environ)
+    environ["UV_PROJECT_ENVIRONMENT"] = str(prefix)
+    no_index = ("--no-index",) if pip.no_index else ()
+
+    def call(arguments: Sequence[str], stdin: str = "") -> None:
+        answer = run_tool(
+            [uv, *arguments],
+            report,
+            cwd=recipe.folder,
+            env=environ,
+            stdin=stdin,
+            keep_fds=[lock],
+        )
+        if answer.code != 0:
+            raise report.failed(
+                f"uv could not build {spec} (exit code {answer.code}):\n{answer.complaint}",
+                _remedy(answer.complaint),
+            )
+
+    if recipe.sync:
+        call(["sync", "--frozen"])
+    else:
+        call(["venv", *recipe.venv, str(prefix)])
+        for step in recipe.steps:
+            install = ["pip", "install", *no_index, "--python", str(python_of(prefix))]
+            call([*install, *step.arguments], step.stdin)
+    (folder / PACKAGES).write_text(list_packages(python_of(prefix), report), encoding="utf-8")
+    report.say(f"built {spec} in {units.duration(time.monotonic() - started_s)}")
+
+
+def _remedy(complaint: str) -> str:
+    if "No space left" in complaint:
+        return f"Make room, or set {CACHE_VARIABLE} and UV_CACHE_DIR to folders with some GB free"
+    return ""
+
+
+def find_uv(report: Report) -> str:
+    """uv on PATH, beside radt's interpreter, or where its installer puts it.
+
+    Raises:
+        EnvironmentBuildError: It is in none of these places.
+    """
+    places = [Path(sys.executable).parent, Path.home() / ".local/bin", Path.home() / ".cargo/bin"]
+    found = shutil.which("uv") or next(
+        (str(place / "uv") for place in places if os.access(place / "uv", os.X_OK)), None
+    )
+    if found is None:
+        raise EnvironmentBuildError(
+            "uv is not installed",
+            "Install it with `pip install uv`, or see https://docs.astral.sh/uv/",
+            str(report.log),
+        )
+    return found
