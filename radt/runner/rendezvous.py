@@ -83,6 +83,9 @@ class ContextBarrier:
                 f"Set {RUNTIME_VARIABLE} to a folder of yours, with a short path, on a local disk",
             ) from error
         self._listening.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="context barrier", daemon=True)
         self._thread.start()
 
@@ -157,28 +160,29 @@ class ContextBarrier:
     # The thread ------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listening, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
+        with self._selector:
             while True:
-                for key, _ in selector.select():
+                for key, _ in self._selector.select():
                     if key.fileobj == self._wake_read:
-                        for open_key in list(selector.get_map().values()):
-                            if isinstance(open_key.data, _Visitor):
-                                open_key.data.connection.close()
+                        self._hang_up()
                         return
                     if isinstance(key.data, _Visitor):
-                        self._hear(selector, key.data)
+                        self._hear(key.data)
                     else:
-                        self._accept(selector)
+                        self._accept()
 
-    def _accept(self, selector: selectors.BaseSelector) -> None:
+    def _hang_up(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Visitor):
+                key.data.connection.close()
+
+    def _accept(self) -> None:
         with suppress(OSError):  # it went away again, or there are too many open files
             connection, _ = self._listening.accept()
             connection.setblocking(False)
-            selector.register(connection, selectors.EVENT_READ, _Visitor(connection))
+            self._selector.register(connection, selectors.EVENT_READ, _Visitor(connection))
 
-    def _hear(self, selector: selectors.BaseSelector, visitor: _Visitor) -> None:
+    def _hear(self, visitor: _Visitor) -> None:
         try:
             data = visitor.connection.recv(MAX_LINE_BYTES)
         except BlockingIOError:
@@ -194,7 +198,7 @@ class ContextBarrier:
         except (OSError, ValueError):  # it went away, or is not from radt
             done = True
         if done:
-            selector.unregister(visitor.connection)
+            self._selector.unregister(visitor.connection)
             visitor.connection.close()
 
     def _understand(self, visitor: _Visitor, line: str) -> None:
