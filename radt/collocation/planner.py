@@ -1,13 +1,36 @@
-"""Works out how a workload's runs share the GPUs before anything is touched."""
+"""Works out how a workload's runs share the GPUs before anything is touched.
+
+Pure: the driver is asked by `radt.collocation.inventory`, and nothing is changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from radt.collocation.inventory import InstanceProfile, Inventory, Placement
+from radt.collocation.instances import (
+    PlacementError,
+    PlannedCompute,
+    PlannedInstance,
+    joined,
+    plan_instances,
+    profile_names,
+    slots_of,
+)
 from radt.collocation.spec import Collocation
-from radt.errors import DeviceError
+from radt.collocation.topology import GpuInventory, Inventory
+
+__all__ = [
+    "DevicePlan",
+    "PlacementError",
+    "PlannedCompute",
+    "PlannedInstance",
+    "PlannedMps",
+    "Request",
+    "Share",
+    "describe",
+    "plan_devices",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,52 +45,17 @@ class Request:
     collocation: Collocation
 
 
-class PlacementError(DeviceError):
-    """The workload cannot be placed; ``keys`` are the rows concerned."""
-
-    def __init__(self, message: str, remedy: str | None = None, keys: Sequence[str] = ()) -> None:
-        super().__init__(message, remedy)
-        self.keys = tuple(keys)
-
-
 @dataclass(frozen=True, slots=True)
-class PlannedCompute:
-    """A compute instance, and so a MIG device, for the rows ``keys``.
+class PlannedMps:
+    """An MPS daemon to start for the rows ``keys``.
 
-    ``name`` is unique in the plan. ``profile`` is what people call it (``3c.7g.40gb``).
-    ``existing_id`` and ``uuid`` are set where it is there already.
+    For whole GPUs, or for the MIG device ``compute`` (its name in the plan; None without MIG).
     """
-
-    name: str
-    profile: str
-    slices: int
-    keys: tuple[str, ...]
-    existing_id: int | None = None
-    uuid: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedInstance:
-    """A GPU instance to create, or to use where ``existing_id`` is set, with what it holds.
-
-    ``placement`` is None only for an existing instance whose place may not be read.
-    """
-
-    gpu: int
-    gpu_uuid: str
-    profile: InstanceProfile
-    placement: Placement | None
-    computes: tuple[PlannedCompute, ...]
-    existing_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MpsServer:
-    """An MPS daemon to start: for whole GPUs, or for the MIG device ``compute`` (its name)."""
 
     name: str
     gpus: tuple[int, ...]
     gpu_uuids: tuple[str, ...]
+    keys: tuple[str, ...]
     compute: str | None = None
 
 
@@ -88,7 +76,7 @@ class DevicePlan:
 
     shares: Mapping[str, Share] = field(default_factory=dict)
     instances: tuple[PlannedInstance, ...] = ()
-    mps_servers: tuple[MpsServer, ...] = ()
+    mps_servers: tuple[PlannedMps, ...] = ()
 
     @property
     def is_naive(self) -> bool:
@@ -111,12 +99,223 @@ class DevicePlan:
 def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePlan:
     """Place every row, or say why that is impossible and what would be possible.
 
+    The answer does not depend on the order of the rows.
+
     Raises:
         PlacementError: The rows do not fit.
+        ValueError: Two rows have the same key, or a row wants MIG and the inventory was not read
+            from the driver.
     """
-    raise NotImplementedError
+    rows = sorted(requests, key=lambda row: (len(row.key), row.key))
+    if len({row.key for row in rows}) < len(rows):
+        raise ValueError("keys of requests must differ")
+    for row in rows:
+        _check_row(row, inventory)
+    _check_whole_and_divided(rows)
+    for row in rows:
+        for index in row.gpus:
+            _check_mode(row, _gpu(row, index, inventory))
+    _check_mps_sets(rows)
+
+    divided = sorted({index for row in rows if row.collocation.mig for index in row.gpus})
+    if divided and not inventory.is_complete:
+        raise ValueError("MIG needs an inventory that was read from the driver")
+    instances: list[PlannedInstance] = []
+    for index in divided:
+        wanted = [
+            (row.key, row.collocation)
+            for row in rows
+            if row.collocation.mig is not None and row.gpus == (index,)
+        ]
+        gpu = _gpu(rows[0], index, inventory)
+        instances += plan_instances(gpu, slots_of(gpu, wanted))
+
+    computes = {
+        key: compute.name
+        for instance in instances
+        for compute in instance.computes
+        for key in compute.keys
+    }
+    servers = _mps_servers(rows, inventory, computes)
+    server_of = {key: server.name for server in servers for key in server.keys}
+    shares = {
+        row.key: Share(
+            row.gpus,
+            tuple(_gpu(row, index, inventory).uuid for index in row.gpus),
+            computes.get(row.key),
+            server_of.get(row.key),
+            row.collocation.mps.thread_percentage if row.collocation.mps else None,
+        )
+        for row in rows
+    }
+    return DevicePlan(shares, tuple(instances), servers)
 
 
 def describe(plan: DevicePlan) -> list[str]:
-    """The plan for people, a line per instance and MPS server: ``GPU 2  4-7  3g.20gb  a, b``."""
-    raise NotImplementedError
+    """The plan for people, a line per MIG device and MPS daemon: ``GPU 2  4-7  3g.20gb  a, b``."""
+    under_mps = {server.compute: server for server in plan.mps_servers}
+    table = []
+    for instance in plan.instances:
+        for compute in instance.computes:
+            server = under_mps.get(compute.name)
+            table.append(
+                (
+                    f"GPU {instance.gpu}",
+                    str(instance.placement) if instance.placement else "?",
+                    compute.profile + ("+MPS" if server else ""),
+                    _rows_text(plan, compute.keys)
+                    + (" (there already)" if compute.uuid is not None else ""),
+                )
+            )
+    table += [
+        (f"GPU {'+'.join(map(str, server.gpus))}", "", "MPS", _rows_text(plan, server.keys))
+        for server in plan.mps_servers
+        if server.compute is None
+    ]
+    widths = [max((len(line[column]) for line in table), default=0) for column in range(3)]
+    return [
+        "  ".join(
+            [cell.ljust(width) for cell, width in zip(line, widths, strict=False) if width]
+            + [line[3]]
+        )
+        for line in table
+    ]
+
+
+def _rows_text(plan: DevicePlan, keys: Iterable[str]) -> str:
+    """``a, b (40 %)``"""
+    return ", ".join(
+        key if (cap := plan.shares[key].thread_percentage) is None else f"{key} ({cap:g} %)"
+        for key in keys
+    )
+
+
+def _check_row(row: Request, inventory: Inventory) -> None:
+    """What a row asks for, looked at alone."""
+    wish = row.collocation
+    if not row.gpus and not wish.is_naive:
+        raise PlacementError(
+            f"{wish} needs a GPU, and the row runs on the CPU",
+            "Name a GPU in Devices, or write - in Collocation",
+            [row.key],
+        )
+    if wish.mig is not None and len(row.gpus) > 1:
+        raise PlacementError(
+            f"{wish} on {len(row.gpus)} GPUs: CUDA shows a process one MIG device at most",
+            "Name one GPU in Devices, or use whole GPUs (- or MPS in Collocation)",
+            [row.key],
+        )
+    for index in row.gpus:
+        gpu = _gpu(row, index, inventory)
+        if gpu.problem:
+            raise PlacementError(
+                f"GPU {index} does not answer: {gpu.problem}",
+                "Run nvidia-smi to see what it says, or choose another GPU",
+                [row.key],
+            )
+
+
+def _check_whole_and_divided(rows: Sequence[Request]) -> None:
+    """A GPU in MIG mode has no whole to use, so no workload can have both."""
+    for index in sorted({index for row in rows for index in row.gpus}):
+        on_it = [row for row in rows if index in row.gpus]
+        divided = [row for row in on_it if row.collocation.mig is not None]
+        whole = [row for row in on_it if row.collocation.mig is None]
+        if divided and whole:
+            raise PlacementError(
+                f"{joined(row.key for row in divided)} on MIG instances of GPU {index} and "
+                f"{joined(row.key for row in whole)} on the whole of it: with MIG on, only "
+                "instances can be used",
+                "Give all rows of that GPU a MIG profile, or none",
+                [row.key for row in on_it],
+            )
+
+
+def _check_mode(row: Request, gpu: GpuInventory) -> None:
+    """Whether MIG is on where the row needs it, and only there. The mode is never changed."""
+    mig = gpu.mig
+    if row.collocation.mig is None:
+        if mig is not None and mig.enabled:
+            names = profile_names(mig)
+            raise PlacementError(
+                f"MIG is on on GPU {gpu.index}, so that only its instances can be used",
+                f"Write a MIG profile into Collocation{f' ({names})' if names else ''}, or turn "
+                f"MIG off while nothing uses the GPU: sudo nvidia-smi -i {gpu.index} -mig 0",
+                [row.key],
+            )
+        return
+    if mig is None:
+        raise PlacementError(
+            f"GPU {gpu.index} ({gpu.name}) has no MIG",
+            "Write - or MPS into Collocation, or choose another GPU",
+            [row.key],
+        )
+    if not mig.enabled and mig.pending:
+        raise PlacementError(
+            f"MIG is off on GPU {gpu.index} until it is reset",
+            f"Reset it while nothing uses it: sudo nvidia-smi -i {gpu.index} --gpu-reset",
+            [row.key],
+        )
+    if not mig.enabled:
+        raise PlacementError(
+            f"MIG is off on GPU {gpu.index}",
+            f"Turn it on while nothing uses the GPU: sudo nvidia-smi -i {gpu.index} -mig 1",
+            [row.key],
+        )
+
+
+def _check_mps_sets(rows: Sequence[Request]) -> None:
+    """A GPU belongs to one daemon: a process cannot be a client of two."""
+    sets: dict[frozenset[int], list[str]] = {}
+    for row in rows:
+        if row.collocation.mps is not None and row.collocation.mig is None:
+            sets.setdefault(frozenset(row.gpus), []).append(row.key)
+    ordered = sorted(sets, key=sorted)
+    for position, one in enumerate(ordered):
+        for other in ordered[position + 1 :]:
+            if one & other:
+                shared = joined(str(index) for index in sorted(one & other))
+                raise PlacementError(
+                    f"rows share GPU {shared} under MPS but not all their GPUs "
+                    f"({_set_text(one)} and {_set_text(other)}), and a GPU belongs to one daemon",
+                    "Give these rows the same GPUs, or GPUs that do not overlap",
+                    [*sets[one], *sets[other]],
+                )
+
+
+def _mps_servers(
+    rows: Sequence[Request], inventory: Inventory, computes: Mapping[str, str]
+) -> tuple[PlannedMps, ...]:
+    members: dict[tuple[tuple[int, ...], str | None], list[Request]] = {}
+    for row in rows:
+        if row.collocation.mps is not None:
+            place = (tuple(sorted(row.gpus)), computes.get(row.key))
+            members.setdefault(place, []).append(row)
+    return tuple(
+        PlannedMps(
+            name=f"mps-{compute or _set_text(gpus)}",
+            gpus=gpus,
+            gpu_uuids=tuple(_gpu(sharing[0], index, inventory).uuid for index in gpus),
+            keys=tuple(row.key for row in sharing),
+            compute=compute,
+        )
+        for (gpus, compute), sharing in sorted(
+            members.items(), key=lambda item: (item[0][0], item[0][1] or "")
+        )
+    )
+
+
+def _gpu(row: Request, index: int, inventory: Inventory) -> GpuInventory:
+    gpu = inventory.gpu(index)
+    if gpu is None:
+        there = joined(str(one.index) for one in inventory.gpus)
+        raise PlacementError(
+            f"GPU {index} is not there" + (f" ({inventory.reason})" if inventory.reason else ""),
+            f"This machine has GPU {there}" if there else "Write cpu into Devices",
+            [row.key],
+        )
+    return gpu
+
+
+def _set_text(gpus: Iterable[int]) -> str:
+    return "+".join(str(index) for index in sorted(gpus))

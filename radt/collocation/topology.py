@@ -115,11 +115,15 @@ class GpuInventory:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All GPUs of the machine; ``reason`` says why there is none."""
+    """GPUs of the machine; ``reason`` says why there is none.
+
+    ``is_complete`` tells one that knows profiles and instances.
+    """
 
     gpus: tuple[GpuInventory, ...] = ()
     driver: str | None = None
     reason: str = ""
+    is_complete: bool = True
 
     @classmethod
     def of(cls, gpus: Iterable[Gpu]) -> Inventory:
@@ -137,7 +141,8 @@ class Inventory:
                     mig=MigState(enabled=True, pending=True) if gpu.mig_enabled else None,
                 )
                 for gpu in gpus
-            )
+            ),
+            is_complete=False,
         )
 
     def gpu(self, index: int) -> GpuInventory | None:
