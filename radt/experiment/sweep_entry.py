@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from radt.errors import UsageError
 from radt.experiment.sweep_space import Key
 
-_KEY = re.compile(r"(\d{1,9})([a-z]*)")
+_KEY = re.compile(r"(0|[1-9]\d{0,8})([a-z]*)", re.ASCII)
 _TEXT = re.compile(
     r"(?P<status>[^\s(:]+)(?P<count> \d+/\d+)?(?: (?P<run>[^\s(]+))? \((?P<rest>.*)", re.DOTALL
 )

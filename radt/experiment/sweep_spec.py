@@ -112,6 +112,9 @@ def read_entries(status: Entry | None, problems: list[Problem]) -> tuple[StatusE
     """The statuses of a sweep, without those that cannot be understood."""
     if status is None or is_null(status.value):
         return ()
+    if status.value.start_mark.index < status.key.end_mark.index:
+        problems.append(Problem("this is an alias", "Write it out", status.line, status.name))
+        return ()
     if not isinstance(status.value, yaml.MappingNode):
         problems.append(
             Problem("this is no mapping", "Remove it to run all", status.line, status.name)
