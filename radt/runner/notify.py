@@ -36,7 +36,9 @@ COMMAND_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 15.0
 
 #: Webhooks carry their secret in the path; only the host is ever shown.
-_ADDRESS = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#'\"]+)[^\s'\"]*", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(https?://)(?:\S*@)?([^\s/?#'\"]+)[^\s'\"]*?(?=[:,.;)]*(?:[\s'\"]|$))", re.IGNORECASE
+)
 
 
 class NoticeEvent(StrEnum):

@@ -1,0 +1,376 @@
+"""Notices by command and webhook: real commands, a real server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radt.collocation.spec import Collocation
+from radt.errors import UsageError
+from radt.experiment.devices import Devices
+from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.program import Program, ProgramKind
+from radt.model import RunStatus
+from radt.runner import notify
+from radt.runner.notify import Notice, NoticeEvent, Notifier, without_secrets
+from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
+from tests.support.bench import alive, wait_until
+
+NOTICE = Notice(
+    event=NoticeEvent.FAILED,
+    experiment="collocation",
+    text="collocation: workload drei Öfen had 1 OOM",
+    counts={"FINISHED": 6, "OOM": 1},
+    elapsed_s=61.5,
+    file="/home/me/my runs/a.csv",
+    host="gpu1",
+)
+
+
+@dataclass
+class Hook:
+    """A server that keeps what is posted, and answers as it is told to."""
+
+    server: ThreadingHTTPServer
+    answer: int = 200
+    location: str = ""
+    hold: threading.Event | None = None
+    posted: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}/T0/geheim?key=pssst"
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            made.posted.append((self.path, dict(self.headers), json.loads(body)))
+            if made.hold is not None:
+                made.hold.wait()
+            self.send_response(made.answer)
+            if made.location:
+                self.send_header("Location", made.location)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            pytest.fail("a redirect was followed")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    made = Hook(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+    made.server.daemon_threads = True
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
+    thread.start()
+    yield made
+    if made.hold is not None:
+        made.hold.set()
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@dataclass
+class Said:
+    """What a notifier complains of."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture
+def said() -> Said:
+    return Said()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Make an executable shell script; its path, quoted for a command line."""
+
+    def make(body: str) -> str:
+        path = tmp_path / "my command"
+        path.write_text(f"#!/bin/sh\ncd '{tmp_path}'\n{body}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return f"'{path}'"
+
+    return make
+
+
+def test_command_gets_arguments_json_and_variables(
+    tmp_path: Path, said: Said, script: Callable[[str], str]
+) -> None:
+    command = script(
+        'cat > "$1.json"\n'
+        'printf "%s|%s|%s" "$RADT_NOTIFY_EVENT" "$RADT_NOTIFY_TEXT" "$2" > "$1.txt"'
+    )
+    notifier = Notifier(f"{command} 'the notice' '$HOME; *'", said)
+    notifier.send(NOTICE)
+    notifier.close()
+    assert said.lines == []
+    assert (tmp_path / "the notice.txt").read_text(encoding="utf-8") == (
+        f"failed|{NOTICE.text}|$HOME; *"
+    )
+    assert json.loads((tmp_path / "the notice.json").read_text(encoding="utf-8")) == {
+        "event": "failed",
+        "experiment": "collocation",
+        "text": NOTICE.text,
+        "content": NOTICE.text,
+        "counts": {"FINISHED": 6, "OOM": 1},
+        "elapsed_s": 61.5,
+        "host": "gpu1",
+        "file": "/home/me/my runs/a.csv",
+    }
+
+
+def test_notices_come_in_their_order(
+    tmp_path: Path, said: Said, script: Callable[[str], str]
+) -> None:
+    notifier = Notifier(script('echo "$RADT_NOTIFY_TEXT" >> all'), said)
+    for number in range(5):
+        notifier.send(replace(NOTICE, text=str(number)))
+    notifier.close()
+    assert (tmp_path / "all").read_text(encoding="utf-8").split() == ["0", "1", "2", "3", "4"]
+
+
+def test_command_that_fails_is_said_once_with_its_reason(
+    tmp_path: Path, said: Said, script: Callable[[str], str]
+) -> None:
+    notifier = Notifier(
+        script("echo x >> tries\necho 'no route to https://me:pw@h.org/T0/geheim' >&2\nexit 7"),
+        said,
+    )
+    notifier.send(NOTICE)
+    notifier.send(NOTICE)
+    notifier.close()
+    assert said.lines == [
+        f"a notice was not sent: {tmp_path}/my command: exit code 7, no route to https://h.org/…"
+    ]
+    assert (tmp_path / "tries").read_text(encoding="utf-8") == "x\nx\n"
+
+
+def test_command_that_reads_nothing_and_one_that_was_removed(
+    tmp_path: Path, said: Said, script: Callable[[str], str]
+) -> None:
+    big = replace(NOTICE, file="x" * 1_000_000)  # more than a pipe holds
+    notifier = Notifier(script("exec <&-"), said)
+    notifier.send(big)
+    notifier.close()
+    assert said.lines == []
+    (tmp_path / "my command").unlink()
+    notifier.send(NOTICE)
+    notifier.close()
+    assert said.lines == [
+        f"a notice was not sent: {tmp_path}/my command: No such file or directory"
+    ]
+
+
+def test_command_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, said: Said, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 0.2)
+    os.mkfifo(tmp_path / "pids")
+    command = script("sleep 600 &\necho $$ $! > pids\nwait")
+    notifier = Notifier(command, said)
+    notifier.send(NOTICE)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text(encoding="ascii").split()]
+    assert all(alive(pid) for pid in pids)
+    notifier.close()
+    assert said.lines[0] == "a notice was not sent within 0 s"
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the command and its child are gone")
+
+
+def test_command_that_takes_too_long_makes_way_for_the_next(
+    tmp_path: Path, said: Said, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "COMMAND_TIMEOUT_S", 0.2)
+    notifier = Notifier(
+        script('[ "$RADT_NOTIFY_EVENT" = ended ] && exec touch done\nsleep 600'), said
+    )
+    notifier.send(NOTICE)
+    notifier.send(replace(NOTICE, event=NoticeEvent.ENDED))
+    notifier.close()
+    assert (tmp_path / "done").exists()
+    assert said.lines == [f"a notice was not sent: {tmp_path}/my command took longer than 0 s"]
+
+
+def test_webhook_gets_text_for_chat_programs(hook: Hook, said: Said) -> None:
+    notifier = Notifier(hook.address, said)
+    notifier.send(NOTICE)
+    notifier.close()
+    assert said.lines == []
+    ((path, headers, body),) = hook.posted
+    assert path == "/T0/geheim?key=pssst"
+    assert headers["Content-Type"] == "application/json"
+    assert "Authorization" not in headers
+    assert body["text"] == body["content"] == NOTICE.text
+    assert body["counts"] == {"FINISHED": 6, "OOM": 1}
+
+
+def test_webhook_with_user_and_password(hook: Hook, said: Said) -> None:
+    notifier = Notifier(hook.address.replace("127", "me%40x:p%2Fw@127"), said)
+    notifier.send(NOTICE)
+    notifier.close()
+    assert said.lines == []
+    _, headers, _ = hook.posted[0]
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me@x:p/w"
+
+
+@pytest.mark.parametrize("answer", [404, 500, 302])
+def test_webhook_that_refuses_is_said_once_without_its_secret(
+    hook: Hook, said: Said, answer: int
+) -> None:
+    hook.answer, hook.location = answer, hook.address
+    notifier = Notifier(hook.address, said)
+    notifier.send(NOTICE)
+    notifier.send(NOTICE)
+    notifier.close()
+    host = f"http://127.0.0.1:{hook.server.server_address[1]}/…"
+    assert said.lines == [f"a notice was not taken: {host} answered {answer}"]
+    assert len(hook.posted) == 2
+
+
+def test_webhook_that_is_not_there(said: Said) -> None:
+    with socket.socket() as taken:  # bound and not listening: refused for sure
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        notifier = Notifier(f"http://me:pw@127.0.0.1:{port}/geheim", said)
+        notifier.send(NOTICE)
+        notifier.close()
+    (line,) = said.lines
+    assert line.startswith(f"a notice was not sent: http://127.0.0.1:{port}/…: ")
+    assert "refused" in line
+
+
+def test_webhook_that_hangs_delays_nobody(
+    hook: Hook, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook.hold = threading.Event()
+    monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 0.2)
+    notifier = Notifier(hook.address, said)
+    notifier.send(NOTICE)  # returns at once: the server has not answered
+    wait_until(lambda: hook.posted, "the notice is on its way")
+    notifier.send(NOTICE)
+    notifier.close()
+    assert said.lines == ["a notice was not sent within 0 s"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no-such-command --x", "the command of --notify is not there: no-such-command"),
+        ("sh 'unfinished", "cannot be understood: No closing quotation"),
+        ("https://", "the address of --notify is not complete"),
+        ("http://host:port/geheim", "the address of --notify is not complete"),
+        ("https://host/ge heim", "the address of --notify is not complete"),
+        ("ftp://me:pw@host/geheim", "is not there: ftp://***@host/geheim"),
+    ],
+)
+def test_target_that_is_none_is_refused_before_anything_starts(
+    said: Said, target: str, message: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        Notifier(target, said)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("target", ["", "  "])
+def test_without_a_target_nothing_is_sent(said: Said, target: str) -> None:
+    notifier = Notifier(target, said)
+    before = threading.active_count()
+    notifier.send(NOTICE)
+    assert threading.active_count() == before
+    notifier.close()
+    assert said.lines == []
+
+
+def test_of_an_address_only_the_host_is_shown() -> None:
+    text = "curl -u a https://me:p@ss@hooks.org:8/T0/geheim?x#y 'http://b.org' (https://c.org/d)"
+    assert without_secrets(text) == (
+        "curl -u a https://hooks.org:8/… 'http://b.org/…' (https://c.org/…)"
+    )
+
+
+# Texts ---------------------------------------------------------------------------------------
+
+
+def plan_of(label: str, *rows: tuple[str, tuple[int, ...]]) -> WorkloadPlan:
+    return WorkloadPlan(
+        "collocation",
+        label,
+        tuple(
+            RunPlan(
+                experiment="collocation", workload=label, name=name, status=None, run_id="",
+                devices=Devices(gpus), collocation=Collocation(), listeners=(),
+                program=Program(ProgramKind.SCRIPT, Path("/x/train.py")), params=(), params_text="",
+            )
+            for name, gpus in rows
+        ),
+    )  # fmt: skip
+
+
+def outcome_of(*statuses: RunStatus) -> WorkloadOutcome:
+    runs = [RunOutcome("a", "x", "1", status, "", 1.0) for status in statuses]
+    return WorkloadOutcome("3", "w", runs, None, elapsed_s=61.0)
+
+
+def test_failed_workload_in_plain_words() -> None:
+    statuses = [RunStatus.FINISHED] * 6 + [RunStatus.OOM]
+    notice = Notice.of_workload(
+        plan_of("3", *[("resnet50", (0,))] * 7), outcome_of(*statuses), "/a.csv"
+    )
+    assert notice.text == "collocation: workload 3 had 1 OOM (7 × resnet50 on GPU 0)"
+    assert notice.event is NoticeEvent.FAILED
+    assert notice.counts == {"FINISHED": 6, "OOM": 1}
+    assert (notice.elapsed_s, notice.host) == (61.0, socket.gethostname())
+
+
+def test_failed_workload_of_many_kinds_in_plain_words() -> None:
+    plan = plan_of("", ("a", (0,)), ("b", (1, 2)), ("b", ()), ("c", (0,)))
+    statuses = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.TIMEOUT, RunStatus.TIMEOUT)
+    assert Notice.of_workload(plan, outcome_of(*statuses), "/a.csv").text == (
+        "collocation: workload a, b, c had 1 FAILED, 1 KILLED and 2 TIMEOUT "
+        "(a, 2 × b, c on GPUs 0, 1+2 and the CPU)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("interrupted_by", "problem", "how"),
+    [
+        (None, "", "ended"),
+        (signal.SIGTERM, "", "was stopped by SIGTERM"),
+        (None, "no space in sqlite://me:pw@db", "stopped by a problem (no space in sqlite://***@db)"),
+    ],
+)  # fmt: skip
+def test_end_of_an_experiment_in_plain_words(
+    interrupted_by: int | None, problem: str, how: str
+) -> None:
+    outcome = ExperimentOutcome(
+        [outcome_of(RunStatus.FINISHED, RunStatus.OOM)],
+        elapsed_s=7509.0,
+        interrupted_by=interrupted_by,
+    )
+    notice = Notice.of_experiment("collocation", outcome, "/a.csv", problem)
+    assert notice.text == f"collocation {how} after 2:05:09: 1 FINISHED and 1 OOM"
+    assert notice.event is NoticeEvent.ENDED
+
+
+def test_end_of_an_experiment_in_which_nothing_ran() -> None:
+    notice = Notice.of_experiment("x", ExperimentOutcome(elapsed_s=0.4), "/a.csv", "no collector")
+    assert notice.text == "x stopped by a problem (no collector) after 400 ms: no run"
+    assert notice.counts == {}
