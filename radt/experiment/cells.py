@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import shlex
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
 
+from radt.durations import parse_duration_s
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.program import Program, ProgramKind
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice, RunStatus
 
@@ -22,6 +21,12 @@ LISTENERS_TO_COME = frozenset(
 
 #: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
 _REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/\d{1,6}(?!\S*[\w/])")
+_CLOCK = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
+#: A year; what is longer is a typing error.
+MAX_TIMEOUT_S = 366 * 86400.0
+#: What is nearer to a known name than this was meant to be it, see `did_you_mean`.
+NEAR_MISS = 0.8
+
 _NOTHING = ("", "-", "none")
 _SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)")
 
@@ -54,9 +59,20 @@ def parse_repeats(text: str) -> int:
     return max(0, int(match[2]) - (not finished))
 
 
-def parse_listeners(
-    text: str, registry: Registry, machine: Machine
-) -> tuple[tuple[ListenerChoice, ...], list[UsageError]]:
+@dataclass(frozen=True, slots=True)
+class ListenerCell:
+    """What a Listeners cell says.
+
+    ``lacking`` are listeners that this version does not have yet; ``errors`` what is wrong with
+    others.
+    """
+
+    choices: tuple[ListenerChoice, ...] = ()
+    lacking: tuple[str, ...] = ()
+    errors: tuple[UsageError, ...] = ()
+
+
+def parse_listeners(text: str, registry: Registry, machine: Machine) -> ListenerCell:
     """The listeners of a cell, and what is wrong with any of them.
 
     Empty means the default: ``top``, and ``smi`` where there is a GPU; ``none`` means none.
@@ -65,10 +81,11 @@ def parse_listeners(
     if not cleaned:
         default = ["top", "smi"] if machine.gpus else ["top"]
         names = [name for name in default if name in registry.listeners]
-        return tuple(map(ListenerChoice, names)), []
+        return ListenerCell(tuple(map(ListenerChoice, names)))
     if cleaned.lower() in _NOTHING:
-        return (), []
+        return ListenerCell()
     choices: dict[str, ListenerChoice] = {}
+    lacking: list[str] = []
     errors: list[UsageError] = []
     for part in cleaned.split("+"):
         try:
@@ -76,17 +93,26 @@ def parse_listeners(
         except UsageError as error:
             errors.append(error)
             continue
-        if choice.name in choices:
+        if choice.name in choices or choice.name in lacking:
             errors.append(UsageError(f"listener {choice.name!r} is named twice", "Name it once"))
-        choices[choice.name] = choice
-    return tuple(choices.values()), errors
+        elif choice.name in registry.listeners:
+            choices[choice.name] = choice
+        else:
+            lacking.append(choice.name)
+    return ListenerCell(tuple(choices.values()), tuple(lacking), tuple(errors))
 
 
 def parse_listener(text: str, registry: Registry) -> ListenerChoice:
-    """One listener with or without its interval: ``top``, ``top@500ms``, ``smi@2s``."""
+    """One listener with or without its interval: ``top``, ``top@500ms``, ``smi@2s``.
+
+    Raises:
+        UsageError: It is neither there nor to come, or its interval makes no sense.
+    """
     given = text.partition("@")[0].strip()
-    if given.lower() not in registry.listeners:
-        raise _unknown_listener(given, given.lower(), registry)
+    name = given.lower()
+    to_come = name in LISTENERS_TO_COME and name not in registry.broken
+    if name not in registry.listeners and not to_come:
+        raise _unknown_listener(given, name, registry)
     return ListenerChoice.parse(text)
 
 
@@ -100,8 +126,6 @@ def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
             f"listener {name!r} cannot be loaded: {registry.broken[name]}",
             "Mend or uninstall the package it comes from (radt listeners)",
         )
-    if name in LISTENERS_TO_COME:
-        return UsageError(f"listener {name!r} lands in a later version", "Leave it out for now")
     hint = did_you_mean(name, registry.listeners)
     return UsageError(
         f"unknown listener {shown!r}",
@@ -126,46 +150,33 @@ def parse_params(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def find_program(text: str, folders: Iterable[Path]) -> Program:
-    """A script or an executable, looked for in these folders one after the other.
+def parse_timeout(text: str) -> float | None:
+    """Seconds; None where nothing is said. ``1:30:00`` is a clock's, the rest a length of time's.
 
-    The folder is resolved, the script's own name is kept where it is a symbolic link.
+    Raises:
+        UsageError: It is no length of time, or none that a run could use.
     """
-    if not text.strip():
-        raise UsageError("it is empty", "Name the script to run")
-    given = Path(text).expanduser() if text.startswith("~/") else Path(text)
-    places = [folder / given for folder in dict.fromkeys(folders)]
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
-        raise UsageError(f"there is no file {text!r}", _similar_file(places))
-    if not found.is_file():
-        raise UsageError(f"{text!r} is not a file", "Name the script to run")
-    if not os.access(found, os.R_OK):
-        raise UsageError(f"{text!r} may not be read", f"chmod +r {shlex.quote(text)}")
-    if found.suffix != ".py" and not os.access(found, os.X_OK):
+    given = text.strip()
+    if not given:
+        return None
+    clock = _CLOCK.fullmatch(given)
+    if clock is not None:
+        seconds = int(clock[1]) * 3600.0 + int(clock[2]) * 60.0 + float(clock[3])
+    elif ":" in given:
         raise UsageError(
-            f"{text!r} is neither a Python script (.py) nor executable",
-            f"chmod +x {shlex.quote(text)}",
+            f"{given!r} may be minutes or hours", "Write hours, too: 1:30:00; or 90min, 90s"
         )
-    kind = ProgramKind.SCRIPT if found.suffix == ".py" else ProgramKind.EXECUTABLE
-    return Program(kind, found.parent.resolve() / found.name)
+    else:
+        seconds = parse_duration_s(given)
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise UsageError(
+            f"a timeout of {given} makes no sense", "Write one above 0, or nothing for no limit"
+        )
+    return seconds
 
 
-def _similar_file(places: list[Path]) -> str:
-    for place in places:
-        try:
-            names = [entry.name for entry in place.parent.iterdir() if entry.is_file()]
-        except OSError:  # the folder is not there either, or not to be listed: no hint from it
-            continue
-        if hint := did_you_mean(place.name, names):
-            return hint
-    if len(places) > 1:
-        return "Paths start at this file's folder, else at the current one"
-    return "Check the path"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the nearest known name, empty if none is near."""
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A question with the nearest known name, empty if none is near (0: any, 1: the same)."""
     by_lower = {candidate.lower(): str(candidate) for candidate in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return f"Did you mean {by_lower[near[0]]!r}?" if near else ""

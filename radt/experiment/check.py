@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.errors import ExperimentError, Problem, UsageError
+from radt.errors import ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import Column, Header
 from radt.experiment.plan import ExperimentPlan, RunPlan, RunSpec, WorkloadPlan, letter
-from radt.experiment.row import Place, check_row
+from radt.experiment.row import Place, Row, RowCheck, Spot
 from radt.experiment.structure import (
     UNREADABLE,
     defect_problem,
@@ -19,13 +20,16 @@ from radt.experiment.structure import (
     width_problem,
 )
 from radt.experiment.table import Record, Table
+from radt.experiment.together import Conflict, conflicts
+from radt.units import plural
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedRow:
-    """A checked row and the physical line it begins on."""
+    """A checked row, where it stands in the plan, and the physical line it begins on."""
 
     line: int
+    spot: Spot
     row: RunSpec
 
 
@@ -41,68 +45,156 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
     Raises:
         ExperimentError: With every problem found, in the file's order.
     """
-    header = read_header(shown, table)
-    problems = [*undecoded_problems(table, header), *header_problems(header)]
-    problems += [defect_problem(defect, header) for defect in table.defects]
-    defective = {defect.line for defect in table.defects}
-    rows: list[NumberedRow] = []
-    for record in table.rows:
-        if defective.isdisjoint(cell.line for cell in record.cells):
-            row = _checked(record, header, place, problems)
-            if row is not None:
-                rows.append(NumberedRow(record.line, row))
-    if not table.rows:
-        problems.append(
-            Problem("there is no run in it", "Add a line for each run below the header")
-        )
-    if problems:
-        order = {header.name(index): index for index in range(len(header.record.cells))}
-        raise ExperimentError(
-            shown, sorted(problems, key=lambda p: (p.line or 0, order.get(p.column, -1)))
-        )
-    return ExperimentPlan(path, workloads_of(rows))
+    check = _TableCheck(read_header(shown, table), table, place)
+    rows = check.rows()
+    workloads = workloads_of(rows)
+    check.together(workloads)
+    if check.problems:
+        raise ExperimentError(shown, check.sorted_problems())
+    return ExperimentPlan(path, workloads, tuple(check.warnings()))
+
+
+def lacking_text(name: str, runs: int = 1) -> str:
+    """The warning about a listener that this version does not have."""
+    return f"listener {name} comes in a later version: {plural(runs, 'run')} without it"
+
+
+def spots_of(keys: Sequence[tuple[str, str]]) -> list[Spot]:
+    """Where rows stand in the plan, by their Experiment and Workload cells.
+
+    A row without a workload is one by itself, called by its number unless another is called so.
+    """
+    taken = set(keys)
+    counts: Counter[tuple[str, str]] = Counter()
+    spots: list[Spot] = []
+    for number, (experiment, given) in enumerate(keys, start=1):
+        label = given or str(number)
+        if not given and (experiment, label) in taken:
+            label = f"row {number}"
+        spots.append(Spot(experiment, label, letter(counts[experiment, label])))
+        counts[experiment, label] += 1
+    return spots
 
 
 def workloads_of(rows: Sequence[NumberedRow]) -> tuple[WorkloadPlan, ...]:
     """Rows by experiment and workload, both in order of appearance."""
-    taken = {(numbered.row.experiment, numbered.row.workload) for numbered in rows}
     groups: dict[tuple[str, str], list[NumberedRow]] = {}
-    for number, numbered in enumerate(rows, start=1):
-        experiment, label = numbered.row.experiment, numbered.row.workload
-        if not label:
-            label = str(number)
-            if (experiment, label) in taken:
-                label = f"row {number}"
-        groups.setdefault((experiment, label), []).append(numbered)
+    for numbered in rows:
+        spot = numbered.spot
+        groups.setdefault((spot.experiment, spot.workload), []).append(numbered)
     return tuple(
         WorkloadPlan(
             experiment,
             label,
             tuple(
-                RunPlan.of(numbered.row, workload=label, line=numbered.line, letter=letter(index))
-                for index, numbered in enumerate(group)
+                RunPlan.of(one.row, workload=label, line=one.line, letter=one.spot.letter)
+                for one in group
             ),
         )
         for (experiment, label), group in groups.items()
     )
 
 
-def _checked(
-    record: Record, header: Header, place: Place, problems: list[Problem]
-) -> RunSpec | None:
-    wrong = width_problem(record, header)
-    if wrong is not None:
-        problems.append(wrong)
-        return None
-    values = {column: header.value(record, column) for column in header.positions}
-    unreadable = {column for column, value in values.items() if UNREADABLE.search(value)}
+class _TableCheck:
+    """Collects the problems of a file."""
 
-    def complain(column: Column, error: UsageError) -> None:
-        # What is unreadable has its problem already; a missing column has one in the header.
-        if column not in unreadable and column in header.positions:
-            index = header.positions[column]
-            line = record.cells[index].line
-            problems.append(Problem(error.message, error.remedy or "", line, header.name(index)))
+    def __init__(self, header: Header, table: Table, place: Place) -> None:
+        self._header = header
+        self._table = table
+        self._place = place
+        self._lacking: Counter[str] = Counter()
+        self._incomplete: set[tuple[str, str]] = set()
+        self._records: dict[int, Record] = {}
+        self.problems = [*undecoded_problems(table, header), *header_problems(header)]
+        self.problems += [defect_problem(defect, header) for defect in table.defects]
+        if not table.rows:
+            self.problems.append(
+                Problem("there is no run in it", "Add a line for each run below the header")
+            )
 
-    row = check_row(values, place, complain)
-    return None if unreadable else row
+    def rows(self) -> list[NumberedRow]:
+        """The rows that can be understood."""
+        records = list(self._whole_records())
+        header, default = self._header, self._place.default_experiment
+        keys = [
+            (
+                header.value(record, Column.EXPERIMENT).strip() or default,
+                header.value(record, Column.WORKLOAD).strip(),
+            )
+            for record in records
+        ]
+        rows: list[NumberedRow] = []
+        for record, spot in zip(records, spots_of(keys), strict=True):
+            row = self._row(record, spot)
+            if row is None:
+                self._incomplete.add((spot.experiment, spot.workload))
+            else:
+                self._records[record.line] = record
+                rows.append(NumberedRow(record.line, spot, row))
+        return rows
+
+    def together(self, workloads: Sequence[WorkloadPlan]) -> None:
+        """Check what rows ask for together, of workloads that are understood as a whole."""
+        for workload in workloads:
+            if (workload.experiment, workload.label) in self._incomplete:
+                continue
+            for conflict in conflicts(workload, self._place):
+                self._add_conflict(conflict)
+
+    def warnings(self) -> Iterator[str]:
+        """What the file asks for and does not get."""
+        for name, count in self._lacking.items():
+            yield lacking_text(name, count)
+
+    def sorted_problems(self) -> list[Problem]:
+        """The problems in the file's order; one in the settings file is said once."""
+        names = [self._header.name(index) for index in range(len(self._header.record.cells))]
+        order = {name: index for index, name in enumerate(names)}
+        unique: dict[tuple[str, str, str | None], Problem] = {}
+        for number, problem in enumerate(self.problems):
+            shared = problem.column == self._shown(Column.MODEL)
+            key = (problem.cause, problem.remedy, "" if shared else str(number))
+            unique.setdefault(key, problem)
+        return sorted(unique.values(), key=lambda one: (one.line or 0, order.get(one.column, -1)))
+
+    def _whole_records(self) -> Iterator[Record]:
+        defective = {defect.line for defect in self._table.defects}
+        for record in self._table.rows:
+            if not defective.isdisjoint(cell.line for cell in record.cells):
+                continue
+            wrong = width_problem(record, self._header)
+            if wrong is None:
+                yield record
+            else:
+                self.problems.append(wrong)
+
+    def _row(self, record: Record, spot: Spot) -> RunSpec | None:
+        row = Row(self._header.values(record), self._header.logged(record))
+        unreadable = {column for column, text in row.values.items() if UNREADABLE.search(text)}
+        unreadable_own = any(UNREADABLE.search(text) for text in row.logged.values())
+
+        def complain(column: Column, error: UsageError) -> None:
+            # What is unreadable has its problem already; so has a header without File and Model.
+            if column in unreadable or (column is Column.FILE and not self._header.names_programs):
+                return
+            self._add(column, record, error)
+
+        def lacking(name: str) -> None:
+            self._lacking[name] += 1
+
+        spec = RowCheck(row, spot, self._place, complain, lacking).run()
+        return None if unreadable or unreadable_own else spec
+
+    def _add_conflict(self, conflict: Conflict) -> None:
+        for line in conflict.lines:
+            self._add(conflict.column, self._records[line], conflict.error)
+
+    def _add(self, column: Column, record: Record, error: RadtError) -> None:
+        index = self._header.positions.get(column)
+        line = record.line if index is None else record.cells[index].line
+        self.problems.append(Problem(error.message, error.remedy or "", line, self._shown(column)))
+
+    def _shown(self, column: Column) -> str:
+        """The header as the user wrote it, else radt's name of the column."""
+        index = self._header.positions.get(column)
+        return column if index is None else self._header.name(index) or column

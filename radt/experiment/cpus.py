@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from radt.errors import UsageError
+
+#: Far above what Linux can have (NR_CPUS is at most 8192 on x86).
+MAX_CPU = 65535
+_MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +30,10 @@ class CpuRequest:
         Raises:
             UsageError: It is none of these, or a CPU is not there.
         """
-        cleaned = "".join(text.split())
+        cleaned = "".join(text.split()).replace(",", "+")  # taskset's lists have commas
         if cleaned in ("", "-"):
             return cls()
-        if cleaned.isascii() and cleaned.isdigit():
+        if _is_number(cleaned):
             count = int(cleaned)
             if not 1 <= count <= len(available):
                 raise UsageError(
@@ -40,7 +45,7 @@ class CpuRequest:
         absent = sorted(set(cpus) - available)
         if absent:
             raise UsageError(
-                f"CPU {', '.join(map(str, absent))} is not there or may not be used",
+                f"CPU {shown(absent)} is not there or may not be used",
                 f"Choose from {shown(sorted(available))}",
             )
         return cls(cpus=tuple(sorted(set(cpus))))
@@ -51,24 +56,28 @@ class CpuRequest:
         return f"#{self.cpus[0]}" if len(self.cpus) == 1 else shown(self.cpus)
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
 def _listed(cleaned: str, given: str) -> list[int]:
     cpus: list[int] = []
     for part in cleaned.split("+"):
         first, dash, last = part.removeprefix("#").partition("-")
         ends = (first, last) if dash else (first, first)
-        if not all(end.isascii() and end.isdigit() for end in ends) or int(ends[0]) > int(ends[1]):
+        if not all(map(_is_number, ends)) or int(ends[0]) > int(ends[1]):
             raise UsageError(
                 f"{given!r} is neither a number of CPUs nor a list of them",
                 "Write 8 for eight CPUs, 0-3+6 for these five, #5 for CPU 5",
             )
-        if int(ends[1]) > 65535:
+        if int(ends[1]) > MAX_CPU:
             raise UsageError(f"there is no CPU {ends[1]}", "Write a smaller number")
         cpus += range(int(ends[0]), int(ends[1]) + 1)
     return cpus
 
 
-def shown(cpus: tuple[int, ...] | list[int]) -> str:
-    """CPU numbers in the notation of the cell.
+def shown(cpus: Iterable[int]) -> str:
+    """Sorted CPU numbers in the notation of the cell.
 
     >>> shown([0, 1, 2, 3, 6])
     '0-3+6'

@@ -15,13 +15,15 @@ from radt.nvml import Gpu, list_gpus
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CPU = "cpu"
+_MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What runs can be placed on.
 
-    ``cpu_cores`` are those this process may use. ``gpus`` are those that may be used, ``hidden``
+    ``cpus`` are the logical CPUs this process may use, ``cpu_cores`` is their number; those from 0
+    on where only the number is given. ``gpus`` are those that may be used, ``hidden``
     those that ``CUDA_VISIBLE_DEVICES`` takes away. ``no_gpu_reason`` says why ``gpus`` is empty.
     """
 
@@ -29,19 +31,25 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
     hidden: tuple[Gpu, ...] = ()
     no_gpu_reason: str = ""
+    cpus: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.cpus:
+            object.__setattr__(self, "cpus", frozenset(range(self.cpu_cores)))
 
     @classmethod
     def detect(cls) -> Machine:
         """Ask the operating system and, where there is one, the NVIDIA driver."""
-        cores = len(os.sched_getaffinity(0))
+        cpus = frozenset(os.sched_getaffinity(0))
+        cores = len(cpus)
         found = list_gpus()
         visible = os.environ.get(VISIBLE_VARIABLE)
         if visible is None or not found.gpus:
-            return cls(cores, found.gpus, no_gpu_reason=found.reason)
+            return cls(cores, found.gpus, no_gpu_reason=found.reason, cpus=cpus)
         chosen = _visible_gpus(found.gpus, visible)
         hidden = tuple(gpu for gpu in found.gpus if gpu not in chosen)
         reason = "" if chosen else f"{VISIBLE_VARIABLE}={visible!r} hides all GPUs"
-        return cls(cores, chosen, hidden, reason)
+        return cls(cores, chosen, hidden, reason, cpus)
 
     def gpu(self, index: int) -> Gpu | None:
         """The usable GPU with this NVML index."""
@@ -83,7 +91,7 @@ class Devices:
             raise UsageError(f"{text.strip()!r} mixes cpu with GPUs", "Write cpu, or GPUs alone")
         indices: list[int] = []
         for part in parts:
-            if not (part.isascii() and part.isdigit()):
+            if not (part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS):
                 raise UsageError(
                     f"{part!r} is not a device" if part else f"{text.strip()!r} lacks a device",
                     "Write a GPU's number (0), several (0+1), cpu, or nothing",

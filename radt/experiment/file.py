@@ -29,6 +29,11 @@ class ExperimentFile:
     raw: bytes
     table: Table
 
+    @property
+    def repeat(self) -> int:
+        """How often the file wants every workload; a table does not say."""
+        return 1
+
     @classmethod
     def read(cls, path: Path | str) -> ExperimentFile:
         """Read a file; what is wrong with its content is said by `plan`.
@@ -57,9 +62,9 @@ class ExperimentFile:
 
         Raises:
             ExperimentError: With every problem of the file.
+            UsageError: The settings file that holds for it cannot be used.
         """
-        folders = (self.path.parent, Path.cwd())
-        place = Place(machine, registry, folders, default_experiment=self.path.stem)
+        place = Place.beside(self.path, machine, registry)
         return check_table(self.path, self.shown, self.table, place)
 
     def writer(self) -> StatusWriter:

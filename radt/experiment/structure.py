@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from radt.errors import ExperimentError, Problem
-from radt.experiment.cells import did_you_mean
-from radt.experiment.columns import Column, Header
+from radt.experiment.cells import NEAR_MISS, did_you_mean
+from radt.experiment.columns import PROGRAM, Column, Header
 from radt.experiment.table import Defect, Record, Table
 
 #: What `surrogateescape` makes of bytes that are not UTF-8, and NUL, which no argument can hold.
 UNREADABLE = re.compile("[\0\udc80-\udcff]")
 
-_EXAMPLE_HEADER = ",".join(Column)
+_EXAMPLE_HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
@@ -56,28 +56,34 @@ def read_header(shown: str, table: Table) -> Header:
 
 
 def header_problems(header: Header) -> list[Problem]:
+    """What is wrong with the columns as such.
+
+    A column of the user's own must not look like a typing error in one of radt's that the file
+    does not have, unless it stands in quotes.
+    """
     line = header.record.line
     absent = [column for column in Column if column not in header.positions]
-    problems = [
-        Problem(
-            "unknown column",
-            did_you_mean(header.name(index) or "", absent)
-            or did_you_mean(header.name(index) or "", Column)
-            or "Remove it, or keep notes in lines that start with #",
-            line,
-            header.name(index),
-        )
-        for index in header.unknown
-    ]
+    all_quoted = all(cell.quoted for cell in header.record.cells)  # says nothing, then
+    problems: list[Problem] = []
+    program_hinted = False
+    for name, index in header.others.items():
+        if header.record.cells[index].quoted and not all_quoted:
+            continue
+        hint = "" if header.names_programs else did_you_mean(name, PROGRAM)
+        program_hinted = program_hinted or bool(hint)
+        hint = hint or did_you_mean(name, absent, cutoff=NEAR_MISS)
+        if hint:
+            remedy = f'{hint} A column of your own may be called so in quotes: "{name}"'
+            problems.append(Problem("unknown column", remedy, line, name))
     problems += [
         Problem("this column is there twice", "Remove one of the two", line, header.name(index))
         for index in header.repeated
     ]
-    if Column.FILE not in header.positions:
+    if not header.names_programs and not program_hinted:
         problems.append(
             Problem(
                 "this column is missing",
-                "Add it: the script that a row runs",
+                "Add it: the script that a row runs (or Model, where radt.toml maps it to one)",
                 line,
                 Column.FILE,
             )

@@ -66,8 +66,8 @@ def test_all_problems_at_once(cpu_only: Machine, registry: Registry) -> None:
         )
 
     assert [problem.column for problem in caught.value.problems] == [
+        None,  # the script
         "--devices",
         "--collocation",
-        None,
         "--listeners",
     ]

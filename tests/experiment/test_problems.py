@@ -15,12 +15,13 @@ Problems = Callable[..., list[Problem]]
 Write = Callable[[str | bytes], Path]
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
+NO_GPU = "no GPU (no NVIDIA driver)"
 
 
 def test_all_at_once_in_the_files_order(problems: Problems) -> None:
     found = problems(
         "# three things\n"
-        f"{HEADER},Parms\n"
+        f"{HEADER},Cpu\n"
         "a,1,,DONE,,0,9c.3g.20gb,topp+smii,trian.py,it's,\n"
         "\n"
         "a,1,,,,0+cpu,MSP,top,train.py\n"
@@ -28,7 +29,7 @@ def test_all_at_once_in_the_files_order(problems: Problems) -> None:
     )
 
     assert [(p.line, p.column) for p in found] == [
-        (2, "Parms"),
+        (2, "Cpu"),
         (3, "Status"),
         (3, "Devices"),
         (3, "Collocation"),
@@ -69,7 +70,8 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Collocation", "shared", "unknown collocation 'shared'", "Write -"),
         ("Listeners", "topp", "unknown listener 'topp'", "Did you mean 'top'? (radt listeners)"),
         ("Listeners", "xyzzy", "unknown listener 'xyzzy'", "radt listeners"),
-        ("Listeners", "top+dcgmi", "'dcgmi' lands in a later version", "Leave it out"),
+        ("Listeners", "dcgmi+dcgmi", "'dcgmi' is named twice", "once"),
+        ("Listeners", "dcgmi@5", "'5' is not an interval", "dcgmi@500ms"),
         ("Listeners", "top+none", "none stands among", "alone"),
         ("Listeners", "top+top@2s", "'top' is named twice", "once"),
         ("Listeners", "top+", "a listener's name is missing", "top+smi"),
@@ -83,7 +85,27 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("File", "", "it is empty", "script"),
         ("File", "trian.py", "there is no file 'trian.py'", "Did you mean 'train.py'?"),
         ("File", "sub/x.py", "there is no file 'sub/x.py'", "Paths start at this file's folder"),
-        ("File", ".", "'.' is not a file", "script"),
+        ("File", ".", "'.' is a folder without MLproject", "script"),
+        ("File", "/dev/null", "'/dev/null' is not a file", "script"),
+        ("File", "python train.py", "no file 'python train.py'", "Write train.py alone"),
+        ("File", "env", "no file 'env'", "Commands on PATH are not looked up"),
+        ("Cpus", "eight", "'eight' is neither a number of CPUs nor a list", "0-3+6"),
+        ("Cpus", "3", "3 CPUs are asked for, 2 may be used", "Write 1 to 2"),
+        ("Cpus", "0", "0 CPUs are asked for", "Write 1 to 2"),
+        ("Cpus", "0-3+70", "CPU 2-3+70 is not there or may not be used", "Choose from 0-1"),
+        ("Cpus", "3-1", "'3-1' is neither", "0-3+6"),
+        ("Cpus", "0-99999", "there is no CPU 99999", "smaller"),
+        ("Cpus", "1" * 5000, "is neither", "0-3+6"),
+        ("Devices", "1" * 5000, "is not a device", "number"),
+        ("Timeout", "soon", "'soon' is no length of time", "90s, 10min"),
+        ("Timeout", "1:30", "'1:30' may be minutes or hours", "1:30:00"),
+        ("Timeout", "1:75:00", "may be minutes or hours", "1:30:00"),
+        ("Timeout", "0s", "a timeout of 0s makes no sense", "above 0"),
+        ("Timeout", "-1", "'-1' is no length of time", "90s, 10min"),
+        ("Timeout", "400d", "makes no sense", "nothing for no limit"),
+        ("Run", "two words", "'two words' is no run id", "Write it like"),
+        ("Experiment", "e" * 501, "501 characters are too many for the experiment", "at most 500"),
+        ("Environment", "pytorhc", "no environment is called 'pytorhc'", "local, uv"),
         ("File", "notes.txt", "neither a Python script (.py) nor executable", "chmod +x notes.txt"),
         ("Params", "--name it's", "a quote is never closed", "Close it"),
         ("Params", "a\\", "lone backslash", "\\\\"),
@@ -155,9 +177,11 @@ def test_a_value_below_no_header(problems: Problems) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "column", "cause", "remedy"),
     [
-        ("File,Naem", "train.py,", "Naem", "unknown column", "Did you mean 'Name'?"),
-        ("File,Name,Naem", "train.py,,", "Naem", "unknown column", "Did you mean 'Name'?"),
-        ("File,Budget", "train.py,", "Budget", "unknown column", "lines that start with #"),
+        ("File,Listners", "train.py,", "Listners", "unknown column", "Did you mean 'Listeners'?"),
+        ("File,Mode", "train.py,", "Mode", "unknown column", 'called so in quotes: "Mode"'),
+        ('"File","Mode"', "train.py,", "Mode", "unknown column", "Did you mean 'Model'?"),
+        ("Fiel,Name", "train.py,", "Fiel", "unknown column", "Did you mean 'File'?"),
+        ("File,Seed,seed", "train.py,1,2", "seed", "there twice", "Remove one"),
         ("File,Name,name", "train.py,,", "name", "there twice", "Remove one"),
         ("Name,Params", "x,", "File", "missing", "Add it"),
     ],

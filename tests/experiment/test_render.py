@@ -190,8 +190,8 @@ def test_nothing_is_wider_than_the_terminal(plan: Plan, folder: Path, width: int
 def test_problems_of_a_real_file_fit(folder: Path, cpu_only: object, registry: object) -> None:
     path = folder / "experiment.csv"
     path.write_text(
-        "File,Params,Devices,Listeners,Collocation,Status,Notes\n"
-        "none.py,it's,3,topp+dcgmi,9g.80,DONE,x\n"
+        "File,Params,Devices,Listeners,Collocation,Status,Model1\n"
+        "none.py,it's,3,topp+smii,9g.80,DONE,x\n"
     )
     target = console()
     with pytest.raises(ExperimentError) as caught:
