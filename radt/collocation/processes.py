@@ -226,16 +226,16 @@ def identify(pid: int) -> Identity:
 
 def run_id_of(pid: int) -> str:
     """The run that a process was started for; empty if none, or if it is another user's."""
-    prefix = f"{RUN_ID_VARIABLE}=".encode()
+    return variable(pid, RUN_ID_VARIABLE)
+
+
+def variable(pid: int, name: str) -> str:
+    """A variable that a process was started with; empty without, or if it is another user's."""
+    prefix = f"{name}=".encode()
     for entry in procfs.environment(pid):
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode(errors="replace")
     return ""
-
-
-def in_first_namespace() -> bool:
-    """Whether the driver's process ids are the ones of ``/proc`` here (False in a container)."""
-    return not _other_namespaces()
 
 
 def is_mps(pid: int, tool: str) -> bool:

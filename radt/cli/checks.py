@@ -1,0 +1,271 @@
+"""What ``radt doctor`` looks at, one function a subject."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from radt import units
+from radt.cli.leftovers import leftover_processes, lost_runs
+from radt.collector.client import CollectorClient
+from radt.collector.lock import worker_lock
+from radt.collector.protocol import CollectorStatus
+from radt.collocation.ledger import Ledger
+from radt.collocation.processes import MPS_CONTROL
+from radt.errors import CollectorError, RadtError
+from radt.home import HOME_VARIABLE, Home, runtime_dir
+from radt.nvml import list_gpus
+from radt.store.reader import StoreReader
+
+CLEAN = "radt doctor --clean"
+
+#: Below this a data folder is as good as full; below that it soon will be.
+_FULL_BYTES = 200_000_000
+_LOW_BYTES = 5_000_000_000
+_ANSWER_S = 5.0
+_SOCKET_PATH_BYTES = 107
+
+
+class State(Enum):
+    """What a check came to."""
+
+    GOOD = auto()
+    ABSENT = auto()  # not there, and nothing is wrong with that
+    LOW = auto()  # works, not for long
+    WRONG = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: what was looked at, what it came to, and what to do about it."""
+
+    subject: str
+    state: State
+    text: str
+    remedy: str = ""
+
+
+def python() -> Iterator[Check]:
+    """Which Python and which radt this is."""
+    try:
+        radt = version("radt")
+    except PackageNotFoundError:  # a source tree on PYTHONPATH
+        radt = "of a source tree"
+    text = f"{radt}, Python {platform.python_version()}, {sys.executable}"
+    yield Check("radt", State.GOOD, text)
+
+
+def runtime_folder() -> Iterator[Check]:
+    """Whether sockets and locks have a place."""
+    try:
+        folder = runtime_dir()
+    except RadtError as error:
+        yield Check("runtime folder", State.WRONG, error.message, error.remedy or "")
+        return
+    longest = folder.absolute() / "collector.sock"
+    if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
+        yield Check(
+            "runtime folder",
+            State.WRONG,
+            f"{folder}: the path is too long for a socket",
+            "Set RADT_RUNTIME_DIR to a folder of yours with a short path",
+        )
+        return
+    yield _space("runtime folder", folder, "Set RADT_RUNTIME_DIR to a folder with space")
+
+
+def data_folder(home: Home) -> Iterator[Check]:
+    """Whether runs can be stored."""
+    there = home.path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    remedy = f"Set {HOME_VARIABLE} (or --home) to a folder you may write to"
+    if not there.is_dir():
+        yield Check("data folder", State.WRONG, f"{there} is no folder", remedy)
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield Check("data folder", State.WRONG, f"{there} cannot be written", remedy)
+    else:
+        remedy = f"Make room, or set {HOME_VARIABLE} (or --home) to a folder with space"
+        yield _space("data folder", home.path, remedy, there)
+
+
+def _space(subject: str, folder: Path, remedy: str, there: Path | None = None) -> Check:
+    free_bytes = shutil.disk_usage(there or folder).free
+    state = State.GOOD
+    if free_bytes < _LOW_BYTES:
+        state = State.WRONG if free_bytes < _FULL_BYTES else State.LOW
+    note = "" if there in (None, folder) else " (made by the first run)"
+    text = f"{folder}{note}, {units.size(free_bytes)} free"
+    return Check(subject, state, text, "" if state is State.GOOD else remedy)
+
+
+def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
+    """Whether the store opens, and whether its runs are what it says they are."""
+    if not home.store_path.exists():
+        yield Check("store", State.ABSENT, "none yet, the first run makes it")
+        return
+    try:
+        with StoreReader(home.store_path) as reader:
+            count = sum(summary.run_count for summary in reader.experiments())
+            lost = lost_runs(reader, collector.runs if collector is not None else ())
+    except RadtError as error:
+        yield Check("store", State.WRONG, error.message, error.remedy or "")
+        return
+    size = units.size(home.store_path.stat().st_size)
+    yield Check(
+        "store", State.GOOD, f"{home.store_path.name}, {units.plural(count, 'run')}, {size}"
+    )
+    for run in lost:
+        name = f"{run.experiment} {run.workload}{run.letter}".strip()
+        yield Check(
+            "run",
+            State.WRONG,
+            f"{run.run_id[:12]} ({name}) is {run.status} without a process",
+            CLEAN,
+        )
+
+
+def collector_status() -> tuple[CollectorStatus | None, Check]:
+    """Ask the collector, if there is one; it is not started."""
+    try:
+        with CollectorClient.connect(start=False, timeout_s=_ANSWER_S) as client:
+            status = client.status()
+    except CollectorError as error:
+        return None, _no_collector(error)
+    except RadtError as error:  # no runtime folder, which is said elsewhere
+        return None, Check("collector", State.ABSENT, error.message)
+    text = (
+        f"pid {status.pid}, up {units.duration(status.uptime_s)}, "
+        f"{units.plural(len(status.runs), 'run')} recorded, {units.size(status.rss_bytes)}"
+    )
+    if status.problems:
+        return status, Check(
+            "collector", State.WRONG, "; ".join(status.problems), f"Look into {_log()}"
+        )
+    if status.guardian_pid is None:
+        text += ", nobody would restart it"
+        return status, Check("collector", State.LOW, text, "The next run mends that")
+    return status, Check("collector", State.GOOD, text)
+
+
+def _no_collector(error: CollectorError) -> Check:
+    lock = worker_lock()
+    try:
+        holder = lock.holder()
+    finally:
+        lock.close()
+    if holder is None:
+        return Check("collector", State.ABSENT, "not running, the next run starts it")
+    return Check(
+        "collector",
+        State.WRONG,
+        f"pid {holder} runs and does not answer: {error.message}",
+        f"Look into {_log()}",
+    )
+
+
+def _log() -> Path:
+    from radt.collector.start import log_path
+
+    return log_path()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """Programs of which one is enough, what needs them, and how to get one."""
+
+    subject: str
+    names: tuple[str, ...]
+    purpose: str
+    remedy: str
+
+
+_TOOLS = (
+    _Tool("nvidia-smi", ("nvidia-smi",), "a look at the GPUs", "comes with NVIDIA's driver"),
+    _Tool("MPS", (MPS_CONTROL,), "Collocation MPS", "comes with NVIDIA's driver"),
+    _Tool("docker", ("docker",), "Environment docker:…", "docs.docker.com/engine/install"),
+    _Tool("uv", ("uv",), "Environment uv:…", "pip install uv"),
+    _Tool(
+        "conda",
+        ("conda", "mamba", "micromamba"),
+        "Environment conda:…",
+        "mamba.readthedocs.io/en/latest/installation",
+    ),
+    _Tool("git", ("git",), "recording the version of your code", "git-scm.com"),
+)
+
+
+def tools() -> Iterator[Check]:
+    """Programs that some experiments need."""
+    for tool in _TOOLS:
+        path = next(filter(None, map(shutil.which, tool.names)), None)
+        if path is None:
+            text = f"{' or '.join(tool.names)} not found, needed for {tool.purpose}"
+            yield Check(tool.subject, State.ABSENT, text, tool.remedy)
+        elif tool.subject == "docker" and (problem := _docker_problem(path)):
+            yield Check(tool.subject, State.LOW, problem, "Start docker, or join its group")
+        else:
+            yield Check(tool.subject, State.GOOD, path)
+
+
+def _docker_problem(path: str) -> str:
+    """Why docker's daemon cannot be used; empty if it can."""
+    try:
+        done = subprocess.run(
+            [path, "version", "--format", "{{.Server.Version}}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{path} does not answer: {error}"
+    said = done.stderr.strip().splitlines()
+    return (said[-1] if said else "its daemon does not answer") if done.returncode else ""
+
+
+def nvml() -> Iterator[Check]:
+    """Whether the NVIDIA driver works."""
+    found = list_gpus()
+    if found.gpus:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in found.gpus))
+        text = f"driver {found.driver}, {units.plural(len(found.gpus), 'GPU')} ({names})"
+        yield Check("NVML", State.GOOD, text)
+    elif found.failed:
+        remedy = "Run nvidia-smi to see what the driver says; a new one may need a restart"
+        yield Check("NVML", State.WRONG, found.reason, remedy)
+    else:
+        yield Check("NVML", State.ABSENT, f"no GPU: {found.reason}")
+
+
+def leftovers() -> Iterator[Check]:
+    """What dead runners have left on the machine."""
+    try:
+        ledger = Ledger()
+        entries, damaged = ledger.entries(), ledger.damaged()
+    except RadtError:  # no runtime folder, which is said elsewhere
+        return
+    for entry in entries:
+        if entry.orphaned:
+            text = f"{entry.thing} of a runner that is dead"
+            yield Check("left behind", State.WRONG, text, CLEAN)
+    for file in damaged:
+        text = f"{file.path} cannot be read ({file.reason})"
+        remedy = "See `radt devices` for MIG instances and daemons nobody uses, then remove it"
+        yield Check("left behind", State.WRONG, text, remedy)
+    processes = leftover_processes()
+    for process in processes:
+        yield Check("left behind", State.WRONG, f"{process}, which has ended", CLEAN)
+    if not processes and not damaged and not any(entry.orphaned for entry in entries):
+        used = f", {units.plural(len(entries), 'thing')} in use" if entries else ""
+        yield Check("left behind", State.GOOD, f"nothing{used}")

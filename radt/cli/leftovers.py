@@ -1,0 +1,161 @@
+"""What runs have left behind: processes of runs that have ended, runs that only seem to go on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import signal
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt import procfs
+from radt.clock import Clock
+from radt.collocation.processes import identify, variable
+from radt.errors import RunNotFoundError, StoreError
+from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
+
+#: A run that ended less than so many seconds ago may still be cleaned up by its own runner.
+SETTLE_S = 10.0
+#: Seconds from SIGTERM to SIGKILL, and from there to giving up.
+_TERMINATE_S = 5.0
+_KILL_S = 5.0
+_REASON = "its processes are gone"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverProcess:
+    """A live process that was started for a run, by ``RADT_RUN_ID``, and the run has ended."""
+
+    pid: int
+    start_ticks: int
+    command: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"{self.command} (pid {self.pid}) of run {self.run_id}"
+
+
+def leftover_processes() -> list[LeftoverProcess]:
+    """Processes of this user whose run has ended, in whatever data folder it is.
+
+    Those that this process descends from are left out, as is any whose run cannot be looked up.
+    """
+    readers: dict[Path, StoreReader | None] = {}
+    spared = set(_ancestors())
+    found = []
+    try:
+        for pid in sorted(procfs.all_pids() - spared):
+            ticks = procfs.start_ticks(pid)
+            run_id = variable(pid, RUN_ID_VARIABLE) if ticks is not None and _is_mine(pid) else ""
+            if not run_id or ticks is None:
+                continue
+            spool = variable(pid, RUN_DIR_VARIABLE)
+            if spool and _has_ended(run_id, Home(Path(spool).parent.parent), readers):
+                command = identify(pid).command or "a process"
+                found.append(LeftoverProcess(pid, ticks, command, run_id))
+    finally:
+        for reader in readers.values():
+            if reader is not None:
+                reader.close()
+    return found
+
+
+def end_process(process: LeftoverProcess) -> bool:
+    """Ask a process to end, then kill it; False if it is still there."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        # The number may be another process's by now; from here on the handle is this one's.
+        if procfs.start_ticks(process.pid) != process.start_ticks:
+            return True
+        for number, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, _KILL_S)):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)
+            if select.select([handle], [], [], patience_s)[0]:
+                return True
+        return False
+    finally:
+        os.close(handle)
+
+
+def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]:
+    """Runs of this machine that the store says go on, without a process or anybody who records.
+
+    Args:
+        recorded: Runs that the collector knows.
+    """
+    alive = {variable(pid, RUN_ID_VARIABLE) for pid in procfs.all_pids() if pid != os.getpid()}
+    here = platform.node()
+    return [
+        run
+        for run in reader.unended_runs()
+        if run.host == here
+        and run.run_id not in recorded
+        and run.run_id not in alive
+        and not _is_root(run)
+    ]
+
+
+def end_run(home: Home, run: RunRecord) -> bool:
+    """Write down that a lost run was killed; False if somebody else has ended it."""
+    with StoreWriter(home.store_path) as writer:
+        ended = writer.end_run(
+            run.run_id, RunStatus.KILLED, Clock.for_machine().now_ns(), reason=_REASON
+        )
+        if ended:
+            writer.seal(run.run_id)
+            writer.end_workload(run.workload_id)
+        return ended
+
+
+def _has_ended(run_id: str, home: Home, readers: dict[Path, StoreReader | None]) -> bool:
+    path = home.store_path
+    if path not in readers:
+        try:
+            readers[path] = StoreReader(path)
+        except StoreError:
+            readers[path] = None
+    reader = readers[path]
+    if reader is None:
+        return False
+    try:
+        ended_ns = reader.run(run_id).ended_ns
+    except (RunNotFoundError, StoreError):
+        return False
+    return ended_ns is not None and ended_ns < time.time_ns() - SETTLE_S * 1e9
+
+
+def _is_root(run: RunRecord) -> bool:
+    """Whether the first process of a run lives; one of its number that began later is another."""
+    stat = procfs.process_stat(run.pid) if run.pid is not None else None
+    if stat is None or not stat.alive:
+        return False
+    boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    began_ns = boot_ns + stat.started_ticks * 1_000_000_000 // procfs.TICKS_PER_S
+    return began_ns <= (run.started_ns or run.created_ns) + SETTLE_S * 1e9
+
+
+def _is_mine(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _ancestors() -> Iterator[int]:
+    """This process and those that it descends from: a shell that a run has left is still in use."""
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        stat = procfs.process_stat(pid)
+        pid = stat.parent if stat is not None else 0
