@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,9 @@ READ_BYTES = 1 << 16
 SHOWN_CHARACTERS = 400
 #: Lines shown of one run from one read of its pipe; the rest is counted.
 SHOWN_LINES = 50
+#: What is kept of the end: enough for a traceback and what a launcher says after it.
+TAIL_LINES = 60
+TAIL_BYTES = 16_384
 # Escape sequences and control characters of a run must not repaint the user's terminal.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -43,6 +47,8 @@ class OutputPump:
         self._log_path = log_path
         self._show = show
         self._rest = b""
+        self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._tail_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         self.problem: str = ""
 
@@ -53,6 +59,19 @@ class OutputPump:
     def finish(self, timeout_s: float = 5.0) -> None:
         """Wait for the end of the output; a process that escaped may keep the pipe open."""
         self._thread.join(timeout_s)
+
+    def tail(self) -> list[str]:
+        """The last lines so far, as they may be shown; from any thread."""
+        with self._tail_lock:
+            lines = [*self._tail, *([self._rest] if self._rest else [])]
+        kept: list[str] = []
+        size = 0
+        for line in reversed(lines[-TAIL_LINES:]):
+            size += len(line)
+            if kept and size > TAIL_BYTES:
+                break
+            kept.append(shown_line(line.decode("utf-8", errors="replace")))
+        return kept[::-1]
 
     def _run(self) -> None:
         raw = self._pipe
@@ -80,11 +99,16 @@ class OutputPump:
         self._show(f"radt: {self.problem}")
 
     def _show_lines(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, rest = (self._rest + data).split(b"\n")
+        with self._tail_lock:
+            self._rest = rest
+            self._tail += lines[-TAIL_LINES:]
         for line in lines[:SHOWN_LINES]:
             self._show(shown_line(line.decode("utf-8", errors="replace")))
         if len(lines) > SHOWN_LINES:
             self._show(f"… {len(lines) - SHOWN_LINES:,} more lines, see output.log")
         if len(self._rest) > READ_BYTES:  # a "line" without end
             self._show(shown_line(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
-            self._rest = b""
+            with self._tail_lock:
+                self._tail.append(self._rest[-TAIL_BYTES:])
+                self._rest = b""

@@ -1,8 +1,10 @@
-"""One training process: started behind the barrier, its output followed, its group cleaned up."""
+"""One training process: started behind the barrier, its output followed, its tree ended with it."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import marshal
 import os
 import select
 import signal
@@ -10,48 +12,40 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from radt.errors import LaunchError
-from radt.model import RunStatus
-from radt.runner import gate, reaper
+from radt.runner import keeper, trees
 from radt.runner.output import OutputPump
 
-#: How long children that a run left behind get to end by themselves.
-LEFTOVER_GRACE_S = 2.0
+#: What Python's shared libraries may need; the keeper's environment is empty but for these.
+_KEEPER_VARIABLES = ("LD_LIBRARY_PATH",)
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a training process ended; ``code`` is negative for a signal, as in `subprocess`."""
+    """How a training process ended; what it means is for `radt.runner.ending`.
+
+    ``code`` is negative for a signal, as in `subprocess`. ``leftovers`` counts the processes that
+    it left behind and that were ended, ``immortal`` those that could not be (they wait for a disk
+    or are another user's). ``ended_ns`` is the monotonic time of its end, None if nobody saw it.
+    ``keeper_died`` says that somebody ended the run's keeper, and so the run. ``tail`` has the last
+    lines of its output.
+    """
 
     code: int
-    leftovers: int
-
-    @property
-    def status(self) -> RunStatus:
-        """FAILED also for a signal that radt did not send (crash, out of memory): KILLED rows are
-        run again by the next start, and such a row would be killed again."""
-        return RunStatus.FINISHED if self.code == 0 else RunStatus.FAILED
-
-    @property
-    def reason(self) -> str:
-        """A few words for people, empty if all went well."""
-        if self.code == 0:
-            return ""
-        if self.code < 0:
-            try:
-                name = signal.Signals(-self.code).name
-            except ValueError:
-                name = f"signal {-self.code}"
-            return f"killed by {name}"
-        return f"exit code {self.code}"
+    leftovers: int = 0
+    immortal: int = 0
+    pid: int | None = None
+    ended_ns: int | None = None
+    keeper_died: bool = False
+    tail: tuple[str, ...] = ()
 
 
 class Barrier:
-    """Releases all gates of a workload at one instant: they wait for the end of one pipe."""
+    """Releases all rows of a workload at one instant: they wait for the end of one pipe."""
 
     def __init__(self) -> None:
         self.read_fd, self._write_fd = os.pipe()
@@ -59,6 +53,7 @@ class Barrier:
     def release(self) -> None:
         """Let all go. Harmless when done already."""
         if self._write_fd >= 0:
+            os.write(self._write_fd, b"g")  # without it, the end would be that of a killed runner
             os.close(self._write_fd)
             self._write_fd = -1
 
@@ -71,16 +66,20 @@ class Barrier:
 
 
 class TrainingProcess:
-    """A command in a process group of its own, held at a barrier until released.
+    """A command in a session of its own below a keeper, held at a barrier until released.
 
-    The call order is ``wait_ready``, (barrier released), ``wait_released``, then ``on_exit`` is
-    called once from a thread of this object.
+    The call order is ``wait_ready``, (barrier released), ``wait_released``; ``on_exit`` is called
+    once from a thread of this object.
 
     Args:
         command: What to execute, looked up on PATH; never given to a shell.
         output_log: File that gets every byte the process writes.
         show: Called with decoded lines for the console; must not block.
-        on_exit: Called when the process, its group and its output are done with.
+        on_exit: Called when the process, all that it started and its output are done with.
+        cpus: The CPUs it may run on; None for all that the runner may use.
+        kill_command: What ends the run where signals do not reach it (``docker kill NAME``). It
+            is executed before SIGKILL, and when the process ended other than with success; by the
+            keeper, so also after the runner's death.
 
     Raises:
         LaunchError: The system cannot start another process.
@@ -97,61 +96,77 @@ class TrainingProcess:
         output_log: Path,
         show: Callable[[str], None],
         on_exit: Callable[[Exit], None],
+        cpus: frozenset[int] | None = None,
+        kill_command: Sequence[str] | None = None,
     ) -> None:
         self.run_id = run_id
         self.command = tuple(command)
+        self._cpus = cpus
         self._on_exit = on_exit
-        self._ready_fd, gate_fd = os.pipe()
-        try:
-            self._popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    gate.__file__,
-                    str(gate_fd),
-                    str(barrier.read_fd),
-                    str(os.getpid()),
-                    *command,
-                ],
-                cwd=cwd,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(gate_fd, barrier.read_fd),
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(self._ready_fd)
-            raise LaunchError(
-                f"{command[0]} could not be started in {cwd}: {error.strerror}",
-                "Check that the folder exists and that the machine has memory and processes left",
-            ) from error
-        finally:
-            os.close(gate_fd)
+        self._keeper_pid: int | None = None
+        self._pid: int | None = None
+        self._ended = False
+        self._control_lock = threading.Lock()
+        specification = _specification(command, env, cpus, kill_command)
+        with contextlib.ExitStack() as theirs:  # closed here once the keeper has its own
+            control_fd, self._control_fd = os.pipe()
+            start_from, start_fd = os.pipe()
+            status_from, status_fd = os.pipe()
+            self._start = os.fdopen(start_from, "rb", buffering=0)
+            self._status = os.fdopen(status_from, "rb")
+            passed = (control_fd, start_fd, status_fd)
+            for fd in passed:
+                theirs.callback(os.close, fd)
+            try:
+                self._popen = _start_keeper((*passed, barrier.read_fd), run_id, cwd)
+            except OSError as error:
+                os.close(self._control_fd)
+                self._start.close()
+                self._status.close()
+                raise LaunchError(
+                    f"{command[0]} could not be started in {cwd}: {error.strerror}",
+                    "Check that the folder exists and that the machine has memory and processes "
+                    "left",
+                ) from error
+        self._tell(len(specification).to_bytes(8, sys.byteorder) + specification)
         assert self._popen.stdout is not None
         self._pump = OutputPump(self._popen.stdout, output_log, show)
+        self._pump.start()
         self._thread = threading.Thread(target=self._follow, name=f"run-{run_id[:8]}", daemon=True)
+        self._thread.start()
 
     @property
     def pid(self) -> int:
-        """Id of the process, also of its process group and session."""
-        return self._popen.pid
+        """Id of the process, also of its process group and session; known when it is ready."""
+        assert self._pid is not None, "wait_ready comes first"
+        return self._pid
+
+    @property
+    def keeper_pids(self) -> tuple[int, ...]:
+        """Ids of the run's guard and, once the process is ready, of its keeper."""
+        return (self._popen.pid, *((self._keeper_pid,) if self._keeper_pid is not None else ()))
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Return when the gate stands.
+        """Return when the process stands at the barrier.
 
         Raises:
-            LaunchError: It does not within the time.
+            LaunchError: It does not within the time, or may not use the CPUs.
         """
-        self._pump.start()
-        self._thread.start()
-        if self._read(1, timeout_s) != gate.READY:
+        ready = self._read_record(time.monotonic() + timeout_s)
+        if ready is not None and ready.kind == keeper.FAILED:
+            self._start.close()
+            raise LaunchError(
+                f"{self.command[0]} cannot run on CPUs {_listed(self._cpus or ())}: "
+                f"{os.strerror(ready.first)}",
+                f"This process may use CPUs {_listed(os.sched_getaffinity(0))}",
+            )
+        if ready is None:
+            self._start.close()
             raise LaunchError(
                 f"{self.command[0]} did not reach the start barrier within {timeout_s:.0f} s",
                 "Look at the run's output.log, and at the load and memory of the machine",
             )
+        self._pid, self._keeper_pid = ready.first, ready.second
 
     def wait_released(self, timeout_s: float) -> int:
         """Return the monotonic time in ns at which the process passed the barrier.
@@ -159,81 +174,160 @@ class TrainingProcess:
         Raises:
             LaunchError: The command cannot be executed.
         """
-        stamp = self._read(8, timeout_s)
-        if len(stamp) != 8:
+        deadline_s = time.monotonic() + timeout_s
+        started = self._read_record(deadline_s)
+        problem = self._read_record(deadline_s) if started is not None else None
+        self._start.close()
+        if started is None:
             raise LaunchError(f"{self.command[0]} ended at the start barrier")
-        problem = self._read(4, timeout_s)
-        os.close(self._ready_fd)
-        if problem:
-            number = int.from_bytes(problem, sys.byteorder)
+        if problem is not None:
             remedy = "Make it executable (chmod +x) and give it a #! line"
-            if number == errno.ENOENT:
+            if problem.first == errno.ENOENT:
                 remedy = "Check the name, and the interpreter that its #! line names"
+            elif problem.first == errno.E2BIG:
+                remedy = "Shorten the parameters, or put them into a file"
             raise LaunchError(
-                f"{self.command[0]} cannot be executed: {os.strerror(number)}", remedy
+                f"{self.command[0]} cannot be executed: {os.strerror(problem.first)}", remedy
             )
-        return int.from_bytes(stamp, sys.byteorder)
+        return started.first
 
     def signal(self, number: int) -> None:
-        """Send a signal to the whole process group; harmless when it is gone."""
-        reaper.signal_group(self.pid, number)
+        """Send a signal to the process and all that it started; harmless when they are gone.
+
+        Which processes get which signal: `radt.runner.keeper.signal_tree`.
+        """
+        self._tell(bytes([number]))
+
+    def descendants(self) -> list[int]:
+        """Ids of all live processes of the run, the first included; none before it is ready."""
+        if self._keeper_pid is None or self._ended:
+            return []
+        return trees.descendants_of(self._keeper_pid)
+
+    def tail(self) -> list[str]:
+        """The last lines of the output so far, as they may be shown."""
+        return self._pump.tail()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait until ``on_exit`` was called; False if it was not within the time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _read(self, count: int, timeout_s: float) -> bytes:
-        """Up to ``count`` bytes from the gate; fewer when it has closed or time is over."""
-        deadline = time.monotonic() + timeout_s
+    def _tell(self, data: bytes) -> None:
+        """Write to the keeper, which may be gone; then `_follow` ends the run."""
+        with self._control_lock:
+            if self._control_fd < 0:
+                return
+            try:
+                while data:
+                    data = data[os.write(self._control_fd, data) :]
+            except BrokenPipeError:
+                pass
+
+    def _read_record(self, deadline_s: float) -> _Record | None:
+        """What the process says of its start; None at the end of it, or when the time is over."""
         data = b""
-        while len(data) < count:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([self._ready_fd], [], [], left_s)[0]:
-                break
-            piece = os.read(self._ready_fd, count - len(data))
+        poller = select.poll()
+        poller.register(self._start, select.POLLIN)
+        while len(data) < keeper.RECORD_BYTES:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not poller.poll(left_s * 1000):
+                return None
+            piece = self._start.read(keeper.RECORD_BYTES - len(data))
             if not piece:
-                break
+                return None
             data += piece
-        return data
+        return _Record.of(data)
 
     def _follow(self) -> None:
-        code = self._popen.wait()
-        leftovers = self._stop_leftovers()
+        """Until the keeper has said that nothing is left, or is gone."""
+        exited = left = None
+        with self._status:
+            while data := self._status.read(keeper.RECORD_BYTES):
+                if data[:1] == keeper.EXITED:
+                    exited = _Record.of(data)
+                else:
+                    left = _Record.of(data)
+        self._popen.wait()  # the guard; if the keeper was killed, it has ended the tree
+        if left is None:
+            trees.stop_processes_of(self.run_id, self._pid)
+        self._ended = True
+        with self._control_lock:
+            os.close(self._control_fd)
+            self._control_fd = -1
         self._pump.finish()
-        self._on_exit(Exit(code, leftovers))
-
-    def _stop_leftovers(self) -> int:
-        """End what the process left behind; it would bias every later measurement."""
-        ids = reaper.processes_of({self.run_id.encode()})
-        if not ids and not reaper.group_alive(self.pid):
-            return 0
-        self.signal(signal.SIGTERM)
-        for pid in ids:
-            _signal_process(pid, signal.SIGTERM)
-        deadline = time.monotonic() + LEFTOVER_GRACE_S
-        while time.monotonic() < deadline and (
-            reaper.group_alive(self.pid) or any(_alive(pid) for pid in ids)
-        ):
-            time.sleep(0.02)  # not our children: there is nothing to wait on
-        self.signal(signal.SIGKILL)
-        for pid in reaper.processes_of({self.run_id.encode()}):
-            _signal_process(pid, signal.SIGKILL)
-        return max(1, len(ids))
+        self._on_exit(
+            Exit(
+                # Without its keeper, the kernel ends the process (PR_SET_PDEATHSIG).
+                code=os.waitstatus_to_exitcode(exited.first) if exited else -signal.SIGKILL,
+                leftovers=left.first if left else 0,
+                immortal=left.second if left else 0,
+                pid=self._pid,
+                ended_ns=exited.second if exited else None,
+                keeper_died=exited is None,
+                tail=tuple(self._pump.tail()),
+            )
+        )
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What came through a pipe of the keeper's."""
+
+    kind: bytes
+    first: int
+    second: int
+
+    @classmethod
+    def of(cls, data: bytes) -> _Record:
+        return cls(
+            data[:1],
+            int.from_bytes(data[1:9], sys.byteorder, signed=True),
+            int.from_bytes(data[9:], sys.byteorder, signed=True),
+        )
 
 
-def _signal_process(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+def _specification(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    cpus: frozenset[int] | None,
+    kill_command: Sequence[str] | None,
+) -> bytes:
+    """What the keeper is told to start.
+
+    Raises:
+        LaunchError: No program can get such arguments or variables.
+    """
+    words = [os.fsencode(word) for word in command]
+    variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    if any(b"\0" in text for text in (*words, *variables, *variables.values())):
+        raise LaunchError(
+            f"{command[0]} cannot be started: a parameter or variable has a NUL character in it",
+            "Take it out",
+        )
+    return marshal.dumps(
+        (
+            words,
+            variables,
+            None if cpus is None else sorted(cpus),
+            [os.fsencode(word) for word in kill_command or ()],
+        )
+    )
+
+
+def _start_keeper(fds: Sequence[int], run_id: str, cwd: Path) -> subprocess.Popen[bytes]:
+    numbers = [str(fd) for fd in fds]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__, *numbers, run_id],
+        cwd=cwd,
+        env={name: os.environ[name] for name in _KEEPER_VARIABLES if name in os.environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=fds,
+        start_new_session=True,
+    )
+
+
+def _listed(cpus: Iterable[int]) -> str:
+    return ", ".join(str(cpu) for cpu in sorted(cpus))

@@ -6,12 +6,15 @@ its own), so what reaches them, and when, is decided here.
 
 from __future__ import annotations
 
+import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 #: Seconds from the polite signal to SIGTERM, and from there to SIGKILL.
 INTERRUPT_GRACE_S = 10.0
@@ -22,7 +25,10 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class Escalation:
-    """Which signal is due: the user's own first, then SIGTERM, then SIGKILL."""
+    """Which signal is due: the first one, then SIGTERM, then SIGKILL.
+
+    For all runs if the user asks, for one of them if radt ends it (its Timeout, another's failure).
+    """
 
     first: signal.Signals
     _due: list[tuple[float, signal.Signals]] = field(init=False)
@@ -48,33 +54,60 @@ class Escalation:
 
 
 class StopRequest:
-    """Whether the user wants the runner to stop, and how urgently."""
+    """Whether the user wants the runner to stop, and how urgently; from any thread."""
 
     def __init__(self) -> None:
         self.escalation: Escalation | None = None
         self.on_request: Callable[[], None] = lambda: None
+        # A signal may come in the middle of any line; unlike events and locks, this may be used
+        # in its handler then.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def __bool__(self) -> bool:
         return self.escalation is not None
 
     @property
+    def number(self) -> signal.Signals | None:
+        """The signal that asked first; None while nobody has."""
+        return self.escalation.first if self.escalation is not None else None
+
+    @property
     def exit_code(self) -> int:
         """128 plus the signal's number, as shells have it."""
-        first = self.escalation.first if self.escalation else signal.SIGINT
-        return 128 + first
+        return 128 + (self.number or signal.SIGINT)
+
+    def request(self, number: int = signal.SIGINT) -> None:
+        """Ask to stop, as a signal of this number does; asked again, kill."""
+        if self.escalation is None:
+            self.escalation = Escalation(signal.Signals(number))
+        else:
+            self.escalation.kill_now()
+        self._wake.put(None)
+        self.on_request()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return when the user wants to stop, or the time is over; whether he does."""
+        if not self:
+            try:
+                self._wake.get(timeout=timeout_s)
+            except queue.Empty:
+                return bool(self)
+            self._wake.put(None)  # for whoever else waits
+        return True
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGINT, SIGTERM and SIGHUP while inside; main thread only.
+        """Take SIGINT, SIGTERM and SIGHUP while inside.
 
         A signal that whoever started radt has switched off (nohup, a shell's background job) stays
-        switched off.
+        switched off. Outside the main thread, which alone may take signals, `request` is the way.
         """
-        previous = {
-            number: signal.signal(number, self._handle)
-            for number in _STOP_SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
+        previous: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOP_SIGNALS:
+                # None: a handler that is not Python's, which could not be put back.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    previous[number] = signal.signal(number, self._handle)
         try:
             yield
         finally:
@@ -82,8 +115,4 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.escalation is None:
-            self.escalation = Escalation(signal.Signals(number))
-        else:
-            self.escalation.kill_now()
-        self.on_request()
+        self.request(number)

@@ -1,0 +1,425 @@
+"""The keeper: holds one run's processes together, from the barrier until the last has ended.
+
+Run as ``python -I -S keeper.py CONTROL START STATUS BARRIER RUN_ID``, once a run; the first four
+are the numbers of pipes. It imports next to nothing, so that it is up in milliseconds, and nothing
+of radt, which ``-I -S`` hides from it. Its environment is nearly empty: what looks for processes
+by the run's id must not take the keeper for one of them.
+
+It is two processes. Both are child subreapers (prctl(2)), so that whatever is orphaned below them,
+also a daemon that forked twice, made itself a session and cleared its environment, becomes their
+child and can be found:
+
+* the *keeper* starts the command, passes signals on and ends what is left at the end;
+* the *guard* is its parent and sleeps. If somebody kills the keeper, the guard ends the tree.
+
+The pipes:
+
+* CONTROL, read: the length of the specification (8 bytes) and it, by `marshal`; then each byte is
+  the number of a signal for the run's tree. Its end means that the runner is dead.
+* START, written by the command's process: records READY, STARTED, and FAILED if it cannot become
+  the command; closed by exec otherwise.
+* STATUS, written: records EXITED, once the command has ended, and LEFT, once nothing is left.
+* BARRIER, read: all rows of a workload hold the same one and go at its end. A byte in it says that
+  it was meant: the pipe of a runner that was killed ends too.
+
+A record is a letter and two signed 8-byte numbers.
+"""
+
+import ctypes
+import marshal
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from typing import NoReturn
+else:
+    import _signal as signal  # the same without enums, whose import takes half as long as Python's
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+RECORD_BYTES = 17
+READY = b"r"  # id of the process, id of the keeper
+STARTED = b"s"  # monotonic time at which it passed the barrier, in ns
+FAILED = b"f"  # errno, and 1 if it was the CPUs that were refused
+EXITED = b"e"  # wait status, monotonic time in ns
+LEFT = b"l"  # how many were left behind, how many of them could not be ended
+
+#: Exit code of a command that could not be executed, as shells use it.
+EXIT_NOT_EXECUTABLE = 127
+#: Children that end by themselves once the command has, and so were not left behind.
+SETTLE_S = 0.05
+LEFTOVER_GRACE_S = 2.0
+RUNNER_DIED_GRACE_S = 3.0
+#: A process that does not die of SIGKILL waits for a disk or is another user's.
+KILL_PATIENCE_S = 10.0
+#: `docker kill` and the like must not hold up the end for longer.
+KILL_COMMAND_LIMIT_S = 10.0
+
+#: What a terminal sends to the group in the foreground, and to nobody else.
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+ENDING_SIGNALS = (*TERMINAL_SIGNALS, signal.SIGTERM)
+
+
+class Specification:
+    """What the runner wants started."""
+
+    def __init__(self, data: bytes) -> None:
+        self.command: list[bytes]
+        self.environment: dict[bytes, bytes]
+        self.cpus: list[int] | None  # None for all
+        self.kill_command: list[bytes]  # empty for none
+        # From the runner, the same Python, through a pipe that nobody else has.
+        given = marshal.loads(data)  # noqa: S302
+        self.command, self.environment, self.cpus, self.kill_command = given
+
+
+def record(kind: bytes, first: int, second: int = 0) -> bytes:
+    """A record as it goes through a pipe, in one write."""
+    return (
+        kind
+        + first.to_bytes(8, sys.byteorder, signed=True)
+        + second.to_bytes(8, sys.byteorder, signed=True)
+    )
+
+
+def read_exactly(fd: int, count: int) -> bytes:
+    """That many bytes; ends this process if there will not be so many."""
+    data = b""
+    while len(data) < count:
+        piece = os.read(fd, count - len(data))
+        if not piece:
+            sys.exit(1)  # the runner died while it told us
+        data += piece
+    return data
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2), which Python has not."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def silence() -> None:
+    """Let go of the run's output, which is at its end when the run's processes are."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+# The command's process ------------------------------------------------------------------------
+
+
+def become_command(spec: Specification, keeper: int, start: int, barrier: int) -> "NoReturn":
+    """In the child: get ready, wait at the barrier, execute. Does not return."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:  # it died before the kernel was asked
+        os._exit(1)
+    if spec.cpus is not None:
+        try:
+            os.sched_setaffinity(0, spec.cpus)
+        except OSError as error:
+            os.write(start, record(FAILED, error.errno or 0, 1))
+            os._exit(EXIT_NOT_EXECUTABLE)
+    for number in range(1, signal.NSIG):
+        # Python ignores SIGPIPE, shells SIGINT for what they start in the background.
+        if signal.getsignal(number) not in (None, signal.SIG_DFL):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    places = executables(spec)
+    at_end, with_byte = select.poll(), select.poll()
+    at_end.register(barrier, 0)  # POLLHUP comes unasked
+    with_byte.register(barrier, select.POLLIN)
+    os.write(start, record(READY, os.getpid(), keeper))
+    at_end.poll()
+    now_ns = time.monotonic_ns()
+    if not with_byte.poll(0)[0][1] & select.POLLIN:  # the runner is dead
+        os._exit(1)
+    os.write(start, record(STARTED, now_ns))
+    number = 0
+    for place in places:
+        try:
+            os.execve(place, spec.command, spec.environment)
+        except OSError as error:
+            # As execvp(3): what is found but cannot be run is told rather than what is missing.
+            if number in (0, 2, 20):
+                number = error.errno or 0
+            if error.errno not in (2, 13, 20):  # ENOENT, EACCES, ENOTDIR
+                break
+    os.write(start, record(FAILED, number))
+    os._exit(EXIT_NOT_EXECUTABLE)
+
+
+def executables(spec: Specification) -> list[bytes]:
+    """Where the command may be: as it is if it has a slash, else in each folder of PATH."""
+    name = spec.command[0]
+    if b"/" in name:
+        return [name]
+    path = spec.environment.get(b"PATH", os.fsencode(os.defpath))
+    return [os.path.join(folder or b".", name) for folder in path.split(b":")]
+
+
+# The tree -------------------------------------------------------------------------------------
+
+
+def descendants() -> list[tuple[int, int, int, bytes]]:
+    """Pid, parent, group and state of all live processes below this one."""
+    children: dict[int, list[tuple[int, int, int, bytes]]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            fd = os.open("/proc/" + name + "/stat", os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            text = os.read(fd, 4096)
+        except OSError:  # it ended between the two calls
+            continue
+        finally:
+            os.close(fd)
+        # The name, in parentheses, may hold anything, parentheses and spaces included.
+        state, parent, group = text[text.rindex(b")") + 2 :].split(None, 3)[:3]
+        children.setdefault(int(parent), []).append((int(name), int(parent), int(group), state))
+    found = []
+    parents = [os.getpid()]
+    while parents:
+        for process in children.get(parents.pop(), ()):
+            parents.append(process[0])
+            if process[3] not in b"ZXx":
+                found.append(process)
+    return found
+
+
+def send(call: "Callable[[int, int], None]", target: int, number: int) -> None:
+    """`os.kill` or `os.killpg`, of what may be gone or become another user's."""
+    try:
+        call(target, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def signal_tree(command: int, number: int) -> None:
+    """Send a signal to the tree.
+
+    Those of a terminal go to the command's group, as Ctrl-C in a shell does. What left the group
+    hears of it from its parent: launchers such as torchrun make sessions for their workers and
+    forward SIGINT, and a second one would cut into the workers' own clean-up. What left it and has
+    no parent any more is told here. SIGTERM and the others go to all.
+    """
+    keeper, targets = os.getpid(), descendants()
+    if number in TERMINAL_SIGNALS:
+        targets = [p for p in targets if command in (p[0], p[2]) or p[1] == keeper]
+    if any(group == command for _, _, group, _ in targets):
+        send(os.killpg, command, number)  # at once, and also what is being forked just now
+    for pid, _, group, _ in targets:
+        if group != command:
+            send(os.kill, pid, number)
+    if number in ENDING_SIGNALS:
+        for pid, _, _, state in targets:
+            if state == b"T":  # stopped: it hears of nothing before it goes on
+                send(os.kill, pid, signal.SIGCONT)
+
+
+def kill_tree() -> int:
+    """SIGKILL to all, by groups too: a group that keeps forking cannot outrun that. How many?"""
+    own_group = os.getpgrp()
+    found = sorted(descendants(), reverse=True)  # the newest first: they may be about to fork
+    for group in {process[2] for process in found} - {own_group, 0}:
+        send(os.killpg, group, signal.SIGKILL)
+    for process in found:
+        send(os.kill, process[0], signal.SIGKILL)
+    return len(found)
+
+
+def reap() -> tuple[dict[int, int], bool]:
+    """Wait for all children that have ended; their wait statuses by id, and whether any is left."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended[pid] = status
+
+
+def kill_all() -> int:
+    """SIGKILL until nothing is left; how many there are that do not die."""
+    deadline = time.monotonic() + KILL_PATIENCE_S
+    pause_s = 0.0005
+    while True:
+        found = kill_tree()
+        if not reap()[1]:
+            return 0
+        if time.monotonic() > deadline:
+            return max(1, found)
+        time.sleep(pause_s)
+        pause_s = min(0.02, pause_s * 1.5)
+
+
+def run_kill_command(spec: Specification) -> None:
+    """What ends the run where a signal does not reach it, such as a container."""
+    if not spec.kill_command:
+        return
+    environment = {k: v for k, v in spec.environment.items() if k != b"RADT_RUN_ID"}
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            os.execvpe(spec.kill_command[0], spec.kill_command, environment)
+        finally:
+            os._exit(EXIT_NOT_EXECUTABLE)
+    deadline = time.monotonic() + KILL_COMMAND_LIMIT_S
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(0.005)
+
+
+# The keeper -----------------------------------------------------------------------------------
+
+
+class Keeper:
+    """Follows the command and the runner, then ends what is left."""
+
+    def __init__(self, spec: Specification, control: int, status: int, command: int) -> None:
+        self.spec, self.control, self.status, self.command = spec, control, status, command
+        self.runner_lives = True
+        self.exited = False
+        self.kill_command_due = bool(spec.kill_command)
+        self.hurried = False
+        self.wake, wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
+        self.poller = select.poll()
+        self.poller.register(control, select.POLLIN)
+        self.poller.register(self.wake, select.POLLIN)
+
+    def keep(self) -> None:
+        """Until nothing is left."""
+        self.look(0.0)  # it may have ended before its end could wake us
+        while self.runner_lives and not self.exited:
+            self.look(None)
+        if self.exited:
+            left, stuck = self.end(SETTLE_S, LEFTOVER_GRACE_S)
+        else:
+            left, stuck = self.end(0.0, RUNNER_DIED_GRACE_S)
+        self.report(record(LEFT, left, stuck))
+
+    def look(self, timeout_s: float | None) -> bool:
+        """Wait for news, deal with them, and say whether any process is left."""
+        for fd, _ in self.poller.poll(None if timeout_s is None else timeout_s * 1000):
+            if fd == self.wake:
+                os.read(self.wake, 4096)
+            else:
+                self.obey(os.read(self.control, 64))
+        ended, any_left = reap()
+        if self.command in ended:
+            self.exited = True
+            self.report(record(EXITED, ended[self.command], time.monotonic_ns()))
+            # A container whose client ended by itself, with success, has ended.
+            self.kill_command_due = bool(self.spec.kill_command) and ended[self.command] != 0
+        return any_left
+
+    def obey(self, numbers: bytes) -> None:
+        """Pass signals on; no bytes are the end of the runner."""
+        if not numbers:
+            self.runner_lives = False
+            self.poller.unregister(self.control)
+        for number in numbers:
+            if number == signal.SIGKILL:
+                self.hurried = True
+                self.contain()
+                kill_tree()
+            else:
+                signal_tree(self.command, number)
+
+    def contain(self) -> None:
+        """The kill command, once."""
+        if self.kill_command_due:
+            self.kill_command_due = False
+            run_kill_command(self.spec)
+
+    def end(self, settle_s: float, grace_s: float) -> tuple[int, int]:
+        """SIGTERM, a grace, SIGKILL; how many were left, how many do not die."""
+        left = stuck = 0
+        if not self.gone_within(settle_s):
+            left = len(descendants())
+            signal_tree(self.command, signal.SIGTERM)
+            if not self.gone_within(0.0 if self.hurried else grace_s):
+                self.contain()
+                stuck = kill_all()
+        self.contain()
+        return left, stuck
+
+    def gone_within(self, timeout_s: float) -> bool:
+        """Whether all have ended within the time; SIGKILL from the runner shortens it."""
+        hurried_before = self.hurried
+        deadline = time.monotonic() + timeout_s
+        while self.look(max(0.0, deadline - time.monotonic())):
+            if time.monotonic() >= deadline or self.hurried > hurried_before:
+                return False
+        return True
+
+    def report(self, data: bytes) -> None:
+        try:
+            os.write(self.status, data)
+        except BrokenPipeError:
+            pass  # the runner is dead
+
+
+def main(argv: list[str]) -> int:
+    """See the module's text."""
+    control, start, status, barrier = (int(number) for number in argv[:4])
+    for fd in (control, start, status, barrier):
+        os.set_inheritable(fd, False)
+    spec = Specification(
+        read_exactly(control, int.from_bytes(read_exactly(control, 8), sys.byteorder))
+    )
+    for number in (*ENDING_SIGNALS, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    keeper = os.fork()
+    if keeper:
+        for fd in (control, start, status, barrier):
+            os.close(fd)
+        silence()
+        while True:
+            pid, wait_status = os.waitpid(-1, 0)
+            if pid == keeper:
+                break
+        if wait_status != 0:
+            run_kill_command(spec)
+            kill_all()
+        return 0
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    this = os.getpid()
+    command = os.fork()
+    if command == 0:
+        try:
+            become_command(spec, this, start, barrier)
+        except BaseException:  # noqa: BLE001 - this process must not go on as a second keeper
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(EXIT_NOT_EXECUTABLE)
+    os.close(start)
+    os.close(barrier)
+    silence()
+    Keeper(spec, control, status, command).keep()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
