@@ -30,10 +30,16 @@ class LazyCommand:
 COMMANDS: Mapping[str, LazyCommand] = {
     "run": LazyCommand("radt.cli.run", "Run an experiment file, or one script."),
     "validate": LazyCommand("radt.cli.validate", "Check an experiment file and show its plan."),
+    "status": LazyCommand("radt.cli.status", "Show what an experiment is at."),
+    "attach": LazyCommand("radt.cli.attach", "Look at an experiment in the background."),
+    "stop": LazyCommand("radt.cli.stop", "End an experiment that is running."),
     "report": LazyCommand("radt.cli.report", "Print what an experiment showed."),
     "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
     "export": LazyCommand("radt.cli.export", "Write a run's samples to a file."),
     "listeners": LazyCommand("radt.cli.listeners", "List what can be measured here."),
+    "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs, memory, and who uses them."),
+    "doctor": LazyCommand("radt.cli.doctor", "Check what works here; remove what is left behind."),
+    "config": LazyCommand("radt.cli.config", "Show every setting and where it comes from."),
 }
 DEFAULT_COMMAND = "run"
 EXIT_INTERRUPTED = 130

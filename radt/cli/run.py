@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +11,10 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from radt import settings
+from radt.cli.arguments import ARGUMENTS, RunCommand
 from radt.cli.options import setting_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
@@ -22,67 +25,13 @@ from radt.experiment.source import is_experiment, open_source
 from radt.home import Home
 from radt.listeners import registry
 from radt.runner.configured import experiment_options
+from radt.runner.console import shown_path
+from radt.runner.detach import start_detached
 from radt.runner.due import due_workloads
 from radt.runner.options import ExperimentOptions
+from radt.runner.start import _confirm as ask_first
 from radt.runner.start import start_experiment, start_plan
 from radt.settings import Settings
-
-_MODULE_OPTIONS = ("-m", "--module")
-
-
-class RunCommand(click.Command):
-    """Options may follow an experiment file; what follows a program is the program's.
-
-    ``-m package.module`` is a program, too, as it is for Python.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before, file, after = self._split(ctx, args)
-        if file is None:
-            return super().parse_args(ctx, args)
-        if is_experiment(file):
-            ctx.allow_interspersed_args = True
-            name = f"./{file}" if file.startswith("-") else file
-            return super().parse_args(ctx, [*before, name, *after])
-        ctx.allow_interspersed_args = False
-        return super().parse_args(ctx, [*before, "--", file, *after])
-
-    def _split(
-        self, ctx: click.Context, args: Sequence[str]
-    ) -> tuple[list[str], str | None, list[str]]:
-        """Options, the file or ``-m package.module``, and what follows it."""
-        takes_value = {
-            name: not (parameter.is_flag or parameter.count)
-            for parameter in self.get_params(ctx)
-            if isinstance(parameter, click.Option)
-            for name in (*parameter.opts, *parameter.secondary_opts)
-        }
-        position = 0
-        while position < len(args):
-            argument, rest = args[position], list(args[position + 1 :])
-            before = list(args[:position])
-            option, equals, value = argument.partition("=")
-            if argument == "--":
-                return before, rest[0] if rest else None, rest[1:]
-            if argument in _MODULE_OPTIONS and rest:
-                return before, f"-m {rest[0]}", rest[1:]
-            if equals and option in _MODULE_OPTIONS:
-                return before, f"-m {value}", rest
-            if not argument.startswith("-") or argument == "-":
-                return before, argument, rest
-            if argument.startswith("--"):
-                position += 1 + takes_value.get(argument, False)
-            else:
-                position += 1 + _takes_next(argument, takes_value)
-        return list(args), None, []
-
-
-def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
-    """Whether the last of some short options (``-qd``) takes the next argument as its value."""
-    for index, letter in enumerate(cluster[1:], start=2):
-        if takes_value.get(f"-{letter}", False):
-            return index == len(cluster)
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +87,10 @@ class Columns:
 @click.option("--data", default="", help="Data (program only).")
 @click.option("--cpus", default="", help="CPUs such as 8 or 0-3+6 (program only).")
 @click.option("--timeout", default="", help="End the run after this time (program only).")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     file: str,
     arguments: tuple[str, ...],
     rerun: bool,
@@ -163,6 +115,7 @@ def command(
         only=tuple(label for text in only for part in text.split(",") if (label := part.strip())),
         rerun=rerun,
         columns=columns,
+        own_arguments=["run", *(one for one in ctx.meta[ARGUMENTS] if one != "--detach")],
     )
     if is_experiment(file):
         return start.of_experiment(by_setting, dry_run=dry_run, detach=detach)
@@ -182,6 +135,7 @@ class _Start:
     only: tuple[str, ...]
     rerun: bool
     columns: Columns
+    own_arguments: Sequence[str]
 
     def of_experiment(
         self, given: Mapping[settings.Setting[Any], str | None], *, dry_run: bool, detach: bool
@@ -207,6 +161,8 @@ class _Start:
             _show_plan(plan, options.with_repeat_of(source.repeat))
             return 0
         home = Home(found[settings.HOME])
+        if detach:
+            return self._detach(path, home, options)
         outcome = start_experiment(
             path,
             home=home,
@@ -216,6 +172,34 @@ class _Start:
             confirm=None if options.yes else confirm,
         )
         return outcome.exit_code
+
+    def _detach(self, path: Path, home: Home, options: ExperimentOptions) -> int:
+        """Check the file and ask what is to be asked here; then run it in the background."""
+        source = open_source(path)
+        plan = source.plan(Machine.detect(), registry.load())
+        ask_first(due_workloads(plan, options.with_repeat_of(source.repeat)), options, confirm)
+        detached = start_detached(path, self.own_arguments, home)
+        console = Console(highlight=False)
+        if detached.holder is None:
+            console.out(detached.log.read_text(encoding="utf-8", errors="replace"), end="")
+            return detached.exit_code or 0
+        file = shlex.quote(self.file)
+        console.print(
+            Text.assemble(
+                (plan.name, "bold"), f" runs in the background, process {detached.holder.pid}"
+            )
+        )
+        console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)
+        for name, purpose in (
+            ("status", "what runs, what is next, when it will end"),
+            ("attach", "look at its output again; Ctrl-C leaves it running"),
+            ("stop", "end it"),
+        ):
+            console.print(
+                Text.assemble("  ", (f"radt {name:<6} {file}", "cyan"), (f"   {purpose}", "dim")),
+                soft_wrap=True,
+            )
+        return 0
 
     def of_program(
         self, given: Mapping[settings.Setting[Any], str | None], *, dry_run: bool

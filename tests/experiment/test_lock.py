@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def test_the_second_is_refused_and_told_who_holds_it(file: Path) -> None:
         assert error.exit_code == 3
         assert f"process {process.pid} of " in error.message
         assert " since 20" in error.message
-        assert error.remedy == f"Wait for it to end, or stop it: radt stop {file}"
+        assert error.remedy == f"Wait for it to end, or stop it: radt stop {shlex.quote(str(file))}"
 
 
 def test_who_holds_it_can_be_asked_without_taking_it(file: Path) -> None:

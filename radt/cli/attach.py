@@ -1,0 +1,129 @@
+"""``radt attach FILE``: the output of a runner in the background, as if it ran here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from radt import settings
+from radt.cli.options import setting_option
+from radt.cli.status import home_of
+from radt.errors import UsageError
+from radt.experiment.lock import Holder
+from radt.model import RunStatus
+from radt.runner.attendant import exit_code
+from radt.runner.console import RunConsole
+from radt.runner.detach import last_log
+from radt.runner.progress import ExperimentLook, Observer
+
+#: Of what was printed before, so much is shown.
+SHOWN_LINES = 20
+_TAIL_BYTES = 64_000
+_POLL_S = 0.1
+_LOOK_S = 1.0
+#: How long after the runner its attendant may take to write the last line.
+_LAST_LINE_S = 5.0
+
+
+@click.command("attach")
+@click.argument("file", type=click.Path(path_type=Path))
+@setting_option(settings.HOME)
+def command(file: Path, home: str | None) -> int:
+    """Follow the running experiment FILE: what it prints, and a live table.
+
+    Ctrl-C leaves; the experiment goes on. When it ends, so does this, with the same exit code.
+    """
+    data = home_of(file, home)
+    with Observer(file, data) as observer:
+        holder = observer.holder()
+        if holder is None:
+            log = last_log(file, data)
+            raise UsageError(
+                f"{file} is not running",
+                f"Its last output is in {log}" if log else f"radt status {file} shows how it is",
+            )
+        with RunConsole(Console(highlight=False)) as console:
+            try:
+                return _follow(observer, holder, console)
+            except KeyboardInterrupt:
+                console.hide_live()
+                console.say(f"left; it goes on: radt attach {file}, radt stop {file}", "dim")
+                return 0
+
+
+def _follow(observer: Observer, holder: Holder, console: RunConsole) -> int:
+    log = _Log(holder, console)
+    next_look_s = 0.0
+    while observer.holder() == holder:
+        for line in log.lines():
+            console.say(line)
+        if time.monotonic() >= next_look_s:
+            next_look_s = time.monotonic() + _LOOK_S
+            _show(observer.look(), console)
+        time.sleep(_POLL_S)
+    console.hide_live()
+    deadline_s = time.monotonic() + _LAST_LINE_S
+    while True:
+        for line in log.lines():
+            console.say(line)
+            if (code := exit_code(line)) is not None:
+                return code
+        if log.missing or time.monotonic() > deadline_s:
+            break
+        time.sleep(_POLL_S)
+    console.say("it has ended; its exit code is not known", "dim")
+    statuses = {one.status for one in observer.look().workloads}
+    return 0 if statuses <= {RunStatus.FINISHED} else 1
+
+
+def _show(look: ExperimentLook, console: RunConsole) -> None:
+    running = look.running
+    if running is None:
+        console.hide_live()
+        return
+    console.experiment = look.progress
+    done, total = (look.progress.done, look.progress.total) if look.progress else (0, 1)
+    console.show_live(running.view(done + 1, max(total, done + 1)))
+
+
+class _Log:
+    """Whole lines of a file that grows, from its last ones on."""
+
+    def __init__(self, holder: Holder, console: RunConsole) -> None:
+        self._file: BinaryIO | None = None
+        self._rest = b""
+        if not holder.log:
+            console.say(f"{holder} prints to a terminal of its own", "dim")
+            return
+        try:
+            self._file = Path(holder.log).open("rb")  # noqa: SIM115 - for as long as it grows
+        except OSError as error:
+            console.say(Text(f"{holder.log} cannot be read: {error.strerror}", "red"))
+            return
+        size = self._file.seek(0, 2)
+        self._file.seek(max(0, size - _TAIL_BYTES))
+        *lines, self._rest = self._file.read().split(b"\n")
+        if size > _TAIL_BYTES:
+            lines = lines[1:]  # the first is cut
+        if len(lines) > SHOWN_LINES:
+            console.say(f"  … {holder.log} has all", "dim")
+        self._first = lines[-SHOWN_LINES:]
+
+    @property
+    def missing(self) -> bool:
+        return self._file is None
+
+    def lines(self) -> Iterator[str]:
+        """What was written since the last call."""
+        if self._file is None:
+            return
+        waiting, self._first = self._first, []
+        *more, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in (*waiting, *more):
+            yield line.decode(errors="replace")

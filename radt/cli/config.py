@@ -1,0 +1,135 @@
+"""``radt config``: every setting, its value here, and where that comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from radt.cli.render import printable
+from radt.runner.console import shown_path
+from radt.settings import OPTIONS, VARIABLES, Found, Level, Settings
+from radt.settings_file import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
+
+_GAP = 2
+_MAX_VALUE = 34
+
+
+@click.command("config")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-v", "--verbose", is_flag=True, help="Say what each is for and where it is set.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def command(file: Path | None, verbose: bool, as_json: bool) -> int:
+    """Show every setting, its value for the experiment FILE or this folder, and its origin.
+
+    The nearest counts: the command line, else a RADT_* variable, else the next radt.toml (or
+    [tool.radt] of pyproject.toml) in the folder of FILE or above it, else the default. Passwords
+    are not shown. The exit code is 2 if something is wrong with a setting.
+    """
+    found = Settings.of(Path.cwd() if file is None else file.absolute().parent)
+    problems = list(found.problems())
+    if as_json:
+        click.echo(json.dumps(_document(found), indent=2))
+    else:
+        console = Console(highlight=False)
+        for line in _lines(found, console.width, verbose=verbose):
+            console.print(line, soft_wrap=True)
+        for problem in problems:
+            console.print()
+            console.print(Text(f"  {printable(problem.message)}", "red"), soft_wrap=True)
+            console.print(Text(f"  {printable(problem.remedy or '')}", "dim"), soft_wrap=True)
+    return 2 if problems else 0
+
+
+def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
+    file = settings.file
+    lines = [
+        Text.assemble(
+            ("settings", "bold"),
+            f" · no {SETTINGS_NAME}, no [{PYPROJECT_TABLE}] in {PYPROJECT_NAME}, here or above"
+            if file is None
+            else f" · {_shown_file(settings)}",
+        ),
+        Text(),
+    ]
+    lines += _table([settings.find(one) for one in OPTIONS], settings, width, verbose=verbose)
+    lines += [Text(), Text("  of the user and the machine, as variables only", "dim")]
+    return lines + _table(
+        [settings.find(one) for one in VARIABLES], settings, width, verbose=verbose
+    )
+
+
+def _table(
+    found: Sequence[Found[Any]], settings: Settings, width: int, *, verbose: bool
+) -> list[Text]:
+    names = max(len(one.setting.label) for one in found)
+    room = min(_MAX_VALUE, max(cell_len(_value(one)) for one in found))
+    lines: list[Text] = []
+    for one in found:
+        value = _value(one)
+        is_set = one.level is not Level.DEFAULT
+        line = Text.assemble(
+            (f"  {one.setting.label:<{names}}", "bold" if is_set else ""),
+            " " * _GAP,
+            (value, "red" if one.problem else "cyan" if is_set else ""),
+            " " * (max(0, room - cell_len(value)) + _GAP),
+            (_origin(one, settings), "dim"),
+        )
+        lines.append(line)
+        if verbose:
+            ways = [f"--{one.setting.name}"] if one.setting.name else []
+            text = f"{one.setting.help}  {', '.join([*ways, *one.setting.variables])}"
+            lines += [
+                Text(f"      {part.plain}", "dim")
+                for part in Text(text).wrap(Console(width=width), max(20, width - 6))
+            ]
+    return lines
+
+
+def _value(found: Found[Any]) -> str:
+    if found.problem is not None:
+        return "not valid, see below"
+    value = found.value
+    return printable(shown_path(value) if _is_own_path(found) else found.shown) or "–"
+
+
+def _is_own_path(found: Found[Any]) -> bool:
+    return isinstance(found.value, Path) and found.level is not Level.DEFAULT
+
+
+def _origin(found: Found[Any], settings: Settings) -> str:
+    match found.level:
+        case Level.DEFAULT:
+            return "default"
+        case Level.FILE:
+            return _shown_file(settings)
+    return found.place
+
+
+def _shown_file(settings: Settings) -> str:
+    assert settings.file is not None
+    path = printable(shown_path(settings.file.path))
+    return f"{path} [{PYPROJECT_TABLE}]" if settings.file.path.name == PYPROJECT_NAME else path
+
+
+def _document(settings: Settings) -> dict[str, Any]:
+    return {
+        "file": None if settings.file is None else str(settings.file.path),
+        "settings": [
+            {
+                "name": found.setting.label,
+                "value": found.shown,
+                "level": str(found.level),
+                "place": found.place,
+                "variables": list(found.setting.variables),
+                "problem": None if found.problem is None else str(found.problem),
+            }
+            for found in map(settings.find, (*OPTIONS, *VARIABLES))
+        ],
+    }

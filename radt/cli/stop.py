@@ -1,0 +1,106 @@
+"""``radt stop FILE``: end an experiment that runs in another terminal, or in none."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from radt import units
+from radt.errors import HeldError, UsageError
+from radt.experiment.lock import ExperimentLock, Holder
+from radt.runner.console import shown_path
+from radt.runner.stop import INTERRUPT_GRACE_S, TERMINATE_GRACE_S
+
+_POLL_S = 0.1
+#: Runs are given their time, then their values and artifacts are taken in.
+PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
+
+
+@click.command("stop")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--now", is_flag=True, help="Kill the runs at once.")
+def command(file: Path, now: bool) -> int:
+    """End the running experiment FILE, as Ctrl-C in its terminal does, and wait until it has ended.
+
+    The runs get ten seconds to end by themselves. They are KILLED then, and the next start runs
+    them again.
+    """
+    console = Console(highlight=False, stderr=True)
+    if not file.exists():
+        raise UsageError(f"there is no file {file}", "Check the path")
+    lock = ExperimentLock(file)
+    holder = lock.holder()
+    if holder is None:
+        console.print(Text(f"{shown_path(file)} is not running", "dim"))
+        return 0
+    if not holder.is_here:
+        raise UsageError(
+            f"{file} is being run by {holder}", f"On {holder.host}: radt stop {_quoted(file)}"
+        )
+    _ask_to_end(file, holder, now=now)
+    started_s = time.monotonic()
+    asked = "killed" if now else "asked to end"
+    with console.status(Text(f"{holder} was {asked}"), spinner="line"):
+        while _still(lock, holder):
+            if time.monotonic() - started_s > PATIENCE_S:
+                raise _stuck(file, holder, now=now)
+            time.sleep(_POLL_S)
+    took = units.duration(time.monotonic() - started_s)
+    console.print(Text(f"{shown_path(file)} was stopped in {took}"))
+    console.print(Text(f"  radt {_quoted(file)} resumes it", "dim"))
+    return 0
+
+
+def _ask_to_end(file: Path, holder: Holder, *, now: bool) -> None:
+    """Signal the runner as its terminal would; twice if it shall not wait."""
+    # A shell's job in the background has SIGINT switched off, and the runner leaves it so.
+    polite = signal.SIGTERM if _ignores(holder.pid, signal.SIGINT) else signal.SIGINT
+    second = signal.SIGTERM if polite is signal.SIGINT else signal.SIGHUP
+    try:
+        os.kill(holder.pid, polite)
+        if now:  # another signal, because two equal ones may become one
+            os.kill(holder.pid, second)
+    except ProcessLookupError:
+        pass  # it has ended by itself
+    except PermissionError:
+        raise UsageError(
+            f"{file} is being run by {holder}, whom only that user may stop",
+            f"Ask {holder.user}, or: sudo radt stop {_quoted(file)}",
+        ) from None
+
+
+def _ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has this signal switched off (``SigIgn``, proc_pid_status(5))."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    for line in lines.splitlines():
+        name, _, value = line.partition(":")
+        if name == "SigIgn":
+            return bool(int(value, 16) >> (number - 1) & 1)
+    return False
+
+
+def _still(lock: ExperimentLock, holder: Holder) -> bool:
+    return lock.holder() == holder
+
+
+def _stuck(file: Path, holder: Holder, *, now: bool) -> HeldError:
+    remedy = (
+        f"kill -9 {holder.pid} ends it; what its runs left is cleared away by the next start"
+        if now
+        else f"radt stop --now {_quoted(file)}"
+    )
+    return HeldError(f"{holder} has not ended {file} in {PATIENCE_S:.0f} s", remedy)
+
+
+def _quoted(file: Path) -> str:
+    return shlex.quote(str(file))

@@ -1,0 +1,108 @@
+"""Starts a runner in the background, where the end of a login session does not reach it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt.errors import UsageError
+from radt.experiment.lock import ExperimentLock, Holder
+from radt.home import Home
+from radt.runner import attendant
+
+_POLL_S = 0.05
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A runner in the background: its ``holder`` if it is at work, else how it ended at once."""
+
+    log: Path
+    holder: Holder | None
+    exit_code: int | None = None
+
+
+def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached:
+    """Run ``radt ARGUMENTS…`` in a session of its own, its output in a log of the data folder.
+
+    Returns when it holds the experiment's lock, or has ended.
+
+    Raises:
+        UsageError: The log cannot be written.
+    """
+    log = new_log(file, home)
+    # -P: a file of the user's named like a module must not be taken for it.
+    runner = [sys.executable, "-P", "-m", "radt", *arguments]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", attendant.__file__, *runner],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        return _wait(process, file, log)
+    except KeyboardInterrupt:  # the user has thought better of it
+        os.killpg(process.pid, signal.SIGINT)
+        raise
+
+
+def _wait(process: subprocess.Popen[bytes], file: Path, log: Path) -> Detached:
+    lock = ExperimentLock(file)
+    while True:
+        code = process.poll()
+        holder = lock.holder()
+        if holder is not None and holder.log and Path(holder.log) == log:
+            return Detached(log, holder)
+        if code is not None:
+            return Detached(log, None, code)
+        time.sleep(_POLL_S)
+
+
+def new_log(file: Path, home: Home) -> Path:
+    """An empty log in the data folder: ``logs/NAME-DATE-TIME.log``.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    home.create()
+    start = f"{log_name(file)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while True:
+        path = home.logs.resolve() / f"{start}{f'-{number}' if number > 1 else ''}.log"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.open("x").close()
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise UsageError(
+                f"the log {path} cannot be written: {error.strerror}",
+                f"Make room in {home.logs}, or check its mode",
+            ) from error
+        else:
+            return path
+
+
+def log_name(file: Path) -> str:
+    """The beginning of the names of an experiment's logs."""
+    return _NOT_IN_NAMES.sub("_", file.stem)[:80]
+
+
+def last_log(file: Path, home: Home) -> Path | None:
+    """The newest log of the experiment's detached runners."""
+    pattern = re.compile(rf"{re.escape(log_name(file))}-\d{{8}}-\d{{6}}(?:-\d+)?\.log")
+    try:
+        found = [path for path in home.logs.iterdir() if pattern.fullmatch(path.name)]
+        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    except OSError:
+        return None  # there is no such folder, or it is another user's
