@@ -239,7 +239,7 @@ RUNTIME_DIR = Setting(
     _PATH,
     Path(),
     "Sockets, locks and logs of the collector.",
-    default_text="$XDG_RUNTIME_DIR/radt or /tmp/radt-UID",
+    default_text="private to the user",
 )
 DASHBOARD_TOKEN = Setting(
     "",

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from radt.cli.render import printable
 from radt.runner.console import shown_path
-from radt.settings import OPTIONS, VARIABLES, Found, Level, Settings
+from radt.settings import SETTINGS, VARIABLES, Found, Level, Settings
 from radt.settings_file import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
 
 _GAP = 2
@@ -58,19 +58,23 @@ def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
         ),
         Text(),
     ]
-    lines += _table([settings.find(one) for one in OPTIONS], settings, width, verbose=verbose)
-    lines += [Text(), Text("  of the user and the machine, as variables only", "dim")]
-    return lines + _table(
-        [settings.find(one) for one in VARIABLES], settings, width, verbose=verbose
-    )
+    found = [settings.find(one) for one in SETTINGS]
+    table = _table(found, settings, width, verbose=verbose)
+    only_variables = next(n for n, one in enumerate(found) if one.setting in VARIABLES)
+    for number, entry in enumerate(table):
+        if number == only_variables:
+            lines += [Text(), Text("  of the user and the machine, as variables only", "dim")]
+        lines += entry
+    return lines
 
 
 def _table(
     found: Sequence[Found[Any]], settings: Settings, width: int, *, verbose: bool
-) -> list[Text]:
+) -> list[list[Text]]:
+    """The lines of each setting, in columns."""
     names = max(len(one.setting.label) for one in found)
     room = min(_MAX_VALUE, max(cell_len(_value(one)) for one in found))
-    lines: list[Text] = []
+    table: list[list[Text]] = []
     for one in found:
         value = _value(one)
         is_set = one.level is not Level.DEFAULT
@@ -81,15 +85,15 @@ def _table(
             " " * (max(0, room - cell_len(value)) + _GAP),
             (_origin(one, settings), "dim"),
         )
-        lines.append(line)
+        table.append([line])
         if verbose:
             ways = [f"--{one.setting.name}"] if one.setting.name else []
             text = f"{one.setting.help}  {', '.join([*ways, *one.setting.variables])}"
-            lines += [
-                Text(f"      {part.plain}", "dim")
+            table[-1] += [
+                Text(f"      {part.plain.rstrip()}", "dim")
                 for part in Text(text).wrap(Console(width=width), max(20, width - 6))
             ]
-    return lines
+    return table
 
 
 def _value(found: Found[Any]) -> str:
@@ -130,6 +134,6 @@ def _document(settings: Settings) -> dict[str, Any]:
                 "variables": list(found.setting.variables),
                 "problem": None if found.problem is None else str(found.problem),
             }
-            for found in map(settings.find, (*OPTIONS, *VARIABLES))
+            for found in map(settings.find, SETTINGS)
         ],
     }

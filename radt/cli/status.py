@@ -21,7 +21,8 @@ from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.console import live_table, shown_path
 from radt.runner.estimate import progress_line
-from radt.runner.progress import ExperimentLook, Observer, WorkloadLook, WorkloadState
+from radt.runner.progress import ExperimentLook, Observer, WorkloadLook
+from radt.runner.standing import WorkloadState
 from radt.settings import Settings
 
 #: Of workloads that are done, and of those that wait, so many are listed next to the running one.

@@ -9,15 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import LiveView
 from radt.errors import CollectorError, ExperimentError, RunNotFoundError, StoreError
-from radt.experiment.decision import actions, first_repeat
+from radt.experiment.decision import first_repeat
 from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
@@ -27,25 +25,12 @@ from radt.listeners import registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.runner.console import RunView, WorkloadView
 from radt.runner.estimate import ProgressView, remaining_s
+from radt.runner.standing import Key, Standing, WorkloadState, key_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 
 _CPU_METRIC = "process.cpu.utilization"
 _MEMORY_METRIC = "process.memory.rss"
-
-#: A workload's experiment and label.
-Key = tuple[str, str]
-
-
-class WorkloadState(StrEnum):
-    """Where a workload stands."""
-
-    DONE = "done"
-    RUNNING = "running"
-    INTERRUPTED = "interrupted"  # its runner died; the next start runs it again
-    NEXT = "next"
-    WAITING = "waiting"
-    LEFT_OUT = "left out"  # --only names others
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +143,8 @@ class Observer:
             problems.append(f"{error.message.partition(',')[0]}: radt validate shows them")
             plan = ExperimentPlan(self._path.absolute(), ())
         repeat = source.repeat if holder is None else max(source.repeat, holder.repeat)
-        records = {_key(one): [self._record(run) for run in one.runs] for one in plan.workloads}
-        start = _Start(plan, holder, repeat, records)
+        records = {key_of(one): [self._record(run) for run in one.runs] for one in plan.workloads}
+        start = Standing(plan, holder, repeat, records)
         live = self._live(
             [
                 record.run_id
@@ -174,9 +159,9 @@ class Observer:
                 state=start.state(one),
                 runs=[
                     self._run_view(run, record, live, ongoing=holder is not None)
-                    for run, record in zip(one.runs, records[_key(one)], strict=True)
+                    for run, record in zip(one.runs, records[key_of(one)], strict=True)
                 ],
-                records=records[_key(one)],
+                records=records[key_of(one)],
                 repeats_done=first_repeat(one) - 1,
                 repeats=repeat,
             )
@@ -274,14 +259,14 @@ class Observer:
         return view
 
     def _progress(
-        self, plan: ExperimentPlan, start: _Start, looks: Sequence[WorkloadLook]
+        self, plan: ExperimentPlan, start: Standing, looks: Sequence[WorkloadLook]
     ) -> ProgressView | None:
         if start.since_s is None:
             return None
         running = next((one for one in looks if one.state is WorkloadState.RUNNING), None)
         left = start.left
         if running is not None:  # first, whatever the file says of its place
-            left = [_key(running.plan), *_without_first(left, _key(running.plan))]
+            left = [key_of(running.plan), *_without_first(left, key_of(running.plan))]
         done, ended_s = self._ended_workloads(plan, start.since_s)
         return ProgressView(
             done=done,
@@ -299,7 +284,7 @@ class Observer:
         done = 0
         now_s: dict[Key, list[float]] = {}
         before_s: dict[Key, list[float]] = {}
-        known = {_key(one) for one in plan.workloads}
+        known = {key_of(one) for one in plan.workloads}
         for experiment in dict.fromkeys(one.experiment for one in plan.workloads):
             for record in self._reader.workloads(experiment) if self._reader is not None else ():
                 key = (experiment, record.label)
@@ -311,76 +296,6 @@ class Observer:
                     taken_s = (record.ended_ns - record.created_ns) / 1e9
                     (now_s if of_this_start else before_s).setdefault(key, []).append(taken_s)
         return done, before_s | now_s
-
-
-class _Start:
-    """What the present start, or the next, has still to do."""
-
-    def __init__(
-        self,
-        plan: ExperimentPlan,
-        holder: Holder | None,
-        repeat: int,
-        records: Mapping[Key, Sequence[RunRecord | None]],
-    ) -> None:
-        self._holder = holder
-        self._repeat = repeat
-        self._records = records
-        self.since_s = None if holder is None else datetime.fromisoformat(holder.since).timestamp()
-        due = [
-            (number, index, _key(one))
-            for index, one in enumerate(plan.workloads)
-            for number in self._numbers(one)
-        ]
-        #: In the runner's order: repeat after repeat, within one in the file's.
-        self.left: Sequence[Key] = [key for _, _, key in sorted(due)]
-        running = {_key(one) for one in plan.workloads if _runs(one)}
-        self._next = next((key for key in self.left if key not in running), None)
-
-    def state(self, workload: WorkloadPlan) -> WorkloadState:
-        """Where a workload stands."""
-        key = _key(workload)
-        if _runs(workload):
-            at_work = self._holder is not None
-            return WorkloadState.RUNNING if at_work else WorkloadState.INTERRUPTED
-        if key in self.left:
-            return WorkloadState.NEXT if key == self._next else WorkloadState.WAITING
-        return WorkloadState.LEFT_OUT if self._left_out(workload) else WorkloadState.DONE
-
-    def _numbers(self, workload: WorkloadPlan) -> range:
-        """The repeats that are still to come, the present one included."""
-        rerun = self._holder is not None and self._holder.rerun
-        found = actions(workload, rerun=rerun, repeat=self._repeat)
-        if self._left_out(workload) or not any(action.runs for action in found.values()):
-            return range(0)
-        if self._given_up(workload):
-            return range(0)
-        return range(min(first_repeat(workload), self._repeat), self._repeat + 1)
-
-    def _left_out(self, workload: WorkloadPlan) -> bool:
-        only = self._holder.only if self._holder is not None else ()
-        return bool(only) and workload.label not in only
-
-    def _given_up(self, workload: WorkloadPlan) -> bool:
-        """Whether this start has run it and it did not finish: it will not be tried again."""
-        if self.since_s is None or _runs(workload):
-            return False
-        return any(
-            run.status is not None
-            and run.status.ended
-            and run.status is not RunStatus.FINISHED
-            and record is not None
-            and record.created_ns / 1e9 >= self.since_s
-            for run, record in zip(workload.runs, self._records[_key(workload)], strict=True)
-        )
-
-
-def _key(workload: WorkloadPlan) -> Key:
-    return workload.experiment, workload.label
-
-
-def _runs(workload: WorkloadPlan) -> bool:
-    return any(run.status is RunStatus.RUNNING for run in workload.runs)
 
 
 def _without_first(keys: Sequence[Key], key: Key) -> Iterator[Key]:

@@ -1,0 +1,282 @@
+"""Settings: which place counts, what is refused, what `radt config` shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radt import settings
+from radt.collector.settings import Settings as CollectorSettings
+from radt.durations import parse_duration_s
+from radt.errors import UsageError
+from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, TRACKING_VARIABLE, Home
+from radt.run.target import MODE_VARIABLE
+from radt.runner.configured import experiment_options
+from radt.runner.options import BusyPolicy, ExperimentOptions, SyncPoint
+from radt.settings import Level, Setting, Settings
+from tests.support.bench import RADT
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder, which is the current one; no variable of radt is set."""
+    folder = tmp_path / "a project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for setting in settings.SETTINGS:
+        for variable in setting.variables:
+            if variable != RUNTIME_VARIABLE:
+                monkeypatch.delenv(variable, raising=False)
+    return folder
+
+
+def write(folder: Path, text: str, name: str = "radt.toml") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def radt(*arguments: str, folder: Path, code: int) -> str:
+    done = subprocess.run(
+        [RADT, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_nearest_place_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(given: str | None = None) -> tuple[int, Level]:
+        one = Settings.of(project, {settings.REPEAT: given}).find(settings.REPEAT)
+        return one.value, one.level
+
+    assert found() == (1, Level.DEFAULT)
+    write(project.parent, "[tool.radt]\nrepeat = 2\n", "pyproject.toml")
+    assert found() == (2, Level.FILE)
+    write(project, "repeat = 3\n")
+    assert found() == (3, Level.FILE)
+    monkeypatch.setenv("RADT_REPEAT", "")
+    assert found() == (3, Level.FILE), "an empty variable is none"
+    monkeypatch.setenv("RADT_REPEAT", "4")
+    assert found() == (4, Level.VARIABLE)
+    assert found("5") == (5, Level.COMMAND_LINE)
+
+
+#: A value of each setting as a file, a variable or the command line may have it, and what it is.
+VALUES: list[tuple[Setting[Any], object, str, object]] = [
+    (settings.HOME, "data", "data", "data"),
+    (settings.TRACKING_URI, "http://mlflow", "http://mlflow", "http://mlflow"),
+    (settings.REPEAT, 3, "3", 3),
+    (settings.COOLDOWN, 90, "1min 30s", 90.0),
+    (settings.MAX_TIME, "2h", "7200", 7200.0),
+    (settings.MAX_EPOCH, 5, "5", 5),
+    (settings.SYNC, "context", "Context", "context"),
+    (settings.FAIL_FAST, True, "yes", True),
+    (settings.BUSY, "ignore", "ignore", "ignore"),
+    (settings.NOTIFY, "notify-send radt", "notify-send radt", "notify-send radt"),
+    (settings.YES, True, "1", True),
+    (settings.QUIET, True, "on", True),
+]
+
+
+def test_every_option_is_tried() -> None:
+    assert [setting for setting, *_ in VALUES] == list(settings.OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "in_file", "as_text", "value"), VALUES, ids=[one[0].name for one in VALUES]
+)
+def test_each_option_is_set_by_file_variable_and_command_line(
+    project: Path, setting: Setting[Any], in_file: object, as_text: str, value: object
+) -> None:
+    expected = project / "data" if setting is settings.HOME else value
+    assert Settings.of(project, environ={})[setting] != expected
+    assert Settings.of(project, environ={setting.variables[0]: as_text})[setting] == expected
+    assert Settings.of(project, {setting: as_text}, environ={})[setting] == expected
+    write(project, f"{setting.name} = {json.dumps(in_file)}\n")
+    assert Settings.of(project, environ={})[setting] == expected
+
+
+def test_options_of_a_start_are_what_the_settings_say(project: Path) -> None:
+    assert experiment_options(Settings.of(project, environ={})) == ExperimentOptions()
+    write(
+        project,
+        "".join(f"{setting.name} = {json.dumps(value)}\n" for setting, value, *_ in VALUES),
+    )
+    assert experiment_options(
+        Settings.of(project, environ={}), rerun=True, only=("a",)
+    ) == ExperimentOptions(
+        rerun=True,
+        only=("a",),
+        repeat=3,
+        cooldown_s=90.0,
+        max_time_s=7200.0,
+        max_epoch=5,
+        sync=SyncPoint.CONTEXT,
+        fail_fast=True,
+        busy=BusyPolicy.IGNORE,
+        notify="notify-send radt",
+        yes=True,
+        quiet=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("repeat = 0", "repeat: '0' is not a number of at least 1"),
+        ("repeat = true", "repeat: True is not a value for it"),
+        ("repeat = [1]", "repeat: [1] is not a value for it"),
+        ("cooldown = 'soon'", "cooldown: 'soon' is no length of time"),
+        ("cooldown = -1", "cooldown: '-1' is no length of time"),
+        ("cooldown = nan", "cooldown: 'nan' is no length of time"),
+        ("max-time = 0", "max-time: a limit of 0 leaves no time"),
+        ("sync = 'contxt'", "sync: 'contxt' is not one of start, context"),
+        ("fail-fast = 'maybe'", "fail-fast: 'maybe' is neither on nor off"),
+        ("fail-fast = 1.5", "fail-fast: 1.5 is not a value for it"),
+        ("home = 3", "home: 3 is not a value for it"),
+        ("repeats = 3", "unknown setting 'repeats'"),
+        ("runtime-dir = 'x'", "unknown setting 'runtime-dir'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_file_and_key(
+    project: Path, line: str, message: str
+) -> None:
+    path = write(project, f"{line}\n[models]\nresnet = 'train.py'\n")
+    with pytest.raises(UsageError) as caught:
+        Settings.of(project, environ={}).check()
+    assert caught.value.message == f"{path}: {message}"
+    assert caught.value.remedy
+
+
+def test_a_bad_value_further_away_does_not_matter(project: Path) -> None:
+    write(project, "repeat = 'x'\n")
+    assert Settings.of(project, environ={"RADT_REPEAT": "2"})[settings.REPEAT] == 2
+    with pytest.raises(UsageError, match="RADT_REPEAT: 'two'"):
+        _ = Settings.of(project, environ={"RADT_REPEAT": "two"})[settings.REPEAT]
+
+
+def test_paths_of_a_file_start_at_its_folder(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, "home = '../data'\ntracking-uri = 'sqlite:///db/mlflow.db'\n")
+    below = project / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert Home.resolve().path.resolve() == project.parent / "data"
+    assert Home.resolve().tracking_uri() == f"sqlite:///{project}/db/mlflow.db"
+    monkeypatch.setenv(TRACKING_VARIABLE, "sqlite:////elsewhere.db")
+    monkeypatch.setenv(HOME_VARIABLE, "here")
+    assert Home.resolve().path == below / "here"
+    assert Home.resolve().tracking_uri() == "sqlite:////elsewhere.db"
+
+
+def test_a_broken_file_does_not_break_training(project: Path) -> None:
+    """A script says so once and goes on with the default; the command line refuses."""
+    write(project, "home = \n")
+    script = (
+        "import radt, sys\n"
+        "with radt.Run(listeners='none') as run: run.log_metric('x', 1)\n"
+        "with radt.Run(listeners='none') as run: run.log_metric('x', 2)\n"
+        "assert 'mlflow' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("radt.toml is not TOML") == 1
+    assert (project / "radt-data" / "radt.db").exists()
+    write(project, "File\nx.py\n", "e.csv")
+    for arguments in (["report", "x"], ["e.csv"], ["config"], ["x.py"], ["status", "e.csv"]):
+        assert "radt.toml is not TOML" in radt(*arguments, folder=project, code=2)
+
+
+def test_a_script_alone_records_where_the_file_says(project: Path) -> None:
+    write(project, "[tool.radt]\nhome = 'elsewhere'\n", "pyproject.toml")
+    below = project / "below"
+    below.mkdir()
+    script = "import radt\nwith radt.Run(listeners='none') as run: run.log_metric('x', 1)\n"
+    subprocess.run([sys.executable, "-c", script], cwd=below, check=True, timeout=60)
+    assert (project / "elsewhere" / "radt.db").exists()
+    assert not (below / "radt-data").exists()
+
+
+def test_importing_radt_reads_no_settings(project: Path) -> None:
+    write(project, "home = \n")
+    code = "import radt, sys; print('tomllib' in sys.modules, 'radt.settings' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("False False\n", "")
+
+
+def test_config_shows_each_value_and_where_it_is_from(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, "repeat = 3\nnotify = 'https://hooks.example.org/T0/secret'\n")
+    monkeypatch.setenv("RADT_TRACKING_URI", "https://me:password@mlflow.example.org")
+    monkeypatch.setenv("RADT_DASHBOARD_TOKEN", "token-of-mine")
+    text = radt("config", folder=project, code=0)
+    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    assert lines["repeat"] == ["3", "radt.toml"]
+    assert lines["notify"] == ["https://hooks.example.org/***", "radt.toml"]
+    assert lines["tracking-uri"] == ["https://***@mlflow.example.org", "RADT_TRACKING_URI"]
+    assert lines["RADT_DASHBOARD_TOKEN"] == ["***", "RADT_DASHBOARD_TOKEN"]
+    assert lines["cooldown"] == ["0", "s", "default"]
+    as_json = radt("config", "--json", folder=project, code=0)
+    for secret in ("secret", "password", "token-of-mine"):
+        assert secret not in text + as_json
+    assert {one["name"] for one in json.loads(as_json)["settings"]} >= {
+        setting.name for setting in settings.OPTIONS
+    }
+    below = write(project / "below", "File\nx.py\n", "e.csv")
+    write(below.parent, "repeat = 7\n")
+    assert "7" in radt("config", str(below), folder=project, code=0)
+
+
+def test_config_shows_every_problem(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, "repeat = 'x'\nsync = 'y'\n")
+    monkeypatch.setenv("RADT_FLUSH_S", "often")
+    text = radt("config", folder=project, code=2)
+    assert text.count("not valid") == 3
+    for part in ("repeat: 'x'", "sync: 'y'", "RADT_FLUSH_S: 'often'"):
+        assert part in text
+
+
+def test_the_table_says_what_the_parts_use() -> None:
+    collector = CollectorSettings()
+    for setting, default in (
+        (settings.COLLECTOR_IDLE_S, collector.idle_s),
+        (settings.FLUSH_S, collector.flush_s),
+        (settings.COLLECTOR_HANG_S, collector.hang_s),
+        (settings.COLLECTOR_BUFFER, collector.buffered_points),
+        (settings.COLLECTOR_DELIVERY_S, collector.delivery_grace_s),
+    ):
+        assert setting.default == default
+    for setting, variable in (
+        (settings.HOME, HOME_VARIABLE),
+        (settings.TRACKING_URI, TRACKING_VARIABLE),
+        (settings.RUNTIME_DIR, RUNTIME_VARIABLE),
+        (settings.MODE, MODE_VARIABLE),
+    ):
+        assert setting.variables[0] == variable
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("10min", 600), ("10 MIN", 600), ("1h30m", 5400), ("250ms", 0.25)],
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "1x", "1h30", "-1", "1e3", "inf", "1 2", "9" * 400])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(UsageError, match="no length of time"):
+        parse_duration_s(text)
