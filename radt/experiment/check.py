@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.errors import ExperimentError, Problem, RadtError, UsageError
+from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.columns import Column, Header
 from radt.experiment.plan import ExperimentPlan, RunPlan, RunSpec, WorkloadPlan, letter
 from radt.experiment.row import Place, Row, RowCheck, Spot
@@ -26,10 +26,9 @@ from radt.units import plural
 
 @dataclass(frozen=True, slots=True)
 class NumberedRow:
-    """A checked row, where it stands in the plan, and the physical line it begins on."""
+    """A checked row and the physical line it begins on."""
 
     line: int
-    spot: Spot
     row: RunSpec
 
 
@@ -78,20 +77,13 @@ def spots_of(keys: Sequence[tuple[str, str]]) -> list[Spot]:
 
 def workloads_of(rows: Sequence[NumberedRow]) -> tuple[WorkloadPlan, ...]:
     """Rows by experiment and workload, both in order of appearance."""
-    groups: dict[tuple[str, str], list[NumberedRow]] = {}
-    for numbered in rows:
-        spot = numbered.spot
-        groups.setdefault((spot.experiment, spot.workload), []).append(numbered)
+    spots = spots_of([(one.row.experiment, one.row.workload) for one in rows])
+    groups: dict[tuple[str, str], list[RunPlan]] = {}
+    for one, spot in zip(rows, spots, strict=True):
+        run = RunPlan.of(one.row, workload=spot.workload, line=one.line, letter=spot.letter)
+        groups.setdefault((spot.experiment, spot.workload), []).append(run)
     return tuple(
-        WorkloadPlan(
-            experiment,
-            label,
-            tuple(
-                RunPlan.of(one.row, workload=label, line=one.line, letter=one.spot.letter)
-                for one in group
-            ),
-        )
-        for (experiment, label), group in groups.items()
+        WorkloadPlan(experiment, label, tuple(runs)) for (experiment, label), runs in groups.items()
     )
 
 
@@ -104,7 +96,7 @@ class _TableCheck:
         self._place = place
         self._lacking: Counter[str] = Counter()
         self._incomplete: set[tuple[str, str]] = set()
-        self._records: dict[int, Record] = {}
+        self._understood: dict[int, tuple[Record, Spot]] = {}
         self.problems = [*undecoded_problems(table, header), *header_problems(header)]
         self.problems += [defect_problem(defect, header) for defect in table.defects]
         if not table.rows:
@@ -129,17 +121,17 @@ class _TableCheck:
             if row is None:
                 self._incomplete.add((spot.experiment, spot.workload))
             else:
-                self._records[record.line] = record
-                rows.append(NumberedRow(record.line, spot, row))
+                self._understood[record.line] = (record, spot)
+                rows.append(NumberedRow(record.line, row))
         return rows
 
     def together(self, workloads: Sequence[WorkloadPlan]) -> None:
         """Check what rows ask for together, of workloads that are understood as a whole."""
         for workload in workloads:
-            if (workload.experiment, workload.label) in self._incomplete:
-                continue
-            for conflict in conflicts(workload, self._place):
-                self._add_conflict(conflict)
+            _, spot = self._understood[workload.runs[0].line]
+            if (spot.experiment, spot.workload) not in self._incomplete:
+                for conflict in conflicts(workload, self._place):
+                    self._add_conflict(conflict)
 
     def warnings(self) -> Iterator[str]:
         """What the file asks for and does not get."""
@@ -177,7 +169,7 @@ class _TableCheck:
             # What is unreadable has its problem already; so has a header without File and Model.
             if column in unreadable or (column is Column.FILE and not self._header.names_programs):
                 return
-            self._add(column, record, error)
+            self._add(column, record, error.message, error.remedy)
 
         def lacking(name: str) -> None:
             self._lacking[name] += 1
@@ -186,13 +178,17 @@ class _TableCheck:
         return None if unreadable or unreadable_own else spec
 
     def _add_conflict(self, conflict: Conflict) -> None:
-        for line in conflict.lines:
-            self._add(conflict.column, self._records[line], conflict.error)
+        """One problem, at the first of the rows."""
+        first, *others = sorted(conflict.lines)
+        record, _ = self._understood[first]
+        error = conflict.error
+        also = f" (with line {', '.join(map(str, others))})" if others else ""
+        self._add(conflict.column, record, error.message + also, error.remedy)
 
-    def _add(self, column: Column, record: Record, error: RadtError) -> None:
+    def _add(self, column: Column, record: Record, cause: str, remedy: str | None) -> None:
         index = self._header.positions.get(column)
         line = record.line if index is None else record.cells[index].line
-        self.problems.append(Problem(error.message, error.remedy or "", line, self._shown(column)))
+        self.problems.append(Problem(cause, remedy or "", line, self._shown(column)))
 
     def _shown(self, column: Column) -> str:
         """The header as the user wrote it, else radt's name of the column."""

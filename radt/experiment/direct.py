@@ -71,7 +71,7 @@ def direct_plan(
     lacking: list[str] = []
     check = RowCheck(Row(values, is_literal=True), spot, place, complain, lacking.append)
     row = check.run()
-    workloads = workloads_of([] if row is None else [NumberedRow(0, spot, row)])
+    workloads = workloads_of([] if row is None else [NumberedRow(0, row)])
     for plan in workloads:
         for conflict in conflicts(plan, place):
             complain(conflict.column, conflict.error)

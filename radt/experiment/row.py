@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +20,16 @@ from radt.experiment.cpus import CpuRequest
 from radt.experiment.devices import Devices, Machine
 from radt.experiment.locate import find_program
 from radt.experiment.mapping import Mappings
-from radt.experiment.plan import RunSpec
+from radt.experiment.plan import RunSpec, letter
 from radt.experiment.program import Program
 from radt.experiment.templates import BARRED, LETTER_BLANK, Blanks
 from radt.listeners.api import Registry
 
 T = TypeVar("T")
+
+
+def _no_matter(_name: str) -> None:
+    """For callers to whom it makes no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ class Place:
         """
         folder = file.absolute().parent
         folders = (folder, Path.cwd())
-        return cls(machine, registry, folders, file.stem, Mappings.of(folder))
+        inventory = functools.cache(read_inventory)
+        return cls(machine, registry, folders, file.stem, Mappings.of(folder), inventory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,32 @@ class Row:
         """The cell; empty where the file has no such column, or where it says nothing."""
         value = self.values.get(column, "")
         return "" if column.field.is_missing(value) else value
+
+
+def check_row(
+    values: Mapping[Column, str],
+    place: Place,
+    complain: Callable[[Column, UsageError], None],
+    *,
+    spot: Spot | None = None,
+    logged: Mapping[str, str] | None = None,
+    lacking: Callable[[str], None] = _no_matter,
+) -> RunSpec | None:
+    """Check every cell of a row; None after at least one complaint.
+
+    Args:
+        values: Its cells.
+        place: What its meaning depends on.
+        complain: Takes the column and what is wrong with its cell.
+        spot: Where it stands; not given, it is the only one of its workload.
+        logged: See `Row`.
+        lacking: Takes the name of a listener that this version does not have.
+    """
+    row = Row(values, logged or {})
+    if spot is None:
+        experiment = row.text(Column.EXPERIMENT).strip() or place.default_experiment
+        spot = Spot(experiment, row.text(Column.WORKLOAD).strip(), letter(0))
+    return RowCheck(row, spot, place, complain, lacking).run()
 
 
 class RowCheck:
