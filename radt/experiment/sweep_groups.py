@@ -7,6 +7,7 @@ values may be added, removed and reordered between two starts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -87,13 +88,15 @@ def grouped(
     free = [one for one in combinations if one.key not in placed]
     size = at_once or max(len(free), 1)
     used = {*kept, *(entry.number.workload for entry in known.stale)}
-    unused = max([-1, *used, *before]) + 1
+    # Gaps are filled, so that a workload keeps its number if others are run before it.
+    barred = {*used, *before}
+    unused = (number for number in itertools.count() if number not in barred)
     groups = dict(kept)
     for start in range(0, len(free), size):
         group = free[start : start + size]
         own = {known.entries[one.key].number.workload for one in group if one.key in known.entries}
-        number = min(own - used, default=unused)
-        unused = max(unused, number + 1)
+        number = min(own - used, default=None)
+        number = next(unused) if number is None else number
         used.add(number)
         groups[number] = group
     runs = [
