@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from radt.collocation import mig_driver
 from radt.collocation.ledger import Ledger, MigInstance
-from radt.collocation.profiles import Placement, profile_name, published_placements
+from radt.collocation.profiles import Placement, published_placements
 from radt.collocation.topology import (
     ComputeInstance,
     GpuInstance,
@@ -38,7 +38,6 @@ __all__ = [
 
 #: Says which device file grants the creation of MIG instances; not there without MIG.
 _MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
-_NAME_PREFIX = "MIG "
 
 
 def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
@@ -97,16 +96,13 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         current, pending = nvml.nvmlDeviceGetMigMode(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
         return None
-    profiles = [
-        found
-        for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
-        if (found := _read_profile(nvml, handle, index, memory_bytes)) is not None
-    ]
+    profiles = mig_driver.read_profiles(nvml, handle, memory_bytes)
     allowed = bool(profiles) and _may_configure()
     source = PlacementSource.DRIVER
     try:
         profiles = [
-            replace(one, placements=_placements(nvml, handle, one.profile_id)) for one in profiles
+            replace(one, placements=mig_driver.read_placements(nvml, handle, one.profile_id))
+            for one in profiles
         ]
     except nvml.NVMLError_NoPermission:
         allowed = False
@@ -115,12 +111,21 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         profiles, source = _from_tables(profiles)
     instances: Sequence[GpuInstance] = ()
     if current == nvml.NVML_DEVICE_MIG_ENABLE:
-        computes = dict(_mig_devices(nvml, handle))
+        computes = dict(_read_devices(nvml, handle))
         try:
             instances = [
-                one
+                GpuInstance(
+                    one.instance_id,
+                    one.profile,
+                    one.placement,
+                    tuple(
+                        device.compute
+                        for ids, device in sorted(computes.items())
+                        if ids[0] == one.instance_id
+                    ),
+                )
                 for profile in profiles
-                for one in _gpu_instances(nvml, handle, profile, computes)
+                for one in mig_driver.gpu_instances(nvml, handle, profile)
             ]
         except nvml.NVMLError_NoPermission:
             allowed = False
@@ -133,51 +138,6 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         placements_from=source if profiles else PlacementSource.NONE,
         instances=tuple(sorted(instances, key=lambda one: one.instance_id)),
     )
-
-
-def _read_profile(
-    nvml: Any, handle: Any, index: int, gpu_memory_bytes: int | None
-) -> InstanceProfile | None:
-    """The profile of this index; None if the GPU offers none."""
-    try:
-        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index, version=2)
-        name = _text(info.name)
-    except nvml.NVMLError_FunctionNotFound:  # drivers before R520 do not tell the name
-        try:
-            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index, version=1)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-            return None
-        name = profile_name(
-            index, info.sliceCount, info.memorySizeMB, gpu_memory_bytes or info.memorySizeMB * 2**20
-        )
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-        return None
-    try:
-        remaining = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id))
-    except nvml.NVMLError:  # MIG is off, or no administrator
-        remaining = None
-    return InstanceProfile(
-        profile_id=int(info.id),
-        name=name.removeprefix(_NAME_PREFIX),
-        slices=int(info.sliceCount),
-        memory_mb=int(info.memorySizeMB),
-        max_count=int(info.instanceCount),
-        sm_count=int(info.multiprocessorCount),
-        ofas=int(info.ofaCount),
-        remaining=remaining,
-    )
-
-
-def _placements(nvml: Any, handle: Any, profile_id: int) -> tuple[Placement, ...]:
-    count = ctypes.c_uint(0)
-    nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, ctypes.byref(count))
-    found = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    if count.value:
-        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(
-            handle, profile_id, found, ctypes.byref(count)
-        )
-    places = [Placement(int(one.start), int(one.size)) for one in found[: count.value]]
-    return tuple(sorted(places, key=lambda place: (place.start, place.size)))
 
 
 def _from_tables(
@@ -207,33 +167,19 @@ class _MigDevice:
     compute: ComputeInstance
 
 
-def _mig_devices(nvml: Any, handle: Any) -> Iterator[tuple[tuple[int, int], _MigDevice]]:
+def _read_devices(nvml: Any, handle: Any) -> Iterator[tuple[tuple[int, int], _MigDevice]]:
     """All MIG devices by the ids of their GPU and compute instance."""
-    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except nvml.NVMLError_NotFound:  # indices have holes
-            continue
-        ids = (
-            int(nvml.nvmlDeviceGetGpuInstanceId(device)),
-            int(nvml.nvmlDeviceGetComputeInstanceId(device)),
+    for found in mig_driver.mig_devices(nvml, handle):
+        attributes = nvml.nvmlDeviceGetAttributes_v2(found.handle)
+        compute = ComputeInstance(
+            instance_id=found.compute_instance,
+            slices=int(attributes.computeInstanceSliceCount),
+            uuid=str(nvml.nvmlDeviceGetUUID(found.handle)),
+            sm_count=int(attributes.multiprocessorCount),
+            pids=_pids(nvml, found.handle),
         )
-        attributes = nvml.nvmlDeviceGetAttributes_v2(device)
-        # "NVIDIA A100-SXM4-40GB MIG 3c.7g.40gb"
-        name = str(nvml.nvmlDeviceGetName(device)).rpartition(_NAME_PREFIX)[2]
-        yield (
-            ids,
-            _MigDevice(
-                name.partition("c.")[2] or name,
-                ComputeInstance(
-                    instance_id=ids[1],
-                    slices=int(attributes.computeInstanceSliceCount),
-                    uuid=str(nvml.nvmlDeviceGetUUID(device)),
-                    sm_count=int(attributes.multiprocessorCount),
-                    pids=_pids(nvml, device),
-                ),
-            ),
-        )
+        profile = mig_driver.profile_of_device(nvml, found.handle)
+        yield (found.gpu_instance, found.compute_instance), _MigDevice(profile, compute)
 
 
 def _pids(nvml: Any, device: Any) -> tuple[int, ...]:
@@ -247,25 +193,6 @@ def _pids(nvml: Any, device: Any) -> tuple[int, ...]:
         except nvml.NVMLError:  # this driver has no such list
             continue
     return tuple(sorted(found))
-
-
-def _gpu_instances(
-    nvml: Any,
-    handle: Any,
-    profile: InstanceProfile,
-    computes: dict[tuple[int, int], _MigDevice],
-) -> Iterator[GpuInstance]:
-    count = ctypes.c_uint(profile.max_count)
-    found = (nvml.c_nvmlGpuInstance_t * max(profile.max_count, 1))()
-    nvml.nvmlDeviceGetGpuInstances(handle, profile.profile_id, found, ctypes.byref(count))
-    for instance in found[: count.value]:
-        info = nvml.nvmlGpuInstanceGetInfo(instance)
-        yield GpuInstance(
-            int(info.id),
-            profile.name,
-            Placement(int(info.placement.start), int(info.placement.size)),
-            tuple(device.compute for ids, device in sorted(computes.items()) if ids[0] == info.id),
-        )
 
 
 def _seen_instances(computes: dict[tuple[int, int], _MigDevice]) -> list[GpuInstance]:
@@ -322,7 +249,3 @@ def _is(thing: MigInstance, gpu: GpuInventory, instance: GpuInstance) -> bool:
         None,
         Placement(thing.start, thing.size),
     )
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
