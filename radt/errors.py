@@ -69,6 +69,12 @@ class Problem:
     line: int | None = None
     column: str | None = None
 
+    def __str__(self) -> str:
+        line = "" if self.line is None else f"line {self.line}"
+        where = ", ".join(part for part in (line, self.column) if part)
+        what = f"{self.cause}. {self.remedy}" if self.remedy else self.cause
+        return f"{where}: {what}" if where else what
+
 
 class ExperimentError(UsageError):
     """An experiment file has problems; all of them are in ``problems``."""
@@ -78,6 +84,10 @@ class ExperimentError(UsageError):
         super().__init__(f"{path}: {count} problem{'s' if count != 1 else ''}, nothing was started")
         self.path = path
         self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        """All problems, one a line: a traceback has no other place for them."""
+        return "\n".join([self.message, *(f"  {problem}" for problem in self.problems)])
 
 
 class RunNotFoundError(UsageError):
