@@ -20,8 +20,8 @@ from radt.report.summary import summarise
 from radt.report.tables import summary_table
 from radt.runner.console import RunConsole
 from radt.runner.console import shown_path as shown
-from radt.runner.outcome import ExperimentOutcome
 from radt.runner.due import Due
+from radt.runner.outcome import ExperimentOutcome
 from radt.runner.session import Session
 
 

@@ -16,7 +16,7 @@ from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec
 from radt.errors import DeviceError, EnvironmentBuildError, UsageError
-from radt.experiment.cpus import assign_cpus
+from radt.experiment.affinity import CpuTopology, assign_cpus
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.runner.environment import (
@@ -160,7 +160,8 @@ class Provision:
     def _assign_cpus(self) -> None:
         available = frozenset(os.sched_getaffinity(0))
         try:
-            sets = assign_cpus([row.cpus for row in self._rows], available)
+            requests = [row.cpus for row in self._rows]
+            sets = assign_cpus(requests, available, CpuTopology())
         except UsageError as error:
             letters = [row.letter for row in self._rows if row.cpus.count is not None]
             raise SetUpError(dict.fromkeys(letters, str(error))) from error

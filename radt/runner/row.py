@@ -6,8 +6,6 @@ import signal
 import time
 from dataclasses import dataclass
 
-from radt import units
-from radt.model import RunStatus
 from radt.runner.console import RunView
 from radt.runner.ending import Ending
 from radt.runner.outcome import RunOutcome
@@ -55,6 +53,11 @@ class Row:
         return self.process
 
     @property
+    def exceeded_s(self) -> float | None:
+        """The Timeout that the run exceeded."""
+        return self.recorded.plan.timeout_s if self.timed_out else None
+
+    @property
     def alive(self) -> bool:
         """Whether the process was started and has not been seen to end."""
         return self.process is not None and self.outcome is None
@@ -77,5 +80,5 @@ class Row:
         ):
             return False
         self.timed_out = True
-        self.stop(Ending(RunStatus.TIMEOUT, f"longer than {units.duration(timeout_s)}"))
+        self.escalation = Escalation(signal.SIGINT)
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -127,11 +126,9 @@ class Schedule:
     def _cool_down(self) -> None:
         """Let the hardware come to rest; a stop ends the rest."""
         end_s = time.monotonic() + self._options.cooldown_s
-        asked_to_stop = threading.Event()
-        self._stop.on_request = asked_to_stop.set
         while (left_s := end_s - time.monotonic()) > 0 and not self._stop:
             self._session.console.show_wait(f"cooling down, {units.duration(left_s)} left")
-            asked_to_stop.wait(min(left_s, 1.0))
+            self._stop.wait(min(left_s, 1.0))
         self._session.console.hide_live()
 
     def _series_of(self, due: Due) -> str:
@@ -168,7 +165,7 @@ class Schedule:
             workloads=self._outcomes,
             skipped=sum(len(one.runs) for one in self._plan.workloads if _key(one) not in ran),
             elapsed_s=time.monotonic() - started_s,
-            interrupted_by=int(self._stop.escalation.first) if self._stop.escalation else None,
+            interrupted_by=self._stop.number,
         )
 
 

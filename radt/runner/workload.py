@@ -322,7 +322,7 @@ class WorkloadRunner:
             ending = ending_of(
                 how,
                 stopped=STOPPED if self._stop else "",
-                timed_out_s=None,
+                timed_out_s=row.exceeded_s,
                 tail=how.tail,
                 memory=self._memory.evidence(),
             )
