@@ -367,8 +367,10 @@ class Keeper:
         """Whether all have ended within the time; SIGKILL from the runner shortens it."""
         hurried_before = self.hurried
         deadline = time.monotonic() + timeout_s
-        while self.look(max(0.0, deadline - time.monotonic())):
-            if time.monotonic() >= deadline or self.hurried > hurried_before:
+        wait_s = 0.0
+        while self.look(wait_s):
+            wait_s = deadline - time.monotonic()
+            if wait_s <= 0 or self.hurried > hurried_before:
                 return False
         return True
 
@@ -379,7 +381,7 @@ class Keeper:
             pass  # the runner is dead
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> "NoReturn":
     """See the module's text."""
     control, start, status, barrier = (int(number) for number in argv[:4])
     for fd in (control, start, status, barrier):
@@ -402,7 +404,7 @@ def main(argv: list[str]) -> int:
         if wait_status != 0:
             run_kill_command(spec)
             kill_all()
-        return 0
+        os._exit(0)  # at once: there is nothing to tidy up
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited
     signal.signal(signal.SIGCHLD, lambda *_: None)
     this = os.getpid()
@@ -418,8 +420,8 @@ def main(argv: list[str]) -> int:
     os.close(barrier)
     silence()
     Keeper(spec, control, status, command).keep()
-    return 0
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

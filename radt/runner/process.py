@@ -196,6 +196,9 @@ class TrainingProcess:
 
         Which processes get which signal: `radt.runner.keeper.signal_tree`.
         """
+        if self._popen.returncode is None:
+            for pid in self.keeper_pids:  # somebody may have stopped them, with all the user's
+                trees.send_signal(pid, signal.SIGCONT)
         self._tell(bytes([number]))
 
     def descendants(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -9,12 +10,13 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from radt.errors import LaunchError
 from radt.runner import trees
 from radt.runner.process import Barrier, Exit, TrainingProcess
 from tests.support.bench import alive, wait_until
@@ -202,6 +204,8 @@ def test_all_kinds_are_seen_while_they_run_and_ended_with_the_run(zoo: Zoo) -> N
 def test_all_kinds_are_ended_by_signals(zoo: Zoo, numbers: tuple[signal.Signals, ...]) -> None:
     run = Run(zoo.command, zoo.folder)
     zoo.wait_up()
+    for pid in run.process.keeper_pids:
+        os.kill(pid, signal.SIGSTOP)
     for number in numbers:
         run.process.signal(number)
     assert run.result().code in {-number for number in numbers} | {1}
@@ -215,6 +219,26 @@ def test_all_kinds_are_ended_when_the_keeper_is_killed(zoo: Zoo) -> None:
     result = run.result()
     assert (result.code, result.keeper_died) == (-signal.SIGKILL, True)
     zoo.wait_gone()
+
+
+def test_without_guard_and_keeper_what_carries_the_runs_id_is_ended(tmp_path: Path) -> None:
+    source = (
+        "import os, subprocess, sys\n"
+        "if sys.argv[1:]: subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
+        " start_new_session=True)\n"
+        "print(os.getpid(), flush=True)\n"
+        "os.read(os.pipe()[0], 1)\n"
+    )
+    run = Run([sys.executable, "-c", source, source], tmp_path)
+    wait_until(lambda: len(run.lines) == 2, "both are up")
+    pids = [int(line) for line in run.lines]
+    for pid in run.process.keeper_pids:
+        os.kill(pid, signal.SIGSTOP)  # so that none can do anything about the other's death
+    for pid in run.process.keeper_pids:
+        os.kill(pid, signal.SIGKILL)
+    result = run.result()
+    assert (result.code, result.keeper_died) == (-signal.SIGKILL, True)
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_a_run_goes_on_without_its_guard(zoo: Zoo) -> None:
@@ -231,14 +255,14 @@ def test_a_run_goes_on_without_its_guard(zoo: Zoo) -> None:
 
 #: Runs the command of its arguments as a runner does, and then does nothing more.
 RUNNER = """
-import os, sys, pathlib
+import json, os, sys, pathlib
 from radt.runner.process import Barrier, TrainingProcess
-stage, folder, *command = sys.argv[1:]
+stage, folder, kill, *command = sys.argv[1:]
 barrier = Barrier()
 process = TrainingProcess(
     command, run_id=os.urandom(16).hex(), cwd=pathlib.Path(folder), env=dict(os.environ),
     barrier=barrier, output_log=pathlib.Path(folder) / "output.log", show=lambda line: None,
-    on_exit=lambda exit_: None,
+    on_exit=lambda exit_: None, kill_command=json.loads(kill),
 )
 process.wait_ready(30)
 if stage == "running":
@@ -249,9 +273,12 @@ os.read(os.pipe()[0], 1)
 """
 
 
-def runner_of(zoo: Zoo, stage: str) -> tuple[subprocess.Popen[str], list[int]]:
+def runner_of(
+    zoo: Zoo, stage: str, kill_command: Sequence[str] = ()
+) -> tuple[subprocess.Popen[str], list[int]]:
+    arguments = [stage, str(zoo.folder), json.dumps(list(kill_command)), *zoo.command]
     runner = subprocess.Popen(
-        [sys.executable, "-c", RUNNER, stage, str(zoo.folder), *zoo.command],
+        [sys.executable, "-c", RUNNER, *arguments],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -259,13 +286,15 @@ def runner_of(zoo: Zoo, stage: str) -> tuple[subprocess.Popen[str], list[int]]:
     return runner, [int(pid) for pid in runner.stdout.readline().split()]
 
 
-def test_all_kinds_are_ended_when_the_runner_is_killed(zoo: Zoo) -> None:
+def test_the_kernel_ends_the_command_when_all_that_watch_over_it_are_killed(zoo: Zoo) -> None:
+    zoo.command = ["sleep", "1000"]
     runner, pids = runner_of(zoo, "running")
-    zoo.wait_up()
-    runner.kill()
+    for pid in (runner.pid, *pids[:2]):
+        os.kill(pid, signal.SIGSTOP)  # so that none can do anything about another's death
+    for pid in (runner.pid, *pids[:2]):
+        os.kill(pid, signal.SIGKILL)
     runner.communicate()
-    wait_until(lambda: not any(alive(pid) for pid in pids), "keeper and command are gone")
-    zoo.wait_gone()
+    wait_until(lambda: not alive(pids[2]), "the command is gone")
 
 
 def test_nothing_starts_when_the_runner_is_killed_before_it_opened_the_barrier(zoo: Zoo) -> None:
@@ -274,3 +303,197 @@ def test_nothing_starts_when_the_runner_is_killed_before_it_opened_the_barrier(z
     runner.communicate()
     wait_until(lambda: not any(alive(pid) for pid in pids), "keeper and command are gone")
     assert not list(zoo.folder.glob("*.up"))
+
+
+#: A launcher as torchrun is one: its worker has a session, and hears of SIGINT from it.
+LAUNCHER = """
+import os, signal, subprocess, sys
+def say(text): os.write(1, (text + "\\n").encode())
+role = sys.argv[1]
+if role == "launcher":
+    children = [
+        subprocess.Popen([sys.executable, __file__, name], start_new_session=name == "worker")
+        for name in ("worker", "member", "orphan")
+    ]
+    def forward(number, frame):
+        say("launcher")
+        children[0].send_signal(number)
+    signal.signal(signal.SIGINT, forward)
+    children[0].wait()
+    os._exit(5)
+if role == "orphan" and (os.fork() or os.setsid() or os.fork()):
+    os._exit(0)
+def handle(number, frame):
+    say(role)
+    if role == "worker":
+        ready, _ = os.pipe()
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)  # a second SIGINT would be heard meanwhile
+signal.signal(signal.SIGINT, handle)
+say("up")
+while True:
+    signal.pause()
+"""
+
+
+def test_ctrl_c_reaches_everybody_once(tmp_path: Path) -> None:
+    script = tmp_path / "launcher.py"
+    script.write_text(LAUNCHER, encoding="ascii")
+    run = Run([sys.executable, "-u", str(script), "launcher"], tmp_path)
+    wait_until(lambda: run.lines.count("up") == 3, "all are up")
+    run.process.signal(signal.SIGINT)
+    assert run.result().code == 5
+    heard = [line for line in run.log.read_text(encoding="ascii").split() if line != "up"]
+    assert sorted(heard) == ["launcher", "member", "orphan", "worker"]
+
+
+def test_processes_have_no_descriptors_signals_or_variables_of_radts(tmp_path: Path) -> None:
+    source = (
+        "import os, signal\n"
+        "mine = os.open('/proc/self/fd', os.O_RDONLY)\n"
+        "print(sorted(set(map(int, os.listdir('/proc/self/fd'))) - {mine, mine + 1}))\n"
+        "print([n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN])\n"
+        "print(signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+        "print(os.getpid() == os.getpgrp() == os.getsid(0))\n"
+    )
+    # Python itself ignores SIGPIPE and SIGXFSZ; a shell's trap shows what it was given.
+    run = Run(
+        ["/bin/sh", "-c", 'trap; ls /proc/$$/fd; grep -E "^Sig(Blk|Ign)" /proc/$$/status'], tmp_path
+    )
+    assert run.result().code == 0
+    lines = run.log.read_text(encoding="ascii").split()
+    assert lines == ["0", "1", "2", "SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    python = Run([sys.executable, "-c", source], tmp_path)
+    assert python.result().code == 0
+    assert python.lines[0] == "[0, 1, 2]"
+    assert python.lines[3] == "True"
+
+
+def test_the_runner_keeps_no_descriptors_zombies_or_threads_of_runs(tmp_path: Path) -> None:
+    def held() -> tuple[int, int, list[int]]:
+        return (
+            len(os.listdir("/proc/self/fd")),
+            threading.active_count(),
+            [child.pid for child in psutil.Process().children()],
+        )
+
+    Run(["true"], tmp_path).result()
+    before = held()
+    runs = [Run(["true"], tmp_path) for _ in range(100)]
+    assert [run.result().code for run in runs] == [0] * 100
+    assert all(run.process.join(TIMEOUT_S) for run in runs)
+    assert held() == before
+
+
+def test_dead_orphans_do_not_stay_as_zombies_while_the_run_goes_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "end")
+    source = (
+        "import os\n"
+        "for _ in range(20):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os.fork()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "print('up', flush=True)\n"
+        "open('end').read()\n"
+    )
+    run = Run([sys.executable, "-c", source], tmp_path)
+    wait_until(lambda: run.lines == ["up"], "the orphans are dead")
+    keeper = psutil.Process(run.process.keeper_pids[1])
+    wait_until(lambda: [p.pid for p in keeper.children()] == [run.process.pid], "they are gone")
+    (tmp_path / "end").write_text("", encoding="ascii")
+    assert (run.result().code, run.result().leftovers) == (0, 0)
+
+
+def test_cpus_bind_the_process_and_what_it_starts(tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    source = (
+        "import os, subprocess, sys\n"
+        "print(sorted(os.sched_getaffinity(0)), flush=True)\n"
+        "if sys.argv[1:]: subprocess.run([sys.executable, '-c', sys.argv[1]])\n"
+    )
+    run = Run([sys.executable, "-c", source, source], tmp_path, cpus=frozenset({cpu}))
+    assert run.result().code == 0
+    assert run.lines == [f"[{cpu}]"] * 2
+
+
+def test_cpus_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"cannot run on CPUs 4095: .*may use CPUs 0"):
+        Run(["true"], tmp_path, cpus=frozenset({4095}))
+
+
+def test_nul_in_a_parameter_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="NUL character"):
+        Run(["true", "a\0b"], tmp_path)
+
+
+def test_parameters_larger_than_the_kernel_takes_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"Argument list too long\. Shorten"):
+        Run(["true", "x" * 300_000], tmp_path)
+
+
+#: Stands for a container: signals to its client do not reach it, the kill command does.
+CONTAINER = "import os; print('up', flush=True); os.read(os.pipe()[0], 1)"
+
+
+@pytest.fixture
+def container() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTAINER], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+KILL = "import os, sys; assert 'RADT_RUN_ID' not in os.environ; os.kill(int(sys.argv[1]), 9)"
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "failed", "keeper killed"])
+def test_the_kill_command_ends_what_signals_do_not_reach(
+    tmp_path: Path, container: subprocess.Popen[str], how: str
+) -> None:
+    os.mkfifo(tmp_path / "end")
+    run = Run(
+        [sys.executable, "-c", "open('end').read(); raise SystemExit(3)"],
+        tmp_path,
+        kill_command=[sys.executable, "-c", KILL, str(container.pid)],
+    )
+    assert container.poll() is None
+    if how == "SIGKILL":
+        run.process.signal(signal.SIGKILL)
+    elif how == "failed":
+        (tmp_path / "end").write_text("", encoding="ascii")
+    else:
+        os.kill(run.process.keeper_pids[1], signal.SIGKILL)
+    run.result()
+    assert container.wait(TIMEOUT_S) == -signal.SIGKILL
+
+
+def test_the_kill_command_is_not_needed_by_a_run_that_succeeded(
+    tmp_path: Path, container: subprocess.Popen[str]
+) -> None:
+    run = Run(["true"], tmp_path, kill_command=[sys.executable, "-c", KILL, str(container.pid)])
+    assert run.result().code == 0
+    assert container.poll() is None
+
+
+def test_a_kill_command_that_is_missing_does_not_keep_the_run_alive(tmp_path: Path) -> None:
+    run = Run(["sleep", "1000"], tmp_path, kill_command=["./no-such-command"])
+    run.process.signal(signal.SIGKILL)
+    assert run.result().code == -signal.SIGKILL
+
+
+def test_all_kinds_and_containers_are_ended_when_the_runner_is_killed(
+    zoo: Zoo, container: subprocess.Popen[str]
+) -> None:
+    kill = [sys.executable, "-c", KILL, str(container.pid)]
+    runner, pids = runner_of(zoo, "running", kill)
+    zoo.wait_up()
+    runner.kill()
+    runner.communicate()
+    assert container.wait(TIMEOUT_S) == -signal.SIGKILL
+    wait_until(lambda: not any(alive(pid) for pid in pids), "keeper and command are gone")
+    zoo.wait_gone()
