@@ -27,12 +27,21 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
+class MigDevice:
+    """What a process sees as its GPU: a compute instance, and how many SMs it has."""
+
+    compute_instance: int
+    uuid: str
+    sm_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class CreatedInstance:
-    """A GPU instance that radt made; ``uuids`` are its MIG devices by the plan's names."""
+    """A GPU instance that radt made; ``devices`` are in it, by the plan's names."""
 
     entry: Entry
     gpu_instance: int
-    uuids: Mapping[str, str]
+    devices: Mapping[str, MigDevice]
 
 
 def create_instance(
@@ -103,20 +112,28 @@ def _furnish(
             )
         created = mig_driver.create_compute_instance(nvml, instance, profile_id, compute.placement)
         ids[compute.name] = int(nvml.nvmlComputeInstanceGetInfo(created).id)
-    devices = {
-        found.compute_instance: str(nvml.nvmlDeviceGetUUID(found.handle))
+    there = {
+        found.compute_instance: found.handle
         for found in mig_driver.mig_devices(nvml, gpu)
         if found.gpu_instance == gpu_instance
     }
-    if missing := sorted(set(ids.values()) - set(devices)):
+    if missing := sorted(set(ids.values()) - set(there)):
         raise DeviceError(
             f"the driver lists no MIG device for compute instance {missing[0]} of GPU instance "
             f"{gpu_instance}",
             "See nvidia-smi -L; in a container, new MIG devices may be hidden",
         )
-    uuids = {name: devices[number] for name, number in ids.items()}
-    entry.confirm(compute_instances=tuple(ids.values()), mig_uuids=tuple(uuids.values()))
-    return CreatedInstance(entry, gpu_instance, uuids)
+    devices = {name: _device(nvml, number, there[number]) for name, number in ids.items()}
+    entry.confirm(
+        compute_instances=tuple(ids.values()),
+        mig_uuids=tuple(device.uuid for device in devices.values()),
+    )
+    return CreatedInstance(entry, gpu_instance, devices)
+
+
+def _device(nvml: Any, compute_instance: int, handle: Any) -> MigDevice:
+    sm_count = int(nvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
+    return MigDevice(compute_instance, str(nvml.nvmlDeviceGetUUID(handle)), sm_count)
 
 
 def _take_back(nvml: Any, gpu: Any, entry: Entry) -> None:

@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import partial
 
-from radt.collocation.planner import DevicePlan
+from radt.collocation.compute_mode import compute_mode_problem
+from radt.collocation.inventory import read_inventory
+from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.mig import CreatedInstance, create_instance, destroy_instance
+from radt.collocation.mps import (
+    DEVICES_VARIABLE,
+    PERCENTAGE_VARIABLE,
+    MpsServer,
+    no_mps_environment,
+)
+from radt.collocation.planner import DevicePlan, PlannedInstance, PlannedMps, Request, Share
+from radt.collocation.processes import ProcessLists
+from radt.collocation.topology import Inventory
+from radt.collocation.verify import Expectation, Mismatch, Verifier
+from radt.errors import DeviceError
+from radt.nvml import Gpu
 
-if TYPE_CHECKING:
-    from radt.collocation.verify import Mismatch
+#: Seconds between two looks at where the runs' processes are.
+VERIFY_INTERVAL_S = 1.0
+
+
+def inventory_for(requests: Sequence[Request], gpus: Sequence[Gpu]) -> Inventory:
+    """What has to be known to plan these rows; the driver is asked only where MIG is wanted.
+
+    Args:
+        gpus: The machine's GPUs, as `radt.nvml.list_gpus` tells them.
+
+    Raises:
+        DeviceError: The driver does not work.
+    """
+    if any(request.collocation.mig is not None for request in requests):
+        return read_inventory()
+    return Inventory.of(gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A MIG device of the plan, now that it is there."""
+
+    uuid: str
+    sm_count: int | None
+    created: bool
+
+
+@dataclass(slots=True)
+class _Made:
+    """What is there, and what of it has to be taken away."""
+
+    instances: list[CreatedInstance] = field(default_factory=list)
+    servers: dict[str, MpsServer] = field(default_factory=dict)
+    devices: dict[str, _Device] = field(default_factory=dict)
+    free_bytes: dict[int | str, int] = field(default_factory=dict)
 
 
 class DeviceSetup:
@@ -18,14 +71,28 @@ class DeviceSetup:
         plan: What `radt.collocation.planner.plan_devices` made of the workload's rows.
         run_ids: The run of each key, noted with what is made for it.
         workload_id: Likewise, the workload.
+        ledger: Where it is noted; this user's by default.
+        verify_interval_s: Seconds between two looks of `verify`.
     """
 
     def __init__(
-        self, plan: DevicePlan, *, run_ids: Mapping[str, str], workload_id: str = ""
+        self,
+        plan: DevicePlan,
+        *,
+        run_ids: Mapping[str, str],
+        workload_id: str = "",
+        ledger: Ledger | None = None,
+        verify_interval_s: float = VERIFY_INTERVAL_S,
     ) -> None:
         self.plan = plan
         self.run_ids = run_ids
         self.workload_id = workload_id
+        self._ledger = ledger
+        self._made = _Made()
+        self._verifier: Verifier | None = None
+        self._verify_interval_s = verify_interval_s
+        self._next_look_s = 0.0
+        self._lock = threading.RLock()
 
     def set_up(self, say: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
         """Create the MIG instances and start the MPS daemons of the plan.
@@ -35,33 +102,251 @@ class DeviceSetup:
             cancelled: Asked between steps; if true, what was made is taken down and this returns.
 
         Raises:
-            DeviceError: Something could not be made; what was made before it is taken down.
+            DeviceError: Something could not be made. What was made before it is taken down; what of
+                it could not be is in the message, and in the ledger.
         """
-        raise NotImplementedError
+        with self._lock:
+            try:
+                for step in self._steps(say):
+                    if cancelled():
+                        break
+                    step()
+                else:
+                    self._measure_free_memory()
+                    return
+            except BaseException as error:
+                left = self.tear_down()
+                if isinstance(error, DeviceError) and left:
+                    raise DeviceError(". ".join([error.message, *left]), error.remedy) from error
+                raise
+            for problem in self.tear_down():
+                say(problem)
 
     def environment(self, key: str) -> dict[str, str]:
-        """The variables that put a run onto its devices."""
-        raise NotImplementedError
+        """The variables that put a run onto its devices and, under MPS, to its daemon."""
+        share = self.plan.shares[key]
+        if not share.gpus:
+            return {DEVICES_VARIABLE: ""}
+        variables = {DEVICES_VARIABLE: ",".join(self._uuids(share))}
+        if share.mps is None:
+            return variables | dict(no_mps_environment())
+        variables |= self._made.servers[share.mps].client_environment(share.thread_percentage)
+        if share.thread_percentage is None and PERCENTAGE_VARIABLE in os.environ:
+            variables[PERCENTAGE_VARIABLE] = "100"  # the user's shell must not cap this row
+        return variables
 
     def tags(self, key: str) -> dict[str, str]:
-        """What is recorded of the run's devices."""
-        raise NotImplementedError
+        """What is recorded of the run's devices as it starts."""
+        share, made = self.plan.shares[key], self._made
+        tags = {
+            f"radt.gpu{index}.memory_free_bytes": str(made.free_bytes[index])
+            for index in share.gpus
+            if index in made.free_bytes
+        }
+        if share.compute is not None:
+            instance, compute = self.plan.compute(share.compute)
+            device = made.devices[share.compute]
+            tags |= {
+                "radt.mig.profile": compute.profile,
+                "radt.mig.uuid": device.uuid,
+                "radt.mig.created": "true" if device.created else "false",
+            }
+            if instance.placement is not None:  # as nvidia-smi writes it, start:size
+                place = instance.placement
+                tags["radt.mig.placement"] = f"{place.start}:{place.size}"
+            if device.sm_count is not None:
+                tags["radt.mig.sm_count"] = str(device.sm_count)
+            if device.uuid in made.free_bytes:
+                tags["radt.mig.memory_free_bytes"] = str(made.free_bytes[device.uuid])
+        if share.mps is not None:
+            server = self._planned_server(share.mps)
+            tags["radt.mps.clients"] = str(len(server.keys))
+            if share.thread_percentage is not None:
+                tags["radt.mps.thread_percentage"] = f"{share.thread_percentage:g}"
+            if (pid := made.servers[share.mps].pid) is not None:
+                tags["radt.mps.daemon_pid"] = str(pid)
+        return tags
 
     def devices(self, key: str) -> tuple[str, ...]:
         """The run's GPUs as the collector's listeners know them: NVML indices."""
-        raise NotImplementedError
+        return tuple(str(index) for index in self.plan.shares[key].gpus)
 
     def verify(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
-        """Runs whose processes are seen elsewhere than planned; ask again until all are seen."""
-        raise NotImplementedError
+        """Runs that are seen elsewhere than planned, each once.
 
-    def about_to_kill(self, pids: Sequence[int]) -> None:
-        """Take MPS clients off their server, so that killing them leaves it sane."""
-        raise NotImplementedError
+        May be asked at any rate: the driver is asked once a second, and no more once all runs have
+        been seen. Where nothing was set up there is nothing to verify.
+
+        Args:
+            pids: The live processes of each run that has not ended.
+        """
+        if self.plan.is_naive or time.monotonic() < self._next_look_s:
+            return []
+        with self._lock:
+            self._next_look_s = time.monotonic() + self._verify_interval_s
+            if self._verifier is None:
+                gpus = {index for share in self.plan.shares.values() for index in share.gpus}
+                self._verifier = Verifier(self._expectations(), sorted(gpus))
+            if not self._verifier.open_keys:
+                self._verifier.close()
+                return []
+            return self._verifier.check(pids)
+
+    def verified(self, key: str) -> str:
+        """A run has ended: why it could not be verified; empty if it was, or need not be."""
+        return self._verifier.ended(key) if self._verifier is not None else ""
+
+    def final_tags(self, key: str) -> dict[str, str]:
+        """What is recorded once a run has ended: whether it was where its row says."""
+        return self._verifier.tags(key) if self._verifier is not None else {}
+
+    def about_to_kill(self, pids: Sequence[int]) -> list[str]:
+        """Take MPS clients off their server, so that killing them leaves it sane for the others.
+
+        Returns what could not be done, a sentence each: they have to be killed all the same.
+        """
+        problems = []
+        for server in list(self._made.servers.values()):
+            try:
+                server.terminate_clients(pids)
+            except DeviceError as error:
+                problems.append(f"an MPS client may leave its server undefined: {error}")
+        return problems
 
     def tear_down(self) -> list[str]:
         """Take away what `set_up` made; what could not be is returned, a sentence each.
 
-        Never raises; may be called from several threads, and again.
+        Never raises; may be called from several threads, and again: then what was left is tried
+        once more.
         """
-        raise NotImplementedError
+        with self._lock:
+            if self._verifier is not None:
+                self._verifier.close()
+            problems = []
+            # Daemons first: an instance goes only when nothing runs on it.
+            for name, server in list(self._made.servers.items()):
+                problem = _attempt(server.stop, f"the MPS daemon of {', '.join(server.devices)}")
+                if problem:
+                    problems.append(problem)
+                else:
+                    del self._made.servers[name]
+            for created in reversed(list(self._made.instances)):
+                problem = _attempt(partial(_remove, created), str(created.entry.thing))
+                if problem:
+                    problems.append(problem)
+                else:
+                    self._made.instances.remove(created)
+            return problems
+
+    def _steps(self, say: Callable[[str], None]) -> list[Callable[[], None]]:
+        steps: list[Callable[[], None]] = [self._check_compute_modes]
+        steps += [partial(self._provide, instance, say) for instance in self.plan.instances]
+        steps += [partial(self._serve, server, say) for server in self.plan.mps_servers]
+        return steps
+
+    def _provide(self, instance: PlannedInstance, say: Callable[[str], None]) -> None:
+        """Create an instance, unless it is there."""
+        if instance.existing_id is not None:
+            for compute in instance.computes:
+                assert compute.uuid is not None, "an existing MIG device has a UUID"
+                device = _Device(compute.uuid, compute.sm_count, created=False)
+                self._made.devices[compute.name] = device
+            return
+        say(f"GPU {instance.gpu}: creating {instance.profile.name} at {instance.placement}")
+        keys = [key for compute in instance.computes for key in compute.keys]
+        created = create_instance(instance, self._note(), **self._ids(keys))
+        self._made.instances.append(created)
+        for name, made in created.devices.items():
+            self._made.devices[name] = _Device(made.uuid, made.sm_count, created=True)
+
+    def _serve(self, planned: PlannedMps, say: Callable[[str], None]) -> None:
+        """Start an MPS daemon."""
+        share = self.plan.shares[planned.keys[0]]
+        where = f"GPU {'+'.join(map(str, planned.gpus))}"
+        if planned.compute is not None:
+            where += f", {self.plan.compute(planned.compute)[1].profile}"
+            devices = self._uuids(share)
+        else:
+            devices = planned.gpu_uuids
+        say(f"{where}: starting an MPS daemon")
+        server = MpsServer(devices, self._note(), **self._ids(planned.keys))
+        server.start()
+        self._made.servers[planned.name] = server
+
+    def _check_compute_modes(self) -> None:
+        """An administrator's exclusive mode fails runs with a message that names no cause."""
+        whole = [share for share in self.plan.shares.values() if share.compute is None]
+        counts: Counter[int] = Counter()
+        for place in {(index, share.mps) for share in whole if share.mps for index in share.gpus}:
+            counts[place[0]] += 1  # all clients of a daemon count as one
+        counts.update(index for share in whole if not share.mps for index in share.gpus)
+        if not counts:
+            return
+        with ProcessLists() as lists:
+            for index, processes in sorted(counts.items()):
+                problem = compute_mode_problem(lists, index, processes=processes, mps=False)
+                if problem is not None:
+                    raise problem
+
+    def _measure_free_memory(self) -> None:
+        shares = self.plan.shares.values()
+        names: list[int | str] = sorted({index for share in shares for index in share.gpus})
+        names += sorted({device.uuid for device in self._made.devices.values()})
+        if not names:
+            return
+        with ProcessLists() as lists:
+            for name in names:
+                if (free := lists.free_bytes(name)) is not None:
+                    self._made.free_bytes[name] = free
+
+    def _expectations(self) -> dict[str, Expectation]:
+        expected = {}
+        for key, share in self.plan.shares.items():
+            if not share.gpus:
+                continue
+            names = "+".join(f"GPU {index}" for index in share.gpus)
+            if share.compute is not None:
+                names += f" ({self.plan.compute(share.compute)[1].profile})"
+            server = self._made.servers.get(share.mps or "")
+            expected[key] = Expectation(
+                self._uuids(share),
+                names,
+                mps=share.mps is not None,
+                mps_log=server.log_tail if server is not None else str,
+                run_id=self.run_ids.get(key, ""),
+            )
+        return expected
+
+    def _uuids(self, share: Share) -> tuple[str, ...]:
+        if share.compute is not None:
+            return (self._made.devices[share.compute].uuid,)
+        return share.gpu_uuids
+
+    def _planned_server(self, name: str) -> PlannedMps:
+        return next(server for server in self.plan.mps_servers if server.name == name)
+
+    def _note(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
+
+    def _ids(self, keys: Sequence[str]) -> dict[str, str]:
+        """Whose a thing is: a run's only if it is that run's alone."""
+        run_id = self.run_ids.get(keys[0], "") if len(keys) == 1 else ""
+        return {"run_id": run_id, "workload_id": self.workload_id}
+
+
+def _remove(created: CreatedInstance) -> None:
+    assert isinstance(created.entry.thing, MigInstance)
+    destroy_instance(created.entry.thing)
+    created.entry.done()
+
+
+def _attempt(take_away: Callable[[], None], what: str) -> str:
+    """Do it; a sentence if it cannot be done."""
+    try:
+        take_away()
+    except Exception as error:  # noqa: BLE001 - clean-up goes on whatever happens to one thing
+        text = str(error) if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
+        return f"{what} is left: {text}"
+    return ""
