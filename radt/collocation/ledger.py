@@ -245,12 +245,14 @@ def _read_entry(path: Path) -> Entry | Damaged | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             return Damaged(path, f"written by another radt, in format {content['format']}")
+        if content["kind"] not in _TYPES:
+            return Damaged(path, f"of an unknown kind, {content['kind']}")
         details: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content["thing"].items()
         }
-        owner = Owner(**content["owner"])
         thing: Thing = _TYPES[content["kind"]](**details)
+        owner = Owner(**content["owner"])
         return Entry(path, thing, owner, content["run_id"], content["workload_id"])
     except FileNotFoundError:
         return None

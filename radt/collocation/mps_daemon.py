@@ -135,12 +135,13 @@ def daemon_environment(paths: MpsPaths) -> dict[str, str]:
     return env | {PIPE_VARIABLE: str(paths.pipes), LOG_VARIABLE: str(paths.logs)}
 
 
-def ask(paths: MpsPaths, command: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+def ask(paths: MpsPaths, command: str, timeout_s: float | None = None) -> str:
     """Give the daemon a command and return its answer.
 
     Raises:
         DeviceError: It does not answer, or refuses.
     """
+    timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
         done = subprocess.run(
             [find_tool()],

@@ -26,6 +26,8 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 #: NVML's "not available" for an unsigned 64-bit value.
 _NOT_AVAILABLE = 2**64 - 1
+#: The kernel keeps so much of a program's name.
+_COMM_CHARACTERS = 15
 #: Inode of the first pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h).
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
@@ -240,8 +242,11 @@ def variable(pid: int, name: str) -> str:
 
 def is_mps(pid: int, tool: str) -> bool:
     """Whether a process is MPS's control daemon or server, by its own name."""
-    # A script's interpreter stands before it.
-    return any(Path(word).name == tool for word in _words(pid)[:2])
+    words = [Path(word).name for word in _words(pid)]
+    if not words or words[0] == tool:
+        return bool(words)
+    # A wrapper script: its interpreter stands before it, and the kernel calls it by its own name.
+    return tool in words[:3] and _name(pid) == tool[:_COMM_CHARACTERS]
 
 
 def mps_daemons() -> list[int]:
