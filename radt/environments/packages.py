@@ -31,7 +31,7 @@ def list_packages(interpreter: Path, report: Report) -> str:
         EnvironmentBuildError: The interpreter does not run.
     """
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
-    answer = run_tool([str(interpreter), "-c", LIST_PACKAGES], report, env=env)
+    answer = run_tool([str(interpreter), "-c", LIST_PACKAGES], report, env=env, private=True)
     if answer.code != 0:
         raise report.failed(f"the environment's Python does not run: {answer.complaint}")
     return answer.output.strip() + "\n"

@@ -53,7 +53,9 @@ class PipConfig:
 
 def read_pip_config(environ: Mapping[str, str], report: Report) -> PipConfig:
     """pip's options as pip itself reads them, from its files and variables."""
-    answer = run_tool([sys.executable, "-m", "pip", "config", "list"], report, env=environ)
+    # Not for the log: proxies and indexes may have passwords.
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    answer = run_tool(command, report, env=environ, private=True)
     found: dict[str, dict[str, str]] = {scope: {} for scope in _SCOPES}
     for line in answer.output.splitlines() if answer.code == 0 else ():
         name, equals, value = line.partition("=")

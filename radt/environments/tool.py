@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import time
@@ -60,7 +61,8 @@ class Answer:
     @property
     def complaint(self) -> str:
         """The last lines, for an error's message."""
-        return "\n".join(self.tail) or f"exit code {self.code}, and nothing said"
+        text = "\n".join(self.tail).removesuffix(".")
+        return text or f"exit code {self.code}, and nothing said"
 
 
 def run_tool(
@@ -71,6 +73,7 @@ def run_tool(
     env: Mapping[str, str] | None = None,
     stdin: str = "",
     keep_fds: Sequence[int] = (),
+    private: bool = False,
 ) -> Answer:
     """Run a tool to its end and return what it said, whatever its exit code.
 
@@ -78,6 +81,7 @@ def run_tool(
         stdin: What it reads; it never waits for a person.
         keep_fds: Descriptors that it and its children hold too: locks that must not be free
             before the last of them has ended, also if this process is killed.
+        private: Its output is not for the log.
 
     Raises:
         EnvironmentBuildError: It cannot be started, or building was cancelled; then it and its
@@ -100,7 +104,9 @@ def run_tool(
                 start_new_session=True,
             ) as process,
         ):
-            return _Conversation(name, process, log, report).hold(stdin)
+            if not private:
+                log.write(f"$ {masked(shlex.join(command))}\n".encode())
+            return _Conversation(name, process, None if private else log, report).hold(stdin)
     except OSError as error:
         raise report.failed(f"{name} could not be run: {error.strerror}") from error
 
@@ -111,7 +117,7 @@ class _Conversation:
 
     name: str
     process: subprocess.Popen[bytes]
-    log: IO[bytes]
+    log: IO[bytes] | None
     report: Report
     answer: bytearray = field(default_factory=bytearray)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
@@ -184,8 +190,10 @@ class _Conversation:
             text = masked(line.decode("utf-8", "replace").rstrip())
             if text:
                 self.tail.append(text.strip())
-                self.log.write(text.encode() + b"\n")
-        self.log.flush()
+                if self.log is not None:
+                    self.log.write(text.encode() + b"\n")
+        if self.log is not None:
+            self.log.flush()
 
     def _end(self) -> None:
         """End the tool and what it has started."""
