@@ -28,9 +28,10 @@ def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
         return click.option(
             *names, option, variable, metavar=setting.kind.metavar, default=None, help=text
         )
+    full = [name for name in names if name.startswith("--")]
     return click.option(
         *names,
-        option if any(option in name for name in names) else f"{option}/--no-{setting.name}",
+        *(() if full else (f"{option}/--no-{setting.name}",)),
         variable,
         default=None,
         help=setting.help,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ class Columns:
     data: str
     cpus: str
     timeout: str
+
+
+_COLUMNS = tuple(field.name for field in fields(Columns))
 
 
 @click.command("run", cls=RunCommand)
@@ -107,7 +110,7 @@ def command(
 
     A program is a Python script, an executable, a folder with an MLproject file, or -m MODULE.
     """
-    columns = Columns(**{name: given.pop(name) or "" for name in Columns.__dataclass_fields__})
+    columns = Columns(**{name: given.pop(name) or "" for name in _COLUMNS})
     by_setting = {one: given.get(one.name.replace("-", "_")) for one in settings.OPTIONS}
     start = _Start(
         file=file,
@@ -146,7 +149,7 @@ class _Start:
                 f"{self.arguments[0]!r} after {self.file} is one argument too many",
                 "Give one experiment file at a time, without arguments",
             )
-        if any(getattr(self.columns, name) for name in Columns.__dataclass_fields__):
+        if any(getattr(self.columns, name) for name in _COLUMNS):
             raise UsageError(
                 "-e, -w, -n, -d, -c, -l and what else stands for a column are for programs",
                 f"Write them into the columns of {self.file}",
@@ -214,16 +217,11 @@ class _Start:
         options = experiment_options(found)
         machine = Machine.detect()
         plan = direct_plan(
-            Path(self.file),
+            self.file,
             self.arguments,
             machine=machine,
             registry=registry.load(),
-            experiment=self.columns.experiment,
-            workload=self.columns.workload,
-            name=self.columns.name,
-            devices=self.columns.devices,
-            collocation=self.columns.collocation,
-            listeners=self.columns.listeners,
+            **asdict(self.columns),
         )
         if dry_run:
             _show_plan(plan, options)

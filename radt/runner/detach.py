@@ -40,7 +40,9 @@ def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached
     """
     log = new_log(file, home)
     # -P: a file of the user's named like a module must not be taken for it.
-    runner = [sys.executable, "-P", "-m", "radt", *arguments]
+    script = Path(sys.argv[0])
+    program = [str(script.absolute())] if script.name == "radt" else ["-m", "radt"]
+    runner = [sys.executable, "-P", *program, *arguments]
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", attendant.__file__, *runner],
