@@ -10,6 +10,7 @@ from radt.load import load
 
 if TYPE_CHECKING:
     from radt import run
+    from radt.api import run_experiment
     from radt.run import RADTBenchmark, Run, active_run, log_metric, log_metrics, shutdown
 
 __version__ = "1.0.0.dev0"
@@ -23,8 +24,12 @@ __all__ = [
     "log_metric",
     "log_metrics",
     "run",
+    "run_experiment",
     "shutdown",
 ]
+
+#: Where names are that do not come from `radt.run`.
+_MODULES = {"run_experiment": "radt.api"}
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
@@ -33,7 +38,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib
 
-        package = importlib.import_module("radt.run")
+        package = importlib.import_module(_MODULES.get(name, "radt.run"))
         value = package if name == "run" else getattr(package, name)
         globals()[name] = value
         return value

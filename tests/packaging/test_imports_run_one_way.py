@@ -40,12 +40,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"report"},
+    "api": BASE | {"runner", "experiment", "listeners"},
     "frontend": BASE | {"store"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
     | {"listeners", "frontend", "collocation", "environments"},
     "__main__": frozenset({"cli"}),
-    "__init__": frozenset({"run", "load"}),
+    "__init__": frozenset({"run", "load", "api"}),
 }
 
 
