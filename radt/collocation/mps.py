@@ -24,13 +24,13 @@ from radt.collocation.mps_daemon import (
     MpsPaths,
     ask,
     daemon_environment,
+    find_daemon,
     find_tool,
     log_tail,
     numbers,
     remove_daemon,
     start_remedy,
     wait,
-    written_pid,
 )
 from radt.collocation.processes import MPS_CONTROL
 from radt.errors import DeviceError
@@ -95,7 +95,7 @@ class MpsServer:
         self._entry = entry
         try:
             self._launch(tool)
-            pid = self._wait_for_pid()
+            pid = self._wait_for_pid(thing)
             entry.confirm(pid=pid, start_ticks=procfs.start_ticks(pid))
             self._wait_for_answer()
         except BaseException as error:
@@ -221,15 +221,16 @@ class MpsServer:
                 start_remedy(),
             )
 
-    def _wait_for_pid(self) -> int:
-        pid: int | None = None
+    def _wait_for_pid(self, thing: MpsDaemon) -> int:
+        found: list[int | None] = []
 
         def there() -> bool:
-            nonlocal pid
-            pid = written_pid(self._paths)
-            return pid is not None
+            found.append(find_daemon(thing))
+            return found[-1] is not None
 
-        if not wait(there, START_TIMEOUT_S) or pid is None:
+        wait(there, START_TIMEOUT_S)
+        pid = found[-1]
+        if pid is None:
             raise DeviceError(f"{MPS_CONTROL} started and was gone at once", start_remedy())
         return pid
 

@@ -207,13 +207,17 @@ class _Process:
             os.close(process)
 
 
-def written_pid(paths: MpsPaths) -> int | None:
-    """What the pid file says, if that is a control daemon."""
+def find_daemon(thing: MpsDaemon) -> int | None:
+    """The control daemon that works in this folder: by its pid file, else by its environment."""
+    paths = MpsPaths(Path(thing.folder))
     try:
         pid = int(paths.pid_file.read_text(encoding="ascii").strip() or 0)
     except (OSError, ValueError):
-        return None
-    return pid if pid and procfs.start_ticks(pid) and is_mps(pid, MPS_CONTROL) else None
+        pid = 0
+    if pid and procfs.start_ticks(pid) and is_mps(pid, MPS_CONTROL):
+        return pid
+    found = (process.pid for process in _processes_of(thing))
+    return next((pid for pid in found if is_mps(pid, MPS_CONTROL)), None)
 
 
 def _processes_of(thing: MpsDaemon) -> list[_Process]:

@@ -22,6 +22,7 @@ from radt.collocation.mps import MpsServer, no_mps_environment
 from radt.collocation.processes import ProcessLists
 from radt.errors import DeviceError
 from radt.home import runtime_dir
+from radt.procfs import start_ticks
 from tests.support.bench import alive, wait_until
 from tests.support.fake_mps import FakeMps
 
@@ -108,6 +109,12 @@ def test_a_thread_percentage_is_for_the_client(
     assert variables.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == text
 
 
+def test_a_daemon_without_a_pid_file_is_found(mps: FakeMps) -> None:
+    mps.be("no pid file")
+    with MpsServer([GPU_0]) as server:
+        assert [server.pid] == mps.daemons
+
+
 def test_two_gpus_have_two_daemons_that_end_apart(mps: FakeMps) -> None:
     first, second = MpsServer([GPU_0], workload_id="w1"), MpsServer([GPU_1])
     first.start()
@@ -149,7 +156,7 @@ def test_a_missing_tool_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch
         ("fail -d", "exit code 1: Failed to start.*log ends: .*out of luck"),
         ("die", "gone at once.*log ends: .*Cannot allocate"),
         ("hang -d", "did not start within"),
-        ("no pid file", "gone at once"),
+        ("slow -d", "did not start within"),
         ("hang get_default_active_thread_percentage", "does not answer within"),
     ],
 )
@@ -242,10 +249,10 @@ def test_what_a_killed_runner_has_started_is_ended_and_anybody_elses_not(
 
 
 def test_a_runner_killed_before_it_knew_its_daemon_leaves_it_to_be_found(
-    mps: FakeMps, tmp_path: Path
+    mps: FakeMps, impatient: None, tmp_path: Path
 ) -> None:
     others = others_daemon(mps, tmp_path / "theirs")
-    mps.be("no pid file")
+    mps.be("slow -d")
     with runner(GPU_0) as process:
         wait_until(lambda: len(mps.daemons) == 2, "the daemon")
         process.kill()
@@ -258,7 +265,7 @@ def test_a_runner_killed_before_it_knew_its_daemon_leaves_it_to_be_found(
 def test_after_a_restart_of_the_machine_only_the_folder_goes(mps: FakeMps, tmp_path: Path) -> None:
     """The noted number and start may be those of a daemon of somebody else's by then."""
     others = others_daemon(mps, tmp_path / "theirs")
-    ticks = mps_daemon.procfs.start_ticks(others)
+    ticks = start_ticks(others)
     (tmp_path / "ours").mkdir()
     entry = Ledger().intend(MpsDaemon((GPU_0,), str(tmp_path / "ours"), others, ticks))
     entry.path.write_text(entry.path.read_text().replace(entry.owner.boot_id, "the one before"))

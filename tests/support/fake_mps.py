@@ -158,6 +158,8 @@ def become_daemon():
     listener.bind(PIPES + "/control")
     listener.listen()
     if os.fork():
+        if mood("slow -d"):
+            hang()
         os._exit(0)
     os.setsid()
     if os.fork():
@@ -219,7 +221,11 @@ class FakeMps:
         }
 
     def be(self, *moods: str) -> None:
-        """``hang -d``, ``fail -d``, ``die``, ``no pid file``, ``hang COMMAND``, ``ignore quit``."""
+        """Misbehave from now on.
+
+        ``hang -d``, ``slow -d`` (the daemon is there), ``fail -d``, ``die``, ``no pid file``,
+        ``hang COMMAND``, ``ignore quit``.
+        """
         (self.folder / "mood").write_text("\n".join(moods))
 
     def calls(self, command: str = "") -> list[dict[str, Any]]:
