@@ -14,6 +14,18 @@ from radt.store.records import RunRecord, WorkloadRecord
 #: As many runs as the eight colours tell apart are shown until the user chooses.
 AUTOMATIC_RUNS = 8
 
+#: What people call the states of runs. That memory did not suffice is a result, not a failure.
+STATUS_WORDS: Mapping[RunStatus, str] = {
+    RunStatus.SCHEDULED: "waiting",
+    RunStatus.RUNNING: "running",
+    RunStatus.FINISHED: "finished",
+    RunStatus.FAILED: "failed",
+    RunStatus.KILLED: "killed",
+    RunStatus.TIMEOUT: "timed out",
+    RunStatus.OOM: "OOM",
+    RunStatus.SKIPPED: "skipped",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
@@ -59,14 +71,7 @@ class WorkloadEntry:
     def status(self) -> RunStatus:
         """RUNNING while a run is; else the worst of the runs' states."""
         states = {run.record.status for run in self.runs} or {self.record.status}
-        order = (
-            RunStatus.RUNNING,
-            RunStatus.FAILED,
-            RunStatus.KILLED,
-            RunStatus.SCHEDULED,
-            RunStatus.FINISHED,
-        )
-        return next(status for status in order if status in states)
+        return RunStatus.RUNNING if RunStatus.RUNNING in states else RunStatus.worst(states)
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,11 @@
         : null,
       h("span", { className: "picker-label", title: facts["data-title"] }, node.label),
       h("span", { className: "picker-name", title: facts["data-name"] }, facts["data-name"]),
-      h("span", { className: "picker-note", "data-status": facts["data-status"] },
-        facts["data-note"]),
+      h("span", {
+        className: "picker-note",
+        "data-status": facts["data-status"],
+        title: facts["data-reason"] || undefined,
+      }, facts["data-note"]),
     );
   }
 

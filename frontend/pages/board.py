@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from dash.exceptions import PreventUpdate
 
 from radt import units
 from radt.errors import RadtError
-from radt.frontend.catalog import Catalog, RunEntry, read_catalog
+from radt.frontend.catalog import STATUS_WORDS, Catalog, RunEntry, read_catalog
 from radt.frontend.charts import timeseries
 from radt.frontend.charts.chartdata import chart_data
 from radt.frontend.charts.elapsed import label as clock
@@ -23,7 +24,7 @@ from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.palette import Scheme
 from radt.frontend.selection import MAX_METRICS, MAX_RUNS, Aggregate, Level, Selection, Window
 from radt.frontend.source import Source
-from radt.model import SOFTWARE
+from radt.model import SOFTWARE, RunStatus
 
 
 def board(
@@ -175,10 +176,12 @@ def options(available: Sequence[Quantity], taken: Sequence[str]) -> list[dict[st
 
 def facts(catalog: Catalog) -> str:
     """``3 workloads · 6 runs · 1 failed``."""
-    states: dict[str, int] = {}
-    for run in catalog.runs.values():
-        states[run.record.status.value.lower()] = states.get(run.record.status.value.lower(), 0) + 1
-    unusual = [f"{n:,} {state}" for state, n in sorted(states.items()) if state != "finished"]
+    states = Counter(run.record.status for run in catalog.runs.values())
+    unusual = [
+        f"{states[status]:,} {word}"
+        for status, word in STATUS_WORDS.items()
+        if states[status] and status is not RunStatus.FINISHED
+    ]
     parts = [
         units.plural(len(catalog.workloads), "workload"),
         units.plural(len(catalog.runs), "run"),

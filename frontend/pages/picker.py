@@ -13,7 +13,13 @@ from dash.exceptions import PreventUpdate
 
 from radt import units
 from radt.errors import RadtError
-from radt.frontend.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog
+from radt.frontend.catalog import (
+    STATUS_WORDS,
+    Catalog,
+    RunEntry,
+    WorkloadEntry,
+    read_catalog,
+)
 from radt.frontend.dashing import attributes, in_browser, triggers
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.search import search
@@ -275,6 +281,7 @@ def _run_node(run: RunEntry, label: str, level: Level) -> Node:
             "data-title": f"{run.title} · {record.devices} · {record.run_id}",
             "data-name": record.name,
             "data-run": record.run_id,
+            "data-reason": record.end_reason,
             **_note(record.status, run),
             **(_swatch(ordinal) if has_swatch else {}),
         },
@@ -287,13 +294,7 @@ def _swatch(ordinal: int) -> dict[str, str]:
 
 def _note(status: RunStatus, run: RunEntry | None) -> dict[str, str]:
     """How long a run took; in words what went otherwise."""
-    words = {
-        RunStatus.SCHEDULED: "waiting",
-        RunStatus.FAILED: "failed",
-        RunStatus.KILLED: "killed",
-        RunStatus.RUNNING: "running",
-    }
-    note = words.get(status, "")
+    note = "" if status is RunStatus.FINISHED else STATUS_WORDS[status]
     if run is not None and run.record.started_ns is not None:
         if run.record.ended_ns is not None and status is RunStatus.FINISHED:
             note = units.duration((run.record.ended_ns - run.origin_ns) / 1e9)

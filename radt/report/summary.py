@@ -1,8 +1,9 @@
 """Time per epoch, throughput and load of each workload, and what collocation cost it.
 
 Method: the first epoch is warm-up and left out if there is another one. Times come from epoch
-markers, load from the samples inside the epochs that count. A run's baseline is the run of the
-same experiment that had the same file, parameters and devices and ran alone.
+markers, load from the samples inside the epochs that count. Repeats of a row are averaged. A run's
+baseline is the run of the same experiment that had the same file, parameters and devices and ran
+alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from radt.model import SOFTWARE, MarkerKind, RunStatus
+from radt.report.attempts import Attempt, standing_attempts
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
 
@@ -25,39 +27,51 @@ ENERGY_METRIC = "gpu.energy"
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run in numbers; None where it was not measured.
+    """One row in numbers, the means of its finished repeats; None where it was not measured.
 
-    ``cpu_cores`` is the mean CPU time per time of the process tree, ``energy_j`` that of its whole
-    GPUs, whoever used them.
+    ``cpu_cores`` is the mean CPU time per time of the process tree. ``run`` is the newest repeat's,
+    and ``repeats`` 0 where none finished.
     """
 
     run: RunRecord
-    epochs: int
     time_per_epoch_s: float | None
     samples_per_s: float | None
     cpu_cores: float | None
-    energy_j: float | None
     baseline_key: tuple[str, str, str]
+    repeats: int = 1
+
+    @property
+    def status(self) -> RunStatus:
+        """FINISHED if one repeat did."""
+        return RunStatus.FINISHED if self.repeats else self.run.status
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
     """The like runs of a workload together: mean of their times, sum of their throughput and CPU.
 
-    ``slowdown`` is their time per epoch over that of the same run alone, None without one.
+    ``slowdown`` is their time per epoch over that of the same run alone, None without one. Runs
+    that did not finish have a group of their own, without numbers; its ``status`` says how they
+    ended.
     """
 
     name: str
     runs: Sequence[RunSummary]
+    status: RunStatus
     time_per_epoch_s: float | None
     slowdown: float | None
     samples_per_s: float | None
     cpu_cores: float | None
 
+    @property
+    def repeats(self) -> int:
+        """How many times each of them finished, at least."""
+        return min(run.repeats for run in self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """One workload in numbers; ``energy_j`` counts each GPU once."""
+    """One workload in numbers; ``energy_j`` counts each GPU once, and is a mean over repeats."""
 
     label: str
     groups: Sequence[GroupSummary]
@@ -69,38 +83,58 @@ class WorkloadSummary:
 
 
 def summarise(reader: StoreReader, experiment: str) -> list[WorkloadSummary]:
-    """The newest finished run of every row of an experiment, workload by workload.
+    """The runs that stand for the rows of an experiment, workload by workload.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    newest: dict[tuple[str, str], RunRecord] = {}
-    for run in sorted(reader.runs(experiment=experiment), key=lambda run: run.created_ns):
-        if run.status is RunStatus.FINISHED:
-            # A run without a workload stands for itself, however often its script was started.
-            row = (run.workload or run.workload_id, run.letter)
-            newest.pop(row, None)  # put back at the end: the order is that of the newest runs
-            newest[row] = run
-    summaries = _summarise_runs(reader, list(newest.values()))
-    workloads: dict[str, list[RunSummary]] = {}
-    for summary in summaries:
-        run = summary.run
-        workloads.setdefault(run.workload or run.workload_id, []).append(summary)
-    baselines = _baselines(workloads.values())
+    runs = reader.runs(experiment=experiment)
+    standing = standing_attempts(runs, reader.tags_of([run.run_id for run in runs]))
+    summaries = _summarise_runs(
+        reader, [run for repeats in standing for attempt in repeats for run in attempt.runs]
+    )
+    workloads = [[*map(_mean_of_repeats, _rows(repeats, summaries))] for repeats in standing]
+    solo = [all(attempt.solo for attempt in repeats) for repeats in standing]
+    baselines = _baselines([rows for rows, alone in zip(workloads, solo, strict=True) if alone])
     return [
         WorkloadSummary(
-            label=runs[0].run.workload or "–",
+            label=rows[0].run.workload or "–",
             groups=[
-                _group(like, baselines.get(like[0].baseline_key) if len(runs) > 1 else None)
-                for like in _alike(runs)
+                _group(like, None if alone else baselines.get(like[0].baseline_key))
+                for like in _alike(rows)
             ],
-            energy_j=_energy_once_per_gpu(reader, [summary.run for summary in runs]),
+            energy_j=_mean(_energy_once_per_gpu(reader, attempt.runs) for attempt in repeats),
         )
-        for runs in workloads.values()
+        for rows, repeats, alone in zip(workloads, standing, solo, strict=True)
     ]
 
 
-def _summarise_runs(reader: StoreReader, runs: Sequence[RunRecord]) -> list[RunSummary]:
+def _rows(
+    repeats: Sequence[Attempt], summaries: Mapping[str, RunSummary]
+) -> Iterable[Sequence[RunSummary]]:
+    """The repeats of each row, the oldest first."""
+    rows: dict[str, list[RunSummary]] = {}
+    for attempt in repeats:
+        for run in attempt.runs:
+            rows.setdefault(run.letter, []).append(summaries[run.run_id])
+    return rows.values()
+
+
+def _mean_of_repeats(row: Sequence[RunSummary]) -> RunSummary:
+    finished = [one for one in row if one.repeats]
+    if not finished:
+        return row[-1]
+    return RunSummary(
+        run=finished[-1].run,
+        time_per_epoch_s=_mean(one.time_per_epoch_s for one in finished),
+        samples_per_s=_mean(one.samples_per_s for one in finished),
+        cpu_cores=_mean(one.cpu_cores for one in finished),
+        baseline_key=finished[-1].baseline_key,
+        repeats=len(finished),
+    )
+
+
+def _summarise_runs(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, RunSummary]:
     run_ids = [run.run_id for run in runs]
     series: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
     for record in reader.series(run_ids):
@@ -110,12 +144,12 @@ def _summarise_runs(reader: StoreReader, runs: Sequence[RunRecord]) -> list[RunS
         if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process:
             epochs[marker.run_id].append(marker)
     params = reader.params_of(run_ids)
-    return [
-        _summarise_run(
+    return {
+        run.run_id: _summarise_run(
             reader, run, series[run.run_id], epochs[run.run_id], params.get(run.run_id, {})
         )
         for run in runs
-    ]
+    }
 
 
 def _summarise_run(
@@ -125,6 +159,9 @@ def _summarise_run(
     epochs: Sequence[MarkerRecord],
     params: Mapping[str, str],
 ) -> RunSummary:
+    baseline_key = (params.get("File", ""), params.get("Params", ""), run.devices)
+    if run.status is not RunStatus.FINISHED:
+        return RunSummary(run, None, None, None, baseline_key, repeats=0)
     counted = list(epochs[1:] or epochs)
     start_ns = counted[0].start_ns if counted else run.started_ns
     end_ns = counted[-1].end_ns if counted else run.ended_ns
@@ -143,12 +180,10 @@ def _summarise_run(
 
     return RunSummary(
         run=run,
-        epochs=len(epochs),
         time_per_epoch_s=fmean(_length_s(epoch) for epoch in counted) if counted else None,
         samples_per_s=mean(THROUGHPUT_METRICS, SOFTWARE),
         cpu_cores=mean([CPU_METRIC], None),
-        energy_j=_total(_energies(reader, [run]).values()),
-        baseline_key=(params.get("File", ""), params.get("Params", ""), run.devices),
+        baseline_key=baseline_key,
     )
 
 
@@ -158,9 +193,9 @@ def _length_s(epoch: MarkerRecord) -> float:
 
 
 def _alike(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
-    groups: dict[tuple[str, str, str], list[RunSummary]] = {}
+    groups: dict[tuple[object, ...], list[RunSummary]] = {}
     for run in runs:
-        groups.setdefault(run.baseline_key, []).append(run)
+        groups.setdefault((run.baseline_key, run.status), []).append(run)
     return list(groups.values())
 
 
@@ -171,21 +206,26 @@ def _baselines(
     return {
         runs[0].baseline_key: runs[0].time_per_epoch_s
         for runs in workloads
-        if len(runs) == 1 and runs[0].time_per_epoch_s is not None
+        if runs[0].time_per_epoch_s is not None
     }
 
 
 def _group(runs: Sequence[RunSummary], baseline_s: float | None) -> GroupSummary:
-    times_s = [run.time_per_epoch_s for run in runs if run.time_per_epoch_s is not None]
-    time_s = fmean(times_s) if times_s else None
+    time_s = _mean(run.time_per_epoch_s for run in runs)
     return GroupSummary(
         name=runs[0].run.name,
         runs=runs,
+        status=runs[0].status,
         time_per_epoch_s=time_s,
         slowdown=time_s / baseline_s if time_s is not None and baseline_s else None,
         samples_per_s=_total(run.samples_per_s for run in runs),
         cpu_cores=_total(run.cpu_cores for run in runs),
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _total(values: Iterable[float | None]) -> float | None:

@@ -185,8 +185,8 @@ class LimitWatch:
     def _watch_time(self) -> None:
         if self._ended.wait(self._limits.max_time_s):
             return
-        self._time_over = True
         self._bind(self._refuse)
+        self._time_over = True  # last: a loop that sees it puts the quick way back
         if self._ended.wait(GRACE_S) or not self._in_main_thread:
             return
         while not self._ended.wait(_RETRY_S):

@@ -68,7 +68,7 @@ class MlflowPassthrough:
         if self._bound is not None:
             active = self._bound.active_run()
             if active is not None and active.info.run_id == self.run_id:
-                self._bound.end_run(str(status))
+                self._bound.end_run(status.mlflow)
         self._bound = None
 
     @property

@@ -297,4 +297,5 @@ class Courier:
         if workload.start_skew_ns is not None:
             skew_s = workload.start_skew_ns / 1e9
             self._target.log_points(mlflow_id, [Point("summary/start_skew_s", skew_s, ended_ms, 0)])
+        self._target.set_tags(mlflow_id, [("radt.status", status.value)])  # MLflow has fewer
         self._target.terminate(mlflow_id, status, ended_ms)

@@ -8,6 +8,7 @@ import pytest
 
 from radt.errors import StoreError
 from radt.frontend.catalog import AUTOMATIC_RUNS, read_catalog
+from radt.frontend.pages.board import facts
 from radt.frontend.pages.picker import PAGE_SIZE, nodes
 from radt.frontend.search import search
 from radt.frontend.selection import Level
@@ -148,3 +149,52 @@ def test_rows_of_the_list_say_how_runs_went(demo, source):
     assert rows[2]["children"][1]["nodeProps"]["data-note"] == "failed"
     assert rows[3]["nodeProps"]["data-status"] == "RUNNING"
     assert len(rows) <= PAGE_SIZE
+
+
+def test_every_state_of_a_run_has_its_word(demo, source):
+    states = list(RunStatus)
+    runs = [
+        demo.run(letter, "n", 2.0, status=status)
+        for letter, status in zip("abcdefgh", states, strict=True)
+    ]
+    demo.workload("states", "all", runs)
+    catalog = read_catalog(source, "states")
+    (workload,) = nodes(catalog.workloads, Level.RUN)
+    notes = {
+        row["nodeProps"]["data-status"]: row["nodeProps"]["data-note"]
+        for row in workload["children"]
+    }
+    assert notes.keys() == set(states)
+    assert notes["FINISHED"] == "12.4 s"
+    assert [notes[name] for name in ("OOM", "TIMEOUT", "SKIPPED")] == [
+        "OOM",
+        "timed out",
+        "skipped",
+    ]
+    assert facts(catalog) == (
+        "1 workload · 8 runs · 1 waiting · 1 running · 1 failed · 1 killed · 1 timed out · 1 OOM "
+        "· 1 skipped"
+    )
+    for text, letter in (("status:oom", "g"), ("status:timeout", "f"), ("status:skipped", "h")):
+        (found,) = search(catalog, text, source.reader.params_of)
+        assert [run.record.letter for run in found.runs] == [letter]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("FINISHED", "OOM"), "OOM"),
+        (("OOM", "FAILED"), "FAILED"),
+        (("TIMEOUT", "FINISHED"), "TIMEOUT"),
+        (("OOM", "RUNNING"), "RUNNING"),
+        (("SKIPPED", "SKIPPED"), "SKIPPED"),
+    ],
+)
+def test_workload_shows_the_worst_of_its_runs(demo, source, states, expected):
+    runs = [
+        demo.run(letter, "n", 2.0, status=RunStatus(state))
+        for letter, state in zip("ab", states, strict=True)
+    ]
+    demo.workload("states", "two", runs)
+    (workload,) = read_catalog(source, "states").workloads
+    assert workload.status == expected

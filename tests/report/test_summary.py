@@ -46,6 +46,7 @@ class Study:
         status: RunStatus = RunStatus.FINISHED,
         energy_j: tuple[float, float] | None = None,
         workload_id: str | None = None,
+        tags: dict[str, str] | None = None,
     ) -> None:
         self.count += 1
         workload_id = workload_id or f"w{workload}"
@@ -56,6 +57,7 @@ class Study:
             RunRecord(run_id, workload_id, "study", workload, letter, "net", start_ns, status)
         )
         self.writer.put_params(run_id, {"File": "train.py", "Params": params})
+        self.writer.put_tags(run_id, tags or {})
         series = [
             SeriesRecord(
                 run_id,
@@ -175,4 +177,108 @@ def test_table_at_80_columns(study: Study) -> None:
         "  workload  runs     time/epoch  vs solo  samples/s    cpu",
         "  solo      net          2.00 s        –        100   98 %",
         "  three     2 × net      5.66 s    2.83×      2,468  132 %",
+    ]
+
+
+def test_of_several_starts_the_newest_that_finished_as_a_whole_counts(study: Study) -> None:
+    for start, (status, seconds) in enumerate(
+        [(RunStatus.FINISHED, 2.0), (RunStatus.FINISHED, 3.0), (RunStatus.FAILED, 4.0)]
+    ):
+        study.run("pair", "a", [1.0, seconds], workload_id=f"start{start}")
+        study.run("pair", "b", [1.0, seconds], workload_id=f"start{start}", status=status)
+    ((group,),) = (workload.groups for workload in study.summarise())
+    assert (group.time_per_epoch_s, len(group.runs)) == (3.0, 2)
+
+
+@pytest.mark.parametrize("end", [RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILED])
+def test_rows_that_came_to_another_end_are_shown_by_themselves(
+    study: Study, end: RunStatus
+) -> None:
+    study.run("solo", "a", [1.0, 2.0])
+    for letter in "abc":
+        status = end if letter == "c" else RunStatus.FINISHED
+        study.run("three", letter, [1.0, 6.0], status=status)
+    study.run("four", "a", [1.0, 6.0], status=end)
+    _, three, four = study.summarise()
+    finished, other = three.groups
+    assert (len(finished.runs), finished.time_per_epoch_s, finished.slowdown) == (2, 6.0, 3.0)
+    assert (len(other.runs), other.status) == (1, end)
+    assert (other.time_per_epoch_s, other.slowdown, other.samples_per_s) == (None, None, None)
+    assert [group.status for group in four.groups] == [end]
+
+
+def test_start_that_was_interrupted_counts_for_nothing_beside_a_result(study: Study) -> None:
+    study.run("pair", "a", [1.0, 2.0], status=RunStatus.OOM, workload_id="first")
+    study.run("pair", "b", [1.0, 2.0], workload_id="first")
+    study.run("pair", "a", [1.0, 3.0], workload_id="second")
+    study.run("pair", "b", [1.0, 3.0], status=RunStatus.KILLED, workload_id="second")
+    (pair,) = study.summarise()
+    assert [group.status for group in pair.groups] == [RunStatus.OOM, RunStatus.FINISHED]
+    assert pair.groups[1].time_per_epoch_s == 2.0
+
+
+def test_survivor_of_an_interrupted_workload_is_no_baseline(study: Study) -> None:
+    study.run("pair", "a", [1.0, 3.0])
+    study.run("pair", "b", [1.0, 3.0], status=RunStatus.KILLED)
+    for letter in "ab":
+        study.run("other", letter, [1.0, 6.0])
+    first, second = study.summarise()
+    assert [len(group.runs) for group in first.groups] == [1]
+    assert second.groups[0].slowdown is None
+
+
+@pytest.mark.parametrize("status", [RunStatus.KILLED, RunStatus.SKIPPED, RunStatus.RUNNING])
+def test_workload_without_a_result_is_left_out(study: Study, status: RunStatus) -> None:
+    study.run("solo", "a", [1.0, 2.0], status=status)
+    assert study.summarise() == []
+
+
+def repeats(study: Study, workload: str, letters: str, seconds: list[float], series: str) -> None:
+    for number, length_s in enumerate(seconds, 1):
+        for letter in letters:
+            study.run(
+                workload,
+                letter,
+                [1.0, length_s],
+                cpu=length_s / 10,
+                energy_j=(0.0, 100.0 * length_s),
+                workload_id=f"{series}{workload}{number}",
+                tags={"radt.repeat": f"{number}/{len(seconds)}", "radt.series": series},
+            )
+
+
+def test_repeats_of_one_series_are_averaged(study: Study) -> None:
+    repeats(study, "solo", "a", [9.0, 9.0], "old")
+    repeats(study, "solo", "a", [1.0, 2.0, 3.0], "new")
+    repeats(study, "pair", "ab", [3.0, 5.0], "new")
+    solo, pair = study.summarise()
+    assert (solo.groups[0].time_per_epoch_s, solo.groups[0].repeats) == (2.0, 3)
+    assert solo.groups[0].cpu_cores == pytest.approx(0.2)
+    assert solo.energy_j == pytest.approx(200.0)
+    (group,) = pair.groups
+    assert (group.time_per_epoch_s, group.slowdown, len(group.runs)) == (4.0, 2.0, 2)
+    assert group.cpu_cores == pytest.approx(0.8)  # the sum of the rows, not of the repeats
+
+
+def test_repeat_that_did_not_finish_is_left_out_of_the_mean(study: Study) -> None:
+    repeats(study, "solo", "a", [2.0, 4.0], "s")
+    study.run(
+        "solo", "a", [1.0, 90.0], status=RunStatus.OOM, workload_id="x", tags={"radt.series": "s"}
+    )
+    ((group,),) = (workload.groups for workload in study.summarise())
+    assert (group.time_per_epoch_s, group.repeats, group.status) == (3.0, 2, RunStatus.FINISHED)
+
+
+def test_table_with_repeats_and_runs_that_did_not_fit(study: Study) -> None:
+    repeats(study, "solo", "a", [2.0, 2.0], "s")
+    for letter in "abcdefg":
+        status = RunStatus.OOM if letter == "g" else RunStatus.FINISHED
+        study.run("seven", letter, [1.0, 6.0], status=status, throughput=50.0)
+    stream = io.StringIO()
+    Console(file=stream, width=84, color_system=None).print(summary_table(study.summarise()))
+    assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
+        "  workload  runs     repeats  time/epoch  vs solo  samples/s    cpu  energy",
+        "  solo      net            2      2.00 s        –        100   20 %   200 J",
+        "  seven     6 × net        1      6.00 s    3.00×        300  300 %       –",
+        "            net            –         OOM        –          –      –       –",
     ]

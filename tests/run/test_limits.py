@@ -8,6 +8,8 @@ from tests.run.conftest import Alone, Joined
 
 #: Long after any time limit of these tests, and never slept to its end unless the limit fails.
 FOREVER_S = 50
+#: The block is not left in mid-call: what is tested must end it.
+PATIENT = "import radt, radt.run.limits, time\nradt.run.limits.GRACE_S = 60\n"
 
 
 def test_loop_ends_after_its_epochs_and_what_follows_it_runs(joined: Joined) -> None:
@@ -95,8 +97,7 @@ def test_lower_limit_of_script_and_runner_counts(joined: Joined) -> None:
 )
 def test_whatever_is_called_after_the_time_leaves_the_block(joined: Joined, call: str) -> None:
     out, err = joined.run(
-        "import radt, time\n"
-        "with radt.Run() as run:\n"
+        PATIENT + "with radt.Run() as run:\n"
         "    run.log_metric('early', 1)\n"
         "    @run.span('work')\n"
         "    def work(): pass\n"
@@ -115,8 +116,7 @@ def test_whatever_is_called_after_the_time_leaves_the_block(joined: Joined, call
 
 def test_run_of_an_inner_block_ends_with_the_time_too(joined: Joined) -> None:
     out, _ = joined.run(
-        "import radt, time\n"
-        "with radt.Run() as outer:\n"
+        PATIENT + "with radt.Run() as outer:\n"
         "    with radt.Run() as inner:\n"
         f"        for _ in range({FOREVER_S * 50}):\n"
         "            inner.log_metric('loss', 1)\n"
@@ -128,12 +128,25 @@ def test_run_of_an_inner_block_ends_with_the_time_too(joined: Joined) -> None:
     assert out == "behind\n"
 
 
+def test_inner_block_after_the_time_ends_with_its_first_value(joined: Joined) -> None:
+    out, _ = joined.run(
+        PATIENT + "with radt.Run(max_time_s=0.1) as outer:\n"
+        f"    for _ in range({FOREVER_S * 50}):\n"
+        "        time.sleep(0.02)\n"
+        "        with radt.Run() as inner: inner.log_metric('loss', 1)\n"
+        "    print('not here')\n"
+        "print('behind')\n"
+    )
+    assert out == "behind\n"
+
+
 def test_loop_that_the_time_ended_lets_what_follows_it_log(joined: Joined) -> None:
     out, _ = joined.run(
-        "import radt, time\n"
-        "with radt.Run(max_time_s=0.3) as run:\n"
+        PATIENT + "with radt.Run(max_time_s=0.3) as run:\n"
+        "    quick = run.log_metric\n"
         f"    for epoch in run.epochs({FOREVER_S * 50}): time.sleep(0.02)\n"
         "    run.log_metric('accuracy', 1)\n"
+        "    assert run.log_metric is quick\n"
         "    with run.span('save'): pass\n"
         "    print(*run.epochs(5), 'saved')\n"
     )
@@ -199,7 +212,7 @@ def test_other_threads_and_forked_workers_log_on_after_the_time(joined: Joined) 
         "import os, radt, threading\n"
         "with radt.Run(max_time_s=0.05) as run:\n"
         "    limit = next(t for t in threading.enumerate() if t.name == 'radt limit')\n"
-        "    while run.log_metric is run._journal._journal.scalar: limit.join(0.01)\n"
+        "    while not run._active.watch._time_over: limit.join(0.01)\n"
         "    thread = threading.Thread(target=lambda: run.log_metric('thread', 1))\n"
         "    thread.start(); thread.join()\n"
         "    if os.fork() == 0:\n"

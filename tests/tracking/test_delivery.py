@@ -243,6 +243,34 @@ def test_a_killed_run_is_killed_and_the_workload_waits_for_all(lab: Lab) -> None
     assert lab.client.get_run(parent_id).info.status == "KILLED"
 
 
+@pytest.mark.parametrize(
+    ("status", "in_mlflow"),
+    [
+        (RunStatus.OOM, "FAILED"),
+        (RunStatus.TIMEOUT, "KILLED"),
+        (RunStatus.SKIPPED, "KILLED"),
+    ],
+)
+def test_states_that_mlflow_lacks_are_its_nearest_and_a_tag(
+    lab: Lab, status: RunStatus, in_mlflow: str
+) -> None:
+    first, second = lab.add_workload(2)
+    if status is not RunStatus.SKIPPED:
+        lab.start(first)
+    lab.end(first, status, "why")
+    lab.end(second)
+    lab.deliver_all()
+    run = lab.mlflow_run(first)
+    assert run.info.status == in_mlflow
+    assert run.data.tags["radt.status"] == status
+    assert run.data.tags["radt.end_reason"] == "why"
+    parent_id = lab.reader.workload(first.workload_id).mlflow_run_id
+    assert parent_id is not None
+    parent = lab.client.get_run(parent_id)
+    assert parent.info.status == in_mlflow
+    assert parent.data.tags["radt.status"] == status
+
+
 def test_a_workload_whose_runs_mlflow_lacks_is_not_closed(lab: Lab) -> None:
     """Runs may end while MLflow is away; their workload must wait for the registrar."""
     (run,) = lab.add_workload()
