@@ -9,7 +9,6 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from radt.collocation.profiles import Placement, compute_placements
 from radt.collocation.topology import InstanceProfile, MigState
@@ -93,20 +92,6 @@ def distribute(sizes: Sequence[int], gpu_instance_slices: int) -> list[list[int]
         if _fill(order, sizes, gpu_instance_slices, bins):
             return bins
     return []
-
-
-def largest_part(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfile]:
-    """As many of the wanted instances as fit together, and of those the largest."""
-    counts = Counter(wanted)
-    kinds = sorted(counts, key=_rank)
-    best: list[InstanceProfile] = []
-    best_value = (0, 0, 0)
-    for numbers in product(*(range(min(counts[kind], kind.max_count), -1, -1) for kind in kinds)):
-        part = [kind for kind, number in zip(kinds, numbers, strict=True) for _ in range(number)]
-        value = (len(part), sum(one.slices for one in part), sum(one.memory_mb for one in part))
-        if value > best_value and pack(part, card) is not None:
-            best, best_value = part, value
-    return best
 
 
 def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfile] | None:

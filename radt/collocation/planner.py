@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from radt.collocation.instances import (
-    PlacementError,
-    PlannedCompute,
-    PlannedInstance,
-    joined,
-    plan_instances,
-    profile_names,
-    slots_of,
-)
+from radt.collocation.instances import PlannedCompute, PlannedInstance, plan_instances
+from radt.collocation.slots import PlacementError, joined, profile_names, slots_of
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInventory, Inventory
 
@@ -238,7 +231,7 @@ def _check_mode(row: Request, gpu: GpuInventory) -> None:
         if mig is not None and mig.enabled:
             names = profile_names(mig)
             raise PlacementError(
-                f"MIG is on on GPU {gpu.index}, so that only its instances can be used",
+                f"GPU {gpu.index} is in MIG mode, so that only its instances can be used",
                 f"Write a MIG profile into Collocation{f' ({names})' if names else ''}, or turn "
                 f"MIG off while nothing uses the GPU: sudo nvidia-smi -i {gpu.index} -mig 0",
                 [row.key],
