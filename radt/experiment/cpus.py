@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from radt.errors import UsageError
 #: Far above what Linux can have (NR_CPUS is at most 8192 on x86).
 MAX_CPU = 65535
 _MAX_DIGITS = 9
+_AROUND = re.compile(r"\s*([-+,])\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class CpuRequest:
         Raises:
             UsageError: It is none of these, or a CPU is not there.
         """
-        cleaned = "".join(text.split()).replace(",", "+")  # taskset's lists have commas
+        cleaned = _AROUND.sub(r"\1", text.strip()).replace(",", "+")  # taskset's lists have commas
         if cleaned in ("", "-"):
             return cls()
         if _is_number(cleaned):

@@ -93,6 +93,7 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Cpus", "3", "3 CPUs are asked for, 2 may be used", "Write 1 to 2"),
         ("Cpus", "0", "0 CPUs are asked for", "Write 1 to 2"),
         ("Cpus", "0-3+70", "CPU 2-3+70 is not there or may not be used", "Choose from 0-1"),
+        ("Cpus", "0 1", "'0 1' is neither", "0-3+6"),
         ("Cpus", "3-1", "'3-1' is neither", "0-3+6"),
         ("Cpus", "0-99999", "there is no CPU 99999", "smaller"),
         ("Cpus", "1" * 5000, "is neither", "0-3+6"),

@@ -28,7 +28,8 @@ def test_columns_are_filled_into_params(plan: Plan, two_gpus: Machine) -> None:
     planned = plan(
         "Experiment,Workload,Name,Devices,Model,Data,Batch Size,File,Params\n"
         "e,w,n,0+1,vit,/my data,64,train.py,"
-        "{Model} --d {data} {DEVICES} {Letter} {Workload} {Experiment} {Name} -{Batch Size}-{Model}\n"
+        "{Model} --d {data} {DEVICES} {Letter} {Workload} "
+        "{Experiment} {Name} -{Batch Size}-{Model}\n"
         "e,w,n,,vit,/my data,64,train.py,{Letter}{Devices}\n",
         two_gpus,
     )

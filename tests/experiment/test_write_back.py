@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radt.experiment.columns import Column, Header
 from radt.experiment.file import ExperimentFile
 from radt.experiment.status import RowStatus, StatusWriter
 from radt.experiment.table import Record, parse_table
 
 Write = Callable[[str | bytes], Path]
 
-IDENTITY = ("Experiment", "Workload", "Name", "Devices", "File", "Params")
+IDENTITY = ("Experiment", "Workload", "Name", "Devices", "Model", "File", "Params")
+OWN = ("Batch Size", "Größe, β", "note 'x'")
 WRITTEN = ("Status", "Run")
 
 
@@ -38,7 +40,7 @@ def quoted(value: str) -> str:
 @st.composite
 def files(draw: st.DrawFn) -> Written:
     """Any file that radt accepts: order, padding, quotes, comments, line ends, BOM at will."""
-    columns = draw(st.permutations(IDENTITY + WRITTEN))
+    columns = draw(st.permutations(IDENTITY + OWN + WRITTEN))
     kept = draw(st.sets(st.sampled_from(columns)))
     columns = tuple(column for column in columns if column in kept or column == "File")
     newline = draw(st.sampled_from(["\n", "\r\n", "\r"]))
@@ -160,6 +162,34 @@ def test_what_was_written_once_is_stable(file: Written, data: st.DataObject) -> 
     assert [[c.value for c in r.cells] for r in records(one_by_one)] == [
         [c.value for c in r.cells] for r in records(once)
     ]
+
+
+@given(files(), st.data())
+def test_rows_are_found_again_where_they_were_moved_to(file: Written, data: st.DataObject) -> None:
+    """By any column that tells them apart, also one of the user's own."""
+    table = parse_table(file.text)
+    assert table.header is not None
+    header = Header.of(table.header)
+    identities = [header.identity(row) for row in table.rows]
+    unique = [
+        row for row, one in zip(table.rows, identities, strict=True) if identities.count(one) == 1
+    ]
+    pieces = [file.text[row.start : row.end] for row in table.rows]
+    order = data.draw(st.permutations(range(len(pieces))))
+    moved = file.text[: table.rows[0].start] + "\n".join(pieces[index] for index in order)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "e.csv"
+        path.write_bytes(file.text.encode())
+        writer = StatusWriter(path)
+        path.write_bytes(moved.encode())
+        writer.set_many({row.line: RowStatus(f"FAILED: {row.line}") for row in unique})
+        after = records(path.read_bytes().decode())
+
+    now = Header.of(after[0])
+    marked = {now.identity(row): now.value(row, Column.STATUS) for row in after[1:]}
+    for row in unique:
+        assert marked[header.identity(row)] == f"FAILED: {row.line}"
 
 
 def test_the_csv_module_reads_the_same_from_it(write: Write) -> None:
