@@ -17,6 +17,7 @@ import pytest
 
 from radt.errors import LaunchError
 from radt.runner.process import Barrier, Exit, TrainingProcess
+from tests.support.bench import wait_until
 
 TIMEOUT_S = 30.0
 
@@ -215,3 +216,33 @@ def test_output_is_read_on_although_its_log_cannot_be_made(
     assert started.result().code == 0
     assert "radt: output.log is incomplete: Is a directory" in started.lines
     assert started.lines[-1] == "end"
+
+
+def test_the_tail_has_the_last_lines_cleaned(tmp_path: Path, barrier: Barrier) -> None:
+    source = (
+        "for i in range(1000): print('line', i)\n"
+        "print('10 %\\r100 %\\n\\x1b[31mred\\x1b[0m\\tx\\nno end', end='')"
+    )
+    started = run(source, tmp_path, barrier)
+    tail = started.result().tail
+    assert tail == tuple(started.process.tail())
+    assert tail[-4:] == ("line 999", "100 %", "red    x", "no end")
+    assert len(tail) == 60
+    assert tail[0] == "line 943"
+
+
+def test_the_tail_is_small_whatever_is_printed(tmp_path: Path, barrier: Barrier) -> None:
+    source = "for i in range(100): print(chr(97 + i % 26) * 3000)\nprint('x' * 1_000_000)"
+    tail = run(source, tmp_path, barrier).result().tail
+    assert tail[-1].startswith("xxx")
+    assert sum(len(line) for line in tail) < 17_000
+    tail = run("for i in range(100): print('y' * 350)", tmp_path, Barrier()).result().tail
+    assert 40 <= len(tail) <= 50
+
+
+def test_the_tail_can_be_read_while_the_run_goes_on(tmp_path: Path, barrier: Barrier) -> None:
+    os.mkfifo(tmp_path / "end")
+    started = run("print('half', end='', flush=True); open('end').read()", tmp_path, barrier)
+    wait_until(lambda: started.process.tail() == ["half"], "the output so far")
+    (tmp_path / "end").write_text("", encoding="ascii")
+    assert started.result().tail == ("half",)

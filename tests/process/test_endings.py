@@ -1,0 +1,429 @@
+"""What an exit means: out of memory is told from a failure, and a mention of it from the thing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from radt.model import RunStatus
+from radt.runner.ending import Ending, MemoryEvidence, MemoryWatch, ending_of
+from radt.runner.process import Exit
+
+NOTHING = MemoryEvidence()
+KILLED = -signal.SIGKILL
+
+TRACEBACK = """\
+Epoch 3
+Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    loss.backward()
+"""
+
+
+def ending(
+    code: int,
+    output: str = "",
+    *,
+    stopped: str = "",
+    timed_out_s: float | None = None,
+    memory: MemoryEvidence = NOTHING,
+    pid: int = 1234,
+    keeper_died: bool = False,
+) -> Ending:
+    return ending_of(
+        Exit(code, pid=pid, keeper_died=keeper_died),
+        stopped=stopped,
+        timed_out_s=timed_out_s,
+        tail=output.splitlines(),
+        memory=memory,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        (0, RunStatus.FINISHED, ""),
+        (3, RunStatus.FAILED, "exit code 3"),
+        (255, RunStatus.FAILED, "exit code 255"),
+        (139, RunStatus.FAILED, "exit code 139 (as shells report SIGSEGV)"),
+        (128, RunStatus.FAILED, "exit code 128"),
+        (KILLED, RunStatus.KILLED, "killed by SIGKILL"),
+        (-signal.SIGSEGV, RunStatus.KILLED, "killed by SIGSEGV"),
+        (-signal.SIGABRT, RunStatus.KILLED, "killed by SIGABRT"),
+        (-40, RunStatus.KILLED, "killed by signal 40"),
+    ],
+)
+def test_exit_codes_and_signals(code: int, status: RunStatus, reason: str) -> None:
+    assert ending(code) == Ending(status, reason)
+
+
+def test_what_radt_ended_says_why() -> None:
+    assert ending(-signal.SIGINT, stopped="stopped by the user") == Ending(
+        RunStatus.KILLED, "stopped by the user"
+    )
+    assert ending(1, timed_out_s=600.0) == Ending(RunStatus.TIMEOUT, "longer than 10 min")
+    assert ending(KILLED, keeper_died=True) == Ending(RunStatus.KILLED, "its keeper was killed")
+
+
+def test_a_process_that_says_it_succeeded_has_also_when_it_was_asked_to_end() -> None:
+    assert ending(0, stopped="stopped by the user", timed_out_s=600.0).status is RunStatus.FINISHED
+
+
+GPU_TEXTS = {
+    "torch 2.5 and later": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 79.15 GiB of which 1.24 GiB is free. Process 812 has 77.90 GiB memory in use.",
+        "tried to allocate 2.00 GiB",
+    ),
+    "torch 2.0": (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; "
+        "15.78 GiB total capacity; 14.56 GiB already allocated; 18.75 MiB free)",
+        "tried to allocate 20.00 MiB",
+    ),
+    "torch 1": (
+        "RuntimeError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 0; 15.78 GiB total)",
+        "tried to allocate 1.50 GiB",
+    ),
+    "torch, outside its allocator": (
+        "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously "
+        "reported at some other API call",
+        "an allocation failed",
+    ),
+    "torch, a rank": (
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB.",
+        "tried to allocate 512.00 MiB",
+    ),
+    "torch, C++": (
+        "terminate called after throwing an instance of 'c10::OutOfMemoryError'\n"
+        "  what():  CUDA out of memory. Tried to allocate 64.00 MiB.",
+        "tried to allocate 64.00 MiB",
+    ),
+    "cuBLAS": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "an allocation failed",
+    ),
+    "cuDNN": (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "an allocation failed",
+    ),
+    "NCCL": (
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006, unhandled "
+        "cuda error\nLast error:\nCuda failure 2 'out of memory'",
+        "an allocation failed",
+    ),
+    "TensorFlow": (
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
+        "__wrapped__Mul}} OOM when allocating tensor with shape[65536,65536] and type float on "
+        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Mul]",
+        "an allocation failed",
+    ),
+    "JAX": (
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to "
+        "allocate 17179869184 bytes.",
+        "tried to allocate 16.00 GiB",
+    ),
+    "CuPy": (
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,589,934,592 bytes "
+        "(allocated so far: 0 bytes).",
+        "tried to allocate 8.00 GiB",
+    ),
+    "RMM": (
+        "MemoryError: std::bad_alloc: out_of_memory: CUDA error at: /rmm/cuda_memory_resource.hpp"
+        ":63: cudaErrorMemoryAllocation out of memory",
+        "an allocation failed",
+    ),
+    "Numba": (
+        "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in "
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "an allocation failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", GPU_TEXTS)
+def test_gpu_memory_that_ran_out_is_recognised(text: str) -> None:
+    words, what = GPU_TEXTS[text]
+    expected = Ending(RunStatus.OOM, f"GPU memory: {what}")
+    assert ending(1, TRACEBACK + words) == expected
+    assert ending(-signal.SIGABRT, TRACEBACK + words) == expected
+    assert ending(0, TRACEBACK + words).status is RunStatus.FINISHED
+    assert ending(-signal.SIGTERM, TRACEBACK + words).status is RunStatus.KILLED
+
+
+def test_programs_without_exceptions_say_it_in_their_last_lines() -> None:
+    words = "ggml_cuda: allocating 512.00 MiB on device 0: cudaMalloc failed: out of memory\n"
+    expected = Ending(RunStatus.OOM, "GPU memory: tried to allocate 512.00 MiB")
+    assert ending(1, words + "main: error: failed to load model") == expected
+    assert ending(1, words + "still working\n" * 10).status is RunStatus.FAILED
+
+
+OOM = GPU_TEXTS["torch 2.5 and later"][0] + "\n"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CALLED = (
+    "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit "
+    "status 1.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param(TRACEBACK + OOM + "Epoch 4\n" * 60, id="dealt with long ago"),
+        pytest.param(
+            TRACEBACK + OOM + "smaller batch\n" + TRACEBACK + "ValueError: bad\n", id="dealt with"
+        ),
+        pytest.param(TRACEBACK + OOM + HANDLING + TRACEBACK + "KeyError: 'x'\n", id="while it was"),
+        pytest.param(
+            "CUDA out of memory, batch is halved\n" + TRACEBACK + "ValueError: bad\n", id="told"
+        ),
+        pytest.param(TRACEBACK + "ValueError: no config for 'out of memory'\n", id="words"),
+        pytest.param(TRACEBACK + "KeyError: 'CUDA_ERROR'\n", id="another CUDA error"),
+        pytest.param(
+            TRACEBACK + "RuntimeError: CUDA error: an illegal memory access was encountered\n",
+            id="another CUDA failure",
+        ),
+        pytest.param("", id="silence"),
+    ],
+)
+def test_a_mention_of_memory_is_no_end_by_it(output: str) -> None:
+    assert ending(1, output) == Ending(RunStatus.FAILED, "exit code 1")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param(TRACEBACK + OOM + "wandb: Synced 5 files\n" * 20, id="exit handlers"),
+        pytest.param(TRACEBACK + OOM + TRACEBACK + CALLED, id="launcher"),
+        pytest.param(
+            TRACEBACK + OOM + TRACEBACK + "ConnectionResetError: [Errno 104]\n" + CALLED, id="peers"
+        ),
+        pytest.param(
+            TRACEBACK + OOM + CAUSE + TRACEBACK + "trainer.TrainingError: step 12\n", id="cause"
+        ),
+    ],
+)
+def test_who_only_follows_does_not_hide_who_ran_out_of_memory(output: str) -> None:
+    assert ending(1, output).status is RunStatus.OOM
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("MemoryError", "host memory: an allocation failed"),
+        (
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 745. GiB for an array "
+            "with shape (100000000000,) and data type float64",
+            "host memory: tried to allocate 745 GiB",
+        ),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't "
+            "allocate memory: you tried to allocate 4398046511104 bytes. Error code 12 (Cannot "
+            "allocate memory)",
+            "host memory: tried to allocate 4096.00 GiB",
+        ),
+        ("OSError: [Errno 12] Cannot allocate memory", "host memory: an allocation failed"),
+        (
+            "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating "
+            "tensor with shape[9] on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+            "host memory: an allocation failed",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error. It is "
+            "possible that dataloader's workers are out of shared memory.",
+            "shared memory: larger than /dev/shm",
+        ),
+    ],
+)
+def test_host_memory_that_ran_out_is_recognised(words: str, reason: str) -> None:
+    assert ending(1, TRACEBACK + words) == Ending(RunStatus.OOM, reason)
+
+
+WORKER = TRACEBACK + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.\n"
+WORKERS = TRACEBACK + "RuntimeError: DataLoader worker (pid(s) 76, 77) exited unexpectedly\n"
+TORCHRUN = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+Root Cause (first observed failure):
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 77)
+  traceback : Signal 9 (SIGKILL) received by PID 77
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [(KILLED, ""), (128 + 9, ""), (1, WORKER), (1, WORKERS), (1, TRACEBACK + TORCHRUN)],
+    ids=["itself", "below a shell", "a worker", "one of several workers", "below torchrun"],
+)
+def test_killed_by_the_kernel_takes_the_kernels_word(code: int, output: str) -> None:
+    certain = Ending(RunStatus.OOM, "host memory: killed by the kernel")
+    probable = Ending(RunStatus.OOM, "host memory: probably killed by the kernel")
+    victim = 77 if output else 1234
+    assert ending(code, output).status in (RunStatus.KILLED, RunStatus.FAILED)
+    assert ending(code, output, memory=MemoryEvidence(1, 1, frozenset({victim}))) == certain
+    assert ending(code, output, memory=MemoryEvidence(own=1)) == certain
+    assert ending(code, output, memory=MemoryEvidence(own=2)) == probable
+    assert ending(code, output, memory=MemoryEvidence(elsewhere=1)) == probable
+    other = MemoryEvidence(1, 1, frozenset({4321}))
+    assert ending(code, output, memory=other).status is not RunStatus.OOM
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [(1, ""), (-signal.SIGSEGV, ""), (-signal.SIGTERM, ""), (1, TRACEBACK + "ValueError: bad")],
+)
+def test_what_the_kernel_did_to_others_is_no_reason(code: int, output: str) -> None:
+    assert ending(code, output, memory=MemoryEvidence(own=1, elsewhere=1)) == ending(code, output)
+
+
+class Machine:
+    """What the kernel would say: ``/proc``, cgroups and its log, in files."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.proc = folder / "proc"
+        self.kmsg = folder / "kmsg"
+        mount = folder / "cgroup"
+        self.own = mount / "user" / "radt.scope"
+        self.name = {1: "memory.oom_control", 2: "memory.events"}[version]
+        (self.proc / "self" / "ns").mkdir(parents=True)
+        self.own.mkdir(parents=True)
+        self.pid_namespace("pid:[4026531836]")
+        line = {1: "4:memory:/user/radt.scope\n", 2: "0::/user/radt.scope\n"}[version]
+        kind = {1: "cgroup cgroup rw,memory", 2: "cgroup2 cgroup2 rw"}[version]
+        (self.proc / "self" / "cgroup").write_text(line, encoding="ascii")
+        (self.proc / "self" / "mountinfo").write_text(
+            "20 1 0:5 / /proc rw - proc proc rw\n"
+            f"35 20 0:26 / {mount} rw,nosuid shared:9 - {kind}\n",
+            encoding="ascii",
+        )
+        for path in (self.own, self.own.parent):
+            self.count(path / self.name, 5)
+        self.count(self.proc / "vmstat", 7)
+        self.kmsg.write_text("6,1,1,-;Killed process 1234 (before)\n", encoding="ascii")
+
+    def pid_namespace(self, text: str) -> None:
+        link = self.proc / "self" / "ns" / "pid"
+        link.unlink(missing_ok=True)
+        link.symlink_to(text)
+
+    @staticmethod
+    def count(path: Path, kills: int) -> None:
+        path.write_text(f"low 0\noom 9\noom_kill {kills}\noom_group_kill 0\n", encoding="ascii")
+
+    def say(self, pid: int) -> None:
+        with self.kmsg.open("a", encoding="ascii") as file:
+            file.write(f"3,9,9,-;Out of memory: Killed process {pid} (python) total-vm:1kB\n")
+
+    def watch(self) -> MemoryWatch:
+        return MemoryWatch(self.proc, self.kmsg)
+
+
+@pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
+def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Machine:
+    return Machine(tmp_path, request.param)
+
+
+def test_evidence_is_what_has_happened_since_the_watch_began(machine: Machine) -> None:
+    watch = machine.watch()
+    assert watch.evidence() == MemoryEvidence(0, 0, frozenset())
+    machine.count(machine.own / machine.name, 6)
+    machine.say(77)
+    assert watch.evidence() == MemoryEvidence(1, 0, frozenset({77}))
+    machine.count(machine.own.parent / machine.name, 7)
+    machine.say(78)
+    assert watch.evidence() == MemoryEvidence(1, 2, frozenset({77, 78}))
+    machine.count(machine.proc / "vmstat", 10)
+    assert watch.evidence() == MemoryEvidence(1, 3, frozenset({77, 78}))
+    assert machine.watch().evidence() == MemoryEvidence(0, 0, frozenset())
+
+
+def test_one_kill_explains_one_run(machine: Machine) -> None:
+    machine.kmsg.unlink()
+    watch = machine.watch()
+    machine.count(machine.own / machine.name, 6)
+    machine.count(machine.proc / "vmstat", 8)
+    first = ending(KILLED, memory=watch.evidence())
+    assert first == Ending(RunStatus.OOM, "host memory: killed by the kernel")
+    assert ending(KILLED, memory=watch.evidence()).status is RunStatus.KILLED
+
+
+def test_numbers_of_another_pid_namespace_are_not_taken_for_ours(machine: Machine) -> None:
+    machine.pid_namespace("pid:[4026532999]")
+    watch = machine.watch()
+    machine.say(1234)
+    assert watch.evidence() == MemoryEvidence(0, 0, None)
+
+
+def test_a_machine_that_says_nothing_is_no_error(tmp_path: Path) -> None:
+    watch = MemoryWatch(tmp_path / "proc", tmp_path / "kmsg")
+    assert watch.evidence() == MemoryEvidence(0, 0, None)
+
+
+#: Moves into a cgroup and runs, as the runner does, a command that needs more than it may have.
+SMALL_MACHINE = """
+import os, pathlib, sys
+group, folder = map(pathlib.Path, sys.argv[1:])
+(group / "cgroup.procs").write_text(str(os.getpid()))
+from radt.runner.ending import MemoryWatch, ending_of
+from radt.runner.process import Barrier, TrainingProcess
+watch, barrier, exits = MemoryWatch(), Barrier(), []
+source = "x = bytearray(400_000_000)\\nfor i in range(0, len(x), 4096): x[i] = 1"
+process = TrainingProcess(
+    [sys.executable, "-c", source], run_id="f" * 32, cwd=folder, env=dict(os.environ),
+    barrier=barrier, output_log=folder / "output.log", show=print, on_exit=exits.append,
+)
+process.wait_ready(30)
+barrier.close()
+process.wait_released(30)
+process.join()
+print(exits[0].code)
+ending = ending_of(
+    exits[0], stopped="", timed_out_s=None, tail=exits[0].tail, memory=watch.evidence()
+)
+print(f"{ending.status}: {ending.reason}")
+"""
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 150 MB below this process's own."""
+    own = None
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("memory", "") and own is None:
+            own = Path("/sys/fs/cgroup", controllers, path.lstrip("/"))
+    if own is None:
+        pytest.skip("no memory cgroups here")
+    group = own / f"radt-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    try:
+        limits = [group / name for name in ("memory.max", "memory.limit_in_bytes")]
+        limit = next((path for path in limits if path.exists()), None)
+        if limit is None:
+            pytest.skip("the memory controller is not available in a cgroup of our own")
+        limit.write_text("150000000", encoding="ascii")
+        yield group
+    finally:
+        group.rmdir()
+
+
+def test_the_kernels_own_kill_is_recognised(small_cgroup: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_MACHINE, str(small_cgroup), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["-9", "OOM: host memory: killed by the kernel"], done.stderr
