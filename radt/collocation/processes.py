@@ -222,8 +222,7 @@ def identify(pid: int) -> Identity:
         uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as `radt.procfs`
     except OSError:
         return Identity(ended=not _other_namespaces() and not _hidden(pid))
-    command = " ".join(_words(pid)[:1]) or _name(pid)
-    return Identity(_user(uid), Path(command).name or command, run_id_of(pid))
+    return Identity(_user(uid), _command(pid), run_id_of(pid))
 
 
 def run_id_of(pid: int) -> str:
@@ -268,7 +267,15 @@ def _words(pid: int) -> list[str]:
     return [word.decode(errors="replace") for word in text.split(b"\0") if word]
 
 
+def _command(pid: int) -> str | None:
+    """The program's name; a script's that is a program itself, not its interpreter's."""
+    words, name = [Path(word).name for word in _words(pid)], _name(pid)
+    scripts = (word for word in words[1:3] if name and word[:_COMM_CHARACTERS] == name)
+    return next(scripts, None) or (words[0] if words else "") or name or None
+
+
 def _name(pid: int) -> str:
+    """What the kernel calls a process: the file that it executes, cut off."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
