@@ -16,7 +16,7 @@ _SOURCE = Path(__file__).with_name("fake_nvml.c")
 #: Lines of the configuration for one MIG-capable GPU: profiles with index, id, slices, most, SMs,
 #: MiB, OFAs, name; placements by profile id. As NVIDIA's MIG User Guide and `nvidia-smi mig -lgip`
 #: and `-lgipp` give them.
-_PROFILES: Mapping[str, Sequence[str]] = {
+PROFILES: Mapping[str, Sequence[str]] = {
     "A100-40": (
         "0 19 1 7 14 4864 0 1g.5gb",
         "7 20 1 1 14 4864 1 1g.5gb+me",
@@ -64,25 +64,30 @@ TWO_GPUS = (
     "gpu 0 55 80000 500 1000 250500 7000 61 1410 1593",
     "gpu 1 0 80000 500 2000 60000 9000 35 210 405",
 )
-_NAMES = {
+NAMES = {
     "A100-40": "NVIDIA A100-SXM4-40GB",
     "H200": "NVIDIA H200",
     "A30": "NVIDIA A30",
 }
-_BYTES = {"A100-40": 42_949_672_960, "H200": 150_754_820_096, "A30": 25_769_803_776}
+BYTES = {"A100-40": 42_949_672_960, "H200": 150_754_820_096, "A30": 25_769_803_776}
+
+
+def places_of(card: str) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    """Starts and size of the places of each profile, by its id."""
+    return _FOUR if card == "A30" else _EIGHT
 
 
 def mig_gpu(index: int, card: str = "A100-40", *, mode: int = 1, pending: int | None = None) -> str:
     """The configuration of a GPU that can do MIG: ``A100-40``, ``H200`` or ``A30``."""
-    places, slices = (_FOUR, 4) if card == "A30" else (_EIGHT, 7)
+    slices = 4 if card == "A30" else 7
     lines = [
-        plain_gpu(index, _NAMES[card], _BYTES[card]),
+        plain_gpu(index, NAMES[card], BYTES[card]),
         f"mig {index} {mode} {mode if pending is None else pending}",
         f"slices {index} {slices}",
-        *(f"profile {index} {line}" for line in _PROFILES[card]),
+        *(f"profile {index} {line}" for line in PROFILES[card]),
         *(
             f"placement {index} {profile} {start} {size}"
-            for profile, (starts, size) in places.items()
+            for profile, (starts, size) in places_of(card).items()
             for start in starts
         ),
     ]
