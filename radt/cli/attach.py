@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from radt import settings
-from radt.cli.options import setting_option
+from radt.cli.options import call, setting_option
 from radt.cli.status import home_of
 from radt.errors import UsageError
 from radt.experiment.lock import Holder
@@ -46,14 +46,18 @@ def command(file: Path, home: str | None) -> int:
             log = last_log(file, data)
             raise UsageError(
                 f"{file} is not running",
-                f"Its last output is in {log}" if log else f"radt status {file} shows how it is",
+                f"Its last output is in {log}"
+                if log
+                else f"{call(file, 'status')} shows how it is",
             )
         with RunConsole(Console(highlight=False)) as console:
             try:
                 return _follow(observer, holder, console)
             except KeyboardInterrupt:
                 console.hide_live()
-                console.say(f"left; it goes on: radt attach {file}, radt stop {file}", "dim")
+                console.say(
+                    f"left; it goes on: {call(file, 'attach')}, {call(file, 'stop')}", "dim"
+                )
                 return 0
 
 

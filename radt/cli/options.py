@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,11 @@ def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
         help=setting.help,
         callback=lambda _ctx, _param, value: None if value is None else str(value),
     )
+
+
+def call(file: Path, command: str = "") -> str:
+    """How a command is called with a file, as in a shell: ``radt stop 'my study.csv'``."""
+    return " ".join(filter(None, ("radt", command, shlex.quote(str(file)))))
 
 
 def _default(setting: Setting[Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from radt import settings
 from radt.cli.arguments import ARGUMENTS, RunCommand
-from radt.cli.options import setting_option
+from radt.cli.options import call, setting_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
@@ -186,7 +185,6 @@ class _Start:
         if detached.holder is None:
             console.out(detached.log.read_text(encoding="utf-8", errors="replace"), end="")
             return detached.exit_code or 0
-        file = shlex.quote(self.file)
         console.print(
             Text.assemble(
                 (plan.name, "bold"), f" runs in the background, process {detached.holder.pid}"
@@ -199,7 +197,7 @@ class _Start:
             ("stop", "end it"),
         ):
             console.print(
-                Text.assemble("  ", (f"radt {name:<6} {file}", "cyan"), (f"   {purpose}", "dim")),
+                Text.assemble("  ", (call(path, f"{name:<6}"), "cyan"), (f"   {purpose}", "dim")),
                 soft_wrap=True,
             )
         return 0

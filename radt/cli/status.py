@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from radt import settings, units
-from radt.cli.options import setting_option
+from radt.cli.options import call, setting_option
 from radt.cli.render import printable
 from radt.experiment.lock import Holder
 from radt.home import Home
@@ -170,11 +170,11 @@ def _ends(one: WorkloadLook) -> str:
 def _next_step(file: Path, look: ExperimentLook) -> str:
     left = [one for one in look.workloads if one.state is not WorkloadState.DONE]
     if not look.workloads:
-        return f"radt validate {file}"
+        return call(file, "validate")
     if not left:
         return "all done; --rerun runs what failed again"
     verb = "resumes" if any(one.status is not None for one in look.workloads) else "starts"
-    return f"radt {file} {verb} with workload {printable(left[0].plan.label)}"
+    return f"{call(file)} {verb} with workload {printable(left[0].plan.label)}"
 
 
 def as_document(file: Path, look: ExperimentLook) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from radt import units
+from radt.cli.options import call
 from radt.errors import HeldError, UsageError
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.runner.console import shown_path
@@ -42,7 +42,7 @@ def command(file: Path, now: bool) -> int:
         return 0
     if not holder.is_here:
         raise UsageError(
-            f"{file} is being run by {holder}", f"On {holder.host}: radt stop {_quoted(file)}"
+            f"{file} is being run by {holder}", f"On {holder.host}: {call(file, 'stop')}"
         )
     _ask_to_end(file, holder, now=now)
     started_s = time.monotonic()
@@ -54,7 +54,7 @@ def command(file: Path, now: bool) -> int:
             time.sleep(_POLL_S)
     took = units.duration(time.monotonic() - started_s)
     console.print(Text(f"{shown_path(file)} was stopped in {took}"))
-    console.print(Text(f"  radt {_quoted(file)} resumes it", "dim"))
+    console.print(Text(f"  {call(file)} resumes it", "dim"))
     return 0
 
 
@@ -72,19 +72,19 @@ def _ask_to_end(file: Path, holder: Holder, *, now: bool) -> None:
     except PermissionError:
         raise UsageError(
             f"{file} is being run by {holder}, whom only that user may stop",
-            f"Ask {holder.user}, or: sudo radt stop {_quoted(file)}",
+            f"Ask {holder.user}, or: sudo {call(file, 'stop')}",
         ) from None
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:
     """Whether a process has this signal switched off (``SigIgn``, proc_pid_status(5))."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        text = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
         return False
-    for line in lines.splitlines():
-        name, _, value = line.partition(":")
-        if name == "SigIgn":
+    for line in text.splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"SigIgn":
             return bool(int(value, 16) >> (number - 1) & 1)
     return False
 
@@ -97,10 +97,6 @@ def _stuck(file: Path, holder: Holder, *, now: bool) -> HeldError:
     remedy = (
         f"kill -9 {holder.pid} ends it; what its runs left is cleared away by the next start"
         if now
-        else f"radt stop --now {_quoted(file)}"
+        else call(file, "stop --now")
     )
     return HeldError(f"{holder} has not ended {file} in {PATIENCE_S:.0f} s", remedy)
-
-
-def _quoted(file: Path) -> str:
-    return shlex.quote(str(file))

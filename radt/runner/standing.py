@@ -55,7 +55,8 @@ class Standing:
         ]
         #: In the runner's order: repeat after repeat, within one in the file's.
         self.left: Sequence[Key] = [key for _, _, key in sorted(due)]
-        running = {key_of(one) for one in plan.workloads if _runs(one)}
+        at_work = holder is not None
+        running = {key_of(one) for one in plan.workloads if at_work and _runs(one)}
         self._next = next((key for key in self.left if key not in running), None)
 
     def state(self, workload: WorkloadPlan) -> WorkloadState:
