@@ -94,7 +94,7 @@ def _view(gpu: GpuInventory, lists: ProcessLists) -> GpuView:
         Occupant(
             process.pid,
             process.device,
-            process.mps,
+            bool(process.mps),
             process.memory_bytes,
             identify(process.pid),
         )

@@ -36,25 +36,22 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class GpuProcess:
     """A process on a device; ``device`` is the UUID of the GPU, or of the MIG device.
 
-    ``memory_bytes`` is None where the driver does not say. ``mps`` tells a client of MPS.
+    ``mps`` tells a client of MPS, None where the driver does not; nor need it say how much memory
+    a process has, ``memory_bytes``.
     """
 
     pid: int
     device: str
-    mps: bool = False
+    mps: bool | None = False
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The processes of a device; ``unknown`` says why the driver does not list them.
-
-    ``clients_known`` is False where it does not tell MPS clients apart.
-    """
+    """The processes of a device; ``unknown`` says why the driver does not list them."""
 
     processes: tuple[GpuProcess, ...] = ()
     unknown: str = ""
-    clients_known: bool = True
 
 
 class ProcessLists:
@@ -100,22 +97,24 @@ class ProcessLists:
             DeviceError: There is no such device.
         """
         nvml = self._nvml
-        processes: dict[tuple[int, str], GpuProcess] = {}
-        unknown, clients_known = "", True
+        processes: list[GpuProcess] = []
+        unknown = ""
         for handle in self._parts(self._handle(device)):
             try:
                 uuid = str(nvml.nvmlDeviceGetUUID(handle))
-                for found in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    processes[found.pid, uuid] = _process(found, uuid, mps=False)
+                plain = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
             except nvml.NVMLError as error:
                 unknown = str(error)
                 continue
             try:
-                for found in nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle):
-                    processes[found.pid, uuid] = _process(found, uuid, mps=True)
-            except nvml.NVMLError:
-                clients_known = False  # a driver that knows no such list
-        return Listing(tuple(processes.values()), unknown, clients_known)
+                clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+                is_plain: bool | None = False
+            except nvml.NVMLError:  # a driver that knows no such list
+                clients, is_plain = [], None
+            found = {one.pid: _process(one, uuid, is_plain) for one in plain}
+            found |= {one.pid: _process(one, uuid, True) for one in clients}
+            processes += found.values()
+        return Listing(tuple(processes), unknown)
 
     def free_bytes(self, device: DeviceName) -> int | None:
         """Memory of a device that nobody uses; None where it has none of its own.
@@ -193,7 +192,7 @@ class ProcessLists:
                 continue
 
 
-def _process(found: Any, uuid: str, *, mps: bool) -> GpuProcess:
+def _process(found: Any, uuid: str, mps: bool | None) -> GpuProcess:
     used = found.usedGpuMemory
     known = used is not None and used != _NOT_AVAILABLE
     return GpuProcess(int(found.pid), uuid, mps, int(used) if known else None)

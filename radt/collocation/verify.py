@@ -105,12 +105,11 @@ class Verifier:
                 key = owners.get(process.pid) or run_keys.get(run_id_of(process.pid) or "-")
                 if key is not None:
                     seen.setdefault(key, []).append(process)
-        clients_known = all(listing.clients_known for listing in listings)
-        self._unknown = _why_unknown(listings, clients_known)
+        self._unknown = _why_unknown(listings)
         found = []
         for key, state in self._states.items():
             if key in seen and state.verdict is not Verdict.MISMATCH:
-                reason = _judge(state, seen[key], clients_known=clients_known)
+                reason = _judge(state, seen[key])
                 if reason:
                     found.append(Mismatch(key, reason))
             elif state.looks:
@@ -153,14 +152,14 @@ class Verifier:
             return [Listing(unknown=error.message)]
 
 
-def _judge(state: _State, seen: Sequence[GpuProcess], *, clients_known: bool) -> str:
+def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
     """Take note of where a run's processes are; return why that is wrong, once it is certain."""
     wish = state.expectation
     wrong = ""
     for process in seen:
         if process.device not in wish.devices:
             wrong = f"belongs on {wish.names}, but pid {process.pid} is on {process.device}"
-        elif wish.mps and not process.mps and clients_known:
+        elif wish.mps and process.mps is False:
             log = wish.mps_log()
             wrong = (
                 f"asked for MPS, runs without: pid {process.pid} is no client of the daemon on "
@@ -174,10 +173,10 @@ def _judge(state: _State, seen: Sequence[GpuProcess], *, clients_known: bool) ->
     if not wrong:
         state.looks, state.suspicion = 0, ""
         if state.verdict is Verdict.OPEN:
-            if clients_known:
-                state.verdict = Verdict.YES
-            else:
+            if wish.mps and not any(process.mps for process in seen):
                 state.verdict, state.reason = Verdict.NO, "this driver does not list MPS clients"
+            else:
+                state.verdict = Verdict.YES
         return ""
     state.looks = state.looks + 1 if state.suspicion else 1
     state.suspicion = wrong
@@ -187,7 +186,7 @@ def _judge(state: _State, seen: Sequence[GpuProcess], *, clients_known: bool) ->
     return wrong
 
 
-def _why_unknown(listings: Sequence[Listing], clients_known: bool) -> str:
+def _why_unknown(listings: Sequence[Listing]) -> str:
     """Why a run may be on its device without being seen there; empty if it may not."""
     for listing in listings:
         if listing.unknown:
@@ -203,4 +202,4 @@ def _why_unknown(listings: Sequence[Listing], clients_known: bool) -> str:
             "the driver lists processes by numbers of another namespace "
             f"(a container): pid {strangers[0]}"
         )
-    return "" if clients_known else "this driver does not list MPS clients"
+    return ""
