@@ -257,7 +257,9 @@ def _rows(plan: WorkloadPlan) -> str:
     names = Counter(run.label for run in plan.runs)
     devices = dict.fromkeys(str(run.devices) for run in plan.runs)
     gpus = [device for device in devices if device != "cpu"]
-    places = [f"GPU{'s' if len(gpus) > 1 or '+' in gpus[0] else ''} {', '.join(gpus)}"] * bool(gpus)
-    places += ["the CPU"] * ("cpu" in devices)
+    several = len(gpus) > 1 or any("+" in device for device in gpus)
+    places = [f"GPU{'s' if several else ''} {', '.join(gpus)}"] if gpus else []
+    if "cpu" in devices:
+        places.append("the CPU")
     runs = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in names.items())
     return f"{runs} on {' and '.join(places)}"

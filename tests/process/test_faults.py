@@ -73,12 +73,12 @@ def test_killed_training_process_keeps_its_metrics_and_its_neighbours(
     release(bench, "b")
     assert blocked.wait(60) == 1
     rows = bench.rows(bench.folder / "experiment.csv")
-    assert [row["Status"] for row in rows] == ["FAILED: killed by SIGKILL", "FINISHED", "FINISHED"]
+    assert [row["Status"] for row in rows] == ["KILLED: killed by SIGKILL", "FINISHED", "FINISHED"]
     assert steps(bench, "a") == list(range(1000))
     assert steps(bench, "b") == list(range(1001))
     bench.wait_delivered()
     statuses = {name: run.info.status for name, run in bench.mlflow_runs("faults").items()}
-    assert statuses["(1 a) a"] == "FAILED"
+    assert statuses["(1 a) a"] == "KILLED"
     assert statuses["(1 b) b"] == "FINISHED"
 
 
