@@ -53,7 +53,7 @@ class SweepFile:
 
     path: Path
     shown: str
-    document: Document
+    document: Document = field(repr=False)
     drawn_seed: int = field(default_factory=lambda: secrets.randbelow(2**31))
 
     @classmethod

@@ -120,13 +120,10 @@ def _changed(text: str, entry: Entry, edit: EntryEdit) -> list[_Splice]:
     if edit.key != edit.old_key:
         key = entry.key
         splices.append(_Splice(key.start_mark.index, key.end_mark.index, edit.key))
-    start, end = entry.value.start_mark.index, entry.value.end_mark.index
-    new = quoted(edit.text)
-    if not text[start - 1].isspace():  # an entry without a value
-        new = f" {new}"
-    if end > start and text[end - 1] in "\r\n":  # a block of lines, with its last line's end
-        new += _newline(text)
-    return [*splices, _Splice(start, end, new)]
+    start = entry.value.start_mark.index
+    # An entry without a value begins right behind its colon.
+    space = "" if text[start - 1].isspace() else " "
+    return [*splices, _Splice(start, _end(text, entry.value), space + quoted(edit.text))]
 
 
 def _after(text: str, node: yaml.Node, lines: Sequence[str]) -> list[_Splice]:
@@ -134,12 +131,15 @@ def _after(text: str, node: yaml.Node, lines: Sequence[str]) -> list[_Splice]:
     if not lines:
         return []
     newline = _newline(text)
-    end = node.end_mark.index
-    if end > node.start_mark.index and text[end - 1] in "\r\n":
-        return [_Splice(end, end, "".join(line + newline for line in lines))]
-    line_end = _NEWLINE.search(text, end)
+    line_end = _NEWLINE.search(text, _end(text, node))
     place = line_end.start() if line_end is not None else len(text)
     return [_Splice(place, place, "".join(newline + line for line in lines))]
+
+
+def _end(text: str, node: yaml.Node) -> int:
+    """Where a node ends; the line ends behind a block of text are the file's, not its own."""
+    start = int(node.start_mark.index)
+    return start + len(text[start : node.end_mark.index].rstrip())
 
 
 def _at_the_end(document: Document, lines: Sequence[str]) -> list[_Splice]:

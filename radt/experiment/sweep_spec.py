@@ -125,8 +125,8 @@ def read_entries(status: Entry | None, problems: list[Problem]) -> tuple[StatusE
         with noting(problems, entry.line, status.name):
             if entry.value.start_mark.index < entry.key.end_mark.index:
                 raise UsageError("a status is an alias", "Write it out")
-            if not is_null(entry.value):
-                found.append(StatusEntry.parse(number, text_of(entry.value)))
+            if text := text_of(entry.value):
+                found.append(StatusEntry.parse(number, text))
     return tuple(found)
 
 

@@ -1,0 +1,388 @@
+"""What a sweep asks for, and what is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from radt.errors import ExperimentError, Problem
+from radt.experiment.devices import Machine
+from radt.experiment.source import is_experiment, open_source
+from radt.experiment.sweep import SweepFile
+from radt.listeners.api import Registry
+from radt.model import RunStatus
+from tests.experiment.sweep_kit import ORIGINAL, SMALL, SweepBench
+
+
+@pytest.fixture
+def sweep(folder: Path, cpu_only: Machine, registry: Registry) -> SweepBench:
+    return SweepBench(folder / "sweep.yaml", cpu_only, registry)
+
+
+def test_a_grid_is_every_combination_the_last_parameter_first(sweep: SweepBench) -> None:
+    plan = sweep.write(SMALL).plan()
+
+    assert [(one.label, [run.params for run in one.runs]) for one in plan.workloads] == [
+        ("000", [("--lr", "0.1", "--bs", "32")]),
+        ("001", [("--lr", "0.1", "--bs", "64")]),
+        ("002", [("--lr", "0.01", "--bs", "32")]),
+        ("003", [("--lr", "0.01", "--bs", "64")]),
+    ]
+    assert {run.experiment for run in plan.runs} == {"sweep"}, "the file's name, as of CSV files"
+    assert {run.program.path.name for run in plan.runs} == {"train.py"}
+    assert [run.status for run in plan.runs] == [None] * 4
+    assert len({run.line for run in plan.runs}) == 4, "statuses go by lines"
+
+
+def test_the_originals_file_is_resumed_as_it_is(sweep: SweepBench, two_gpus: Machine) -> None:
+    sweep.machine = two_gpus
+    runs = sweep.write(ORIGINAL).runs()
+
+    rest = "--optimiser-name stochastic-gradient-descent"
+    assert {params: (run.status, run.run_id[:1]) for params, run in runs.items()} == {
+        f"--batch-size 32 --lr 0.1 {rest}": (RunStatus.FINISHED, "1"),
+        f"--batch-size 32 --lr 0.01 {rest}": (RunStatus.FAILED, "2"),
+        f"--batch-size 64 --lr 0.1 {rest}": (None, ""),
+        f"--batch-size 64 --lr 0.01 {rest}": (None, ""),
+    }
+    one = runs[f"--batch-size 64 --lr 0.1 {rest}"]
+    assert (one.experiment, one.name, one.devices.gpus) == ("1", "batch sizes", (0,))
+    assert [choice.name for choice in one.listeners] == ["smi", "top"]
+    assert [one.workload for one in sweep.plan().runs] == ["000", "001", "002", "003"]
+
+
+def test_the_originals_older_entries_of_a_run_do_not_count(sweep: SweepBench) -> None:
+    sweep.write(
+        SMALL + "status:\n"
+        "  0: FAILED aaa (--lr 0.1 --bs 32)\n"
+        "  1: FINISHED bbb (--lr 0.1 --bs 64)\n"
+        "  4: FINISHED ccc (--lr 0.1 --bs 32)\n"
+        "  5: KILLED ddd (--lr 0.1 --bs 64)\n"
+        "  6: FAILED eee (--lr 0.5 --bs 64)\n"
+    )
+
+    found = {params: (run.status, run.run_id) for params, run in sweep.runs().items()}
+
+    assert found["--lr 0.1 --bs 32"] == (RunStatus.FINISHED, "ccc")
+    assert found["--lr 0.1 --bs 64"] == (RunStatus.FINISHED, "bbb")
+    assert found["--lr 0.01 --bs 32"] == (None, "")
+
+
+def test_all_columns_of_csv_files_are_keys(sweep: SweepBench) -> None:
+    sweep.write(
+        "Experiment: digits\nNAME: no\nfile: train.py\nDevices: cpu\nlisteners: [top, smi@2s]\n"
+        "environment: local\ncpus: 1\ntimeout: 1:30:00\nmodel: resnet\ndata: null\n"
+        "params: --epochs 5 --tag 'a b'\nDataset size: 010\nrepeat: 3\n"
+        "parameters: {lr: {values: [0.1]}}\n"
+    )
+
+    (run,) = sweep.plan().runs
+
+    assert (run.experiment, run.name) == ("digits", "no")
+    assert [str(choice) for choice in run.listeners] == ["top", "smi@2s"]
+    assert (run.cpus.count, run.timeout_s) == (1, 5400.0)
+    assert run.columns == {"Model": "resnet", "Dataset size": "010"}
+    assert run.params == ("--epochs", "5", "--tag", "a b", "--lr", "0.1")
+    assert sweep.file().repeat == 3
+
+
+@pytest.mark.parametrize(
+    ("written", "argument"),
+    [
+        ("1", "1"),
+        ("0.10", "0.1"),  # what YAML and the original make of it
+        ("1e-3", "1e-3"),
+        ("1.0e-3", "0.001"),
+        ("true", "True"),
+        ("no", "False"),
+        ("null", "None"),
+        ('""', ""),
+        ("a b", "a b"),
+        ("it's", "it's"),
+        ('"say \\"no\\""', 'say "no"'),
+        ('"two\\nlines"', "two\nlines"),
+        ("$HOME *.py", "$HOME *.py"),
+        ("-1", "-1"),
+        ("'[1, 2]'", "[1, 2]"),
+        ("ä 𝄞", "ä 𝄞"),
+        ("2026-01-31", "2026-01-31"),
+        ("'a(b): c)'", "a(b): c)"),
+    ],
+)
+def test_a_value_is_one_argument_whatever_is_in_it(
+    sweep: SweepBench, written: str, argument: str
+) -> None:
+    sweep.write(f"file: train.py\ndevices: cpu\nparameters:\n  x:\n    values:\n    - {written}\n")
+
+    (run,) = sweep.plan().runs
+
+    assert run.params == ("--x", argument)
+    sweep.record({run.params_text: "FAILED: it said (no): why?"})
+    (again,) = sweep.plan().runs
+    assert (again.status, again.run_id) == (RunStatus.FAILED, "abc")
+    assert again.params == ("--x", argument)
+
+
+def test_short_forms_of_parameters(sweep: SweepBench) -> None:
+    sweep.write(
+        "file: train.py\nparameters:\n  lr: [0.1, 0.2]\n  bs: {value: 32}\n  seed: 7\n"
+        "  <<: &more {wd: [0]}\n"
+    )
+
+    assert list(sweep.runs()) == [
+        "--wd 0 --lr 0.1 --bs 32 --seed 7",
+        "--wd 0 --lr 0.2 --bs 32 --seed 7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "workloads"),
+    [
+        ("1", [1, 1, 1, 1]),
+        ("3", [3, 1]),
+        ("4", [4]),
+        ("100", [4]),
+        ("all", [4]),
+    ],
+)
+def test_runs_share_workloads_if_asked_to(
+    sweep: SweepBench, at_once: str, workloads: list[int]
+) -> None:
+    plan = sweep.write(f"{SMALL}at_once: {at_once}\n").plan()
+
+    assert [len(one.runs) for one in plan.workloads] == workloads
+    assert [run.letter for run in plan.workloads[0].runs] == list("abcd")[: workloads[0]]
+    assert [one.label for one in plan.workloads] == [f"{n:03}" for n in range(len(workloads))]
+
+
+def test_runs_of_a_workload_must_fit_the_machine_together(sweep: SweepBench) -> None:
+    sweep.write(f"{SMALL}cpus: 1\nat_once: 2\n").plan()
+
+    (problem,) = sweep.write(f"{SMALL}cpus: 1\nat_once: all\n").problems()
+
+    assert (problem.line, problem.column) == (10, "cpus")
+
+
+PROBLEMS: list[tuple[str, str, list[tuple[int | None, str | None, str]]]] = [
+    ("empty", "", [(None, None, "it is empty")]),
+    ("comments", "# x\n", [(None, None, "there is nothing but comments in it")]),
+    ("list", "- a\n", [(1, None, "this is no mapping")]),
+    ("text", "train.py\n", [(1, None, "this is no mapping")]),
+    ("braces", "{file: train.py}\n", [(1, None, "the whole sweep stands in braces")]),
+    ("tab", "file: a\nparameters:\n\tlr: 1\n", [(3, None, "this is not YAML")]),
+    ("dash", "file: a\ncollocation: -\n", [(2, None, "this is not YAML")]),
+    ("open quote", 'file: a\nname: "x\nparameters: {}\n', [(2, None, "this is not YAML")]),
+    ("two documents", "file: a\n---\nfile: b\n", [(2, None, "this is not YAML")]),
+    ("control character", "file: a\nname: \x01\n", [(2, None, "the character")]),
+    ("deep", "x: " + "[" * 5000, [(None, None, "brackets are nested too deep")]),
+    (
+        "nothing",
+        "x: 1\n",
+        [(None, "parameters", "this key is missing"), (None, "file", "it is empty")],
+    ),
+    (
+        "duplicate keys",
+        "file: train.py\nfile: train.py\nparameters:\n  lr: [1]\n  lr: [2]\n",
+        [(2, "file", "this key is there twice"), (5, "parameters", "lr is there twice")],
+    ),
+    (
+        "same key in another case",
+        "file: train.py\nFile: train.py\nparameters: {a: [1]}\n",
+        [(2, "File", "this key is there twice")],
+    ),
+    (
+        "misspelt",
+        "file: train.py\nparamters: {a: [1]}\n",
+        [(None, "parameters", "this key is missing"), (2, "paramters", "unknown key")],
+    ),
+    (
+        "keys of the plan",
+        "file: train.py\nworkload: 1\nrun: x\nparameters: {a: [1]}\n",
+        [(2, "workload", "workloads of a sweep have"), (3, "run", "a sweep has many runs")],
+    ),
+    (
+        "cells",
+        "file: tran.py\ndevices: 7\nlisteners: tpo\nparameters: {a: [1]}\nname: {a: 1}\n",
+        [
+            (1, "file", "there is no file"),
+            (2, "devices", "GPU 7"),
+            (3, "listeners", "unknown listener"),
+            (5, "name", "it is a mapping"),
+        ],
+    ),
+    (
+        "numbers",
+        "file: train.py\nrepeat: 0\ntrials: many\nat_once: some\nseed: 1.5\nmethod: gird\n"
+        "parameters: {a: [1]}\n",
+        [
+            (2, "repeat", "'0' is not a number of at least 1"),
+            (3, "trials", "'many' is not a number"),
+            (4, "at_once", "'some' is not a number"),
+            (5, "seed", "'1.5' is not a whole number"),
+            (6, "method", "unknown method 'gird'"),
+        ],
+    ),
+    ("no mapping", "file: train.py\nparameters: [a]\n", [(2, "parameters", "this is no mapping")]),
+    ("no parameter", "file: train.py\nparameters: {}\n", [(2, "parameters", "there is no par")]),
+    (
+        "parameters",
+        "file: train.py\nparameters:\n  a: {values: []}\n  b: {values: 3}\n  c: {vales: [1]}\n"
+        "  --d: [1]\n  e f: [1]\n  g: {values: [1], min: 2}\n  h: {}\n  i: {min: 1, max: 2}\n",
+        [
+            (3, "parameters", "a has no values"),
+            (4, "parameters", "b: values is no list"),
+            (5, "parameters", "c has an unknown key 'vales'"),
+            (6, "parameters", "'--d' cannot be the name of an option"),
+            (7, "parameters", "'e f' cannot be"),
+            (8, "parameters", "g has values twice, or a range"),
+            (9, "parameters", "h has no values"),
+            (10, "parameters", "i is a range, and a grid needs values"),
+        ],
+    ),
+    (
+        "values",
+        "file: train.py\nparameters:\n  a:\n    values:\n    - 1\n    -\n    - [2]\n    - {b: 3}\n"
+        '    - 1\n    - "\\0"\n    - !x 4\n    - !!binary aGk=\n',
+        [
+            (6, "parameters", "a: a value is missing"),
+            (7, "parameters", "a: a value is a list"),
+            (8, "parameters", "a: a value is a mapping"),
+            (9, "parameters", "a: 1 is there twice"),
+            (10, "parameters", "a: a value has characters that no argument may have"),
+            (11, "parameters", "a: '4' cannot be read"),
+            (12, "parameters", "a: a value is binary"),
+        ],
+    ),
+    (
+        "ranges",
+        "file: train.py\nmethod: random\nparameters:\n  a: {min: 2, max: 1}\n"
+        "  b: {min: 0, max: 1, distribution: log_uniform}\n  c: {min: x, max: 1}\n"
+        "  d: {min: 0.5, max: 2, distribution: int}\n  e: {min: 1, max: .inf}\n"
+        "  f: {min: 1, max: 2, distribution: normal}\n",
+        [
+            (4, "parameters", "a: min is above max"),
+            (5, "parameters", "b: log_uniform needs min above 0"),
+            (6, "parameters", "c: min is 'x', not a number"),
+            (7, "parameters", "d: int needs whole numbers"),
+            (8, "parameters", "e: max is '.inf', not a number"),
+            (9, "parameters", "f: unknown distribution 'normal'"),
+        ],
+    ),
+    (
+        "no end of runs",
+        "file: train.py\nmethod: random\nparameters:\n  a: {min: 0.0, max: 1.0}\n",
+        [(3, "parameters", "a range has no end of values")],
+    ),
+    (
+        "fixed arguments",
+        "file: train.py\nparams: --lr 1\nparameters: {lr: [1]}\n",
+        [(2, "params", "--lr is here and among the parameters")],
+    ),
+    (
+        "open quote in fixed arguments",
+        "file: train.py\nparams: --name 'a\nparameters: {lr: [1]}\n",
+        [(2, "params", "a quote is never closed")],
+    ),
+    (
+        "statuses",
+        "file: train.py\nparameters: {a: [1]}\nstatus:\n  0: DONE\n  x: FINISHED r (--a 1)\n"
+        "  1: DONE r (--a 1)\n",
+        [
+            (4, "status", "'DONE' is not the status of a run"),
+            (5, "status", "'x' is not the number of a run"),
+        ],
+    ),
+    (
+        "unknown status",
+        "file: train.py\nparameters: {a: [1]}\nstatus: {0: DONE r (--a 1)}\n",
+        [(3, "status", "unknown status")],
+    ),
+    (
+        "no statuses",
+        "file: train.py\nparameters: {a: [1]}\nstatus: FINISHED\n",
+        [(3, "status", "this is no mapping")],
+    ),
+    (
+        "an alias for statuses",
+        "file: train.py\nname: &x y\nparameters: {a: [1]}\nstatus: *x\n",
+        [(4, "status", "this is an alias")],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [pytest.param(text, found, id=name) for name, text, found in PROBLEMS]
+)
+def test_problems_are_found_in_their_places(
+    sweep: SweepBench, text: str, expected: list[tuple[int | None, str | None, str]]
+) -> None:
+    sweep.path.write_text(text, encoding="utf-8")
+    with pytest.raises(ExperimentError) as caught:
+        sweep.plan()
+
+    found = list(caught.value.problems)
+    assert [(one.line, one.column) for one in found] == [place[:2] for place in expected]
+    for problem, (_, _, cause) in zip(found, expected, strict=True):
+        assert problem.cause.startswith(cause)
+        assert problem.remedy
+
+
+def test_a_byte_that_is_not_utf8_has_a_line(sweep: SweepBench) -> None:
+    sweep.path.write_bytes(b"file: train.py\nname: caf\xe9\nparameters: {a: [1]}\n")
+
+    with pytest.raises(ExperimentError) as caught:
+        sweep.plan()
+
+    assert [one.line for one in caught.value.problems] == [2]
+
+
+@pytest.mark.parametrize(
+    ("start", "cause"), [(b"PK\x03\x04", "a workbook"), (b"\xff\xfe", "UTF-16")]
+)
+def test_other_kinds_of_files_are_recognised(sweep: SweepBench, start: bytes, cause: str) -> None:
+    sweep.path.write_bytes(start + b"whatever")
+
+    with pytest.raises(ExperimentError) as caught:
+        sweep.file()
+
+    assert cause in caught.value.problems[0].cause
+
+
+def test_a_huge_grid_is_refused_with_its_size(sweep: SweepBench) -> None:
+    values = "{values: [" + ", ".join(map(str, range(200))) + "]}"
+    text = f"file: train.py\nparameters:\n  a: {values}\n  b: {values}\n  c: {values}\n"
+
+    (problem,) = sweep.write(text).problems()
+
+    assert (problem.line, problem.column) == (2, "parameters")
+    assert "8,000,000 runs" in problem.cause
+    assert "trials: 100" in problem.remedy
+    assert len(sweep.write(text + "trials: 3\n").runs()) == 3
+
+
+def test_every_problem_of_all_runs_is_said_once(sweep: SweepBench) -> None:
+    sweep.write(SMALL.replace("train.py", "none.py"))
+
+    assert len(sweep.problems()) == 1
+
+
+def test_a_listener_to_come_is_a_warning(sweep: SweepBench) -> None:
+    plan = sweep.write(SMALL + "listeners: top+dcgmi\n").plan()
+
+    assert plan.warnings == ("listener dcgmi comes in a later version: 4 runs without it",)
+
+
+def test_sources_are_told_apart_by_name(folder: Path) -> None:
+    (folder / "S.YML").write_text(SMALL, encoding="utf-8")
+    (folder / "e.csv").write_text("File\ntrain.py\n", encoding="utf-8")
+
+    assert isinstance(open_source(folder / "S.YML"), SweepFile)
+    assert open_source(folder / "e.csv").repeat == 1
+    assert is_experiment("a.YAML") and is_experiment(Path("b.csv")) and not is_experiment("c.py")
+    with pytest.raises(ExperimentError) as caught:
+        open_source(folder / "train.py")
+    assert caught.value.problems[0].cause == "this is no experiment file"
+    with pytest.raises(ExperimentError) as caught:
+        open_source(folder / "none.yaml")
+    assert caught.value.problems == (Problem("there is no such file", "Check the path"),)
