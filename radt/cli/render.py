@@ -13,12 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from radt.durations import duration_text
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
 from radt.experiment.decision import Action, actions
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.model import RunStatus
-from radt.units import duration, plural
+from radt.units import plural
 
 _GAP = "   "
 #: Below this, text in columns side by side is harder to read than one under the other.
@@ -90,21 +91,20 @@ def render_plan(
         for run in workload.runs
     ]
     due = sum(row.action.runs for row in rows)
-    columns = [column for column in _COLUMNS if len({column.text(row) for row in rows}) > 1]
+    columns = _differing(_COLUMNS, rows)
+    details = _differing(_DETAILS, rows)
     parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(rows), 'run')}"]
     if due < len(rows):
         parts.append(f"{due or 'none'} to run")
-    for column in _COLUMNS:
-        text = column.text(rows[0])
-        if column not in columns and column.common and text:
-            parts.append(column.common.format(printable(text)))
+    shared = [one for one in (*_COLUMNS, *_DETAILS) if one not in (*columns, *details)]
+    parts += _said(rows[0], shared)
     head = Text.assemble((printable(plan.name), "bold"), *(f" · {part}" for part in parts))
     console.print(head, soft_wrap=True)
     for experiment, group in groupby(rows, lambda row: row.workload.experiment):
         console.print()
         if experiment != plan.name:
             console.print(Text(f"  {printable(experiment)}", style="bold"), soft_wrap=True)
-        console.print(Padding(_plan_table(plan, list(group), columns), (0, 0, 0, 2)))
+        console.print(Padding(_plan_table(plan, list(group), columns, details), (0, 0, 0, 2)))
     notes = [printable(warning) for warning in plan.warnings]
     failed = list(dict.fromkeys(str(run.status) for run in plan.runs if run.status in _RERUN))
     if failed and not rerun:
@@ -131,14 +131,18 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column that is left out where all runs say the same.
+    """Something to say of a run; where all runs say the same it stands above the table once.
 
-    ``common`` is then how the line above the table says it, empty for not at all.
+    ``phrase`` is how to say it outside a column, empty for not at all.
     """
 
     name: str
     text: Callable[[_Row], str]
-    common: str = ""
+    phrase: str = ""
+
+
+def _differing(columns: Sequence[_Column], rows: Sequence[_Row]) -> list[_Column]:
+    return [column for column in columns if len({column.text(row) for row in rows}) > 1]
 
 
 def _devices(row: _Row) -> str:
@@ -154,8 +158,20 @@ def _environment(row: _Row) -> str:
     return "" if row.run.environment == LOCAL else str(row.run.environment)
 
 
+def _model(row: _Row) -> str:
+    """The model, unless it is seen in the command."""
+    return "" if row.run.model in row.run.arguments else row.run.model
+
+
+def _cpus(row: _Row) -> str:
+    request = row.run.cpus
+    if request.count is not None:
+        return plural(request.count, "CPU")
+    return f"CPUs {request}" if request.cpus else ""
+
+
 def _timeout(row: _Row) -> str:
-    return "" if row.run.timeout_s is None else duration(row.run.timeout_s)
+    return "" if row.run.timeout_s is None else duration_text(row.run.timeout_s)
 
 
 def _next_start(row: _Row) -> str:
@@ -166,15 +182,23 @@ def _next_start(row: _Row) -> str:
 _COLUMNS = (
     _Column("devices", _devices, "on {}"),
     _Column("listeners", _listeners, "listeners {}"),
-    _Column("environment", _environment, "in {}"),
-    _Column("model", lambda row: row.run.model, "model {}"),
-    _Column("cpus", lambda row: str(row.run.cpus), "cpus {} each"),
-    _Column("timeout", _timeout, "at most {} each"),
     _Column("next start", _next_start),
+)
+#: Stand below the command, which needs the room beside it.
+_DETAILS = (
+    _Column("environment", _environment, "in {}"),
+    _Column("model", _model, "model {}"),
+    _Column("cpus", _cpus, "{}"),
+    _Column("timeout", _timeout, "at most {}"),
 )
 
 
-def _plan_table(plan: ExperimentPlan, rows: Sequence[_Row], columns: Sequence[_Column]) -> Table:
+def _plan_table(
+    plan: ExperimentPlan,
+    rows: Sequence[_Row],
+    columns: Sequence[_Column],
+    details: Sequence[_Column],
+) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -195,11 +219,24 @@ def _plan_table(plan: ExperimentPlan, rows: Sequence[_Row], columns: Sequence[_C
             Text(printable(row.workload.label) if is_first else "", style="bold"),
             Text(row.run.letter),
             Text(printable(row.run.label)),
-            Text(printable(_command(row.run, plan))),
+            _command_text(row, plan, details),
             *(Text(printable(column.text(row))) for column in columns),
             style=None if row.action.runs else "dim",
         )
     return table
+
+
+def _said(row: _Row, columns: Sequence[_Column]) -> list[str]:
+    """What these columns say of the run, as phrases."""
+    spoken = [one for one in columns if one.phrase and one.text(row)]
+    return [one.phrase.format(printable(one.text(row))) for one in spoken]
+
+
+def _command_text(row: _Row, plan: ExperimentPlan, details: Sequence[_Column]) -> Text:
+    text = Text(printable(_command(row.run, plan)))
+    if said := _said(row, details):
+        text.append("\n" + " · ".join(said), style="dim")
+    return text
 
 
 def _command(run: RunPlan, plan: ExperimentPlan) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from radt.errors import UsageError
 from radt.experiment.cpus import CpuRequest, shown
+from radt.units import plural
 
 _CPU_FOLDER = Path("/sys/devices/system/cpu")
 
@@ -133,9 +134,8 @@ def _pieces(count: int, cores: list[_Core], *, spare: bool) -> list[int]:
 
 
 def _shortage(wanted: int, free: frozenset[int], available: frozenset[int]) -> UsageError:
-    beside = " beside those that lists name" if len(free) < len(available) else ""
-    some = shown(sorted(available))
+    there = f"{len(free)} that no list names" if len(free) < len(available) else f"{len(free)}"
     return UsageError(
-        f"its rows together ask for {wanted} CPUs of their own, {len(free)} are there{beside}",
-        f"Ask for fewer, or let rows share CPUs by lists; there are {some}",
+        f"the counts of this workload add up to {plural(wanted, 'CPU')}; there are {there}",
+        f"Ask for fewer, or let rows share CPUs by lists of {shown(sorted(available))}",
     )

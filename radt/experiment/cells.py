@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from radt.durations import parse_duration_s
@@ -133,7 +133,7 @@ def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
     )
 
 
-def parse_params(text: str) -> tuple[str, ...]:
+def parse_params(text: str, split: Callable[[str], list[str]] = shlex.split) -> tuple[str, ...]:
     """The script's arguments, split and unquoted as a POSIX shell would, without expansion."""
     if _SPREADSHEET_ERROR.fullmatch(text.strip()):
         raise UsageError(
@@ -141,7 +141,7 @@ def parse_params(text: str) -> tuple[str, ...]:
             "Format the column as text there and write it again",
         )
     try:
-        return tuple(shlex.split(text))
+        return tuple(split(text))
     except ValueError as error:
         if "escaped" in str(error):
             raise UsageError("it ends with a lone backslash", r"Write \\ for one") from None

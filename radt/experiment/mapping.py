@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -64,8 +64,12 @@ class Mappings:
         """Where paths in it start."""
         return None if self.file is None else self.file.path.parent
 
-    def command(self, model: str) -> ModelCommand:
+    def command(self, model: str, split: Callable[[str], list[str]] = shlex.split) -> ModelCommand:
         """The command of a model: the entry of its name, else the first pattern that matches.
+
+        Args:
+            model: The row's Model.
+            split: Makes words of a command line.
 
         Raises:
             UsageError: There is none, or it is none.
@@ -77,7 +81,7 @@ class Mappings:
             raise self._unmapped(model)
         source = f"{self.file.path.name} {self.file.key(MODELS_TABLE)} {key!r}"
         try:
-            words = shlex.split(self.models[key])
+            words = split(self.models[key])
         except ValueError as error:
             raise UsageError(f"{source}: {str(error).lower()}", "Quote it as in a shell") from error
         if words[:1] == ["-m"] and len(words) > 1:

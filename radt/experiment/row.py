@@ -217,8 +217,9 @@ class RowCheck:
         return Blanks(values)
 
     def _params(self, text: str, blanks: Blanks) -> tuple[str, ...]:
-        words = cells.parse_params(text)
-        return words if self._row.is_literal else tuple(map(blanks.fill, words))
+        if self._row.is_literal:
+            return cells.parse_params(text)
+        return tuple(map(blanks.fill, cells.parse_params(text, blanks.split)))
 
     def _command(
         self, blanks: Blanks, params: tuple[str, ...]
@@ -237,7 +238,7 @@ class RowCheck:
             return None if program is None else (program, params)
         mappings = self._place.mappings
         try:
-            command = mappings.command(model)
+            command = mappings.command(model, blanks.split)
             in_map = Blanks(blanks.values, BARRED | {Column.FILE}, command.source)
             if mappings.folder is not None:
                 folders = (mappings.folder, *folders)

@@ -8,6 +8,7 @@ braces and is no column is left as it is: JSON and other people's templates surv
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ LETTER_BLANK = "Letter"
 BARRED = WRITTEN | {Column.PARAMS}
 
 _BLANK = re.compile(r"\{\{(?P<kept>[^{}]*)\}\}|(?<!\$)\{(?P<name>[^{}]*)\}")
+#: For blanks within braces while a text is split; no argument can hold it.
+_SPACE = "\0"
 #: What may be the name of a column; `{"a": 1}` and `{1,2}` are not.
 _NAME = re.compile(r"[^\W\d_][\w .()/%-]*")
 
@@ -66,6 +69,21 @@ class Blanks:
             return match[0] if value is None else value
 
         return _BLANK.sub(filled, word)
+
+    def split(self, text: str) -> list[str]:
+        """The words of a command line, as a shell would split it; blanks are not filled yet.
+
+        ``{Batch Size}`` stays in one word without quotes.
+
+        Raises:
+            ValueError: A quote is not closed.
+        """
+
+        def kept(match: re.Match[str]) -> str:
+            name = match["kept"] if match["kept"] is not None else match["name"]
+            return match[0].replace(" ", _SPACE) if self._means_a_column(name) else match[0]
+
+        return [word.replace(_SPACE, " ") for word in shlex.split(_BLANK.sub(kept, text))]
 
     def expand(self, words: Sequence[str], params: Sequence[str]) -> list[str]:
         """The words of a command from ``[models]``, filled.

@@ -98,6 +98,14 @@ def test_paths_start_where_the_settings_are(plan: Plan, folder: Path, tmp_path: 
     assert run.environment.source == tmp_path / "e.txt"
 
 
+def test_names_with_blanks_in_a_command(plan: Plan, folder: Path) -> None:
+    (folder / "radt.toml").write_text('[models]\nvit = "train.py -b {Batch Size} {Params}"\n')
+
+    (run,) = plan("Model,Batch Size,Params\nvit,8 x,--lr 1\n").runs
+
+    assert run.params == ("-b", "8 x", "--lr", "1")
+
+
 def test_file_comes_before_the_model(plan: Plan, project: Path) -> None:
     first, second = plan("Model,File\ntimm.x,train.py\nunmapped,train.py\n").runs
 

@@ -152,6 +152,84 @@ def test_what_differs_has_a_column(plan: Plan) -> None:
     assert [line for line in lines(target) if line in ("  one", "  two")] == ["  one", "  two"]
 
 
+def test_what_else_differs_stands_below_the_command(plan: Plan, folder: Path) -> None:
+    (folder / "requirements.txt").touch()
+    target = console()
+
+    render_plan(
+        plan(
+            "Environment,Cpus,Timeout,Model,File,Params\n"
+            "uv,1,10min,vit,train.py,--model {Model}\n"
+            ",0-1,90,resnet,train.py,\n"
+            ",,,,train.py,--x\n"
+        ),
+        console=target,
+    )
+
+    assert lines(target)[2:] == [
+        "  workload     run    command",
+        "  " + "─" * 67,
+        "  1         a  train  train.py --model vit",
+        "                      in uv:requirements.txt · 1 CPU · at most 10 min",
+        "  2         a  train  train.py",
+        "                      model resnet · CPUs 0-1 · at most 1 min 30 s",
+        "  3         a  train  train.py --x",
+    ]
+
+
+def test_what_all_runs_share_stands_above(plan: Plan) -> None:
+    target = console(120)
+
+    render_plan(
+        plan(
+            "Environment,Cpus,Timeout,Model,File\n"
+            "docker:a:1,1,2h,vit,train.py\ndocker:a:1,1,2h,vit,train.py\n"
+        ),
+        console=target,
+    )
+
+    assert lines(target)[0] == (
+        "experiment · 2 workloads, 2 runs · on cpu · listeners top · in docker:a:1 · model vit"
+        " · 1 CPU · at most 2 h"
+    )
+
+
+def test_warnings_and_hints_stand_below(plan: Plan) -> None:
+    target = console(colour=True)
+
+    render_plan(
+        plan(
+            "File,Listeners,Status\ntrain.py,nsys,TIMEOUT\ntrain.py,nsys+top,OOM\n"
+            "train.py,ps,FAILED: exit code 3\ntrain.py,top,FINISHED 2/3\n"
+        ),
+        repeat=3,
+        console=target,
+    )
+
+    *_, first, second, third = shown(target).splitlines()
+    assert [first, second, third] == [
+        "\x1b[2m  listener nsys comes in a later version: 2 runs without it\x1b[0m",
+        "\x1b[2m  listener ps comes in a later version: 1 run without it\x1b[0m",
+        "\x1b[2m  --rerun runs TIMEOUT and OOM and FAILED rows again\x1b[0m",
+    ]
+    assert "repeat, FINISHED" in shown(target)
+
+
+def test_a_workload_is_a_unit(plan: Plan) -> None:
+    target = console()
+
+    render_plan(
+        plan("Workload,File,Status\n1,train.py,FINISHED\n1,train.py,KILLED\n2,train.py,FINISHED\n"),
+        console=target,
+    )
+
+    assert [line.split("train.py")[-1].strip() for line in lines(target)[4:]] == [
+        "again, FINISHED",
+        "resume, KILLED",
+        "skip, FINISHED",
+    ]
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_hostile_names_cannot_reach_the_terminal(plan: Plan, folder: Path, colour: bool) -> None:
     evil = "\x1b[2J\x07[red]x[/]\u202e\n"

@@ -36,7 +36,7 @@ def test_columns_are_filled_into_params(plan: Plan, two_gpus: Machine) -> None:
 
     first, second = planned.runs
     assert first.params == (
-        "vit", "--d", "/my data", "0+1", "a", "w", "e", "n", "-{Batch", "Size}-vit",
+        "vit", "--d", "/my data", "0+1", "a", "w", "e", "n", "-64-vit",
     )  # fmt: skip
     assert second.params == ("b0",)  # the device is the one that an empty cell means
     assert first.params_text.startswith("{Model} --d")
@@ -52,6 +52,18 @@ def test_a_value_with_blanks_and_quotes_stays_one_word(plan: Plan) -> None:
     ).runs
 
     assert run.params == (f"--data={hostile}", "8")
+
+
+def test_names_with_blanks_need_no_quotes(plan: Plan) -> None:
+    (run,) = plan(
+        "Batch Size,File,Params\n8,train.py,"
+        + quoted("{batch size} {{Batch Size}} '{Batch Size} {no column}' {no column}")
+        + "\n"
+    ).runs
+
+    assert run.params == (
+        "8", "{Batch Size}", "8 {no column}", "{no", "column}",
+    )  # fmt: skip
 
 
 def test_labels_of_rows_without_a_workload(plan: Plan) -> None:
