@@ -107,11 +107,7 @@ def test_counts_of_repeats_come_back(sweep: SweepBench) -> None:
         (RunStatus.KILLED, 1),
         (RunStatus.RUNNING, 0),
     ]
-    assert (
-        sweep.statuses["1"]
-        if "1" in sweep.statuses
-        else sweep.statuses[1] == (f"KILLED 2/3 abc ({B}): stopped by the user")
-    )
+    assert sweep.statuses[1] == f"KILLED 2/3 abc ({B}): stopped by the user"
 
 
 def test_an_entry_that_is_removed_or_emptied_runs_again(sweep: SweepBench) -> None:
@@ -166,10 +162,7 @@ class TestSharedWorkloads:
         )
 
         a, new, c = A, "--lr 0.5 --bs 32", C
-        assert sweep.workloads() == {"001": [a, new], "002": [c]} or sweep.workloads() == {
-            "000": [a, new],
-            "001": [c],
-        }
+        assert sweep.workloads() == {"001": [a, new], "002": [c]}
         sweep.record({a: "FINISHED", new: "FINISHED"})
         assert [run.status for run in sweep.runs().values()] == ["FINISHED", "FINISHED", None]
         assert [len(runs) for runs in sweep.workloads().values()] == [2, 1]
@@ -185,7 +178,7 @@ class TestSharedWorkloads:
         assert states(sweep) == {A: "FINISHED", B: "OOM", C: "OOM", D: "OOM"}
         sweep.record({B: "FINISHED"}, run_id="new")
         assert sweep.workloads() == {"000": [A], "001": [B, C], "002": [D]}
-        assert set(sweep.statuses) == {"0a", "1a", "1b", "2d"} or len(sweep.statuses) == 4
+        assert list(sweep.statuses) == ["0a", "1a", "1b", 2]
 
     def test_letters_come_back_in_their_order(self, sweep: SweepBench) -> None:
         sweep.record({A: "FINISHED", B: "FINISHED"})
@@ -223,7 +216,7 @@ class TestSeeds:
 
         assert list(sweep.runs()) != list(sweep.runs())
 
-    @pytest.mark.parametrize("empty", ["seed:", "seed: ", "seed: null", "Seed: ~"])
+    @pytest.mark.parametrize("empty", ["seed:", "seed: null", "Seed: ~"])
     def test_an_empty_seed_is_filled(self, sweep: SweepBench, empty: str) -> None:
         sweep.write(f"{self.RANDOM}{empty} # drawn\n")
         file = sweep.file()
