@@ -93,9 +93,9 @@ class Tools:
     def install(self, fake: str, name: str = "") -> Path:
         """Put a fake (a Python file beside this one) on PATH under a name."""
         path = self.folder / (name or fake)
-        path.write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -I "{FAKES / fake}.py" "{name or fake}" "$@"\n'
-        )
+        source = (FAKES / f"{fake}.py").read_text(encoding="utf-8")
+        python = Path(sys.executable).resolve()  # without packages, it is up at once
+        path.write_text(f"#!{python} -IS\n{source}", encoding="utf-8")
         path.chmod(0o755)
         return path
 

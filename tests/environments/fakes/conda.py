@@ -1,7 +1,7 @@
 """Stands in for conda, mamba and micromamba: makes a prefix as they do, if it is asked rightly.
 
 Holds state: the prefix, as a virtual environment with conda's bookkeeping, and a list of calls.
-Run as ``python conda.py NAME ARGUMENTS…``; the environment file may ask for trouble.
+Which tool it is, its file's name says; the environment file may ask for trouble.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def options(words: list[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    name, *words = sys.argv[1:]
+    name, words = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
     with (STATE / "calls").open("a", encoding="utf-8") as calls:
         calls.write(f"{name} {' '.join(words)}\n")
     if name == "micromamba":
