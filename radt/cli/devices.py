@@ -22,6 +22,7 @@ from radt.experiment.cpus import shown
 
 _LABEL_COLUMNS = 10
 _SHORT_UUID = 12
+_MIN_COLUMN = 24
 
 
 @click.command("devices")
@@ -39,7 +40,7 @@ def command(as_json: bool) -> None:
 def render_devices(overview: Overview, console: Console) -> None:
     """Print the whole machine."""
     console.print()
-    _print_host(overview.host, console)
+    _print_host(overview, console)
     for view in overview.gpus:
         _print_gpu(view, overview, console)
     if not overview.gpus:
@@ -59,11 +60,15 @@ def _no_gpu(overview: Overview) -> Text:
     return Text.assemble(("no GPU", "bold"), (f": {printable(overview.no_gpu_reason)}", "dim"))
 
 
-def _print_host(host: Host, console: Console) -> None:
+def _print_host(overview: Overview, console: Console) -> None:
+    host = overview.host
     head = Text.assemble((printable(host.name), "bold"), (f"  {printable(host.cpu_model)}", "dim"))
-    lines = [("CPUs", _cpus(host)), ("memory", _memory(host))]
+    lines = [("CPUs", _cpus(host))]
     if len(host.numa_nodes) > 1:
-        lines[1:1] = [(f"NUMA {node.number}", _node(node)) for node in host.numa_nodes]
+        lines += [(f"NUMA {node.number}", _node(node)) for node in host.numa_nodes]
+    lines.append(("memory", _memory(host)))
+    if overview.driver is not None:
+        lines.append(("driver", Text(f"NVIDIA {printable(overview.driver)}")))
     _print_section(console, head, lines, gap=False)
 
 
@@ -195,15 +200,22 @@ def _gpus_of(daemon: Daemon, overview: Overview) -> list[int]:
 
 
 def _occupants(view: GpuView) -> Table:
-    divided = view.gpu.mig is not None and view.gpu.mig.enabled
+    mig = view.gpu.mig
+    divided = mig is not None and mig.enabled
+    places = {
+        compute.uuid: f"{instance.profile or 'instance'}, id {instance.instance_id}"
+        for instance in (mig.instances if mig is not None else ())
+        for compute in instance.computes
+    }
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("pid", justify="right")
-    table.add_column("user", overflow="ellipsis", max_width=12)
-    table.add_column("process", overflow="ellipsis", max_width=20)
-    table.add_column("memory", justify="right")
+    table.add_column("pid", justify="right", no_wrap=True)
+    table.add_column("user", overflow="ellipsis", max_width=12, no_wrap=True)
+    table.add_column("process", overflow="ellipsis", max_width=20, no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
     if divided:
-        table.add_column("on")
-    table.add_column("", overflow="ellipsis", style="dim")
+        table.add_column("on", no_wrap=True)
+    if any(map(_remark, view.occupants)):
+        table.add_column("", overflow="fold", style="dim")
     for occupant in view.occupants:
         row = [
             str(occupant.pid),
@@ -212,8 +224,10 @@ def _occupants(view: GpuView) -> Table:
             units.size(occupant.memory_bytes),
         ]
         if divided:
-            row.append(_short(occupant.device))
-        table.add_row(*row, _remark(occupant), style="dim" if occupant.who.user is None else None)
+            row.append(places.get(occupant.device, _short(occupant.device)))
+        if remark := _remark(occupant):
+            row.append(remark)
+        table.add_row(*row, style="dim" if occupant.who.user is None else None)
     return table
 
 
@@ -236,10 +250,11 @@ def _print_section(
     if gap:
         console.print()
     console.print(head, soft_wrap=True)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", min_width=_LABEL_COLUMNS - 2, no_wrap=True)
-    table.add_column(overflow="fold")
+    room = max(console.width - _LABEL_COLUMNS - 2, _MIN_COLUMN)
     for label, text in lines:
-        table.add_row(label, text)
-    if lines:
-        console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        for number, part in enumerate(text.wrap(console, room)):
+            part.rstrip()
+            name = label if number == 0 else ""
+            console.print(
+                Text.assemble((f"  {name}".ljust(_LABEL_COLUMNS + 2), "dim"), part), soft_wrap=True
+            )
