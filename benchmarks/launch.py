@@ -1,107 +1,239 @@
-"""What a workload of collocated rows costs beyond its scripts, against PyPI radt 0.2.30.
+"""What workloads of one-second scripts cost beyond the scripts, against PyPI radt 0.2.30.
 
-Each row notes the instant its first line runs and sleeps. Two workloads run one after the other;
-what is compared:
+Two workloads of N rows run one after the other. The script is either *plain* or *tracked*: it opens
+the original's ``RADTBenchmark`` block, which both have, and logs five values in it. Compared are
 
-- *whole*: wall time of the command beyond the scripts' own, everything cold (empty databases).
-- *between*: from the end of the first workload's scripts to the start of the second's first line,
-  which is what each further workload costs once the runner is up.
+- *whole*: wall time of the command beyond the two seconds of the scripts, databases made before.
+- *between*: from the end of the first workload's scripts to the first line of the second's: what
+  each further workload costs once the runner is up. For tracked scripts the end is that of the
+  block's body.
 - *start skew*: between the first and the last row of a workload, at their first line.
+- *block skew*: the same inside the block.
+- *CPU*: of all processes below the command until the last has ended, collectors included, without
+  what the bare script takes by itself.
 
-The peer has its own environment (it needs pandas below 3). Both use SQLite for MLflow and the
-listener ``top``.
+Each number is the median of the launches, with the lowest and highest behind it. The peer has its
+own environment (it needs pandas below 3). Both use SQLite for MLflow and the listener ``top``.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from benchmarks.peers import peer_python
 
 PEER = ("radt==0.2.30", "pandas<3")
-SLEEP_S = 2.0
-SCRIPT = f"""\
+BODY_S = 1.0
+WORKLOADS = 2
+#: How long processes that outlive the command are waited for.
+LINGER_S = 120.0
+PR_SET_CHILD_SUBREAPER = 36
+
+_STAMP = """\
 import os, pathlib, sys, time
-started_ns = time.monotonic_ns()
-pathlib.Path(os.environ["STAMPS"], sys.argv[-1] + str(os.getpid())).write_text(str(started_ns))
-time.sleep({SLEEP_S})
+def stamp(what):
+    path = pathlib.Path(os.environ["STAMPS"], f"{sys.argv[-1]}-{what}-{os.getpid()}")
+    path.write_text(str(time.monotonic_ns()))
+stamp("begin")
 """
+SCRIPTS = {
+    "plain": _STAMP + f"time.sleep({BODY_S})\nstamp('end')\n",
+    "tracked": _STAMP
+    + f"""\
+from radt.run import RADTBenchmark
+with RADTBenchmark() as run:
+    stamp("block")
+    for epoch in range(5):
+        run.log_metric("loss", 1 / (epoch + 1), epoch)
+        time.sleep({BODY_S} / 5)
+    stamp("end")
+""",
+}
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of two workloads, in seconds."""
+    """One launch of two workloads. ``block_skew_s`` is 0 for plain scripts."""
 
     whole_s: float
     between_s: float
     skew_s: float
+    block_skew_s: float
+    cpu_s: float
 
 
-def launch(command: Sequence[str], folder: Path, rows: int, listeners: str, device: str) -> Launch:
-    """Run two workloads of that many rows in an empty folder."""
-    stamps = folder / "stamps"
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A radt to launch, and its device cell for the CPU."""
+
+    name: str
+    command: Path
+    device: str
+
+
+def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch:
+    """Run two workloads of that many rows, in a folder where the databases are."""
+    stamps = folder / f"stamps-{time.monotonic_ns()}"
     stamps.mkdir(parents=True)
-    (folder / "row.py").write_text(SCRIPT, encoding="utf-8")
-    lines = [
-        f"0,{workload},row,,,{device},-,{listeners},row.py,w{workload}\n"
-        for workload in (1, 2)
-        for _ in range(rows)
-    ]
-    (folder / "launch.csv").write_text(HEADER + "".join(lines), encoding="utf-8")
+    (folder / "row.py").write_text(SCRIPTS[script], encoding="utf-8")
+    (folder / "launch.csv").write_text(
+        HEADER
+        + "".join(
+            f"0,{workload},row,,,{contender.device},-,top,row.py,w{workload}\n"
+            for workload in range(1, WORKLOADS + 1)
+            for _ in range(rows)
+        ),
+        encoding="utf-8",
+    )
     env = dict(os.environ, STAMPS=str(stamps), RADT_HOME=str(folder / "radt-data"))
     env["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
-    env["PATH"] = f"{Path(command[0]).parent}:{env['PATH']}"
+    env["PATH"] = f"{contender.command.parent}:{env['PATH']}"
+    env["RADT_COLLECTOR_IDLE_S"] = "1"  # so that its end can be waited for
+    before_s = _children_cpu_s()
     started_s = time.perf_counter()
-    done = subprocess.run(
-        [*command, "launch.csv"], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    wall_s = time.perf_counter() - started_s
-    first_s, second_s = (
-        [int(path.read_text(encoding="ascii")) / 1e9 for path in stamps.glob(f"w{workload}*")]
-        for workload in (1, 2)
-    )
-    if len(first_s) != rows or len(second_s) != rows:
+    with tempfile.TemporaryDirectory(prefix="radt-") as runtime:
+        done = subprocess.run(
+            [contender.command, "launch.csv"],
+            cwd=folder,
+            env=env | {"RADT_RUNTIME_DIR": runtime},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        wall_s = time.perf_counter() - started_s
+        _wait_for_the_rest()
+    cpu_s = _children_cpu_s() - before_s
+    begin, block, end = (_stamps(stamps, what) for what in ("begin", "block", "end"))
+    if any(len(begin[workload]) != rows for workload in begin):
         raise SystemExit(
-            f"{command[0]}: {len(first_s)} and {len(second_s)} of {rows} rows started\n"
-            f"{done.stdout}{done.stderr}"
+            f"{contender.command}: not all of {rows} rows started\n{done.stdout}{done.stderr}"
         )
     return Launch(
-        whole_s=wall_s - 2 * SLEEP_S,
-        between_s=min(second_s) - max(first_s) - SLEEP_S,
-        skew_s=max(max(second_s) - min(second_s), max(first_s) - min(first_s)),
+        whole_s=wall_s - WORKLOADS * BODY_S,
+        between_s=min(begin[2]) - max(end[1]),
+        skew_s=max(map(_spread, begin.values())),
+        block_skew_s=max(map(_spread, block.values())),
+        cpu_s=cpu_s,
     )
+
+
+def bare_cpu_s(folder: Path) -> float:
+    """CPU time of the plain script without any radt."""
+    folder.mkdir()
+    (folder / "row.py").write_text(SCRIPTS["plain"], encoding="utf-8")
+    before_s = _children_cpu_s()
+    count = 5
+    for _ in range(count):
+        env = dict(os.environ, STAMPS=str(folder))
+        subprocess.run([sys.executable, "row.py", "w"], cwd=folder, env=env, check=True)
+    return (_children_cpu_s() - before_s) / count
+
+
+def _stamps(folder: Path, what: str) -> dict[int, list[float]]:
+    """Seconds of each row of each workload."""
+    return {
+        workload: [
+            int(path.read_text(encoding="ascii")) / 1e9
+            for path in folder.glob(f"w{workload}-{what}-*")
+        ]
+        for workload in range(1, WORKLOADS + 1)
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(values) - min(values) if values else 0.0
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _wait_for_the_rest() -> None:
+    """Reap what outlived the command: as its subreaper this process inherits it."""
+    deadline = time.monotonic() + LINGER_S
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.05)
+        except ChildProcessError:
+            return
+    raise SystemExit(f"processes are still there {LINGER_S:.0f} s after the command")
+
+
+def measure(
+    contender: Contender, folder: Path, script: str, rows: int, count: int, bare_s: float
+) -> list[Launch]:
+    """Several launches, their CPU time without that of the bare scripts."""
+    found = [launch(contender, folder, script, rows) for _ in range(count)]
+    own_s = WORKLOADS * rows * bare_s
+    return [
+        Launch(one.whole_s, one.between_s, one.skew_s, one.block_skew_s, one.cpu_s - own_s)
+        for one in found
+    ]
+
+
+def _text(launches: Sequence[Launch], value: Callable[[Launch], float]) -> str:
+    values = sorted(map(value, launches))
+    return f"{statistics.median(values):7.3f} s ({values[0]:.3f}-{values[-1]:.3f})"
+
+
+def _report(script: str, rows: int, found: Mapping[str, Sequence[Launch]]) -> Iterable[str]:
+    for field in fields(Launch):
+        if "skew" in field.name and (rows == 1 or (script == "plain" and "block" in field.name)):
+            continue
+
+        def value(one: Launch, name: str = field.name) -> float:
+            return float(getattr(one, name))
+
+        medians = [statistics.median(map(value, launches)) for launches in found.values()]
+        ratio = f"{medians[1] / medians[0]:7.1f}×" if len(medians) > 1 and medians[0] > 0 else ""
+        cells = "".join(f"{_text(launches, value):>28}" for launches in found.values())
+        yield f"{script:8}{rows:>4}  {field.name.removesuffix('_s'):12}{cells}{ratio}"
 
 
 def main() -> None:
-    """Print a table of both, for one row and for several."""
+    """Print a table of both, for plain and tracked scripts and several numbers of rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 8])
+    parser.add_argument("--scripts", nargs="*", choices=list(SCRIPTS), default=list(SCRIPTS))
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--only", choices=["radt", "0.2.30"], help="one of the two alone")
     args = parser.parse_args()
-    ours = [str(Path(sys.executable).with_name("radt"))]
-    theirs = [str(peer_python("radt-0.2.30", PEER).with_name("radt"))]
-    print(f"{'rows':>4}  {'':14}{'radt':>10}{'0.2.30':>10}{'ratio':>8}")
+    contenders = [
+        Contender("radt", Path(sys.executable).with_name("radt"), "cpu"),
+        Contender("0.2.30", peer_python("radt-0.2.30", PEER).with_name("radt"), "0"),
+    ]
+    contenders = [one for one in contenders if args.only in (None, one.name)]
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
+    print(f"{'script':8}{'rows':>4}  {'':12}" + "".join(f"{one.name:>28}" for one in contenders))
     with tempfile.TemporaryDirectory() as scratch:
-        # The first start of the day is not what is compared: modules come from disk.
-        launch(ours, Path(scratch, "warm"), 1, "top", "cpu")
-        for rows in args.rows:
-            mine = launch(ours, Path(scratch, f"ours-{rows}"), rows, "top", "cpu")
-            peer = launch(theirs, Path(scratch, f"theirs-{rows}"), rows, "top", "0")
-            for label, own, other in (
-                ("whole", mine.whole_s, peer.whole_s),
-                ("between", mine.between_s, peer.between_s),
-                ("start skew", mine.skew_s, peer.skew_s),
-            ):
-                ratio = f"{other / own:7.1f}×" if own > 0 else "      –"
-                print(f"{rows:>4}  {label:14}{own:>8.3f} s{other:>8.3f} s{ratio}", flush=True)
+        bare_s = bare_cpu_s(Path(scratch, "bare"))
+        folders = {one.name: Path(scratch, one.name) for one in contenders}
+        for one in contenders:  # makes the databases, loads the modules from disk
+            launch(one, folders[one.name], "tracked", 1)
+        for script in args.scripts:
+            for rows in args.rows:
+                found = {
+                    one.name: measure(one, folders[one.name], script, rows, args.launches, bare_s)
+                    for one in contenders
+                }
+                for line in _report(script, rows, found):
+                    print(line, flush=True)
+        print(f"the bare script takes {bare_s:.3f} s of CPU; load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
