@@ -185,7 +185,8 @@ def test_interrupt_reaches_a_row_that_waits(rows: Rows, barrier_of: Make) -> Non
     waiting = rows.start(
         "a",
         barrier,
-        "import radt\n"
+        "import radt, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs\n"
         "try:\n"
         "    with radt.Run(): pass\n"
         "except KeyboardInterrupt:\n"
