@@ -48,12 +48,6 @@ class StartableRun:
     env: Mapping[str, str]
     cpus: frozenset[int] | None
     kill_command: Sequence[str] | None
-    mlflow_run_id: str | None
-
-    @property
-    def shown_id(self) -> str:
-        """The id for the Run column: MLflow's, as people paste it there; else radt's own."""
-        return self.mlflow_run_id or self.recorded.run_id
 
 
 @dataclass(slots=True)
@@ -133,7 +127,6 @@ class Provision:
             env=env | environment.variables(launch),
             cpus=self._cpus.get(row.letter),
             kill_command=environment.kill_command(launch),
-            mlflow_run_id=identity.mlflow_run_id,
         )
 
     def _build_environments(self) -> None:

@@ -25,6 +25,7 @@ class Row:
 
     recorded: RecordedRun
     view: RunView
+    mlflow_run_id: str | None = None
     startable: StartableRun | None = None
     process: TrainingProcess | None = None
     escalation: Escalation | None = None
@@ -43,8 +44,8 @@ class Row:
 
     @property
     def shown_id(self) -> str:
-        """The id for the Run column."""
-        return self.startable.shown_id if self.startable is not None else self.run_id
+        """The id for the Run column: MLflow's, as people paste it there; else radt's own."""
+        return self.mlflow_run_id or self.run_id
 
     @property
     def running(self) -> TrainingProcess:

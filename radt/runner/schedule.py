@@ -55,6 +55,7 @@ class Schedule:
         self._outcomes: list[WorkloadOutcome] = []
         #: Workloads that did not finish: a repeat of them would not either.
         self._given_up: set[tuple[str, str]] = set()
+        self._first_failure = ""
         self._series: dict[tuple[str, str], str] = {}
         self._ended_s: dict[tuple[str, str], list[float]] = {}
 
@@ -73,7 +74,7 @@ class Schedule:
             if _key(due.plan) in self._given_up:
                 continue
             if self._options.fail_fast and self._given_up:
-                self._skip(due, f"{self._outcomes[-1].label} did not finish (--fail-fast)")
+                self._skip(due, f"{self._first_failure} did not finish (--fail-fast)")
                 continue
             if self._outcomes:
                 self._cool_down()
@@ -102,6 +103,7 @@ class Schedule:
             self._ended_s.setdefault(_key(due.plan), []).append(outcome.elapsed_s)
         else:
             self._given_up.add(_key(due.plan))
+            self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 self._notifier.send(Notice.of_workload(due.plan, outcome, str(self._plan.path)))
 

@@ -131,15 +131,20 @@ class WorkloadRunner:
         )
 
     def _run(self, recorded: RecordedWorkload, provision: Provision) -> None:
+        failure: SetUpError | None = None
         try:
             provision.set_up()
         except SetUpError as error:
-            self._give_up(error)
-            return
+            failure = error
         mlflow, warning = wait_for_mlflow(
             self._session, recorded, cancelled=lambda: bool(self._stop)
         )
         self._say_all([warning] if warning else [])
+        for row in self._rows:
+            row.mlflow_run_id = mlflow.runs.get(row.run_id)
+        if failure is not None:
+            self._give_up(failure)
+            return
         if self._stop:
             return
         if self._options.sync is SyncPoint.CONTEXT and len(self._rows) > 1:
