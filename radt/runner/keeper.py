@@ -229,13 +229,18 @@ def signal_tree(command: int, number: int) -> None:
 
 
 def kill_tree() -> int:
-    """SIGKILL to all, by groups too: a group that keeps forking cannot outrun that. How many?"""
+    """SIGKILL to all; how many they are.
+
+    By groups: the kernel kills a group at once, with what is being forked in it, so that no group
+    can outrun us. A group of the tree has nobody of another tree in it, as sessions have not.
+    """
     own_group = os.getpgrp()
-    found = sorted(descendants(), reverse=True)  # the newest first: they may be about to fork
-    for group in {process[2] for process in found} - {own_group, 0}:
+    found = descendants()
+    for group in {process[2] for process in found} - {own_group}:
         send(os.killpg, group, signal.SIGKILL)
-    for process in found:
-        send(os.kill, process[0], signal.SIGKILL)
+    for pid, _, group, _ in found:
+        if group == own_group:  # the command, before it has its session
+            send(os.kill, pid, signal.SIGKILL)
     return len(found)
 
 

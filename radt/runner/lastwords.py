@@ -40,7 +40,10 @@ _FOLLOW_UP = re.compile(
     r"^(?:\w+\.)*(?:ChildFailedError|CalledProcessError|ProcessExitedException|DistBackendError"
     r"|DistNetworkError|RendezvousConnectionError|ConnectionResetError|ConnectionRefusedError"
     r"|BrokenPipeError|EOFError|KeyboardInterrupt|SystemExit)\b"
+    r"|.*Connection (?:closed|reset) by peer"
 )
+#: torchrun lists all its workers below it, some eight lines for each.
+_LISTING = "ChildFailedError"
 _CAUSE = "The above exception was the direct cause of the following exception"
 
 _GPU = re.compile(
@@ -126,15 +129,18 @@ class LastWords:
         ]
         if not starts:
             return ["\n".join(self._lines[-_PLAIN_LINES:])]
-        if starts[-1] < len(self._lines) - _LINES_AFTER:
+        after = len(self._lines) - starts[-1]
+        if after > _LINES_AFTER and _LISTING not in self._lines[starts[-1]]:
             return []
         found = []
         end = len(self._lines)
         for start in reversed(starts):
-            message = self._lines[start : min(end, start + _MESSAGE_LINES)]
-            found.append("\n".join(message))
-            chained = any(_CAUSE in line for line in self._lines[max(0, start - 200) : start])
-            if _FOLLOW_UP.match(self._lines[start]) is None and not chained:
+            first = self._lines[start]
+            lines = end - start if _LISTING in first else _MESSAGE_LINES
+            found.append("\n".join(self._lines[start : min(end, start + lines)]))
+            previous = starts[starts.index(start) - 1] if start != starts[0] else 0
+            chained = any(_CAUSE in line for line in self._lines[previous:start])
+            if _FOLLOW_UP.match(first) is None and not chained:
                 break
             end = start
         return found

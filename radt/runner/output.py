@@ -19,9 +19,9 @@ READ_BYTES = 1 << 16
 SHOWN_CHARACTERS = 400
 #: Lines shown of one run from one read of its pipe; the rest is counted.
 SHOWN_LINES = 50
-#: What is kept of the end: enough for a traceback and what a launcher says after it.
-TAIL_LINES = 60
-TAIL_BYTES = 16_384
+#: What is kept of the end: enough for a traceback and all that torchrun says after it of 8 ranks.
+TAIL_LINES = 300
+TAIL_BYTES = 65_536
 # Escape sequences and control characters of a run must not repaint the user's terminal.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -33,6 +33,11 @@ def shown_line(line: str) -> str:
     visible = line.rstrip("\r\n").rsplit("\r", 1)[-1]
     clean = _CONTROL.sub("", visible).replace("\t", "    ")
     return clean if len(clean) <= SHOWN_CHARACTERS else clean[:SHOWN_CHARACTERS] + " …"
+
+
+def _kept(line: bytes) -> bytes:
+    """What `shown_line` needs of a line, however long it is."""
+    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1][: 4 * SHOWN_CHARACTERS + 1]
 
 
 class OutputPump:
@@ -63,7 +68,7 @@ class OutputPump:
     def tail(self) -> list[str]:
         """The last lines so far, as they may be shown; from any thread."""
         with self._tail_lock:
-            lines = [*self._tail, *([self._rest] if self._rest else [])]
+            lines = [*self._tail, *([_kept(self._rest)] if self._rest else [])]
         kept: list[str] = []
         size = 0
         for line in reversed(lines[-TAIL_LINES:]):
@@ -102,7 +107,7 @@ class OutputPump:
         *lines, rest = (self._rest + data).split(b"\n")
         with self._tail_lock:
             self._rest = rest
-            self._tail += lines[-TAIL_LINES:]
+            self._tail += [_kept(line) for line in lines[-TAIL_LINES:]]
         for line in lines[:SHOWN_LINES]:
             self._show(shown_line(line.decode("utf-8", errors="replace")))
         if len(lines) > SHOWN_LINES:
@@ -110,5 +115,5 @@ class OutputPump:
         if len(self._rest) > READ_BYTES:  # a "line" without end
             self._show(shown_line(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
             with self._tail_lock:
-                self._tail.append(self._rest[-TAIL_BYTES:])
+                self._tail.append(_kept(self._rest))
                 self._rest = b""

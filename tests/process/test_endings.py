@@ -213,6 +213,38 @@ def test_who_only_follows_does_not_hide_who_ran_out_of_memory(output: str) -> No
     assert ending(1, output).status is RunStatus.OOM
 
 
+def torchrun(ranks: int, culprit: str, how: str) -> str:
+    """What PyTorch 2.14's torchrun prints when its last rank fails and the others miss it."""
+    lost = (
+        "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1. "
+        "This is typically caused by a remote worker crashing."
+    )
+    words = [f"[rank{ranks - 1}]: {line}" for line in (TRACEBACK + culprit).splitlines()]
+    for rank in range(ranks - 1):
+        words += [f"[rank{rank}]: {line}" for line in (TRACEBACK + lost).splitlines()]
+    words += [*(TRACEBACK * 4).splitlines(), "    raise ChildFailedError("]
+    words += ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "train FAILED"]
+    for rank in range(ranks):
+        exitcode = how if rank == ranks - 1 else "-15 (pid: 1) (SIGTERM)"
+        words += [f"[{rank}]:", "  time      : now", "  host      : localhost"]
+        words += [f"  rank      : {rank}", f"  exitcode  : {exitcode}", "  error_file: <N/A>"]
+    return "\n".join(words)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_rank_below_torchrun_is_found_behind_all_that_follows(ranks: int) -> None:
+    assert ending(1, torchrun(ranks, OOM, "1 (pid: 77)")) == Ending(
+        RunStatus.OOM, "GPU memory: tried to allocate 2.00 GiB"
+    )
+    bug = torchrun(ranks, "ValueError: bad", "1 (pid: 77)")
+    assert ending(1, bug, memory=MemoryEvidence(own=1)).status is RunStatus.FAILED
+    killed = torchrun(ranks, "", "-9 (pid: 77)  (SIGKILL)")
+    assert ending(1, killed).status is RunStatus.FAILED
+    assert ending(1, killed, memory=MemoryEvidence(0, 1, frozenset({77}))) == Ending(
+        RunStatus.OOM, "host memory: killed by the kernel"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -298,11 +298,12 @@ def test_the_kernel_ends_the_command_when_all_that_watch_over_it_are_killed(zoo:
 
 
 def test_nothing_starts_when_the_runner_is_killed_before_it_opened_the_barrier(zoo: Zoo) -> None:
+    zoo.command = ["touch", str(zoo.folder / "ran")]
     runner, pids = runner_of(zoo, "waiting")
     runner.kill()
     runner.communicate()
     wait_until(lambda: not any(alive(pid) for pid in pids), "keeper and command are gone")
-    assert not list(zoo.folder.glob("*.up"))
+    assert not (zoo.folder / "ran").exists()
 
 
 #: A launcher as torchrun is one: its worker has a session, and hears of SIGINT from it.
@@ -345,6 +346,25 @@ def test_ctrl_c_reaches_everybody_once(tmp_path: Path) -> None:
     assert run.result().code == 5
     heard = [line for line in run.log.read_text(encoding="ascii").split() if line != "up"]
     assert sorted(heard) == ["launcher", "member", "orphan", "worker"]
+
+
+def test_a_stopped_process_hears_of_a_signal(tmp_path: Path) -> None:
+    source = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: os._exit(3))\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    signal.pause()\n"
+        "os.waitpid(child, os.WUNTRACED)\n"
+        "print('stopped', flush=True)\n"
+        "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    run = Run([sys.executable, "-c", source], tmp_path)
+    wait_until(lambda: run.lines == ["stopped"], "the child is stopped")
+    run.process.signal(signal.SIGTERM)
+    assert run.result().code == 3
 
 
 def test_processes_have_no_descriptors_signals_or_variables_of_radts(tmp_path: Path) -> None:
