@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from radt.model import RunStatus
 from radt.store.records import RunRecord
 
-#: Set by the runner: which repeat of how many, and what the repeats of one series have in common.
-REPEAT_TAG = "radt.repeat"
+#: Set by the runner: what the repeats of a workload have in common.
 SERIES_TAG = "radt.series"
 
 #: Ends that say something of a row. KILLED and SKIPPED rows are run again.

@@ -249,7 +249,8 @@ def test_strangers_and_their_noise_change_nothing(rows: Rows, barrier_of: Make) 
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(barrier.path))
             stranger.sendall(noise)
-            stranger.shutdown(socket.SHUT_WR)
+            if len(noise) < 5000:  # of one that never ends a line the barrier itself gets rid
+                stranger.shutdown(socket.SHUT_WR)
             while True:
                 try:
                     if not stranger.recv(100):
