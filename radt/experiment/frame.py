@@ -141,7 +141,7 @@ class FrameExperiment:
         return path
 
     def _is_in(self, path: Path) -> bool:
-        table = parse_table(path.read_text(encoding="utf-8", errors="replace"))
+        table = parse_table(path.read_bytes().decode(errors="replace"))
         return _core(_cells(table)) == _core([self.header, *self.rows])
 
     def _digest(self) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radt.errors import UsageError
@@ -50,6 +50,7 @@ def keys(found: tuple[Combination, ...]) -> list[Key]:
     return [one.key for one in found]
 
 
+@settings(deadline=None, max_examples=50)
 @given(grids, st.data())
 def test_order_does_not_matter(grid: dict[str, list[int]], data: st.DataObject) -> None:
     seed, trials = data.draw(st.integers(0, 5)), data.draw(st.none() | st.integers(1, 40))
@@ -68,6 +69,7 @@ def test_order_does_not_matter(grid: dict[str, list[int]], data: st.DataObject) 
     assert keys(one) == keys(other)
 
 
+@settings(deadline=None, max_examples=50)
 @given(grids, ranges, st.integers(0, 5), st.integers(1, 20), st.integers(0, 20))
 def test_more_trials_add_to_the_earlier_ones(
     grid: dict[str, list[int]], ranged: Range, seed: int, trials: int, more: int
@@ -78,6 +80,7 @@ def test_more_trials_add_to_the_earlier_ones(
         assert keys(many)[: len(few)] == keys(few)
 
 
+@settings(deadline=None, max_examples=50)
 @given(grids, st.none() | st.integers(1, 50), st.sampled_from(SweepMethod))
 def test_lists_are_drawn_without_repetition_until_there_are_no_more(
     grid: dict[str, list[int]], trials: int | None, method: SweepMethod
@@ -90,6 +93,7 @@ def test_lists_are_drawn_without_repetition_until_there_are_no_more(
         assert {name: int(value) in grid[name] for name, value in key} == dict.fromkeys(grid, True)
 
 
+@settings(deadline=None, max_examples=50)
 @given(ranges, st.integers(0, 2**31))
 def test_ranges_hold(ranged: Range, seed: int) -> None:
     for one in combinations([ranged], RANDOM, seed, 20):
