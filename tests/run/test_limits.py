@@ -37,7 +37,7 @@ def test_limit_that_cuts_nothing_off_says_nothing(joined: Joined) -> None:
     assert joined.run(
         "import radt\n"
         "with radt.Run(max_epoch=3, max_time_s=50) as run:\n"
-        "    assert 'JournalWriter' in run.log_metric.__qualname__  # nothing between: it is quick\n"
+        "    assert 'JournalWriter' in run.log_metric.__qualname__  # as quick\n"
         "    for epoch in run.epochs(3): run.log_metric('loss', 1, epoch)\n",
     ) == ("", "")
     found = joined.found()
