@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import os
 import re
@@ -10,19 +11,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from radt.cli import main
 from radt.collocation.host import Host, cpu_numbers
 from radt.collocation.mps import MpsServer
-from tests.support.bench import RADT
 from tests.support.fake_mps import FakeMps
 from tests.support.nvml import FakeNvml, mig_gpu
 
 GB = 1_000_000_000
 COLUMNS = 80
+#: As if NVML were not installed.
+NO_DRIVER = "fail nvmlInitWithFlags 12"
 
 _START_DAEMON = """
 import os, signal
@@ -34,17 +38,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def devices(*arguments: str, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [RADT, "devices", *arguments],
-        env=(os.environ if environment is None else environment) | {"COLUMNS": str(COLUMNS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert max(map(len, done.stdout.splitlines())) <= COLUMNS or arguments
-    return done.stdout
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def devices(*arguments: str) -> str:
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        main(["devices", *arguments])
+    assert ended.value.code == 0
+    text = printed.getvalue()
+    assert arguments or max(map(len, text.splitlines())) <= COLUMNS
+    return text
 
 
 def spaced(text: str) -> str:
@@ -59,7 +65,8 @@ def sleeper() -> Iterator[int]:
         process.kill()
 
 
-def test_a_machine_without_gpu_is_described() -> None:
+def test_a_machine_without_gpu_is_described(nvml_here: FakeNvml) -> None:
+    nvml_here.add(NO_DRIVER)
     text = spaced(devices())
     host = Host.detect()
     assert "no GPU: no NVIDIA driver" in text
@@ -68,15 +75,13 @@ def test_a_machine_without_gpu_is_described() -> None:
     assert "MIG" not in text
 
 
-def test_a_driver_that_does_not_work_is_said(nvml: FakeNvml) -> None:
-    nvml.add("fail nvmlInitWithFlags 18")
-    assert "GPUs: NVIDIA's driver does not answer" in spaced(
-        devices(environment=nvml.environment())
-    )
+def test_a_driver_that_does_not_work_is_said(nvml_here: FakeNvml) -> None:
+    nvml_here.add("fail nvmlInitWithFlags 18")
+    assert "GPUs: NVIDIA's driver does not answer" in spaced(devices())
 
 
-def test_gpus_have_memory_load_and_their_processes(nvml: FakeNvml, sleeper: int) -> None:
-    nvml.configure(
+def test_gpus_have_memory_load_and_their_processes(nvml_here: FakeNvml, sleeper: int) -> None:
+    nvml_here.configure(
         "count 2",
         "driver 580.65",
         f"gpu 0 55 {80 * GB} {GB} {4 * GB} 1 1 1 1 1",
@@ -84,7 +89,7 @@ def test_gpus_have_memory_load_and_their_processes(nvml: FakeNvml, sleeper: int)
         f"process 0 {sleeper} {3 * GB}",
         f"mps 0 {os.getpid()} n/a",
     )
-    text = spaced(devices(environment=nvml.environment()))
+    text = spaced(devices())
     gpu_0, gpu_1 = text[text.index("GPU 0") :].split("GPU 1")
     assert "driver NVIDIA 580.65" in text
     assert "memory 75.0 GB of 80.0 GB free" in gpu_0
@@ -96,16 +101,16 @@ def test_gpus_have_memory_load_and_their_processes(nvml: FakeNvml, sleeper: int)
 
 
 def test_mig_instances_free_slices_and_whats_on_them_are_shown(
-    nvml: FakeNvml, sleeper: int
+    nvml_here: FakeNvml, sleeper: int
 ) -> None:
-    nvml.configure(
+    nvml_here.configure(
         "count 1",
         mig_gpu(0),
         "existing 0 9 4 3",
         "existing 0 19 0 1",
         f"process 0 {sleeper} {GB} 1 0",
     )
-    text = spaced(devices(environment=nvml.environment()))
+    text = spaced(devices())
     assert "MIG on · memory slices 1-3 of 0-7 free" in text
     assert "room for 3× 1g.5gb, " in text
     assert text.index("1g.5gb slice 0 id 2 MIG-fake-0-2") < text.index("3g.20gb slice 4-7 id 1")
@@ -113,22 +118,22 @@ def test_mig_instances_free_slices_and_whats_on_them_are_shown(
     assert "busy" not in text  # a divided GPU has no load of its own
 
 
-def test_mig_that_is_off_is_said(nvml: FakeNvml) -> None:
-    nvml.configure("count 1", mig_gpu(0, mode=0, pending=1))
-    text = spaced(devices(environment=nvml.environment()))
+def test_mig_that_is_off_is_said(nvml_here: FakeNvml) -> None:
+    nvml_here.configure("count 1", mig_gpu(0, mode=0, pending=1))
+    text = spaced(devices())
     assert "MIG off, on after the GPU's next reset" in text
     assert "room for" not in text
 
 
-def test_processes_that_the_driver_does_not_list_are_not_called_none(nvml: FakeNvml) -> None:
-    nvml.add("fail nvmlDeviceGetComputeRunningProcesses_v3 3")
-    text = devices(environment=nvml.environment())
+def test_processes_that_the_driver_does_not_list_are_not_called_none(nvml_here: FakeNvml) -> None:
+    nvml_here.add("fail nvmlDeviceGetComputeRunningProcesses_v3 3")
+    text = devices()
     assert text.count("its processes cannot be listed: ") == 2
     assert "no process" not in text
 
 
 def test_own_mps_daemons_and_others_are_told_apart(
-    nvml: FakeNvml, mps: FakeMps, tmp_path: Path
+    nvml_here: FakeNvml, mps: FakeMps, tmp_path: Path
 ) -> None:
     others = mps.start_daemon(tmp_path / "p", tmp_path / "l", "GPU-fake-1")
     elsewhere = mps.start_daemon(tmp_path / "p2", tmp_path / "l2", "GPU-gone")
@@ -138,7 +143,7 @@ def test_own_mps_daemons_and_others_are_told_apart(
         ).stdout
     )
     with MpsServer(["GPU-fake-0"]) as server:
-        text = spaced(devices(environment=nvml.environment() | mps.variables()))
+        text = spaced(devices())
         gpu_0, rest = text[text.index("GPU 0") :].split("GPU 1")
         assert f"MPS daemon pid {server.pid}, started by radt\n" in gpu_0
         dead = "started by radt, its runner is dead: radt doctor --clean"
@@ -148,9 +153,9 @@ def test_own_mps_daemons_and_others_are_told_apart(
     os.kill(orphan, signal.SIGKILL)
 
 
-def test_json_has_all_of_it(nvml: FakeNvml, sleeper: int) -> None:
-    nvml.configure("count 1", mig_gpu(0), "existing 0 9 4 3", f"process 0 {sleeper} {GB} 1 0")
-    found: dict[str, Any] = json.loads(devices("--json", environment=nvml.environment()))
+def test_json_has_all_of_it(nvml_here: FakeNvml, sleeper: int) -> None:
+    nvml_here.configure("count 1", mig_gpu(0), "existing 0 9 4 3", f"process 0 {sleeper} {GB} 1 0")
+    found: dict[str, Any] = json.loads(devices("--json"))
     (gpu,) = found["gpus"]
     assert found["host"]["memory_bytes"] == Host.detect().memory_bytes
     assert gpu["gpu"]["uuid"] == "GPU-fake-0"
@@ -159,7 +164,12 @@ def test_json_has_all_of_it(nvml: FakeNvml, sleeper: int) -> None:
     assert occupant["device"] == "MIG-fake-0-1-0"
     assert (occupant["pid"], occupant["memory_bytes"]) == (sleeper, GB)
     assert occupant["who"]["command"] == "sleep"
-    assert json.loads(devices("--json"))["no_gpu_reason"] == "no NVIDIA driver"
+
+
+def test_json_without_a_gpu_says_why(nvml_here: FakeNvml) -> None:
+    nvml_here.add(NO_DRIVER)
+    found = json.loads(devices("--json"))
+    assert (found["gpus"], found["no_gpu_reason"]) == ([], "no NVIDIA driver")
 
 
 def test_cpus_that_may_not_be_used_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,337 @@
+"""``radt doctor`` finds what is wrong and what dead runners left, and removes that and no more."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from radt.cli import checks, leftovers, main
+from radt.cli.leftovers import end_process, leftover_processes
+from radt.collector.client import CollectorClient
+from radt.collocation.ledger import Container, Ledger, MigInstance, Thing
+from radt.home import Home, runtime_dir
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.writer import StoreWriter
+from tests.support.bench import RADT, stop_collectors
+from tests.support.fake_mps import FakeMps
+from tests.support.nvml import FakeNvml, mig_gpu
+
+_START_DAEMON = """
+import os, signal
+from radt.collocation.mps import MpsServer
+MpsServer(["GPU-fake-0"]).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+#: A command line that goes on until it is killed, SIGTERM included if it is stubborn.
+_LIVE = "import signal; print(flush=True); signal.pause()"
+_STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+#: Keeps what it removes; fails for containers named "stuck".
+_DOCKER = """#!/bin/sh
+echo "$@" >> "$0.calls"
+case "$*" in
+    *stuck*) echo "cannot remove: device busy" >&2; exit 1 ;;
+    *gone*) echo "Error: No such container: gone" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+
+
+def doctor(*arguments: str, code: int = 0) -> str:
+    """What it prints, each line with single spaces."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+    assert ended.value.code == code, printed.getvalue()
+    return "\n".join(" ".join(line.split()) for line in printed.getvalue().splitlines())
+
+
+def orphan(thing: Thing) -> None:
+    """An entry of a runner that is dead."""
+    entry = Ledger().intend(thing)
+    content = json.loads(entry.path.read_text())
+    content["owner"]["start_ticks"] -= 1
+    entry.path.write_text(json.dumps(content))
+
+
+def add_run(run_id: str, *, ended_s_ago: float | None = None, host: str = "") -> Path:
+    """A run in the store of this test; return its spool folder."""
+    home = Home.resolve().create()
+    now_ns = time.time_ns()
+    spool = home.run_dir(run_id).create().path
+    with StoreWriter(home.store_path) as writer:
+        writer.put_workload(WorkloadRecord(f"w-{run_id}", "study", "1", now_ns, RunStatus.RUNNING))
+        writer.put_run(
+            RunRecord(
+                *(run_id, f"w-{run_id}", "study", "1", "a", "net", now_ns, RunStatus.RUNNING),
+                host=host or platform.node(),
+                spool=str(spool),
+                started_ns=now_ns,
+            )
+        )
+        if ended_s_ago is not None:
+            writer.end_run(run_id, RunStatus.FINISHED, now_ns - int(ended_s_ago * 1e9))
+    return spool
+
+
+@contextmanager
+def process_of(run_id: str, spool: Path, program: str = _LIVE) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"RADT_RUN_ID": run_id, "RADT_RUN_DIR": str(spool)},
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A docker that works; the file with its calls."""
+    tool = tmp_path / "bin" / "docker"
+    tool.parent.mkdir()
+    tool.write_text(_DOCKER)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    return tool.with_name("docker.calls")
+
+
+def test_a_healthy_machine_has_nothing_wrong(docker: Path, nvml_here: FakeNvml) -> None:
+    nvml_here.add("fail nvmlInitWithFlags 12")  # as if NVML were not installed
+    text = doctor()
+    assert f"✔ runtime folder {runtime_dir()}, " in text
+    assert f"✔ data folder {Home.resolve().path} (made by the first run), " in text
+    assert "– store none yet, the first run makes it" in text
+    assert "– NVML no GPU: no NVIDIA driver" in text
+    assert "✔ docker " in text
+    assert "✔ left behind nothing\n" in text
+    assert text.strip().endswith("nothing is wrong")
+    assert not Home.resolve().path.exists()
+
+
+def test_a_missing_tool_is_no_fault_and_says_what_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    text = doctor()
+    assert "– uv uv not found, needed for Environment uv:…\npip install uv" in text
+    assert "– MPS nvidia-cuda-mps-control not found, needed for Collocation MPS" in text
+    assert "✘" not in text
+
+
+@pytest.mark.parametrize("name", ["conda", "mamba", "micromamba"])
+def test_one_of_several_tools_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tool = tmp_path / name
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert f"✔ conda {tool}\n" in doctor()
+
+
+def test_a_data_folder_that_cannot_be_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    text = doctor("--home", str(tmp_path / "file" / "data"), code=1)
+    assert f"✘ data folder {tmp_path / 'file'} is no folder" in text
+    assert "1 problem" in text
+
+
+def test_a_runtime_folder_that_others_may_read_is_wrong() -> None:
+    runtime_dir().chmod(0o755)
+    text = doctor(code=1)
+    assert "✘ runtime folder the runtime folder" in text
+    assert "is not private to you" in text
+    runtime_dir_ = Path(os.environ["RADT_RUNTIME_DIR"])
+    runtime_dir_.chmod(0o700)
+
+
+def test_a_store_that_is_none_is_wrong() -> None:
+    Home.resolve().create().store_path.write_text("what is this?" * 100)
+    assert "✘ store " in doctor(code=1)
+
+
+def test_a_driver_that_does_not_work_is_wrong(nvml_here: FakeNvml) -> None:
+    nvml_here.add("fail nvmlInitWithFlags 18")
+    assert "✘ NVML NVML: " in doctor(code=1)
+    nvml_here.remove("fail nvmlInitWithFlags 18")
+    assert "✔ NVML driver " in doctor()
+
+
+def test_the_collector_is_asked_and_never_started() -> None:
+    assert "– collector not running, the next run starts it" in doctor()
+    with CollectorClient.connect():
+        pid = CollectorClient.connect(start=False).status().pid
+        text = doctor()
+    stop_collectors(runtime_dir())
+    assert f"✔ collector pid {pid}, up " in text
+    assert "– collector not running" in doctor()
+
+
+def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
+    mps: FakeMps, tmp_path: Path
+) -> None:
+    others = mps.start_daemon(tmp_path / "p", tmp_path / "l", "GPU-fake-0")
+    subprocess.run([sys.executable, "-c", _START_DAEMON], check=False)
+    (pid,) = set(mps.daemons) - {others}
+    used = Ledger().intend(Container("in use"))
+    found = f"✘ left behind MPS daemon (pid {pid}) of GPU-fake-0 of a runner that is dead\n"
+    assert f"{found}radt doctor --clean" in doctor(code=1)
+    assert set(mps.daemons) == {others, pid}
+    text = doctor("--clean")
+    assert f"✔ MPS daemon (pid {pid}) of GPU-fake-0: removed" in text
+    assert "✔ left behind nothing, 1 thing in use" in text
+    assert mps.daemons == [others]
+    assert [entry.path for entry in Ledger().entries()] == [used.path]
+    assert "there was nothing to remove" in doctor("--clean")
+
+
+def test_a_mig_instance_of_a_dead_runner_is_destroyed_and_no_other(nvml_here: FakeNvml) -> None:
+    nvml_here.configure("count 1", mig_gpu(0), "existing 0 9 4 3", "existing 0 19 0 1")
+    orphan(MigInstance("GPU-fake-0", "3g.20gb", 4, 4, (), 1, (0,)))
+    text = doctor("--clean")
+    assert "✔ MIG instance 3g.20gb at slice 4 of GPU-fake-0: removed" in text
+    assert [instance[1:4] for instance in nvml_here.gpu_instances()] == [(2, 19, 0)]
+    assert Ledger().entries() == []
+
+
+def test_containers_of_a_dead_runner_are_removed_by_name(docker: Path) -> None:
+    orphan(Container("radt-1"))
+    orphan(Container("gone"))
+    text = doctor("--clean")
+    assert "✔ container radt-1: removed" in text
+    removed = [line for line in docker.read_text().splitlines() if line.startswith("rm ")]
+    assert sorted(removed) == ["rm -f gone", "rm -f radt-1"]
+    assert Ledger().entries() == []
+
+
+def test_what_cannot_be_removed_stays_noted(docker: Path) -> None:
+    orphan(Container("stuck"))
+    text = doctor("--clean", code=1)
+    assert "✘ container stuck is left: docker refused: cannot remove: device busy" in text
+    assert len(Ledger().entries()) == 1
+
+
+def test_a_container_without_its_tool_stays_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    orphan(Container("radt-1"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "Remove it with `docker rm -f radt-1`" in doctor("--clean", code=1)
+
+
+def test_a_damaged_entry_is_reported_and_stays() -> None:
+    ledger = Ledger()
+    ledger.folder.mkdir()
+    (ledger.folder / "mps-daemon-1.json").write_text('{"form')
+    for arguments in ((), ("--clean",)):
+        assert "mps-daemon-1.json cannot be read (incomplete)" in doctor(*arguments, code=1)
+    assert len(ledger.damaged()) == 1
+
+
+def test_processes_of_ended_runs_are_found_and_ended_and_no_others() -> None:
+    ended, settling, going = (
+        add_run("ended" * 6, ended_s_ago=60),
+        add_run("settling" * 4, ended_s_ago=0),
+        add_run("going" * 6),
+    )
+    with (
+        process_of("ended" * 6, ended) as left,
+        process_of("settling" * 4, settling) as quick,
+        process_of("going" * 6, going) as running,
+        process_of("nobody knows", ended) as unknown,
+        process_of("ended" * 6, Path("/nowhere/runs/r")) as homeless,
+    ):
+        text = doctor(code=1)
+        name = Path(sys.executable).name
+        assert (
+            f"✘ left behind {name} (pid {left.pid}) of run {'ended' * 6}, which has ended" in text
+        )
+        others = (quick, running, unknown, homeless)
+        assert not any(f"pid {other.pid})" in text for other in others)
+        assert f"✔ {name} (pid {left.pid}) of run {'ended' * 6}: ended" in doctor("--clean")
+        assert left.wait() == -signal.SIGTERM
+        assert all(other.poll() is None for other in others)
+
+
+def test_a_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "_TERMINATE_S", 0.05)
+    with process_of("r" * 32, add_run("r" * 32, ended_s_ago=60), _STUBBORN) as stubborn:
+        (found,) = leftover_processes()
+        assert found.pid == stubborn.pid
+        assert end_process(found)
+        assert stubborn.wait() == -signal.SIGKILL
+        assert end_process(found)
+
+
+def test_a_shell_that_a_run_has_left_does_not_end_itself() -> None:
+    spool = add_run("r" * 32, ended_s_ago=60)
+    program = (
+        f"import subprocess; subprocess.run([{RADT!r}, 'doctor', '--clean'], "
+        "stdout=subprocess.DEVNULL); print('still here', flush=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"RADT_RUN_ID": "r" * 32, "RADT_RUN_DIR": str(spool)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "still here\n"
+
+
+def test_a_run_without_a_process_is_found_and_noted_as_killed() -> None:
+    spool = add_run("living" * 5)
+    add_run("lost" * 8)
+    add_run("elsewhere" * 3, host="another-machine")
+    with process_of("living" * 5, spool):
+        lost = f"✘ run {('lost' * 8)[:12]} (study 1a) is RUNNING without a process\n"
+        text = doctor(code=1)
+        assert f"{lost}radt doctor --clean" in text
+        assert text.count("without a process") == 1
+        assert f"✔ run {'lost' * 8}: noted as KILLED" in doctor("--clean")
+    with StoreReader(Home.resolve().store_path) as reader:
+        statuses = {run.run_id: (run.status, run.end_reason) for run in reader.runs()}
+        assert statuses["lost" * 8] == (RunStatus.KILLED, "its processes are gone")
+        assert statuses["living" * 5][0] is RunStatus.RUNNING
+        assert statuses["elsewhere" * 3][0] is RunStatus.RUNNING
+        assert reader.workload("w-" + "lost" * 8).status is RunStatus.KILLED
+
+
+def test_a_full_disk_is_wrong_and_a_filling_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for full, low, state in ((0, 0, "GOOD"), (0, 10**18, "LOW"), (10**18, 10**18, "WRONG")):
+        monkeypatch.setattr(checks, "_FULL_BYTES", full)
+        monkeypatch.setattr(checks, "_LOW_BYTES", low)
+        (check,) = checks.data_folder(Home.resolve())
+        assert check.state.name == state
+        assert bool(check.remedy) == (state != "GOOD")
+
+
+def test_lines_fit_a_terminal_of_80_columns() -> None:
+    orphan(Container("a-rather-long-name-of-a-container-" * 2))
+    done = subprocess.run(
+        [RADT, "doctor"],
+        env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+    assert not any(line != line.rstrip() for line in done.stdout.splitlines())
