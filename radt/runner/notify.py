@@ -100,7 +100,8 @@ class Notice:
 
     def to_json(self) -> bytes:
         """What commands and webhooks get."""
-        return json.dumps(asdict(self) | {"content": self.text}).encode()
+        text = json.dumps(asdict(self) | {"content": self.text}, ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace")  # undecodable file names: JSON's escapes
 
 
 class Notifier:

@@ -126,7 +126,9 @@ def test_command_gets_arguments_json_and_variables(
     assert (tmp_path / "the notice.txt").read_text(encoding="utf-8") == (
         f"failed|{NOTICE.text}|$HOME; *"
     )
-    assert json.loads((tmp_path / "the notice.json").read_text(encoding="utf-8")) == {
+    text = (tmp_path / "the notice.json").read_text(encoding="utf-8")
+    assert "drei Öfen" in text  # readable for commands that search it
+    assert json.loads(text) == {
         "event": "failed",
         "experiment": "collocation",
         "text": NOTICE.text,
@@ -211,10 +213,11 @@ def test_command_that_takes_too_long_makes_way_for_the_next(
 
 def test_webhook_gets_text_for_chat_programs(hook: Hook, said: Said) -> None:
     notifier = Notifier(hook.address, said)
-    notifier.send(NOTICE)
+    notifier.send(replace(NOTICE, file="/a\udcff.csv"))
     notifier.close()
     assert said.lines == []
     ((path, headers, body),) = hook.posted
+    assert body["file"] == "/a\udcff.csv"
     assert path == "/T0/geheim?key=pssst"
     assert headers["Content-Type"] == "application/json"
     assert "Authorization" not in headers
