@@ -116,11 +116,15 @@ class DockerEnvironment(BuiltEnvironment):
         ]
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        """For docker's client. Inside, the chosen GPUs are the only ones, so numbers would lead
-        to others: CUDA gets their UUIDs."""
-        if not launch.gpu_uuids:
+        """For docker's client, which hands them on.
+
+        Inside, the chosen GPUs are the only ones and are counted from 0.
+        """
+        uuids = launch.gpu_uuids
+        if not uuids:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(launch.gpu_uuids)}
+        inside = uuids if all("-" in uuid for uuid in uuids) else map(str, range(len(uuids)))
+        return {"CUDA_VISIBLE_DEVICES": ",".join(inside)}
 
     def kill_command(self, launch: Launch) -> list[str] | None:
         """Removing also ends a container that docker was about to start, which killing does not."""

@@ -17,8 +17,8 @@ class Launch:
     ``arguments`` are the program and what follows it, without an interpreter; with
     ``needs_python`` the environment's interpreter comes before them. ``run_dir`` is the run's
     spool folder and must be writable inside. ``variables`` is the training process's environment
-    as the runner computed it. ``gpu_uuids`` are UUIDs of GPUs or MIG instances; ``cpus`` are
-    None for all.
+    as the runner computed it. ``gpu_uuids`` are UUIDs of GPUs or MIG instances (where they are
+    unknown, indices of GPUs); ``cpus`` are None for all.
     """
 
     arguments: tuple[str, ...]

@@ -227,6 +227,14 @@ def test_gpus_are_given_by_uuid(bench: Workbench, docker: Docker) -> None:
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-5c89,MIG-c6d4"
 
 
+def test_gpus_by_number_are_counted_anew_inside(bench: Workbench, docker: Docker) -> None:
+    built = bench.build("docker:python:3.12")
+    variables = {**bench.launch().variables, "CUDA_VISIBLE_DEVICES": "3,4"}
+    run(built, bench.launch("-c", "pass", gpu_uuids=("3", "4"), variables=variables))
+    env = docker.shown()["env"]
+    assert (env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_VISIBLE_DEVICES"]) == ("3,4", "0,1")
+
+
 def test_without_gpus_a_container_gets_none(bench: Workbench, docker: Docker) -> None:
     variables = {**bench.launch().variables, "CUDA_VISIBLE_DEVICES": ""}
     run(bench.build("docker:python:3.12"), bench.launch("-c", "pass", variables=variables))
