@@ -7,6 +7,7 @@ the MIG User Guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -86,7 +87,8 @@ def profile_name(index: int, slices: int, memory_mb: int, gpu_memory_bytes: int)
     """
     eighths = round(memory_mb * _MIB / gpu_memory_bytes * _FRACTION)
     whole_gb = -(-gpu_memory_bytes // _GIB)
-    return f"{slices}g.{round(whole_gb * eighths / _FRACTION)}gb{_ATTRIBUTES.get(index, '')}"
+    memory_gb = math.floor(whole_gb * eighths / _FRACTION + 0.5)  # halves go up: 3g.71gb of 141
+    return f"{slices}g.{memory_gb}gb{_ATTRIBUTES.get(index, '')}"
 
 
 def published_placements(

@@ -306,7 +306,7 @@ class DeviceSetup:
                 continue
             names = "+".join(f"GPU {index}" for index in share.gpus)
             if share.compute is not None:
-                names += f" ({self.plan.compute(share.compute)[1].profile})"
+                names = f"{self.plan.compute(share.compute)[1].profile} on {names}"
             server = self._made.servers.get(share.mps or "")
             expected[key] = Expectation(
                 self._uuids(share),

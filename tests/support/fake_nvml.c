@@ -53,6 +53,10 @@ typedef struct {
     unsigned long long memory_mb;
     char name[96];
 } GpuInstanceProfileInfo;
+typedef struct {
+    unsigned id, p2p, slices, count, multiprocessors, copy, decoders, encoders, jpegs, ofas;
+    unsigned long long memory_mb;
+} GpuInstanceProfileInfoV1;
 typedef struct { void *device; unsigned id, profile; Placement placement; } GpuInstanceInfo;
 typedef struct {
     unsigned version, id, slices, count, multiprocessors, copy, decoders, encoders, jpegs, ofas;
@@ -641,6 +645,19 @@ int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned index, GpuInstan
     info->memory_mb = profile.memory_mb;
     info->ofas = info->jpegs = profile.ofas;
     snprintf(info->name, sizeof info->name, "MIG %s", profile.name);
+    return SUCCESS;
+}
+
+/* The first version lacks the version and the name. */
+int nvmlDeviceGetGpuInstanceProfileInfo(void *handle, unsigned index, GpuInstanceProfileInfoV1 *info) {
+    BEGIN("%d %u", device_of(handle), index)
+    Profile profile;
+    if (index >= PROFILES) return INVALID_ARGUMENT;
+    if (!profile_by(device_of(handle), 0, index, &profile)) return NOT_SUPPORTED;
+    *info = (GpuInstanceProfileInfoV1){
+        .id = profile.id, .slices = profile.slices, .count = profile.count,
+        .multiprocessors = profile.multiprocessors, .jpegs = profile.ofas, .ofas = profile.ofas,
+        .memory_mb = profile.memory_mb};
     return SUCCESS;
 }
 
