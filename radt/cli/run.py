@@ -163,8 +163,8 @@ class _Start:
             _show_plan(plan, options.with_repeat_of(source.repeat))
             return 0
         home = Home(found[settings.HOME])
-        if detach:
-            return self._detach(path, home, options)
+        if detach and (code := self._detach(path, home, options)) is not None:
+            return code
         outcome = start_experiment(
             path,
             home=home,
@@ -175,11 +175,17 @@ class _Start:
         )
         return outcome.exit_code
 
-    def _detach(self, path: Path, home: Home, options: ExperimentOptions) -> int:
-        """Check the file and ask what is to be asked here; then run it in the background."""
+    def _detach(self, path: Path, home: Home, options: ExperimentOptions) -> int | None:
+        """Check the file and ask what is to be asked here; then run it in the background.
+
+        Returns the exit code, None if there is nothing to run.
+        """
         source = open_source(path)
         plan = source.plan(Machine.detect(), registry.load())
-        ask_first(due_workloads(plan, options.with_repeat_of(source.repeat)), options, confirm)
+        due = due_workloads(plan, options.with_repeat_of(source.repeat))
+        if not due:
+            return None
+        ask_first(due, options, confirm)
         detached = start_detached(path, self.own_arguments, home)
         console = Console(highlight=False)
         if detached.holder is None:
