@@ -70,8 +70,8 @@ def assign_cpus(
 
     A list is taken as it is. A count gets CPUs that no other count has and no list names: whole
     physical cores, of one package if possible, as clouds give out vCPUs; what remains of an odd
-    count comes from cores that nobody else is on as long as there are enough of them. The same
-    requests get the same CPUs on every start.
+    count comes from cores that nobody else is on as long as there are some. The same requests get
+    the same CPUs on every start.
 
     Raises:
         UsageError: There are fewer CPUs than the counts ask for.
@@ -85,10 +85,8 @@ def assign_cpus(
     # The largest first, so that small ones do not break the cores that it needs.
     order = sorted(wanted, key=lambda index: (-wanted[index], index))
     taken: dict[int, list[int]] = {index: _whole_cores(wanted[index], cores) for index in order}
-    short = [index for index in order if len(taken[index]) < wanted[index]]
-    for position, index in enumerate(short):
-        spare = sum(core.untouched for core in cores) >= len(short) - position
-        taken[index] += _pieces(wanted[index] - len(taken[index]), cores, spare=spare)
+    for index in order:
+        taken[index] += _pieces(wanted[index] - len(taken[index]), cores)
     return [
         frozenset(taken[index]) if index in taken else frozenset(request.cpus) or None
         for index, request in enumerate(requests)
@@ -123,13 +121,12 @@ def _whole_cores(count: int, cores: list[_Core]) -> list[int]:
     return taken
 
 
-def _pieces(count: int, cores: list[_Core], *, spare: bool) -> list[int]:
-    """CPUs of cores that are not taken as a whole: fresh ones first if there are some to spare."""
+def _pieces(count: int, cores: list[_Core]) -> list[int]:
+    """CPUs of cores that are not taken as a whole: of those that nobody else is on first."""
     taken: list[int] = []
-    for core in sorted(cores, key=lambda core: core.untouched, reverse=spare):
-        taken += core.take(min(len(core.cpus), count - len(taken))) if core.cpus else []
-        if len(taken) == count:
-            break
+    for core in sorted(cores, key=lambda core: not core.untouched):
+        if len(taken) < count and core.cpus:
+            taken += core.take(count - len(taken))
     return taken
 
 

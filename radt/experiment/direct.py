@@ -34,6 +34,8 @@ def direct_plan(
     environment: str = "",
     cpus: str = "",
     timeout: str = "",
+    model: str = "",
+    data: str = "",
 ) -> ExperimentPlan:
     """A plan of one workload of one run; the options mean what the columns mean.
 
@@ -55,6 +57,8 @@ def direct_plan(
         Column.ENVIRONMENT: environment,
         Column.CPUS: cpus,
         Column.TIMEOUT: timeout,
+        Column.MODEL: model,
+        Column.DATA: data,
         Column.LISTENERS: listeners,
         Column.FILE: given,
         Column.PARAMS: shlex.join(arguments),
@@ -69,7 +73,13 @@ def direct_plan(
     place = Place(machine, registry, (here,), _called(given), Mappings.of(here))
     (spot,) = spots_of([(experiment.strip() or place.default_experiment, workload.strip())])
     lacking: list[str] = []
-    check = RowCheck(Row(values, is_literal=True), spot, place, complain, lacking.append)
+    check = RowCheck(
+        Row(values, {Column.MODEL: model, Column.DATA: data}, is_literal=True),
+        spot,
+        place,
+        complain,
+        lacking.append,
+    )
     row = check.run()
     workloads = workloads_of([] if row is None else [NumberedRow(0, row)])
     for plan in workloads:

@@ -76,6 +76,11 @@ def test_lists_are_taken_as_they_are_and_counts_avoid_them() -> None:
     assert got == ["0-1+8", "2-3+10-11", "1", "4+12", "all"]
 
 
+def test_siblings_of_listed_cpus_come_last() -> None:
+    assert assigned(["#8", "1", "2"], server(1, 8), 16) == ["8", "2", "1+9"]
+    assert assigned(["#4", "1", "6"], server(1, 4), 8) == ["4", "0", "1-3+5-7"]
+
+
 def test_what_is_left_of_cores_is_used_in_the_end() -> None:
     assert assigned(["7", "#0"], server(1, 4), 8) == ["1-7", "0"]
 

@@ -43,7 +43,12 @@ def test_options_mean_what_columns_mean(
         name="n",
         devices="0+1",
         collocation="-",
-        listeners="top@2s",
+        listeners="top@2s+dcgmi",
+        environment="docker:image",
+        cpus="2",
+        timeout="1h",
+        model="vit",
+        data=str(folder),
     )
 
     (run,) = plan.runs
@@ -51,6 +56,10 @@ def test_options_mean_what_columns_mean(
     assert run.devices.gpus == (0, 1)
     assert run.listeners == (ListenerChoice("top", 2.0),)
     assert plan.name == "e"
+    assert (run.environment.image, run.environment.data) == ("image", (folder,))
+    assert (run.cpus.count, run.timeout_s) == (2, 3600)
+    assert run.columns == {"Model": "vit", "Data": str(folder)}
+    assert plan.warnings == ("listener dcgmi comes in a later version: 1 run without it",)
 
 
 def test_all_problems_at_once(cpu_only: Machine, registry: Registry) -> None:

@@ -91,6 +91,7 @@ def test_looking_for_an_installed_module_imports_no_package(tmp_path: Path) -> N
         ("-m tools.trian", "there is no module 'tools.trian'", "Did you mean 'train'?"),
         ("-m nowhere.at.all", "there is no module 'nowhere.at.all'", "in this file's folder"),
         ("-m json.tool.x", "there is no module 'json.tool.x'", "among what is installed"),
+        ("-m json.tool.timeit", "there is no module 'json.tool.timeit'", "what is installed"),
         ("-m bare", "the package bare has no __main__.py", "Name a module in it"),
         ("-m json", "the package json has no __main__.py", "Name a module in it"),
         ("-m tools/train.py", "'tools/train.py' is not the name of a module", "without .py"),

@@ -112,12 +112,13 @@ def test_what_is_no_column_stays(plan: Plan, text: str) -> None:
         ("{{model}}-{Model}", "{model}-vit"),
         ("{{modle}}", "{modle}"),
         ("{{Data}}", "{Data}"),
+        ("{2nd %} {{2nd %}}", "x {2nd %}"),
         ('{"m":"{Model}"}', '{"m":"vit"}'),
         ('{"m":{"n":{Model}}}', '{"m":{"n":vit}}'),
     ],
 )
 def test_braces_twice_mean_the_text(word: str, filled: str) -> None:
-    assert Blanks({"Model": "vit"}).fill(word) == filled
+    assert Blanks({"Model": "vit", "2nd %": "x"}).fill(word) == filled
 
 
 @pytest.mark.parametrize(
