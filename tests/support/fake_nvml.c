@@ -13,6 +13,7 @@
  *     gpu I UTIL TOTAL RESERVED USED POWER_MW ENERGY_MJ TEMPERATURE SM_MHZ MEMORY_MHZ
  *     process I PID BYTES [GI CI]   a compute process on GPU I; BYTES "n/a" if not known
  *     mps I PID BYTES [GI CI]       likewise, a client of MPS
+ *     compute_mode I N         nvmlComputeMode_t of GPU I (0 if not said)
  *     unprivileged             the caller may neither change MIG nor see all of it
  *     mig I CURRENT PENDING    GPU I can do MIG, and its modes (0 or 1)
  *     slices I N               how many compute slices GPU I has (7 if not said)
@@ -556,6 +557,21 @@ int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
         snprintf(uuid, length, "MIG-fake-%d-%d-%d", device_of(handle), gi_of(handle), ci_of(handle));
     else
         snprintf(uuid, length, "GPU-fake-%d", device_of(handle));
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) {
+    BEGIN("%d", device_of(handle))
+    FILE *file = config();
+    char line[256];
+    int index;
+    unsigned found;
+    if (kind_of(handle) == MIG_DEVICE) return NOT_SUPPORTED;
+    *mode = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "compute_mode %d %u", &index, &found) == 2 && index == device_of(handle))
+            *mode = found;
+    if (file) fclose(file);
     return SUCCESS;
 }
 
