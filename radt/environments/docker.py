@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ from radt.errors import EnvironmentBuildError
 LABEL_RUN = "radt.run"
 LABEL_HOME = "radt.home"
 _INSTALL = "https://docs.docker.com/engine/install/"
+_SIGNALLED = 128
 _FACTS = "facts.json"
 _MARK = "radt-python:"
 #: Says which Python the image has, then runs a program in it.
@@ -129,6 +131,14 @@ class DockerEnvironment(BuiltEnvironment):
     def kill_command(self, launch: Launch) -> list[str] | None:
         """Removing also ends a container that docker was about to start, which killing does not."""
         return [self.docker, "rm", "--force", container_name(launch)]
+
+    def exit_code(self, code: int) -> int:
+        """docker's client ends by itself and says 128 + number of a signal that ended the program.
+
+        125 is its own: the container could not be started.
+        https://docs.docker.com/engine/containers/run/#exit-status
+        """
+        return _SIGNALLED - code if _SIGNALLED < code <= _SIGNALLED + signal.NSIG else code
 
     def _identity(self, launch: Launch) -> Identity:
         return Identity.choose(launch.folder, rootless=self.rootless)

@@ -68,3 +68,7 @@ class BuiltEnvironment(ABC):
     def kill_command(self, launch: Launch) -> list[str] | None:  # noqa: ARG002 - for those that need it
         """What ends the run if its process tree was killed but it runs elsewhere; else None."""
         return None
+
+    def exit_code(self, code: int) -> int:
+        """What the program ended with, from what `command` did: negative for a signal."""
+        return code

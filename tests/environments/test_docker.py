@@ -330,6 +330,15 @@ def test_the_exit_code_is_the_scripts(bench: Workbench, docker: Docker) -> None:
     run(bench.build("docker:python:3.12"), bench.launch("-c", "raise SystemExit(7)"), code=7)
 
 
+def test_a_signal_that_ended_the_script_is_told_apart(bench: Workbench, docker: Docker) -> None:
+    built = bench.build("docker:python:3.12")
+    script = bench.write("die.py", "import os; os.kill(os.getpid(), 9)")
+    process = start(built, bench.launch(str(script)))
+    process.communicate()
+    assert built.exit_code(process.returncode) == -signal.SIGKILL
+    assert [built.exit_code(code) for code in (0, 7, 125, 128, 255)] == [0, 7, 125, 128, 255]
+
+
 def started(docker: Docker) -> int:
     file = docker.tools.state / "containers" / "radt-r1.json"
     wait_until(file.exists, "the container runs")
