@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -11,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from radt.errors import HeldError, UsageError
-from radt.experiment.lock import ExperimentLock
+from radt.experiment.lock import ExperimentLock, shown_command
 
 HOLD = """
 import sys
@@ -101,6 +104,72 @@ def test_passwords_stay_out_of_the_lock_file(file: Path, monkeypatch: pytest.Mon
         text = lock.path.read_text()
 
     assert "secret" not in text and "https://***@host/x" in text
+
+
+def test_webhooks_stay_out_of_the_lock_file() -> None:
+    argv = ["/venv/bin/radt", "e.csv", "--notify", "https://hooks/T0/secret", "-q"]
+    assert shown_command(argv) == "radt e.csv --notify '***' -q"
+    assert shown_command(["x/radt/__main__.py", "--notify=https://secret"]) == "radt '--notify=***'"
+
+
+def test_others_learn_what_the_holder_is_doing(file: Path, tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Options:
+        rerun: bool = True
+        only: tuple[str, ...] = ("a", "b ü")
+        repeat: int = 3
+
+    with ExperimentLock(file, home=tmp_path / "data", options=Options()) as lock:
+        found = lock.holder()
+    assert found is not None
+    assert (found.rerun, found.only, found.repeat) == (True, ("a", "b ü"), 3)
+    assert found.home == str(tmp_path / "data")
+
+
+def test_the_file_that_the_output_goes_to_is_known(file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "a log.txt"
+    code = HOLD.replace('print("held", flush=True)', 'print("held", file=sys.stderr, flush=True)')
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(file)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr is not None and process.stderr.readline() == "held\n"
+        found = ExperimentLock(file).holder()
+        process.kill()
+    assert found is not None and found.log == str(log)
+    with holder(file):  # its output is a pipe
+        found = ExperimentLock(file).holder()
+    assert found is not None and found.log == ""
+
+
+def test_what_other_versions_have_written(file: Path) -> None:
+    """Older ones wrote less, later ones may write more."""
+    lock = ExperimentLock(file)
+    written = {"pid": os.getpid(), "host": platform.node(), "user": "ann", "command": "radt e.csv"}
+    written |= {"since": "2026-01-02T03:04:05+01:00"}
+    for more in ({}, {"colour": "blue"}):
+        lock.path.write_text(json.dumps(written | more))
+        found = lock.holder()
+        assert found is not None
+        assert (found.user, found.started_ticks, found.only, found.repeat) == ("ann", 0, (), 1)
+    for wrong in ({"repeat": "3"}, {"only": 3}, {"pid": True}, {"since": "today"}):
+        lock.path.write_text(json.dumps(written | wrong))
+        assert lock.holder() is None
+
+
+def test_a_later_process_of_the_same_number_is_not_the_holder(file: Path) -> None:
+    lock = ExperimentLock(file)
+    with lock:
+        mine = json.loads(lock.path.read_text())
+        assert lock.holder() is not None
+        lock.path.write_text(json.dumps(mine | {"started_ticks": mine["started_ticks"] - 1}))
+        assert lock.holder() is None
 
 
 def test_its_end_frees_it_and_leaves_nothing(file: Path) -> None:
