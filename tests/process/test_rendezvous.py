@@ -19,7 +19,7 @@ import radt.runner.rendezvous
 from radt.errors import LaunchError
 from radt.home import RunDir, runtime_dir
 from radt.runner.rendezvous import ContextBarrier
-from tests.support.bench import wait_until
+from tests.support.bench import Bench, wait_until
 
 TIMEOUT_S = 60.0
 #: Says when it stands before the block and when it is inside.
@@ -294,3 +294,40 @@ def test_socket_that_cannot_be_made_is_an_error(
     with pytest.raises(LaunchError, match="RADT_RUNTIME_DIR"):
         ContextBarrier(["a"])
     assert list(folder.iterdir()) == []
+
+
+# Whole experiments -------------------------------------------------------------------------------
+
+WHOLE = """\
+import pathlib, radt, sys, time
+name = sys.argv[1]
+if name == "slow": open("gate").read()
+with radt.Run() as run:
+    pathlib.Path(name).write_text(str(time.monotonic_ns()))
+    for epoch in run.epochs(9): run.log_metric("loss", 1, epoch)
+"""
+
+
+def test_workload_starts_where_its_rows_enter_their_blocks(bench: Bench) -> None:
+    bench.script("train.py", WHOLE)
+    gate = bench.signal_ready("gate")
+    bench.experiment(
+        "Workload,Status,Run,Devices,Listeners,File,Params\n"
+        "1,,,cpu,none,train.py,quick\n"
+        "1,,,cpu,none,train.py,slow\n"
+    )
+    runner = bench.start("experiment.csv", "--sync", "context", "--max-epoch", "2")
+    # A process opens its journal at the entrance of its block, before it waits for the others.
+    wait_until(lambda: list(bench.home.glob("runs/*/journal/*")), "one stands at its block")
+    opened_ns = time.monotonic_ns()
+    gate.write_text("go")
+    out, _ = runner.communicate(timeout=TIMEOUT_S)
+    assert runner.returncode == 0, out
+    stamps_ns = [int((bench.folder / name).read_text()) for name in ("quick", "slow")]
+    assert min(stamps_ns) > opened_ns
+    (workload,) = bench.reader.workloads()
+    assert workload.start_skew_ns is not None
+    runs = bench.reader.runs()
+    tags = bench.reader.tags_of([run.run_id for run in runs])
+    assert [tags[run.run_id]["radt.limit"] for run in runs] == ["2 epochs"] * 2
+    assert {run.status for run in runs} == {"FINISHED"}
