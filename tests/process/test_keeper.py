@@ -306,9 +306,32 @@ def test_nothing_starts_when_the_runner_is_killed_before_it_opened_the_barrier(z
     assert not (zoo.folder / "ran").exists()
 
 
+def test_nothing_starts_when_the_barrier_ends_without_having_been_opened(tmp_path: Path) -> None:
+    """As the kernel closes it, before all else, when the runner is killed."""
+    barrier, ended = Barrier(), threading.Event()
+    process = TrainingProcess(
+        ["touch", "ran"],
+        run_id=uuid.uuid4().hex,
+        cwd=tmp_path,
+        env=dict(os.environ),
+        barrier=barrier,
+        output_log=tmp_path / "output.log",
+        show=print,
+        on_exit=lambda exit_: ended.set(),
+    )
+    process.wait_ready(TIMEOUT_S)
+    os.close(barrier._write_fd)
+    barrier._write_fd = -1
+    with pytest.raises(LaunchError, match="ended at the start barrier"):
+        process.wait_released(TIMEOUT_S)
+    barrier.close()
+    assert ended.wait(TIMEOUT_S)
+    assert not (tmp_path / "ran").exists()
+
+
 #: A launcher as torchrun is one: its worker has a session, and hears of SIGINT from it.
 LAUNCHER = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 def say(text): os.write(1, (text + "\\n").encode())
 role = sys.argv[1]
 if role == "launcher":
@@ -318,6 +341,7 @@ if role == "launcher":
     ]
     def forward(number, frame):
         say("launcher")
+        time.sleep(0.2)  # so that two signals cannot become one
         children[0].send_signal(number)
     signal.signal(signal.SIGINT, forward)
     children[0].wait()
@@ -327,9 +351,8 @@ if role == "orphan" and (os.fork() or os.setsid() or os.fork()):
 def handle(number, frame):
     say(role)
     if role == "worker":
-        ready, _ = os.pipe()
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-        signal.setitimer(signal.ITIMER_REAL, 0.2)  # a second SIGINT would be heard meanwhile
+        signal.setitimer(signal.ITIMER_REAL, 0.7)  # a second SIGINT would be heard meanwhile
 signal.signal(signal.SIGINT, handle)
 say("up")
 while True:
