@@ -183,7 +183,8 @@ class LimitWatch:
     # The time --------------------------------------------------------------------------------
 
     def _watch_time(self) -> None:
-        if self._ended.wait(self._limits.max_time_s):
+        assert self._limits.max_time_s is not None
+        if self._ended.wait(min(self._limits.max_time_s, threading.TIMEOUT_MAX)):
             return
         self._bind(self._refuse)
         self._time_over = True  # last: a loop that sees it puts the quick way back
