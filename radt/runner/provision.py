@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.collocation.busy import BusyPolicy, wait_until_free
-from radt.collocation.inventory import read_inventory
 from radt.collocation.planner import DevicePlan, PlacementError, Request, plan_devices
-from radt.collocation.setup import DeviceSetup
+from radt.collocation.setup import DeviceSetup, inventory_for
 from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec
@@ -166,15 +165,17 @@ class Provision:
             return  # nothing of a GPU is touched, or even looked at
         requests = [Request(row.letter, row.devices.gpus, row.collocation) for row in rows]
         try:
+            gpus = self.session.machine.gpus
             wait_until_free(
-                _devices_in_use(plan_devices(requests, read_inventory())),
+                _devices_in_use(plan_devices(requests, inventory_for(requests, gpus))),
                 self.busy,
                 self.say,
                 self.cancelled,
             )
             if self.cancelled():
                 return
-            plan = plan_devices(requests, read_inventory())  # it may have changed meanwhile
+            # What is there may have changed meanwhile.
+            plan = plan_devices(requests, inventory_for(requests, gpus))
             run_ids = {run.plan.letter: run.run_id for run in self.workload.runs}
             devices = DeviceSetup(plan, run_ids=run_ids, workload_id=self.workload.workload_id)
             devices.set_up(self.say, self.cancelled)

@@ -102,7 +102,7 @@ class WorkloadRunner:
         self._rows = [
             Row(run, view) for run, view in zip(recorded.runs, self._view.runs, strict=True)
         ]
-        provision = Provision(
+        self._provision = Provision(
             self._session,
             recorded,
             self._options.busy,
@@ -112,10 +112,10 @@ class WorkloadRunner:
         with Recording(self._session) as self._recording:
             self._stop.on_request = lambda: self._events.put(None)
             try:
-                self._run(recorded, provision)
+                self._run(recorded)
             finally:
                 self._kill_the_rest()
-                self._say_all(provision.tear_down(), style="red")
+                self._say_all(self._provision.tear_down(), style="red")
                 self._stop.on_request = lambda: None
                 status = RunStatus.worst(row.outcome.status for row in self._rows if row.outcome)
                 self._recording.workload_ended(recorded.workload_id, status)
@@ -130,10 +130,10 @@ class WorkloadRunner:
             elapsed_s=time.monotonic() - started_s,
         )
 
-    def _run(self, recorded: RecordedWorkload, provision: Provision) -> None:
+    def _run(self, recorded: RecordedWorkload) -> None:
         failure: SetUpError | None = None
         try:
-            provision.set_up()
+            self._provision.set_up()
         except SetUpError as error:
             failure = error
         mlflow, warning = wait_for_mlflow(
@@ -155,14 +155,14 @@ class WorkloadRunner:
         try:
             for row in self._rows:
                 extra = limits | (self._context.variables(row.run_id) if self._context else {})
-                row.startable = provision.startable(row.recorded, mlflow, extra)
-                self._recording.tags(row.run_id, provision.tags(row.letter))
+                row.startable = self._provision.startable(row.recorded, mlflow, extra)
+                self._recording.tags(row.run_id, self._provision.tags(row.letter))
             running = status_text(
                 Ending(RunStatus.RUNNING, ""), self._due.repeat, self._due.repeats
             )
             self._write(dict.fromkeys(self._rows, running))
             self._start(recorded.workload_id)
-            self._follow(provision, recorded.workload_id)
+            self._follow(recorded.workload_id)
             self._note_context(recorded.workload_id)
         finally:
             if self._context is not None:
@@ -244,7 +244,7 @@ class WorkloadRunner:
 
     # Follow ----------------------------------------------------------------------------------
 
-    def _follow(self, provision: Provision, workload_id: str) -> None:
+    def _follow(self, workload_id: str) -> None:
         """Until every row has ended; signals pass through here."""
         next_tick_s = time.monotonic()
         while any(row.outcome is None for row in self._rows):
@@ -254,11 +254,11 @@ class WorkloadRunner:
                 event = None
             if event is not None and event.row.outcome is None:
                 self._ended(event)
-            self._send_signals(provision)
+            self._send_signals()
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + TICK_S
                 self._look_at_context(workload_id)
-                self._tick(provision)
+                self._tick()
 
     def _look_at_context(self, workload_id: str) -> None:
         if self._context is None or self._context_noted:
@@ -272,38 +272,43 @@ class WorkloadRunner:
         ):
             self._note_context(workload_id)
 
-    def _tick(self, provision: Provision) -> None:
+    def _tick(self) -> None:
         for row in self._rows:
             row.check_time()
-        if provision.devices is not None:
-            pids = {row.letter: row.running.descendants() for row in self._rows if row.alive}
-            for mismatch in provision.devices.verify(pids):
-                self._fail_all(f"{mismatch.key}: {mismatch.reason}")
+        self._verify_devices()
         live = self._recording.live([row.run_id for row in self._rows])
         for row in self._rows:
             if row.outcome is None and (now := live.get(row.run_id)) is not None:
                 row.view.update(now)
         self._session.console.show_live(self._view)
 
-    def _send_signals(self, provision: Provision) -> None:
+    def _verify_devices(self) -> None:
+        devices = self._provision.devices
+        if devices is not None and not devices.plan.is_naive:
+            pids = {row.letter: row.running.descendants() for row in self._rows if row.alive}
+            for mismatch in devices.verify(pids):
+                self._fail_all(f"{mismatch.key}: {mismatch.reason}")
+
+    def _send_signals(self) -> None:
         """Pass on what the user asked for, and what is due to rows that radt itself ends."""
         if self._stop.escalation is not None:
             number = self._stop.escalation.next_signal()
             if number is not None:
                 self._view.state = f"stopping ({number.name})"
                 for row in self._rows:
-                    self._signal(row, number, provision)
+                    self._signal(row, number)
         for row in self._rows:
             number = row.escalation.next_signal() if row.escalation is not None else None
             if number is not None:
                 row.view.detail = f"stopping ({number.name})"
-                self._signal(row, number, provision)
+                self._signal(row, number)
 
-    def _signal(self, row: Row, number: signal.Signals, provision: Provision) -> None:
+    def _signal(self, row: Row, number: signal.Signals) -> None:
         if not row.alive:
             return
-        if number == signal.SIGKILL and provision.devices is not None:
-            provision.devices.about_to_kill(row.running.descendants())
+        devices = self._provision.devices
+        if number == signal.SIGKILL and devices is not None and not devices.plan.is_naive:
+            self._say_all(devices.about_to_kill(row.running.descendants()))
         row.running.signal(number)
 
     def _fail_all(self, reason: str) -> None:
@@ -331,6 +336,10 @@ class WorkloadRunner:
                 tail=how.tail,
                 memory=self._memory.evidence(),
             )
+        if self._provision.devices is not None:
+            if why := self._provision.devices.verified(row.letter):
+                self._say_all([f"{row.letter}: {why}"])
+            self._recording.tags(row.run_id, self._provision.devices.final_tags(row.letter))
         self._end(row, ending, exit_code=how.code, tail=how.tail)
         if self._options.fail_fast and ending.status is not RunStatus.FINISHED and not self._stop:
             why = f"row {row.letter} is {ending.status} (--fail-fast)"
