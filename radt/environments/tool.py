@@ -81,7 +81,7 @@ def run_tool(
         stdin: What it reads; it never waits for a person.
         keep_fds: Descriptors that it and its children hold too: locks that must not be free
             before the last of them has ended, also if this process is killed.
-        private: Its output is not for the log.
+        private: Its output is neither for the log nor for progress.
 
     Raises:
         EnvironmentBuildError: It cannot be started, or building was cancelled; then it and its
@@ -117,7 +117,7 @@ class _Conversation:
 
     name: str
     process: subprocess.Popen[bytes]
-    log: IO[bytes] | None
+    log: IO[bytes] | None  # None: what it says is private
     report: Report
     answer: bytearray = field(default_factory=bytearray)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
@@ -165,7 +165,7 @@ class _Conversation:
                     self._hear(key.fd, piece, answers=key.fileobj is self.process.stdout)
                 now_s = time.monotonic()
                 last = self.tail[-1] if self.tail else ""
-                if now_s - said_s >= _SAY_EVERY_S and last != said:
+                if self.log is not None and now_s - said_s >= _SAY_EVERY_S and last != said:
                     said_s, said = now_s, last
                     self.report.say(f"{self.name}, {now_s - started_s:.0f} s: {last}")
                 if ready or self.process.poll() is None:

@@ -185,6 +185,20 @@ def test_all_that_a_tool_says_is_in_the_log_but_no_password(tmp_path: Path) -> N
     assert "secret" not in log  # the command is there, too
 
 
+def test_what_is_private_is_neither_logged_nor_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radt.environments.tool._SAY_EVERY_S", 0.0)
+    said: list[str] = []
+    command = [sys.executable, "-c", "print('proxy.host')"]
+    told = Report(tmp_path / "log", said.append, lambda: False)
+    assert run_tool(command, told, private=True).output == "proxy.host\n"
+    assert said == []
+    assert (tmp_path / "log").read_text() == ""
+    run_tool(command, told)
+    assert any("proxy.host" in text for text in said)
+
+
 def test_cancelling_ends_children_that_ignore_the_first_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
