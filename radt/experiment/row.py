@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from radt.collocation.inventory import Inventory, read_inventory
 from radt.collocation.spec import Collocation
 from radt.environments.parse import parse_environment
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec
@@ -25,11 +24,21 @@ from radt.experiment.program import Program
 from radt.experiment.templates import BARRED, LETTER_BLANK, Blanks
 from radt.listeners.api import Registry
 
+if TYPE_CHECKING:
+    from radt.collocation.topology import Inventory
+
 T = TypeVar("T")
 
 
 def _no_matter(_name: str) -> None:
     """For callers to whom it makes no difference."""
+
+
+def _inventory() -> Inventory:
+    # Imported here: most experiments divide no GPU.
+    from radt.collocation.inventory import read_inventory
+
+    return read_inventory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Place:
     folders: tuple[Path, ...]
     default_experiment: str
     mappings: Mappings = field(default_factory=Mappings)
-    inventory: Callable[[], Inventory] = read_inventory
+    inventory: Callable[[], Inventory] = _inventory
 
     @classmethod
     def beside(cls, file: Path, machine: Machine, registry: Registry) -> Place:
@@ -56,7 +65,7 @@ class Place:
         """
         folder = file.absolute().parent
         folders = (folder, Path.cwd())
-        inventory = functools.cache(read_inventory)
+        inventory = functools.cache(_inventory)
         return cls(machine, registry, folders, file.stem, Mappings.of(folder), inventory)
 
 

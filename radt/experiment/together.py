@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from radt.collocation.planner import PlacementError, Request, plan_devices
 from radt.errors import DeviceError, RadtError, UsageError
 from radt.experiment.affinity import CpuTopology, assign_cpus
 from radt.experiment.columns import Column
@@ -47,6 +46,9 @@ def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
 def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
     if all(run.collocation.is_naive for run in runs):
         return
+    # Imported here: most experiments divide no GPU.
+    from radt.collocation.planner import PlacementError, Request, plan_devices
+
     by_letter = {run.letter: run for run in runs}
     requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in runs]
     try:
