@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radt.experiment.columns import Column, Header
 from radt.experiment.table import Cell, Record, Table
@@ -66,7 +66,10 @@ def _in_column(
         return []
     records = (header.record, *table.rows)
     column = [record.cells[index] for record in records if index < len(record.cells)]
-    layout = _Layout.of(table.text, column, lead=int(_is_spaced(table, header)))
+    lead = int(_is_spaced(table, header))
+    layout = _Layout.of(table.text, column, lead)
+    if layout.width is not None and not _is_set(table, header, index):
+        layout = replace(layout, width=None)
     cores = {cell.start: _encoded(value, index, cell.quoted) for cell, value in changed}
     if layout.width is None:
         return [
@@ -142,6 +145,26 @@ class _Layout:
         if self.right:
             return core.rjust(max(width, len(core) + self.lead))
         return " " * self.lead + core.ljust(width - self.lead)
+
+
+def _is_set(table: Table, header: Header, index: int) -> bool:
+    """Whether a column of cells of one width is so on purpose.
+
+    `` Status`` above ``RUNNING`` is not, where the header has blanks after its commas, rows have
+    none, and no other column is even.
+    """
+
+    def column(of: int) -> list[Cell]:
+        return [row.cells[of] for row in (header.record, *table.rows) if of < len(row.cells)]
+
+    def is_padded(cell: Cell) -> bool:
+        raw = table.text[cell.start : cell.end]
+        return raw != raw.strip()
+
+    others = (other for other in range(len(header.record.cells)) if other != index)
+    return any(map(is_padded, column(index)[1:])) or any(
+        _Layout.of(table.text, column(other), 0).width is not None for other in others
+    )
 
 
 def _is_spaced(table: Table, header: Header) -> bool:

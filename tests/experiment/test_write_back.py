@@ -313,6 +313,28 @@ def test_a_widened_column_stays_aligned_for_good(write: Write) -> None:
     )
 
 
+def test_a_status_as_long_as_its_header_is_not_aligned_with_it(write: Write) -> None:
+    path = write(lines("Workload, Status, Run, File", "1,,,train.py", "1,,,train.py"))
+    writer = StatusWriter(path)
+
+    writer.set_many({2: RowStatus("RUNNING"), 3: RowStatus("RUNNING")})
+    writer.set_many({2: RowStatus("FINISHED"), 3: RowStatus("FAILED: exit code 3")})
+
+    assert path.read_text() == lines(
+        "Workload, Status, Run, File", "1,FINISHED,,train.py", "1,FAILED: exit code 3,,train.py"
+    )
+
+
+def test_a_column_that_is_full_stays_aligned_beside_others_that_are(write: Write) -> None:
+    path = write(lines("Status ,Name ,File", "RUNNING,small,train.py", "RUNNING,big  ,train.py"))
+
+    StatusWriter(path).set(2, "FINISHED")
+
+    assert path.read_text() == lines(
+        "Status  ,Name ,File", "FINISHED,small,train.py", "RUNNING ,big  ,train.py"
+    )
+
+
 def test_texts_are_made_fit_for_a_cell(write: Write) -> None:
     path = write("File\ntrain.py\n")
 
