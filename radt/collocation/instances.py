@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radt.collocation.packing import Card, pack, pack_computes
 from radt.collocation.profiles import Placement
 from radt.collocation.refusals import does_not_fit, no_places, not_permitted
-from radt.collocation.slots import Slot, gpu_instances_for
-from radt.collocation.topology import GpuInventory, InstanceProfile, MigState
+from radt.collocation.slots import PlacementError, Slot, gpu_instances_for
+from radt.collocation.topology import GpuInstance, GpuInventory, InstanceProfile, MigState
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,38 @@ def plan_instances(gpu: GpuInventory, slots: Sequence[Slot]) -> list[PlannedInst
         PlacementError: They do not fit, or must be created and this user may not.
     """
     assert gpu.mig is not None
-    used, missing = _reuse(gpu, gpu.mig, slots)
-    new = _create(gpu, gpu.mig, missing) if missing else []
+    try:
+        return _plan(gpu, gpu.mig, slots)
+    except PlacementError as error:
+        error.may_pass = _fits_later(gpu, gpu.mig, slots)
+        raise
+
+
+def _plan(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[PlannedInstance]:
+    used, missing = _reuse(gpu, mig, slots)
+    new = _create(gpu, mig, missing) if missing else []
     return [*used, *new]
+
+
+def _fits_later(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> bool:
+    """Whether there is room once those who use instances have left, with or without them."""
+    waited_for = [one for one in mig.instances if one.is_busy or one.claimed]
+    left = tuple(one for one in mig.instances if one not in waited_for)
+    stay = tuple(_vacated(one) for one in waited_for if not one.claimed)
+    if not waited_for:
+        return False
+    for instances in (left, left + stay):
+        try:
+            _plan(gpu, replace(mig, instances=instances), slots)
+        except PlacementError:
+            continue
+        return True
+    return False
+
+
+def _vacated(instance: GpuInstance) -> GpuInstance:
+    computes = tuple(replace(compute, pids=()) for compute in instance.computes)
+    return replace(instance, computes=computes)
 
 
 def _reuse(

@@ -81,7 +81,7 @@ def mig_devices(nvml: Any, gpu: Any) -> Iterator[FoundDevice]:
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-        except nvml.NVMLError_NotFound:  # indices have holes
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # indices have holes
             continue
         yield FoundDevice(
             device,

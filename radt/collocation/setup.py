@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from radt.collocation.compute_mode import compute_mode_problem
+from radt.collocation.busy import free_memory
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.mig import CreatedInstance, create_instance, destroy_instance
@@ -21,7 +20,8 @@ from radt.collocation.mps import (
     no_mps_environment,
 )
 from radt.collocation.planner import DevicePlan, PlannedInstance, PlannedMps, Request, Share
-from radt.collocation.processes import ProcessLists
+from radt.collocation.preflight import check_compute_modes
+from radt.collocation.processes import DeviceName
 from radt.collocation.topology import Inventory
 from radt.collocation.verify import Expectation, Mismatch, Verifier
 from radt.errors import DeviceError
@@ -61,7 +61,7 @@ class _Made:
     instances: list[CreatedInstance] = field(default_factory=list)
     servers: dict[str, MpsServer] = field(default_factory=dict)
     devices: dict[str, _Device] = field(default_factory=dict)
-    free_bytes: dict[int | str, int] = field(default_factory=dict)
+    free_bytes: dict[DeviceName, int] = field(default_factory=dict)
 
 
 class DeviceSetup:
@@ -239,7 +239,7 @@ class DeviceSetup:
             return problems
 
     def _steps(self, say: Callable[[str], None]) -> list[Callable[[], None]]:
-        steps: list[Callable[[], None]] = [self._check_compute_modes]
+        steps: list[Callable[[], None]] = [partial(check_compute_modes, self.plan)]
         steps += [partial(self._provide, instance, say) for instance in self.plan.instances]
         steps += [partial(self._serve, server, say) for server in self.plan.mps_servers]
         return steps
@@ -273,31 +273,10 @@ class DeviceSetup:
         server.start()
         self._made.servers[planned.name] = server
 
-    def _check_compute_modes(self) -> None:
-        """An administrator's exclusive mode fails runs with a message that names no cause."""
-        whole = [share for share in self.plan.shares.values() if share.compute is None]
-        counts: Counter[int] = Counter()
-        for place in {(index, share.mps) for share in whole if share.mps for index in share.gpus}:
-            counts[place[0]] += 1  # all clients of a daemon count as one
-        counts.update(index for share in whole if not share.mps for index in share.gpus)
-        if not counts:
-            return
-        with ProcessLists() as lists:
-            for index, processes in sorted(counts.items()):
-                problem = compute_mode_problem(lists, index, processes=processes, mps=False)
-                if problem is not None:
-                    raise problem
-
     def _measure_free_memory(self) -> None:
-        shares = self.plan.shares.values()
-        names: list[int | str] = sorted({index for share in shares for index in share.gpus})
-        names += sorted({device.uuid for device in self._made.devices.values()})
-        if not names:
-            return
-        with ProcessLists() as lists:
-            for name in names:
-                if (free := lists.free_bytes(name)) is not None:
-                    self._made.free_bytes[name] = free
+        indices = {index for share in self.plan.shares.values() for index in share.gpus}
+        uuids = {device.uuid for device in self._made.devices.values()}
+        self._made.free_bytes = dict(free_memory([*sorted(indices), *sorted(uuids)]))
 
     def _expectations(self) -> dict[str, Expectation]:
         expected = {}

@@ -14,11 +14,15 @@ from radt.errors import DeviceError
 
 
 class PlacementError(DeviceError):
-    """The workload cannot be placed; ``keys`` are the rows concerned."""
+    """The workload cannot be placed; ``keys`` are the rows concerned.
+
+    ``may_pass`` tells that only instances in use are in the way, so that waiting helps.
+    """
 
     def __init__(self, message: str, remedy: str | None = None, keys: Sequence[str] = ()) -> None:
         super().__init__(message, remedy)
         self.keys = tuple(keys)
+        self.may_pass = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,12 @@ def test_somebody_elses_that_came_after_it_is_left_alone(card: FakeNvml, other: 
     assert card.state.read_text() == f"{other}\n"
 
 
+def test_what_was_there_before_the_intent_is_not_taken_for_ours(card: FakeNvml) -> None:
+    """A runner that was killed before it made anything has noted no id."""
+    destroy_instance(MigInstance("GPU-fake-0", "1g.5gb", 1, 1, existing=(1, 2)))
+    others_are_there(card)
+
+
 def test_a_process_that_lingers_is_waited_for(card: FakeNvml) -> None:
     thing = made(card)
     card.add("process 0 99 10 3 0")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from radt.collocation.planner import DevicePlan, PlacementError, Request, describe, plan_devices
 from radt.collocation.profiles import Placement
 from radt.collocation.spec import Collocation
-from radt.collocation.topology import GpuInventory, Inventory
+from radt.collocation.topology import GpuInstance, GpuInventory, Inventory
 from radt.nvml import Gpu
 from tests.support.cards import divided, existing, machine, plain
 
@@ -288,7 +290,7 @@ def test_an_idle_instance_is_used_before_a_new_one_is_made() -> None:
     ],
     ids=["busy", "another radt's", "without compute instance", "divided", "another profile"],
 )
-def test_an_instance_that_cannot_be_used_blocks_its_slices(other) -> None:
+def test_an_instance_that_cannot_be_used_blocks_its_slices(other: GpuInstance) -> None:
     card = divided(0, "A100-40", other)
     made = plan(("a", (0,), "3g.20gb"), on=card)
     assert [(one.existing_id, str(one.placement)) for one in made.instances] == [(None, "0-3")]
@@ -324,6 +326,25 @@ def test_busy_instances_are_never_offered_for_destruction() -> None:
     error = refused(("a", (0,), "7g.40gb"), on=card)
     assert "-dgi" not in str(error)
     assert "1g.5gb (in use)" in error.message
+
+
+@pytest.mark.parametrize(
+    ("there", "may_create", "text", "may_pass"),
+    [
+        (existing(1, "3g.20gb", 4, 3, pids=[5]), True, "7g.40gb", True),
+        (existing(1, "3g.20gb", 4, 3, claimed=True), True, "7g.40gb", True),
+        (existing(1, "3g.20gb", 4, 3), True, "7g.40gb", False),
+        (existing(1, "3g.20gb", None, 3, pids=[5]), False, "3g.20gb", True),
+        (existing(1, "3g.20gb", None, 3, claimed=True), False, "3g.20gb", False),
+        (existing(1, "3g.20gb", None, 3, pids=[5]), False, "2g.10gb", False),
+    ],
+    ids=["busy", "another radt's", "idle", "usable later", "gone later", "of no use"],
+)
+def test_waiting_helps_where_only_instances_in_use_are_in_the_way(
+    there: GpuInstance, may_create: bool, text: str, may_pass: bool
+) -> None:
+    card = divided(0, "A100-40", there, may_create=may_create)
+    assert refused(("a", (0,), text), on=card).may_pass is may_pass
 
 
 def test_without_room_another_gpu_is_the_advice() -> None:
@@ -375,6 +396,12 @@ def test_a_user_without_privileges_uses_what_is_there() -> None:
     error = refused(*((key, (0,), "3g.20gb") for key in "abc"), on=card)
     assert error.keys == ("c",)
     assert error.remedy == "Run sudo nvidia-smi mig -i 0 -cgi 3g.20gb -C"
+
+
+def test_hidden_places_are_not_promised() -> None:
+    card = divided(0, "A100-40", existing(1, "1g.5gb", None, 1, pids=[5]), may_create=False)
+    error = refused(("a", (0,), "3g.20gb"), ("b", (0,), "1g.5gb"), on=card)
+    assert error.remedy == "Run sudo nvidia-smi mig -i 0 -cgi 3g.20gb,1g.5gb -C"
 
 
 def test_only_the_rows_without_an_instance_are_refused() -> None:
@@ -430,3 +457,24 @@ def test_instances_and_the_whole_of_one_gpu_in_one_workload() -> None:
 def test_rows_are_told_apart_by_their_keys() -> None:
     with pytest.raises(ValueError, match="keys"):
         plan(("a", (0,), "-"), ("a", (0,), "-"), on=plain())
+
+
+def test_more_instances_than_a_profile_allows_do_not_fit() -> None:
+    card = divided()
+    assert card.mig is not None
+    (small,) = (one for one in card.mig.profiles if one.name == "1g.5gb")
+    rare = replace(small, name="1g.5gb+gfx", max_count=1)
+    offers = replace(card, mig=replace(card.mig, profiles=(*card.mig.profiles, rare)))
+    plan(("a", (0,), "1g.5gb+gfx"), on=offers)
+    refused(("a", (0,), "1g.5gb+gfx"), ("b", (0,), "1g.5gb+gfx"), on=offers)
+
+
+def test_compute_slices_run_out_before_memory() -> None:
+    """On a GPU whose places alone would allow more."""
+    card = divided(0, "A100-40")
+    assert card.mig is not None
+    (four,) = (one for one in card.mig.profiles if one.name == "4g.20gb")
+    wide = replace(four, placements=(Placement(0, 4), Placement(4, 4)), max_count=1)
+    broad = replace(wide, name="4g.20gb+gfx")
+    offers = replace(card, mig=replace(card.mig, profiles=(*card.mig.profiles[:-1], wide, broad)))
+    refused(("a", (0,), "4g.20gb"), ("b", (0,), "4g.20gb+gfx"), on=offers)
