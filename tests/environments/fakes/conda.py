@@ -65,7 +65,8 @@ def main() -> None:
         fail("[Errno 28] No space left on device")
     if "wait-for-the-test" in text:
         prefix.mkdir()
-        (STATE / "building").write_text(str(os.getpid()))
+        (STATE / "building~").write_text(str(os.getpid()))
+        (STATE / "building~").rename(STATE / "building")  # whole or not there
         while not (STATE / "go").exists():
             time.sleep(0.02)
     if "python" in text:

@@ -157,7 +157,8 @@ def run(state: dict, words: list[str]) -> None:
     except OSError as error:
         fail(f"exec: {command[0]}: {error.strerror}", 127)
     shown["pid"] = child.pid
-    (CONTAINERS / f"{name}.json").write_text(json.dumps(shown))
+    (CONTAINERS / f"{name}~").write_text(json.dumps(shown))
+    (CONTAINERS / f"{name}~").rename(CONTAINERS / f"{name}.json")  # whole or not there
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: os.killpg(child.pid, received))
     code = child.wait()
