@@ -6,8 +6,8 @@ import click
 
 from radt.cli.render import render_plan
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
 from radt.experiment.lock import ExperimentLock
+from radt.experiment.source import open_source
 from radt.listeners import registry
 
 
@@ -20,8 +20,9 @@ def command(file: str, rerun: bool) -> None:
     Nothing is started and nothing written. Every problem is shown at once, with its line and
     column; the exit code is 2 if there is one.
     """
-    plan = ExperimentFile.read(file).plan(Machine.detect(), registry.load())
-    render_plan(plan, rerun=rerun)
+    source = open_source(file)
+    plan = source.plan(Machine.detect(), registry.load())
+    render_plan(plan, rerun=rerun, repeat=source.repeat)
     holder = ExperimentLock(file).holder()
     if holder is not None:
         click.echo(f"\n  It is being run by {holder}; the next start comes after that.")

@@ -49,6 +49,47 @@ def test_a_bad_file(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["e.csv", "train.py"]
 
 
+def test_a_file_of_models(folder: Path) -> None:
+    """As the thesis has it: without File, beside a radt.toml that maps its models."""
+    (folder / "radt.toml").write_text(
+        '[models]\n"timm.*" = "train.py --model {Model} --data {Data} --{Params}"\n'
+        '[environments]\npytorch = "local"\n'
+    )
+    (folder / "thesis.csv").write_text(
+        "Experiment, Workload, Status, Run, Devices, Collocation, Environment, Model, Data, "
+        "Listeners, Params\n"
+        "20,1,,,cpu,-,pytorch, timm.resnet26,/data/cifar10/,smi+top+dcgmi,batch-size=128\n"
+    )
+
+    done = validate(folder, "thesis.csv")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = " ".join(done.stdout.split())
+    assert "train.py --model timm.resnet26 --data /data/cifar10/ --batch-size=128" in shown
+    assert "listener dcgmi comes in a later version: 1 run without it" in shown
+
+
+def test_settings_that_cannot_be_used(folder: Path) -> None:
+    (folder / "radt.toml").write_text("[models\n")
+    (folder / "e.csv").write_text("File\ntrain.py\n")
+
+    done = validate(folder, "e.csv")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "radt.toml is not TOML" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_sweep(folder: Path) -> None:
+    (folder / "sweep.yaml").write_text(
+        "file: train.py\nmethod: grid\nparameters:\n  lr: {values: [1, 2]}\n"
+    )
+
+    done = validate(folder, "sweep.yaml")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 workloads, 2 runs" in done.stdout and "train.py --lr 2" in done.stdout
+
+
 def test_a_file_that_is_being_run(folder: Path) -> None:
     (folder / "e.csv").write_text("File,Status\ntrain.py,RUNNING\n")
 
