@@ -146,6 +146,7 @@ def test_rows_of_the_list_say_how_runs_went(demo, source):
     rows = nodes(read_catalog(source, "quickstart").workloads, Level.RUN)
     assert [row["label"] for row in rows] == ["solo", "three", "mix", "now"]
     assert rows[0]["nodeProps"]["data-note"] == "23.4 s"
+    assert rows[1]["nodeProps"]["data-note"] == ""
     assert rows[2]["children"][1]["nodeProps"]["data-note"] == "failed"
     assert rows[3]["nodeProps"]["data-status"] == "RUNNING"
     assert len(rows) <= PAGE_SIZE

@@ -247,6 +247,7 @@ def test_strangers_and_their_noise_change_nothing(rows: Rows, barrier_of: Make) 
     barrier = barrier_of("a")
     for noise in (b"", b"a\n", b"a x\n", b"\xff 1\n", b"b 1\n", b"x" * 5000):
         with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(TIMEOUT_S)
             stranger.connect(str(barrier.path))
             stranger.sendall(noise)
             if len(noise) < 5000:  # of one that never ends a line the barrier itself gets rid
