@@ -56,10 +56,11 @@ class _Device:
 
 @dataclass(slots=True)
 class _Made:
-    """What is there, and what of it has to be taken away."""
+    """What is there, and what of it has to be taken away: ``instances`` and ``running``."""
 
     instances: list[CreatedInstance] = field(default_factory=list)
     servers: dict[str, MpsServer] = field(default_factory=dict)
+    running: dict[str, MpsServer] = field(default_factory=dict)
     devices: dict[str, _Device] = field(default_factory=dict)
     free_bytes: dict[DeviceName, int] = field(default_factory=dict)
 
@@ -206,7 +207,7 @@ class DeviceSetup:
         Returns what could not be done, a sentence each: they have to be killed all the same.
         """
         problems = []
-        for server in list(self._made.servers.values()):
+        for server in list(self._made.running.values()):
             try:
                 server.terminate_clients(pids)
             except DeviceError as error:
@@ -224,12 +225,12 @@ class DeviceSetup:
                 self._verifier.close()
             problems = []
             # Daemons first: an instance goes only when nothing runs on it.
-            for name, server in list(self._made.servers.items()):
+            for name, server in list(self._made.running.items()):
                 problem = _attempt(server.stop, f"the MPS daemon of {', '.join(server.devices)}")
                 if problem:
                     problems.append(problem)
                 else:
-                    del self._made.servers[name]
+                    del self._made.running[name]
             for created in reversed(list(self._made.instances)):
                 problem = _attempt(partial(_remove, created), str(created.entry.thing))
                 if problem:
@@ -271,7 +272,7 @@ class DeviceSetup:
         say(f"{where}: starting an MPS daemon")
         server = MpsServer(devices, self._note(), **self._ids(planned.keys))
         server.start()
-        self._made.servers[planned.name] = server
+        self._made.servers[planned.name] = self._made.running[planned.name] = server
 
     def _measure_free_memory(self) -> None:
         indices = {index for share in self.plan.shares.values() for index in share.gpus}

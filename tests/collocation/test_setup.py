@@ -307,6 +307,19 @@ def test_taking_down_from_several_threads_at_once(machine: FakeNvml, mps: FakeMp
     nothing_is_left(machine, mps)
 
 
+def test_what_is_recorded_can_still_be_asked_for_after_the_end(
+    machine: FakeNvml, mps: FakeMps
+) -> None:
+    devices = set_up(("a", (2,), "3g.20gb+MPS"))
+    devices.tear_down()
+    assert devices.tags("a")["radt.mig.uuid"] == "MIG-fake-2-1-0"
+    assert devices.tags("a")["radt.mps.clients"] == "1"
+    before = len(mps.calls())
+    assert devices.about_to_kill([1]) == []
+    assert devices.tear_down() == []
+    assert len(mps.calls()) == before, "a daemon that is gone is not asked"
+
+
 def test_taking_down_before_set_up_is_harmless(machine: FakeNvml) -> None:
     assert prepare(("a", (2,), "3g.20gb")).tear_down() == []
 
