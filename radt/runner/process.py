@@ -146,6 +146,11 @@ class TrainingProcess:
         """Ids of the run's guard and, once the process is ready, of its keeper."""
         return (self._popen.pid, *((self._keeper_pid,) if self._keeper_pid is not None else ()))
 
+    @property
+    def tree_root(self) -> int | None:
+        """Id of the process that all of the run's are below; None before it is ready and after."""
+        return None if self._ended else self._keeper_pid
+
     def wait_ready(self, timeout_s: float) -> None:
         """Return when the process stands at the barrier.
 
@@ -203,9 +208,7 @@ class TrainingProcess:
 
     def descendants(self) -> list[int]:
         """Ids of all live processes of the run, the first included; none before it is ready."""
-        if self._keeper_pid is None or self._ended:
-            return []
-        return trees.descendants_of(self._keeper_pid)
+        return descendants_of_each([self])[0]
 
     def tail(self) -> list[str]:
         """The last lines of the output so far, as they may be shown."""
@@ -271,6 +274,13 @@ class TrainingProcess:
                 tail=tuple(self._pump.tail()),
             )
         )
+
+
+def descendants_of_each(processes: Sequence[TrainingProcess]) -> list[list[int]]:
+    """`TrainingProcess.descendants` of each, by one look at all processes of the machine."""
+    roots = [process.tree_root for process in processes]
+    found = trees.descendants_of_each(root for root in roots if root is not None)
+    return [found[root] if root is not None else [] for root in roots]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
 
 from radt.home import RUN_ID_VARIABLE
 from radt.procfs import all_pids, environment, process_stat
@@ -21,17 +22,21 @@ _POLL_S = 0.01
 
 def descendants_of(root: int) -> list[int]:
     """Ids of all live processes below a process, itself left out, parents before their children."""
+    return descendants_of_each([root])[root]
+
+
+def descendants_of_each(roots: Iterable[int]) -> dict[int, list[int]]:
+    """As `descendants_of`, of several by one look at all processes, which is what it costs."""
     children: dict[int, list[int]] = {}
     for pid in sorted(all_pids()):
         stat = process_stat(pid)
         if stat is not None and stat.alive:
             children.setdefault(stat.parent, []).append(pid)
-    found: list[int] = []
-    parents = [root]
-    for parent in parents:
-        below = children.get(parent, [])
-        found += below
-        parents += below
+    found: dict[int, list[int]] = {}
+    for root in roots:
+        below = found[root] = list(children.get(root, ()))
+        for pid in below:  # which grows
+            below += children.get(pid, ())
     return found
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from radt.errors import LaunchError
 from radt.runner import trees
-from radt.runner.process import Barrier, Exit, TrainingProcess
+from radt.runner.process import Barrier, Exit, TrainingProcess, descendants_of_each
 from tests.support.bench import alive, wait_until
 
 TIMEOUT_S = 30.0
@@ -226,7 +226,7 @@ def test_without_guard_and_keeper_what_carries_the_runs_id_is_ended(tmp_path: Pa
         "import os, subprocess, sys\n"
         "if sys.argv[1:]: subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
         " start_new_session=True)\n"
-        "print(os.getpid(), flush=True)\n"
+        "os.write(1, b'%d\\n' % os.getpid())\n"
         "os.read(os.pipe()[0], 1)\n"
     )
     run = Run([sys.executable, "-c", source, source], tmp_path)
@@ -327,6 +327,25 @@ def test_nothing_starts_when_the_barrier_ends_without_having_been_opened(tmp_pat
     barrier.close()
     assert ended.wait(TIMEOUT_S)
     assert not (tmp_path / "ran").exists()
+
+
+def test_trees_of_several_runs_are_told_apart_by_one_look(tmp_path: Path) -> None:
+    source = (
+        "import os\n"
+        "child = os.fork() and os.fork()\n"
+        "os.write(1, b'up\\n')\n"
+        "os.read(os.pipe()[0], 1)\n"
+    )
+    runs = [Run([sys.executable, "-c", source], tmp_path) for _ in range(2)]
+    wait_until(lambda: all(run.lines == ["up"] * 3 for run in runs), "all are up")
+    trees_ = descendants_of_each([run.process for run in runs])
+    assert [len(tree) for tree in trees_] == [3, 3]
+    assert [tree[0] for tree in trees_] == [run.process.pid for run in runs]
+    assert not set(trees_[0]) & set(trees_[1])
+    for run in runs:
+        run.process.signal(signal.SIGKILL)
+        run.result()
+    assert descendants_of_each([run.process for run in runs]) == [[], []]
 
 
 #: A launcher as torchrun is one: its worker has a session, and hears of SIGINT from it.
