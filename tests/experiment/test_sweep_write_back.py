@@ -425,3 +425,13 @@ def test_an_entry_in_the_way_moves_the_new_one(sweep: SweepBench) -> None:
 
     assert sweep.text == f'{SMALL}status:\n{foreign}  0a: "FINISHED abc ({A})"\n'
     assert sweep.runs()[A].status == "FINISHED"
+
+
+def test_a_file_that_would_be_broken_is_left_alone(sweep: SweepBench) -> None:
+    """Without the anchor in its status the name would stand for nothing."""
+    text = f'{SMALL}status:\n  0: &x "RUNNING abc ({A})"\nname: *x\n'
+    writer = sweep.write(text).file().writer()
+
+    with pytest.raises(StatusError, match="undefined alias"):
+        writer.set_many({1: RowStatus("FINISHED")})
+    assert sweep.text == text
