@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,15 @@ class Docker:
 
 
 @pytest.fixture
-def docker(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> Docker:
+def docker(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> Iterator[Docker]:
     for name in ("SUDO_UID", "SUDO_GID"):
         monkeypatch.delenv(name, raising=False)
     tools.install("docker")
     made = Docker(tools)
     made.have("python:3.12", image(1))
-    return made
+    yield made
+    for file in (tools.state / "containers").glob("*.json"):  # of a test that failed
+        os.killpg(json.loads(file.read_text())["pid"], signal.SIGKILL)
 
 
 def start(built: BuiltEnvironment, launch: Launch) -> subprocess.Popen[str]:
