@@ -180,6 +180,24 @@ class TestSharedWorkloads:
         assert sweep.workloads() == {"000": [A], "001": [B, C], "002": [D]}
         assert list(sweep.statuses) == ["0a", "1a", "1b", 2]
 
+    def test_letters_move_on_where_a_run_comes_first(self, sweep: SweepBench) -> None:
+        sweep.write(SMALL + "at_once: all\n")
+        sweep.record({A: "KILLED"})
+
+        sweep.write(sweep.text.replace("- 32\n", "- 16\n      - 32\n"))
+        first, fourth = "--lr 0.1 --bs 16", "--lr 0.01 --bs 16"
+        sweep.record({first: "RUNNING"}, run_id="new")
+
+        assert sweep.statuses == {
+            "0a": f"RUNNING new ({first})",
+            "0b": f"KILLED abc ({A})",
+            "0c": f"SCHEDULED - ({B})",
+            "0d": f"SCHEDULED - ({fourth})",
+            "0e": f"SCHEDULED - ({C})",
+            "0f": f"SCHEDULED - ({D})",
+        }
+        assert sweep.workloads() == {"000": [first, A, B, fourth, C, D]}
+
     def test_letters_come_back_in_their_order(self, sweep: SweepBench) -> None:
         sweep.record({A: "FINISHED", B: "FINISHED"})
 
