@@ -375,6 +375,7 @@ def test_once_all_are_verified_the_driver_is_left_alone(
     before = len(machine.calls())
     devices.verify({"a": [client.pid]})
     assert len(machine.calls()) == before
+    assert len(machine.calls("nvmlInitWithFlags")) == len(machine.calls("nvmlShutdown"))
     machine.remove(f"process 2 {client.pid} 5 1 0")
     assert devices.tear_down() == []
 
