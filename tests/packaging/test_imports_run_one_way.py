@@ -40,7 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"report"},
-    "api": BASE | {"runner", "experiment", "listeners"},
+    "api": BASE | {"runner", "experiment", "listeners", "settings"},
     "frontend": BASE | {"store"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
