@@ -47,6 +47,7 @@ class StartableRun:
     env: Mapping[str, str]
     cpus: frozenset[int] | None
     kill_command: Sequence[str] | None
+    exit_code: Callable[[int], int]
 
 
 @dataclass(slots=True)
@@ -95,6 +96,9 @@ class Provision:
 
         Args:
             extra: Further variables for its environment.
+
+        Raises:
+            SetUpError: It cannot be started in its environment.
         """
         row = run.plan
         identity = RunIdentity(
@@ -120,12 +124,18 @@ class Provision:
             gpu_uuids=tuple(filter(None, env["CUDA_VISIBLE_DEVICES"].split(","))),
             cpus=self._cpus.get(row.letter),
         )
+        try:
+            environment.prepare(launch)
+            command, variables = environment.command(launch), environment.variables(launch)
+        except EnvironmentBuildError as error:
+            raise SetUpError({row.letter: str(error)}) from error
         return StartableRun(
             recorded=run,
-            command=environment.command(launch),
-            env=env | environment.variables(launch),
+            command=command,
+            env=env | variables,
             cpus=self._cpus.get(row.letter),
             kill_command=environment.kill_command(launch),
+            exit_code=environment.exit_code,
         )
 
     def _build_environments(self) -> None:
@@ -205,7 +215,7 @@ def environment_spec(row: RunPlan) -> EnvironmentSpec:
         UsageError: The MLproject file is wrong.
     """
     if row.environment.kind is EnvironmentKind.LOCAL and row.program.kind is ProgramKind.PROJECT:
-        return read_project(row.program.path).environment
+        return read_project(row.program.path, row.environment.data).environment
     return row.environment
 
 

@@ -6,7 +6,7 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +20,12 @@ from radt.runner.ending import Ending, MemoryWatch, ending_of
 from radt.runner.environment import Limits
 from radt.runner.options import ExperimentOptions, SyncPoint
 from radt.runner.outcome import RunOutcome, WorkloadOutcome
-from radt.runner.preparation import RecordedWorkload, record_workload, wait_for_mlflow
+from radt.runner.preparation import (
+    MlflowIds,
+    RecordedWorkload,
+    record_workload,
+    wait_for_mlflow,
+)
 from radt.runner.process import Barrier, Exit, TrainingProcess
 from radt.runner.provision import Provision, SetUpError
 from radt.runner.recording import Recording
@@ -151,12 +156,8 @@ class WorkloadRunner:
             self._context = ContextBarrier(
                 [row.run_id for row in self._rows], on_release=lambda: self._events.put(None)
             )
-        limits = Limits(self._options.max_time_s, self._options.max_epoch).variables()
         try:
-            for row in self._rows:
-                extra = limits | (self._context.variables(row.run_id) if self._context else {})
-                row.startable = self._provision.startable(row.recorded, mlflow, extra)
-                self._recording.tags(row.run_id, self._provision.tags(row.letter))
+            self._make_startable(mlflow)
             running = status_text(
                 Ending(RunStatus.RUNNING, ""), self._due.repeat, self._due.repeats
             )
@@ -164,9 +165,18 @@ class WorkloadRunner:
             self._start(recorded.workload_id)
             self._follow(recorded.workload_id)
             self._note_context(recorded.workload_id)
+        except SetUpError as error:
+            self._give_up(error)
         finally:
             if self._context is not None:
                 self._context.close()
+
+    def _make_startable(self, mlflow: MlflowIds) -> None:
+        limits = Limits(self._options.max_time_s, self._options.max_epoch).variables()
+        for row in self._rows:
+            extra = limits | (self._context.variables(row.run_id) if self._context else {})
+            row.startable = self._provision.startable(row.recorded, mlflow, extra)
+            self._recording.tags(row.run_id, self._provision.tags(row.letter))
 
     # Start -----------------------------------------------------------------------------------
 
@@ -319,7 +329,9 @@ class WorkloadRunner:
     # End -------------------------------------------------------------------------------------
 
     def _ended(self, event: _Ended) -> None:
-        row, how = event.row, event.exit
+        row = event.row
+        assert row.startable is not None
+        how = replace(event.exit, code=row.startable.exit_code(event.exit.code))
         if how.leftovers:
             self._session.console.say(
                 f"  {row.letter}: {units.plural(how.leftovers, 'process', 'processes')} that the "
