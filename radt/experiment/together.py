@@ -54,6 +54,8 @@ def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflic
     try:
         plan_devices(requests, place.inventory())
     except PlacementError as error:
+        if error.may_pass:
+            return  # others are there now; the runner waits for them, or refuses
         lines = tuple(by_letter[key].line for key in error.keys if key in by_letter)
         yield Conflict(Column.COLLOCATION, lines or (runs[0].line,), error)
     except DeviceError as error:

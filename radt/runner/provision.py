@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,10 @@ from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
 from radt.runner.session import Session
 
 Say = Callable[[str], None]
+
+#: Seconds between two looks whether others have made room, and in which Ctrl-C ends the waiting.
+PLACE_POLL_S = 2.0
+_CANCEL_S = 0.1
 
 
 class SetUpError(Exception):
@@ -175,17 +180,12 @@ class Provision:
             return  # nothing of a GPU is touched, or even looked at
         requests = [Request(row.letter, row.devices.gpus, row.collocation) for row in rows]
         try:
-            gpus = self.session.machine.gpus
-            wait_until_free(
-                _devices_in_use(plan_devices(requests, inventory_for(requests, gpus))),
-                self.busy,
-                self.say,
-                self.cancelled,
-            )
-            if self.cancelled():
+            if (plan := self._plan_devices(requests)) is None:
                 return
-            # What is there may have changed meanwhile.
-            plan = plan_devices(requests, inventory_for(requests, gpus))
+            wait_until_free(_devices_in_use(plan), self.busy, self.say, self.cancelled)
+            # What is there may have changed while others were waited for.
+            if (plan := self._plan_devices(requests)) is None:
+                return
             run_ids = {run.plan.letter: run.run_id for run in self.workload.runs}
             devices = DeviceSetup(plan, run_ids=run_ids, workload_id=self.workload.workload_id)
             devices.set_up(self.say, self.cancelled)
@@ -195,6 +195,28 @@ class Provision:
         except DeviceError as error:
             letters = [row.letter for row in rows if row.devices.gpus]
             raise SetUpError(dict.fromkeys(letters, str(error))) from error
+
+    def _plan_devices(self, requests: Sequence[Request]) -> DevicePlan | None:
+        """The plan, as soon as nobody is in its way; None if the user does not wait for it.
+
+        Raises:
+            DeviceError: There is none, or somebody is in its way and the policy is not to wait.
+        """
+        said = ""
+        while not self.cancelled():
+            try:
+                gpus = self.session.machine.gpus
+                return plan_devices(requests, inventory_for(requests, gpus))
+            except PlacementError as error:
+                if not error.may_pass or self.busy is not BusyPolicy.WAIT:
+                    raise
+                if error.message != said:
+                    said = error.message
+                    self.say(f"{said}: waiting")
+            end_s = time.monotonic() + PLACE_POLL_S
+            while time.monotonic() < end_s and not self.cancelled():
+                time.sleep(_CANCEL_S)
+        return None
 
 
 def _devices_in_use(plan: DevicePlan) -> list[int | str]:

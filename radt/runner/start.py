@@ -51,6 +51,9 @@ def start_experiment(
     """
     machine = Machine.detect()
     with ExperimentLock(path, home=home.path, options=options):
+        # What dead runners have left is gone before rows are checked against what there is.
+        for text in clean_up_after_the_dead():
+            console.print(f"  {text}", style="dim", markup=False, highlight=False)
         # Read under the lock: a runner that has just ended may have written statuses.
         source = open_source(path)
         plan = source.plan(machine, registry.load())
@@ -94,7 +97,6 @@ def start_plan(
         open_session(home, machine, output, explicit_tracking_uri=tracking_uri) as session,
         stop.listening(),
     ):
-        clean_up_after_the_dead(output)
         print_header(session, plan, due)
         before = session.client.status()
         outcome = Schedule(session, plan, due, options, stop, statuses, notifier).run()
@@ -121,10 +123,11 @@ def _runs(due: Sequence[Due]) -> Iterator[RunPlan]:
     return (run for one in due for run in one.plan.runs)
 
 
-def clean_up_after_the_dead(console: RunConsole) -> None:
-    """Remove the MIG instances, daemons and containers of runners that were killed."""
-    for problem in clean_up(Ledger(), say=lambda text: console.say(f"  {text}", "dim")):
-        console.say(f"  {problem}", "red")
+def clean_up_after_the_dead() -> list[str]:
+    """Remove the MIG instances, daemons and containers of runners that were killed; say so."""
+    said: list[str] = []
+    problems = clean_up(Ledger(), say=said.append)
+    return said + problems
 
 
 @contextmanager
