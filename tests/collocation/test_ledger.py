@@ -63,10 +63,13 @@ def test_what_is_intended_is_on_disk_before_it_is_made(
 
 def test_ids_are_noted_when_the_thing_is_made() -> None:
     entry = Ledger().intend(INSTANCE)
+    first = entry.path.stat().st_ino
     entry.confirm(gpu_instance=3, compute_instances=(0, 1), mig_uuids=("MIG-1", "MIG-2"))
     thing = only(Ledger()).thing
     assert isinstance(thing, MigInstance)
     assert (thing.gpu_instance, thing.compute_instances) == (3, (0, 1))
+    assert entry.path.stat().st_ino != first  # never half written: a new file took its place
+    assert list(Ledger().folder.iterdir()) == [entry.path]
     assert (thing.profile, thing.existing, thing.mig_uuids) == (
         "3g.20gb",
         (1, 5),

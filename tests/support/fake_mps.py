@@ -42,6 +42,8 @@ def note(**what):
              "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "RADT_RUN_ID")
     what["env"] = {{name: os.environ[name] for name in names if name in os.environ}}
     what["pid"] = os.getpid()
+    with open("/proc/self/stat") as file:
+        what["ticks"] = int(file.read().rpartition(")")[2].split()[19])
     with open(HERE + "/calls", "a") as file:
         file.write(json.dumps(what) + "\n")
 
@@ -238,7 +240,12 @@ class FakeMps:
     @property
     def daemons(self) -> list[int]:
         """Process ids of the daemons that run now."""
-        return [call["pid"] for call in self.calls("daemon") if start_ticks(call["pid"])]
+        # On a busy machine the number of one that has ended is soon another process's.
+        return [
+            call["pid"]
+            for call in self.calls("daemon")
+            if start_ticks(call["pid"]) == call["ticks"]
+        ]
 
     def start_daemon(self, pipes: Path, logs: Path, devices: str) -> int:
         """Start one as somebody else would, and return its process id."""
