@@ -172,6 +172,13 @@ class DeviceSetup:
         """The run's GPUs as the collector's listeners know them: NVML indices."""
         return tuple(str(index) for index in self.plan.shares[key].gpus)
 
+    @property
+    def verify_due(self) -> bool:
+        """Whether `verify` would look: not before its time, and not once all have been seen."""
+        return time.monotonic() >= self._next_look_s and (
+            self._verifier is None or bool(self._verifier.open_keys)
+        )
+
     def verify(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
         """Runs that are seen elsewhere than planned, each once.
 

@@ -14,6 +14,7 @@ from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner import trees
+from radt.runner.active import status_text
 from radt.runner.due import Due
 from radt.runner.ending import Ending
 from radt.runner.estimate import ProgressView, remaining_s
@@ -22,7 +23,7 @@ from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
-from radt.runner.workload import WorkloadRunner, status_text
+from radt.runner.workload import WorkloadRunner
 
 RUNNER_DIED = "its runner died"
 SERIES_TAG = "radt.series"
@@ -111,7 +112,7 @@ class Schedule:
         """Say in the file why the rows were not run; the next start runs them."""
         ending = Ending(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
-            text = status_text(ending, due.repeat, due.repeats)
+            text = status_text(ending, due)
             self._statuses.set_many({run.line: RowStatus(text) for run in due.plan.runs})
         self._given_up.add(_key(due.plan))
         self._outcomes.append(

@@ -1,0 +1,143 @@
+"""Follows the rows of a workload to their ends: signals, Timeouts, devices, what they came to."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from dataclasses import replace
+
+from radt import units
+from radt.model import RunStatus
+from radt.runner.active import ActiveWorkload, Ended
+from radt.runner.ending import Ending, MemoryWatch, ending_of
+from radt.runner.process import descendants_of_each
+from radt.runner.row import Row
+
+#: How often the live table is brought up to date, and clocks and pending signals are looked at.
+TICK_S = 0.5
+STOPPED = "stopped by the user"
+
+
+class Follower:
+    """Follows one workload. Made before its start, as the kernel's counters are read then."""
+
+    def __init__(self, workload: ActiveWorkload) -> None:
+        self._workload = workload
+        self._memory = MemoryWatch()
+        self._context_noted = False
+
+    def follow(self) -> None:
+        """Return when every row has ended."""
+        workload = self._workload
+        next_tick_s = time.monotonic()
+        while any(row.outcome is None for row in workload.rows):
+            try:
+                event = workload.events.get(timeout=max(0.0, next_tick_s - time.monotonic()))
+            except queue.Empty:
+                event = None
+            if event is not None and event.row.outcome is None:
+                self._ended(event)
+            self._send_signals()
+            if time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + TICK_S
+                self._tick()
+        self._note_context()
+
+    def _tick(self) -> None:
+        workload = self._workload
+        for row in workload.rows:
+            row.check_time()
+        self._look_at_context()
+        self._verify_devices()
+        live = workload.recording.live([row.run_id for row in workload.rows])
+        for row in workload.rows:
+            if row.outcome is None and (now := live.get(row.run_id)) is not None:
+                row.view.update(now)
+        workload.session.console.show_live(workload.view)
+
+    def _verify_devices(self) -> None:
+        devices, alive = self._workload.provision.devices, self._workload.alive
+        if devices is None or devices.plan.is_naive or not devices.verify_due:
+            return
+        trees = descendants_of_each([row.running for row in alive])
+        pids = {row.letter: tree for row, tree in zip(alive, trees, strict=True)}
+        for mismatch in devices.verify(pids):
+            self._workload.fail_all(f"{mismatch.key}: {mismatch.reason}")
+
+    # --sync context --------------------------------------------------------------------------
+
+    def _look_at_context(self) -> None:
+        context, rows = self._workload.context, self._workload.rows
+        if context is None or self._context_noted:
+            return
+        awaited = [row.letter for row in rows if row.run_id in context.awaited]
+        if awaited:
+            self._workload.view.state = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
+        elif all(row.outcome is not None or row.run_id in context.released_ns for row in rows):
+            self._note_context()
+
+    def _note_context(self) -> None:
+        """The start is where the blocks were entered."""
+        if self._workload.context is not None and not self._context_noted:
+            self._context_noted = True
+            self._workload.record_barrier(self._workload.context.released_ns)
+
+    # Signals ---------------------------------------------------------------------------------
+
+    def _send_signals(self) -> None:
+        """Pass on what the user asked for, and what is due to rows that radt itself ends."""
+        stop = self._workload.stop
+        if stop.escalation is not None and (number := stop.escalation.next_signal()):
+            self._workload.view.state = f"stopping ({number.name})"
+            for row in self._workload.rows:
+                self._signal(row, number)
+        for row in self._workload.rows:
+            if row.escalation is not None and (number := row.escalation.next_signal()):
+                row.view.detail = f"stopping ({number.name})"
+                self._signal(row, number)
+
+    def _signal(self, row: Row, number: signal.Signals) -> None:
+        if not row.alive:
+            return
+        devices = self._workload.provision.devices
+        if number == signal.SIGKILL and devices is not None and not devices.plan.is_naive:
+            for problem in devices.about_to_kill(row.running.descendants()):
+                self._workload.say(f"{row.letter}: {problem}")
+        row.running.signal(number)
+
+    # Ends ------------------------------------------------------------------------------------
+
+    def _ended(self, event: Ended) -> None:
+        workload, row = self._workload, event.row
+        assert row.startable is not None
+        how = replace(event.exit, code=row.startable.exit_code(event.exit.code))
+        self._say_what_was_left(row, event)
+        if row.verdict is not None and how.code != 0:
+            ending = row.verdict
+        else:
+            ending = ending_of(
+                how,
+                stopped=STOPPED if workload.stop else "",
+                timed_out_s=row.exceeded_s,
+                tail=how.tail,
+                memory=self._memory.evidence(),
+            )
+        if (devices := workload.provision.devices) is not None:
+            if why := devices.verified(row.letter):
+                workload.say(f"{row.letter}: {why}")
+            workload.recording.tags(row.run_id, devices.final_tags(row.letter))
+        workload.end(row, ending, exit_code=how.code, tail=how.tail)
+        if workload.options.fail_fast and ending.status is not RunStatus.FINISHED:
+            why = f"row {row.letter} is {ending.status} (--fail-fast)"
+            for other in workload.rows:
+                other.stop(Ending(RunStatus.KILLED, why))
+
+    def _say_what_was_left(self, row: Row, event: Ended) -> None:
+        stopped = bool(self._workload.stop) or row.escalation is not None
+        if event.exit.leftovers and not stopped:
+            left = units.plural(event.exit.leftovers, "process", "processes")
+            self._workload.say(f"{row.letter}: {left} that the run left behind were stopped")
+        if event.exit.immortal:
+            left = units.plural(event.exit.immortal, "process", "processes")
+            self._workload.say(f"{row.letter}: {left} of the run could not be ended", "red")
