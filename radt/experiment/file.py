@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import codecs
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.errors import ExperimentError, Problem
-from radt.experiment.atomic import read_version
 from radt.experiment.check import check_table
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.raw import RawFile
 from radt.experiment.row import Place
 from radt.experiment.status import StatusWriter
 from radt.experiment.table import Table, parse_table
 from radt.listeners.api import Registry
-
-_ZIP = b"PK\x03\x04"  # what every .xlsx and .ods begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +36,10 @@ class ExperimentFile:
         Raises:
             ExperimentError: It cannot be read, or is no text at all.
         """
-        shown = os.fspath(path)
-        absolute = Path(path).absolute()
-        try:
-            raw = read_version(absolute).content
-        except FileNotFoundError:
-            raise ExperimentError(
-                shown, [Problem("there is no such file", "Check the path")]
-            ) from None
-        except OSError as error:
-            cause = f"it cannot be read: {error.strerror}"
-            raise ExperimentError(shown, [Problem(cause, "Check the path and its mode")]) from error
-        if problem := _not_text(raw):
-            raise ExperimentError(shown, [problem])
+        file = RawFile.read(path, "CSV")
         # Bytes that are not UTF-8 become lone surrogates, so that each can be reported in place.
-        return cls(absolute, shown, raw, parse_table(raw.decode(errors="surrogateescape")))
+        text = file.content.decode(errors="surrogateescape")
+        return cls(file.path, file.shown, file.content, parse_table(text))
 
     def plan(self, machine: Machine, registry: Registry) -> ExperimentPlan:
         """What the file asks for on this machine with these listeners.
@@ -70,11 +54,3 @@ class ExperimentFile:
     def writer(self) -> StatusWriter:
         """Writes statuses of this file's rows; the caller holds its lock."""
         return StatusWriter(self.path, self.table)
-
-
-def _not_text(raw: bytes) -> Problem | None:
-    if raw.startswith(_ZIP):
-        return Problem("this is a workbook, not CSV", "Save it as CSV UTF-8")
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return Problem("this is UTF-16 text", "Save it in UTF-8 (Excel: CSV UTF-8)")
-    return None

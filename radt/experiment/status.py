@@ -114,7 +114,7 @@ class StatusWriter:
                 if line not in self._known:
                     raise StatusError(f"{self._path} had no run in line {line} when it was read")
             for line, status in statuses.items():
-                self._pending[line] = _merged(self._pending.get(line), status)
+                self._pending[line] = merged(self._pending.get(line), status)
             self._write()
 
     def flush(self) -> None:
@@ -145,7 +145,7 @@ class StatusWriter:
         for line in found:
             written = self._pending[line].run_id
             if written is not None:
-                self._known[line] = replace(self._known[line], run_id=_one_line(written))
+                self._known[line] = replace(self._known[line], run_id=one_line(written))
         given_up = {line: self._pending[line].text for line in lost}
         self._pending.clear()
         if given_up:
@@ -247,20 +247,20 @@ def _header_of(table: Table) -> Header:
     return Header.of(table.header)
 
 
-def _merged(earlier: RowStatus | None, later: RowStatus) -> RowStatus:
+def merged(earlier: RowStatus | None, later: RowStatus) -> RowStatus:
     if earlier is None or later.run_id is not None:
         return later
     return replace(later, run_id=earlier.run_id)
 
 
 def _values(status: RowStatus) -> dict[Column, str]:
-    values = {Column.STATUS: _one_line(status.text)}
+    values = {Column.STATUS: one_line(status.text)}
     if status.run_id is not None:
-        values[Column.RUN] = _one_line(status.run_id)
+        values[Column.RUN] = one_line(status.run_id)
     return values
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Blanks and line ends as one blank each, what cannot be printed as ``?``, not too long."""
     line = " ".join(text.split())
     line = "".join(character if character.isprintable() else "?" for character in line)

@@ -12,7 +12,7 @@ from pathlib import Path
 from radt.errors import ExperimentError, Problem, StatusError
 from radt.experiment.atomic import Version, read_version, replace_if_unchanged, temporary_of
 from radt.experiment.plan import letter
-from radt.experiment.status import MAX_ATTEMPTS, RowStatus, _merged, _one_line
+from radt.experiment.status import MAX_ATTEMPTS, RowStatus, merged, one_line
 from radt.experiment.sweep_document import Document, parse_document
 from radt.experiment.sweep_edit import EntryEdit, with_seed, with_statuses
 from radt.experiment.sweep_entry import RunNumber, StatusEntry
@@ -81,7 +81,7 @@ class SweepWriter:
                 if line not in self._known:
                     raise StatusError(f"{self._path} had no run {line} when it was read")
             for line, status in statuses.items():
-                self._pending[line] = _merged(self._pending.get(line), status)
+                self._pending[line] = merged(self._pending.get(line), status)
             self._write()
 
     def flush(self) -> None:
@@ -132,8 +132,8 @@ class SweepWriter:
             text = earlier.status if earlier is not None else RunStatus.SCHEDULED.value
             run_id = earlier.run_id if earlier is not None else ""
             if status is not None:
-                text = _one_line(status.text)
-                run_id = run_id if status.run_id is None else _one_line(status.run_id)
+                text = one_line(status.text)
+                run_id = run_id if status.run_id is None else one_line(status.run_id)
             wanted[position] = StatusEntry(known.run.number, text, run_id, known.params)
         return wanted
 

@@ -105,6 +105,8 @@ def _hint(console: RunConsole, command: str, purpose: str) -> None:
 def _program() -> str:
     """How this radt is called from here: by name if that finds it, else by its path."""
     mine = Path(sys.argv[0])
+    if mine.name != "radt":  # a script or notebook that called radt.run_experiment
+        return "radt"
     found = shutil.which("radt")
     return "radt" if found and Path(found).samefile(mine) else shown(mine.absolute())
 
