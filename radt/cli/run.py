@@ -28,8 +28,7 @@ from radt.runner.console import shown_path
 from radt.runner.detach import start_detached
 from radt.runner.due import due_workloads
 from radt.runner.options import ExperimentOptions
-from radt.runner.start import _confirm as ask_first
-from radt.runner.start import start_experiment, start_plan
+from radt.runner.start import ask_first, start_experiment, start_plan
 from radt.settings import Settings
 
 

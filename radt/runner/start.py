@@ -89,7 +89,7 @@ def start_plan(
         RadtError: It could not be prepared or recorded.
     """
     due = due_workloads(plan, options)
-    _confirm(due, options, confirm)
+    ask_first(due, options, confirm)
     stop = StopRequest()
     with (
         RunConsole(console, quiet=options.quiet) as output,
@@ -104,7 +104,12 @@ def start_plan(
     return outcome
 
 
-def _confirm(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm | None) -> None:
+def ask_first(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm | None) -> None:
+    """Ask before what the user may not expect.
+
+    Raises:
+        DeclinedError: The answer was no.
+    """
     if confirm is None or options.yes:
         return
     questions = [

@@ -9,7 +9,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["radt.units", "radt.masking", "radt.params", "radt.experiment.plan"]
+    "module",
+    [
+        *("radt.units", "radt.masking", "radt.params", "radt.durations", "radt.experiment.plan"),
+        *("radt.experiment.cpus", "radt.runner.estimate"),
+    ],
 )
 def test_examples_in_docstrings(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
