@@ -159,8 +159,9 @@ def _environment(row: _Row) -> str:
 
 
 def _model(row: _Row) -> str:
-    """The model, unless it is seen in the command."""
-    return "" if row.run.model in row.run.arguments else row.run.model
+    """The model, unless it is seen in the run's name or its command."""
+    run = row.run
+    return "" if run.model == run.label or run.model in run.arguments else run.model
 
 
 def _cpus(row: _Row) -> str:

@@ -47,8 +47,8 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """What people call the run: its name, else its program's."""
-        return self.name or self.program.label
+        """What people call the run: its name, else its model's, else its program's."""
+        return self.name or self.model or self.program.label
 
     @property
     def model(self) -> str:

@@ -158,10 +158,11 @@ def test_what_else_differs_stands_below_the_command(plan: Plan, folder: Path) ->
 
     render_plan(
         plan(
-            "Environment,Cpus,Timeout,Model,File,Params\n"
-            "uv,1,10min,vit,train.py,--model {Model}\n"
-            ",0-1,90,resnet,train.py,\n"
-            ",,,,train.py,--x\n"
+            "Name,Environment,Cpus,Timeout,Model,File,Params\n"
+            "x,uv,1,10min,vit,train.py,--model {Model}\n"
+            "x,,0-1,90,resnet,train.py,\n"
+            ",,,,vit,train.py,--x\n"
+            ",,,,,train.py,--x\n"
         ),
         console=target,
     )
@@ -169,11 +170,12 @@ def test_what_else_differs_stands_below_the_command(plan: Plan, folder: Path) ->
     assert lines(target)[2:] == [
         "  workload     run    command",
         "  " + "─" * 67,
-        "  1         a  train  train.py --model vit",
+        "  1         a  x      train.py --model vit",
         "                      in uv:requirements.txt · 1 CPU · at most 10 min",
-        "  2         a  train  train.py",
+        "  2         a  x      train.py",
         "                      model resnet · CPUs 0-1 · at most 1 min 30 s",
-        "  3         a  train  train.py --x",
+        "  3         a  vit    train.py --x",
+        "  4         a  train  train.py --x",
     ]
 
 
@@ -182,8 +184,8 @@ def test_what_all_runs_share_stands_above(plan: Plan) -> None:
 
     render_plan(
         plan(
-            "Environment,Cpus,Timeout,Model,File\n"
-            "docker:a:1,1,2h,vit,train.py\ndocker:a:1,1,2h,vit,train.py\n"
+            "Name,Environment,Cpus,Timeout,Model,File\n"
+            "x,docker:a:1,1,2h,vit,train.py\nx,docker:a:1,1,2h,vit,train.py\n"
         ),
         console=target,
     )
