@@ -386,6 +386,15 @@ class Keeper:
             pass  # the runner is dead
 
 
+def fork() -> int:
+    """As os.fork, but a machine without room for another process is said in the run's output."""
+    try:
+        return os.fork()
+    except OSError as error:
+        os.write(2, f"radt: no process can be made for this run: {error.strerror}\n".encode())
+        os._exit(EXIT_NOT_EXECUTABLE)
+
+
 def main(argv: list[str]) -> "NoReturn":
     """See the module's text."""
     control, start, status, barrier = (int(number) for number in argv[:4])
@@ -397,7 +406,7 @@ def main(argv: list[str]) -> "NoReturn":
     for number in (*ENDING_SIGNALS, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    keeper = os.fork()
+    keeper = fork()
     if keeper:
         for fd in (control, start, status, barrier):
             os.close(fd)
@@ -413,7 +422,7 @@ def main(argv: list[str]) -> "NoReturn":
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited
     signal.signal(signal.SIGCHLD, lambda *_: None)
     this = os.getpid()
-    command = os.fork()
+    command = fork()
     if command == 0:
         try:
             become_command(spec, this, start, barrier)

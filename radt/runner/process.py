@@ -157,7 +157,8 @@ class TrainingProcess:
         Raises:
             LaunchError: It does not within the time, or may not use the CPUs.
         """
-        ready = self._read_record(time.monotonic() + timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        ready = self._read_record(deadline_s)
         if ready is not None and ready.kind == keeper.FAILED:
             self._start.close()
             raise LaunchError(
@@ -167,8 +168,11 @@ class TrainingProcess:
             )
         if ready is None:
             self._start.close()
+            how = f"did not reach the start barrier within {timeout_s:.0f} s"
+            if time.monotonic() < deadline_s:
+                how = "ended before the start barrier"
             raise LaunchError(
-                f"{self.command[0]} did not reach the start barrier within {timeout_s:.0f} s",
+                f"{self.command[0]} {how}",
                 "Look at the run's output.log, and at the load and memory of the machine",
             )
         self._pid, self._keeper_pid = ready.first, ready.second
