@@ -208,7 +208,7 @@ def test_headers(
         (b'"Workload";"File"\n2;train.py\n', 1, "semicolons separate", "commas"),
         (b"Workload\tFile\n2\ttrain.py\n", 1, "tabs separate", "commas"),
         ("File\ntrain.py\n".encode("utf-16"), None, "UTF-16", "UTF-8"),
-        (b"PK\x03\x04rest", None, "workbook", "CSV UTF-8"),
+        (b"PK\x03\x04rest", None, "workbook", "CSV in UTF-8"),
     ],
 )
 def test_files_that_are_something_else(
