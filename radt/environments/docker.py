@@ -128,6 +128,9 @@ class DockerEnvironment(BuiltEnvironment):
         inside = uuids if all("-" in uuid for uuid in uuids) else map(str, range(len(uuids)))
         return {"CUDA_VISIBLE_DEVICES": ",".join(inside)}
 
+    def container(self, launch: Launch) -> str:
+        return container_name(launch)
+
     def kill_command(self, launch: Launch) -> list[str] | None:
         """Removing also ends a container that docker was about to start, which killing does not."""
         return [self.docker, "rm", "--force", container_name(launch)]

@@ -69,6 +69,10 @@ class BuiltEnvironment(ABC):
         """What ends the run if its process tree was killed but it runs elsewhere; else None."""
         return None
 
+    def container(self, launch: Launch) -> str:  # noqa: ARG002 - for those that make one
+        """The name of the container that the run will be in; empty if it is in none."""
+        return ""
+
     def exit_code(self, code: int) -> int:
         """What the program ended with, from what `command` did: negative for a signal."""
         return code

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.collocation.busy import BusyPolicy, wait_until_free
+from radt.collocation.ledger import Container, Entry, Ledger
 from radt.collocation.planner import DevicePlan, PlacementError, Request, plan_devices
 from radt.collocation.setup import DeviceSetup, inventory_for
 from radt.environments.build import BuiltEnvironment, Launch, build
@@ -67,6 +68,7 @@ class Provision:
     devices: DeviceSetup | None = None
     _environments: dict[EnvironmentSpec, BuiltEnvironment] = field(default_factory=dict)
     _cpus: dict[str, frozenset[int] | None] = field(default_factory=dict)
+    _containers: list[Entry] = field(default_factory=list)
 
     @property
     def _rows(self) -> list[RunPlan]:
@@ -85,6 +87,9 @@ class Provision:
 
     def tear_down(self) -> list[str]:
         """Take away what `set_up` made; sentences about what could not be."""
+        for entry in self._containers:
+            entry.done()  # the keeper has removed it with the run
+        self._containers.clear()
         return self.devices.tear_down() if self.devices is not None else []
 
     def tags(self, letter: str) -> dict[str, str]:
@@ -132,7 +137,9 @@ class Provision:
         try:
             environment.prepare(launch)
             command, variables = environment.command(launch), environment.variables(launch)
-        except EnvironmentBuildError as error:
+            if name := environment.container(launch):
+                self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
+        except (EnvironmentBuildError, DeviceError) as error:
             raise SetUpError({row.letter: str(error)}) from error
         return StartableRun(
             recorded=run,
