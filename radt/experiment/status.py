@@ -205,7 +205,7 @@ class StatusWriter:
             raise self._in_disorder("is not UTF-8 any more") from error
         if table.defects:
             raise self._in_disorder(f"has a quote that is not closed, line {table.defects[0].line}")
-        if table.header is None or Column.FILE not in Header.of(table.header).positions:
+        if table.header is None or not Header.of(table.header).names_programs:
             raise self._in_disorder("has no header any more")
         return table
 

@@ -175,7 +175,7 @@ class Provision:
         available = frozenset(os.sched_getaffinity(0))
         try:
             requests = [row.cpus for row in self._rows]
-            sets = assign_cpus(requests, available, CpuTopology())
+            sets = assign_cpus(requests, available, CpuTopology.read(available))
         except UsageError as error:
             letters = [row.letter for row in self._rows if row.cpus.count is not None]
             raise SetUpError(dict.fromkeys(letters, str(error))) from error

@@ -1,11 +1,43 @@
-"""What the next start does with a row."""
+"""What the next start does with rows and workloads."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from radt.experiment.decision import Action, decide
+from radt.collocation.spec import Collocation
+from radt.experiment.decision import Action, actions, decide, first_repeat
+from radt.experiment.devices import Devices
+from radt.experiment.plan import RunPlan, RunSpec, WorkloadPlan, letter
+from radt.experiment.program import Program, ProgramKind
 from radt.model import RunStatus
+
+
+def row(status: RunStatus | None, repeats_done: int | None = None) -> RunSpec:
+    finished = int(status is RunStatus.FINISHED)
+    return RunSpec(
+        experiment="e",
+        workload="1",
+        name="",
+        status=status,
+        run_id="",
+        devices=Devices(),
+        collocation=Collocation(),
+        listeners=(),
+        program=Program(ProgramKind.SCRIPT, Path("/train.py")),
+        params=(),
+        params_text="",
+        repeats_done=finished if repeats_done is None else repeats_done,
+    )
+
+
+def workload(*rows: RunSpec) -> WorkloadPlan:
+    runs = (
+        RunPlan.of(one, workload="1", line=index, letter=letter(index))
+        for index, one in enumerate(rows)
+    )
+    return WorkloadPlan("e", "1", tuple(runs))
 
 
 @pytest.mark.parametrize(
@@ -14,20 +46,49 @@ from radt.model import RunStatus
         (None, False, Action.RUN),
         (None, True, Action.RUN),
         (RunStatus.SCHEDULED, False, Action.RUN),
+        (RunStatus.SKIPPED, False, Action.RUN),
         (RunStatus.FINISHED, False, Action.SKIP),
         (RunStatus.FINISHED, True, Action.SKIP),
         (RunStatus.FAILED, False, Action.SKIP),
         (RunStatus.FAILED, True, Action.RUN),
+        (RunStatus.OOM, False, Action.SKIP),
+        (RunStatus.OOM, True, Action.RUN),
+        (RunStatus.TIMEOUT, False, Action.SKIP),
+        (RunStatus.TIMEOUT, True, Action.RUN),
         (RunStatus.RUNNING, False, Action.RESUME),
         (RunStatus.RUNNING, True, Action.RESUME),
         (RunStatus.KILLED, False, Action.RESUME),
         (RunStatus.KILLED, True, Action.RESUME),
     ],
 )
-def test_decide(status: RunStatus | None, rerun: bool, action: Action) -> None:
-    assert decide(status, rerun=rerun) is action
+def test_a_row_alone(status: RunStatus | None, rerun: bool, action: Action) -> None:
+    assert decide(row(status), rerun=rerun) is action
     assert action.runs == (action is not Action.SKIP)
 
 
 def test_every_status_is_decided() -> None:
-    assert all(decide(status, rerun=rerun) for status in RunStatus for rerun in (False, True))
+    assert all(decide(row(status), rerun=rerun) for status in RunStatus for rerun in (False, True))
+
+
+def test_repeats_that_are_missing_are_run() -> None:
+    assert decide(row(RunStatus.FINISHED, 2), repeat=3) is Action.REPEAT
+    assert decide(row(RunStatus.FINISHED, 3), repeat=3) is Action.SKIP
+    assert decide(row(RunStatus.FAILED, 1), repeat=3) is Action.SKIP
+
+
+def test_if_one_row_runs_all_do() -> None:
+    finished, killed = row(RunStatus.FINISHED), row(RunStatus.KILLED)
+    assert actions(workload(finished, killed)) == {"a": Action.AGAIN, "b": Action.RESUME}
+    assert actions(workload(finished, row(RunStatus.FAILED))) == {
+        "a": Action.SKIP,
+        "b": Action.SKIP,
+    }
+    assert actions(workload(row(RunStatus.OOM), row(None))) == {
+        "a": Action.AGAIN,
+        "b": Action.RUN,
+    }
+
+
+def test_a_workload_goes_on_at_the_repeat_that_not_all_rows_have() -> None:
+    rows = row(RunStatus.FINISHED, 2), row(RunStatus.KILLED, 1)
+    assert first_repeat(workload(*rows)) == 2

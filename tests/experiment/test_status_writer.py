@@ -23,6 +23,12 @@ Write = Callable[[str | bytes], Path]
 TWINS = "Workload,Status,Run,File\n1,,,train.py\n1,,,train.py\n1,,,train.py\n"
 
 
+def test_a_file_of_models_gets_its_statuses(write: Write) -> None:
+    path = write("Model,Status\nvit,\n")
+    StatusWriter(path).set(2, "FINISHED")
+    assert path.read_text() == "Model,Status\nvit,FINISHED\n"
+
+
 def test_edits_made_meanwhile_stay_and_rows_are_found_where_they_went(write: Write) -> None:
     path = write("Name,Status,File,Params\na,,train.py,--x 1\nb,,train.py,--x 2\n")
     writer = StatusWriter(path)

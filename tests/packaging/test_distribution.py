@@ -30,7 +30,11 @@ def source_files() -> set[str]:
         folder = folder_of(package)
         found |= {f"{package.replace('.', '/')}/{path.name}" for path in folder.glob("*.py")}
     found.add("radt/py.typed")
-    for part, pattern in (("frontend", "assets/*"), ("schemas", "migrations/*/*.sql")):
+    for part, pattern in (
+        ("frontend", "assets/*"),
+        ("schemas", "migrations/*/*.sql"),
+        ("schemas", "*.json"),
+    ):
         top = ROOT / part
         found |= {f"radt/{part}/{path.relative_to(top)}" for path in top.glob(pattern)}
     return found
