@@ -36,10 +36,11 @@ from radt.environments.container import (
 )
 from radt.environments.content import Content
 from radt.environments.launch import BuiltEnvironment, Launch
-from radt.environments.packages import LIST_PACKAGES, warn_if_old
+from radt.environments.packages import warn_if_old
 from radt.environments.spec import EnvironmentSpec
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
+from radt.packages import LIST_PACKAGES
 
 #: Labels of containers, by which `radt.environments.leftovers` finds them.
 LABEL_RUN = "radt.run"

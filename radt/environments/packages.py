@@ -6,20 +6,8 @@ import os
 from pathlib import Path
 
 from radt.environments.tool import Report, run_tool
+from radt.packages import LIST_PACKAGES
 
-#: Runs in the environment's interpreter, which may be older than ours and lacks radt.
-LIST_PACKAGES = """
-import sys
-sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
-from importlib.metadata import distributions
-found = {}
-for one in distributions():
-    name = one.metadata["Name"]
-    if name and name.lower() not in found:  # the first on sys.path is what gets imported
-        found[name.lower()] = name + "==" + (one.version or "unknown")
-print("python==" + sys.version.split()[0])
-print("\\n".join(found[name] for name in sorted(found)))
-"""
 #: What radt itself needs, and with it scripts that import it.
 OLDEST_PYTHON = (3, 11)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -11,18 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from radt.errors import StatusError
-from radt.experiment.atomic import (
-    Version,
-    read_version,
-    replace_if_unchanged,
-    temporary_of,
-)
 from radt.experiment.columns import Column, Header
 from radt.experiment.edit import RowEdit, edited
+from radt.experiment.rewriting import SharedFile
 from radt.experiment.table import Record, Table, parse_table
 
-#: How often a write starts again because somebody else has written the file in between.
-MAX_ATTEMPTS = 50
 #: Longer texts would make the file unreadable; the whole story is in the run's log.
 MAX_STATUS_LENGTH = 120
 
@@ -84,14 +76,10 @@ class StatusWriter:
     """
 
     def __init__(self, path: Path | str, table: Table | None = None) -> None:
-        self._path = Path(path)
-        self._target = Path(os.path.realpath(path))
+        self._file = SharedFile(path)
         self._lock = threading.Lock()
         self._pending: dict[int, RowStatus] = {}
-        # What a runner left that was killed at work. Here, not at the first write, because there
-        # may be none.
-        self._clear_away()
-        self._known = _known_rows(table or self._parse(self._read()))
+        self._known = _known_rows(table or self._parse(self._file.read().content))
 
     def set(self, line: int, status_text: str, run_id: str | None = None) -> None:
         """Write the status, and the run id unless None, of the row planned at this line.
@@ -112,7 +100,9 @@ class StatusWriter:
         with self._lock:
             for line in statuses:
                 if line not in self._known:
-                    raise StatusError(f"{self._path} had no run in line {line} when it was read")
+                    raise StatusError(
+                        f"{self._file.path} had no run in line {line} when it was read"
+                    )
             for line, status in statuses.items():
                 self._pending[line] = merged(self._pending.get(line), status)
             self._write()
@@ -128,20 +118,17 @@ class StatusWriter:
                 self._write()
 
     def _write(self) -> None:
-        for _ in range(MAX_ATTEMPTS):
-            version = self._read()
-            table = self._parse(version)
+        found: dict[int, Record] = {}
+        lost: list[int] = []
+
+        def change(content: bytes) -> bytes:
+            nonlocal found, lost
+            table = self._parse(content)
             found, lost = self._locate(table)
-            header = _header_of(table)
             edits = [RowEdit(row, _values(self._pending[line])) for line, row in found.items()]
-            content = edited(table, header, edits).encode()
-            if content == version.content or self._replace(content, version):
-                break
-        else:
-            raise StatusError(
-                f"{self._path} changes all the time, statuses cannot be written",
-                "Stop what writes it; they are written with the next change of a status",
-            )
+            return edited(table, _header_of(table), edits).encode()
+
+        self._file.rewrite(change)
         for line in found:
             written = self._pending[line].run_id
             if written is not None:
@@ -174,56 +161,23 @@ class StatusWriter:
     def _lost(self, given_up: Mapping[int, str]) -> StatusError:
         rows = "; ".join(f"line {line}: {text}" for line, text in sorted(given_up.items()))
         return StatusError(
-            f"{self._path}: rows that were changed or removed meanwhile did not get their status "
-            f"({rows})",
+            f"{self._file.path}: rows that were changed or removed meanwhile did not get their "
+            f"status ({rows})",
             "Write it into the file if the row is still the same run",
         )
 
-    def _clear_away(self) -> None:
-        leftover = temporary_of(self._target)
+    def _parse(self, content: bytes) -> Table:
         try:
-            leftover.unlink(missing_ok=True)
-        except OSError as error:
-            raise StatusError(
-                f"{leftover}, left by a killed runner, cannot be removed: {error.strerror}",
-                "Remove it",
-            ) from error
-
-    def _read(self) -> Version:
-        try:
-            return read_version(self._target)
-        except OSError as error:
-            raise StatusError(
-                f"{self._path} cannot be read: {error.strerror}",
-                "Put it back; statuses are written with the next change of one",
-            ) from error
-
-    def _parse(self, version: Version) -> Table:
-        try:
-            table = parse_table(version.content.decode())
+            table = parse_table(content.decode())
         except UnicodeDecodeError as error:
-            raise self._in_disorder("is not UTF-8 any more") from error
+            raise self._file.in_disorder(" is not UTF-8 any more") from error
         if table.defects:
-            raise self._in_disorder(f"has a quote that is not closed, line {table.defects[0].line}")
+            raise self._file.in_disorder(
+                f" has a quote that is not closed, line {table.defects[0].line}"
+            )
         if table.header is None or not Header.of(table.header).names_programs:
-            raise self._in_disorder("has no header any more")
+            raise self._file.in_disorder(" has no header any more")
         return table
-
-    def _in_disorder(self, what: str) -> StatusError:
-        return StatusError(
-            f"{self._path} {what}",
-            "Mend it; it was left alone, statuses are written with the next change of one",
-        )
-
-    def _replace(self, content: bytes, version: Version) -> bool:
-        try:
-            return replace_if_unchanged(self._target, content, version)
-        except OSError as error:
-            raise StatusError(
-                f"{self._path} cannot be written: {error.strerror}",
-                f"Make room in {self._target.parent}, or check its mode; the file is as it was, "
-                "statuses are written with the next change of one",
-            ) from error
 
 
 def _known_rows(table: Table) -> dict[int, _Known]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +9,9 @@ from itertools import count
 from pathlib import Path
 
 from radt.errors import ExperimentError, Problem, StatusError
-from radt.experiment.atomic import Version, read_version, replace_if_unchanged, temporary_of
 from radt.experiment.plan import letter
-from radt.experiment.status import MAX_ATTEMPTS, RowStatus, merged, one_line
+from radt.experiment.rewriting import SharedFile
+from radt.experiment.status import RowStatus, merged, one_line
 from radt.experiment.sweep_document import Document, parse_document
 from radt.experiment.sweep_edit import EntryEdit, with_seed, with_statuses
 from radt.experiment.sweep_entry import RunNumber, StatusEntry
@@ -54,8 +53,7 @@ class SweepWriter:
         fixed: str,
         seed: int | None = None,
     ) -> None:
-        self._path = path
-        self._target = Path(os.path.realpath(path))
+        self._file = SharedFile(path)
         self._fixed = fixed
         self._lock = threading.Lock()
         self._pending: dict[int, RowStatus] = {}
@@ -65,7 +63,6 @@ class SweepWriter:
             for run in workload
         }
         self._combinations = [known.run.combination for known in self._known.values()]
-        self._clear_away()
         if seed is not None:
             self._rewrite(lambda document: with_seed(document, seed))
 
@@ -79,7 +76,7 @@ class SweepWriter:
         with self._lock:
             for line in statuses:
                 if line not in self._known:
-                    raise StatusError(f"{self._path} had no run {line} when it was read")
+                    raise StatusError(f"{self._file.path} had no run {line} when it was read")
             for line, status in statuses.items():
                 self._pending[line] = merged(self._pending.get(line), status)
             self._write()
@@ -154,59 +151,19 @@ class SweepWriter:
                 raise self._in_disorder(Problem(f"there is no room for {edit.key} in {STATUS}"))
 
     def _rewrite(self, change: Callable[[Document], str]) -> None:
-        for _ in range(MAX_ATTEMPTS):
-            version = self._read()
-            document = self._parse(version.content.decode(errors="surrogateescape"))
-            content = change(document).encode()
-            if content == version.content or self._replace(content, version):
-                return
-        raise StatusError(
-            f"{self._path} changes all the time, statuses cannot be written",
-            "Stop what writes it; they are written with the next change of a status",
+        self._file.rewrite(
+            lambda content: change(self._parse(content.decode(errors="surrogateescape"))).encode()
         )
-
-    def _clear_away(self) -> None:
-        """Remove what a runner left that was killed at work."""
-        leftover = temporary_of(self._target)
-        try:
-            leftover.unlink(missing_ok=True)
-        except OSError as error:
-            raise StatusError(
-                f"{leftover}, left by a killed runner, cannot be removed: {error.strerror}",
-                "Remove it",
-            ) from error
-
-    def _read(self) -> Version:
-        try:
-            return read_version(self._target)
-        except OSError as error:
-            raise StatusError(
-                f"{self._path} cannot be read: {error.strerror}",
-                "Put it back; statuses are written with the next change of one",
-            ) from error
 
     def _parse(self, text: str) -> Document:
         try:
-            return parse_document(str(self._path), text)
+            return parse_document(str(self._file.path), text)
         except ExperimentError as error:
             raise self._in_disorder(error.problems[0]) from error
 
     def _in_disorder(self, problem: Problem) -> StatusError:
         where = f", line {problem.line}" if problem.line is not None else ""
-        return StatusError(
-            f"{self._path}{where}: {problem.cause}",
-            "Mend it; it was left alone, statuses are written with the next change of one",
-        )
-
-    def _replace(self, content: bytes, version: Version) -> bool:
-        try:
-            return replace_if_unchanged(self._target, content, version)
-        except OSError as error:
-            raise StatusError(
-                f"{self._path} cannot be written: {error.strerror}",
-                f"Make room in {self._target.parent}, or check its mode; the file is as it was, "
-                "statuses are written with the next change of one",
-            ) from error
+        return self._file.in_disorder(f"{where}: {problem.cause}")
 
 
 def joined(fixed: str, run: SweepRun) -> str:

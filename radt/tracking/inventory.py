@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from radt.nvml import Gpu, list_gpus
+from radt.packages import LIST_PACKAGES
 
 _GIT_TIMEOUT_S = 10.0
 _PACKAGES_TIMEOUT_S = 60.0
@@ -33,20 +34,6 @@ _GIT_STATUS = (
     *("git", "-c", "core.fsmonitor=false", "status"),
     *("--porcelain=v2", "--branch", "--untracked-files=no"),
 )
-
-#: Runs in the training interpreter, which may be older than ours and lack radt.
-_LIST_PACKAGES = """
-import sys
-sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
-from importlib.metadata import distributions
-found = {}
-for one in distributions():
-    name = one.metadata["Name"]
-    if name and name.lower() not in found:  # the first on sys.path is what gets imported
-        found[name.lower()] = name + "==" + (one.version or "unknown")
-print("python==" + sys.version.split()[0])
-print("\\n".join(found[name] for name in sorted(found)))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +205,7 @@ def list_packages(interpreter: str = sys.executable) -> Packages:
     """
     try:
         answer = subprocess.run(
-            [interpreter, "-c", _LIST_PACKAGES],
+            [interpreter, "-c", LIST_PACKAGES],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PACKAGES_TIMEOUT_S,

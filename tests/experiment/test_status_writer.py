@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from radt.errors import StatusError
-from radt.experiment import atomic
+from radt.experiment import atomic, rewriting
 from radt.experiment.status import RowStatus, StatusWriter
 
 Write = Callable[[str | bytes], Path]
@@ -288,8 +288,8 @@ try:
 except StatusError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(sorted(p.name for p in writer._target.parent.iterdir()))
-assert writer._target.read_text() == {content!r}
+print(sorted(p.name for p in writer._file._target.parent.iterdir()))
+assert writer._file._target.read_text() == {content!r}
 writer.set(3, "FINISHED")
 """
     done = subprocess.run(
@@ -330,7 +330,7 @@ def test_threads_write_at_once(write: Write) -> None:
 
 def _die_at_line(writer: StatusWriter, number: int) -> None:
     """Set a status, and kill this process with SIGKILL at the n-th line that radt executes."""
-    files = {atomic.__file__, sys.modules[StatusWriter.__module__].__file__}
+    files = {atomic.__file__, rewriting.__file__, sys.modules[StatusWriter.__module__].__file__}
     left = number
 
     def trace(frame: object, event: str, argument: object) -> object:

@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import radt.experiment.sweep_writer as writer_module
 from radt.errors import StatusError
+from radt.experiment import rewriting
 from radt.experiment.atomic import Version
 from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock
@@ -324,14 +324,14 @@ def test_a_file_that_is_gone_is_written_when_it_is_back(sweep: SweepBench) -> No
 def test_a_write_in_between_is_seen(sweep: SweepBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody saves the file between our reading and our writing, once."""
     writer = sweep.file().writer()
-    replace, edits = writer_module.replace_if_unchanged, ["# saved\n"]
+    replace, edits = rewriting.replace_if_unchanged, ["# saved\n"]
 
     def edited_first(path: Path, content: bytes, version: Version) -> bool:
         if edits:
             sweep.write(edits.pop() + sweep.text)
         return replace(path, content, version)
 
-    monkeypatch.setattr(writer_module, "replace_if_unchanged", edited_first)
+    monkeypatch.setattr(rewriting, "replace_if_unchanged", edited_first)
     writer.set_many({1: RowStatus("FINISHED", "abc")})
 
     assert sweep.text == f'# saved\n{SMALL}status:\n  0: "FINISHED abc ({A})"\n'
@@ -341,7 +341,7 @@ def test_a_file_that_never_rests_is_given_up(
     sweep: SweepBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = sweep.file().writer()
-    monkeypatch.setattr(writer_module, "replace_if_unchanged", lambda *_: False)
+    monkeypatch.setattr(rewriting, "replace_if_unchanged", lambda *_: False)
 
     with pytest.raises(StatusError, match="changes all the time"):
         writer.set_many({1: RowStatus("FINISHED", "abc")})
@@ -355,7 +355,7 @@ def test_a_folder_without_room_leaves_the_file_as_it_was(
     def full(*_: object) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer_module, "replace_if_unchanged", full)
+    monkeypatch.setattr(rewriting, "replace_if_unchanged", full)
     with pytest.raises(StatusError, match="No space left on device"):
         writer.set_many({1: RowStatus("FINISHED", "abc")})
     assert sweep.text == SMALL

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BASE = frozenset(
     {"errors", "units", "model", "home", "clock", "masking", "nvml", "params", "procfs"}
-    | {"durations", "settings", "settings_file"}
+    | {"durations", "packages", "settings", "settings_file"}
 )
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -23,6 +23,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "masking": frozenset(),
     "params": frozenset(),
     "durations": frozenset({"errors"}),
+    "packages": frozenset(),
     "settings_file": frozenset({"errors"}),
     "settings": frozenset({"durations", "errors", "masking", "settings_file"}),
     "home": frozenset({"errors", "settings"}),
