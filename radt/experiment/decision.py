@@ -12,6 +12,9 @@ from enum import StrEnum
 from radt.experiment.plan import RunSpec, WorkloadPlan
 from radt.model import RunStatus
 
+#: Ends that are results; only ``--rerun`` tries again.
+_FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
+
 
 class Action(StrEnum):
     """What a start does with a row."""
@@ -41,7 +44,7 @@ def decide(row: RunSpec, *, rerun: bool = False, repeat: int = 1) -> Action:
     match row.status:
         case RunStatus.FINISHED:
             return Action.SKIP if row.repeats_done >= repeat else Action.REPEAT
-        case RunStatus.FAILED | RunStatus.OOM | RunStatus.TIMEOUT:
+        case status if status in _FAILURES:
             return Action.RUN if rerun else Action.SKIP
         case RunStatus.RUNNING | RunStatus.KILLED:
             return Action.RESUME
@@ -52,10 +55,14 @@ def decide(row: RunSpec, *, rerun: bool = False, repeat: int = 1) -> Action:
 def actions(
     workload: WorkloadPlan, *, rerun: bool = False, repeat: int = 1
 ) -> Mapping[str, Action]:
-    """What a start does with each row of a workload, by its letter."""
+    """What a start does with each row of a workload, by its letter.
+
+    Repeats that are missing do not start a workload that failed: its next one would, too.
+    """
     alone = {run.letter: decide(run, rerun=rerun, repeat=repeat) for run in workload.runs}
-    if not any(action.runs for action in alone.values()):
-        return alone
+    failed = not rerun and any(run.status in _FAILURES for run in workload.runs)
+    if not any(one.runs and not (failed and one is Action.REPEAT) for one in alone.values()):
+        return dict.fromkeys(alone, Action.SKIP)
     return {row: action if action.runs else Action.AGAIN for row, action in alone.items()}
 
 

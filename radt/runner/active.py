@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from radt.runner.rendezvous import ContextBarrier
 from radt.runner.row import Row
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
+
+#: How long a killed process may take to be gone.
+JOIN_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,24 @@ class ActiveWorkload:
         if self.context is not None:
             self.context.gone(row.run_id)
 
+    def signal(self, row: Row, number: signal.Signals) -> None:
+        """Send a signal to a row's processes; an MPS client is taken off its server before."""
+        devices = self.provision.devices
+        if number == signal.SIGKILL and devices is not None and not devices.plan.is_naive:
+            for problem in devices.about_to_kill(row.running.descendants()):
+                self.say(f"{row.letter}: {problem}")
+        row.running.signal(number)
+
+    def kill_all(self) -> None:
+        """End what is left of all rows, at once; return when it is gone."""
+        started = [row for row in self.rows if row.process is not None]
+        for row in started:
+            if not row.running.join(0.0):
+                self.signal(row, signal.SIGKILL)
+        for row in started:
+            if not row.running.join(JOIN_TIMEOUT_S):
+                self.say(f"{row.letter}: its processes could not be ended", "red")
+
     def fail_all(self, reason: str) -> None:
         """End the whole workload: what it measures is not what was asked for."""
         for row in self.rows:
@@ -114,7 +136,9 @@ class ActiveWorkload:
         if self.statuses is not None:
             self.statuses.set_many(
                 {
-                    row.recorded.plan.line: RowStatus(status_text(ending, self.due), row.shown_id)
+                    row.recorded.plan.line: RowStatus(
+                        status_text(ending, self.due.repeat, self.due.repeats), row.shown_id
+                    )
                     for row, ending in statuses.items()
                 }
             )
@@ -124,9 +148,9 @@ class ActiveWorkload:
         self.session.console.say(f"  {text}", style=style)
 
 
-def status_text(ending: Ending, due: Due) -> str:
+def status_text(ending: Ending, repeat: int, repeats: int) -> str:
     """What the Status cell says: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
-    count = f" {due.repeat}/{due.repeats}" if due.repeats > 1 else ""
+    count = f" {repeat}/{repeats}" if repeats > 1 else ""
     return (
         f"{ending.status}{count}: {ending.reason}" if ending.reason else f"{ending.status}{count}"
     )

@@ -11,12 +11,12 @@ from radt import units
 from radt.model import RunStatus
 from radt.runner.active import ActiveWorkload, Ended
 from radt.runner.ending import Ending, MemoryWatch, ending_of
-from radt.runner.process import descendants_of_each
+from radt.runner.outcome import STOPPED
+from radt.runner.process import Exit, descendants_of_each
 from radt.runner.row import Row
 
 #: How often the live table is brought up to date, and clocks and pending signals are looked at.
 TICK_S = 0.5
-STOPPED = "stopped by the user"
 
 
 class Follower:
@@ -46,7 +46,7 @@ class Follower:
 
     def _tick(self) -> None:
         workload = self._workload
-        for row in workload.rows:
+        for row in workload.rows if not workload.stop else ():
             row.check_time()
         self._look_at_context()
         self._verify_devices()
@@ -98,13 +98,8 @@ class Follower:
                 self._signal(row, number)
 
     def _signal(self, row: Row, number: signal.Signals) -> None:
-        if not row.alive:
-            return
-        devices = self._workload.provision.devices
-        if number == signal.SIGKILL and devices is not None and not devices.plan.is_naive:
-            for problem in devices.about_to_kill(row.running.descendants()):
-                self._workload.say(f"{row.letter}: {problem}")
-        row.running.signal(number)
+        if row.alive and row.is_news(number):
+            self._workload.signal(row, number)
 
     # Ends ------------------------------------------------------------------------------------
 
@@ -113,25 +108,30 @@ class Follower:
         assert row.startable is not None
         how = replace(event.exit, code=row.startable.exit_code(event.exit.code))
         self._say_what_was_left(row, event)
-        if row.verdict is not None and how.code != 0:
-            ending = row.verdict
-        else:
-            ending = ending_of(
-                how,
-                stopped=STOPPED if workload.stop else "",
-                timed_out_s=row.exceeded_s,
-                tail=how.tail,
-                memory=self._memory.evidence(),
-            )
+        ending = self._ending(row, how)
         if (devices := workload.provision.devices) is not None:
             if why := devices.verified(row.letter):
                 workload.say(f"{row.letter}: {why}")
             workload.recording.tags(row.run_id, devices.final_tags(row.letter))
         workload.end(row, ending, exit_code=how.code, tail=how.tail)
-        if workload.options.fail_fast and ending.status is not RunStatus.FINISHED:
+        stopped = bool(workload.stop)  # then all have been asked to end already
+        if workload.options.fail_fast and ending.status is not RunStatus.FINISHED and not stopped:
             why = f"row {row.letter} is {ending.status} (--fail-fast)"
             for other in workload.rows:
                 other.stop(Ending(RunStatus.KILLED, why))
+
+    def _ending(self, row: Row, how: Exit) -> Ending:
+        verdict = row.verdict
+        # What ran on the wrong device has not done what was asked for, whatever its exit code.
+        if verdict is not None and (how.code != 0 or verdict.status is RunStatus.FAILED):
+            return verdict
+        return ending_of(
+            how,
+            stopped=STOPPED if self._workload.stop and not row.timed_out else "",
+            timed_out_s=row.exceeded_s,
+            tail=how.tail,
+            memory=self._memory.evidence(),
+        )
 
     def _say_what_was_left(self, row: Row, event: Ended) -> None:
         stopped = bool(self._workload.stop) or row.escalation is not None

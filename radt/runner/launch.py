@@ -42,6 +42,9 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
             _guarded(workload, row, partial(_spawn, workload, barrier))
         for row in workload.rows:
             _guarded(workload, row, lambda one: one.running.wait_ready(READY_TIMEOUT_S))
+        if workload.stop:  # they end where they stand
+            workload.kill_all()
+            return {}
         barrier.release()
         stamps = {
             row.run_id: _guarded(
@@ -49,6 +52,9 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
             )
             for row in workload.rows
         }
+    except BaseException:
+        workload.kill_all()  # before the barrier opens
+        raise
     finally:
         barrier.close()
     return {run_id: stamp for run_id, stamp in stamps.items() if stamp is not None}
@@ -78,7 +84,7 @@ def _guarded(workload: ActiveWorkload, row: Row, action: Callable[[Row], T]) -> 
         return None
     try:
         return action(row)
-    except LaunchError as error:
+    except (LaunchError, OSError) as error:  # the latter: too many open files
         if row.process is not None:
             row.process.signal(signal.SIGKILL)
         workload.end(row, Ending(RunStatus.FAILED, str(error)))

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from radt.errors import RadtError
 from radt.model import RunStatus
+
+#: The reason of runs that Ctrl-C or `radt stop` ended.
+STOPPED = "stopped by the user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,14 @@ class ExperimentOutcome:
     """All workloads that were run, and how many rows needed no run.
 
     ``interrupted_by`` is the number of the signal that stopped it, None if it came to its end.
+    ``problem`` is why radt itself could not go on, or could not write all statuses.
     """
 
     workloads: Sequence[WorkloadOutcome] = field(default_factory=list)
     skipped: int = 0
     elapsed_s: float = 0.0
     interrupted_by: int | None = None
+    problem: RadtError | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -76,7 +82,10 @@ class ExperimentOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0 if all went well, 1 if a run did not finish, 128 + signal if the user stopped it."""
+        """0 if all went well, 1 if a run did not finish, 128 + signal if the user stopped it.
+
+        A ``problem`` is raised, and has its own.
+        """
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by
         return 0 if set(self.counts) <= {RunStatus.FINISHED} else 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.collector.protocol import Registration, delivery_env
-from radt.errors import RadtError
+from radt.errors import RadtError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
 from radt.masking import masked
@@ -64,10 +64,7 @@ def record_workload(session: Session, due: Due, series_id: str) -> RecordedWorkl
         RadtError: The store or the collector refuses; what was recorded is ended as FAILED.
     """
     workload_id = uuid.uuid4().hex
-    runs = [
-        RecordedRun(row, run_id, session.home.run_dir(run_id).create())
-        for row, run_id in ((row, uuid.uuid4().hex) for row in due.plan.runs)
-    ]
+    runs = [_with_folder(session, row) for row in due.plan.runs]
     _record(session, due, runs, workload_id, series_id)
     try:
         warnings = _register(session, runs)
@@ -75,6 +72,18 @@ def record_workload(session: Session, due: Due, series_id: str) -> RecordedWorkl
         _abandon(session, workload_id, runs, str(error))
         raise
     return RecordedWorkload(workload_id, runs, warnings)
+
+
+def _with_folder(session: Session, row: RunPlan) -> RecordedRun:
+    run_id = uuid.uuid4().hex
+    folder = session.home.run_dir(run_id)
+    try:
+        return RecordedRun(row, run_id, folder.create())
+    except OSError as error:
+        raise StoreError(
+            f"the run's folder {folder.path} cannot be made: {error.strerror}",
+            "Make room, or check the mode of the folders above it",
+        ) from error
 
 
 def wait_for_mlflow(
@@ -157,20 +166,24 @@ def _run_record(session: Session, run: RecordedRun, workload_id: str, now_ns: in
         devices=str(row.devices),
         collocation=str(row.collocation),
         listeners=_listeners(row),
-        command=shlex.join(program_command(row, Path(sys.executable))),
+        command=_command_text(row),
         host=platform.node(),
         spool=str(run.run_dir.path),
         tracking_uri=session.tracking_uri,
     )
 
 
+def _command_text(row: RunPlan) -> str:
+    try:
+        return shlex.join(program_command(row, Path(sys.executable)))
+    except UsageError:  # an MLproject file that was changed meanwhile: set-up says what is wrong
+        return shlex.join([str(row.program.path), *row.params])
+
+
 def _params(row: RunPlan) -> dict[str, str]:
     """The command line, and every column that says what the run is."""
     program = row.program.module or row.program.path.name
-    text = row.params_text
-    if tuple(shlex.split(text)) != row.params:  # as they were filled in, or runs could not be told
-        text = shlex.join(row.params)
-    params = command_params(program, text, row.params)
+    params = command_params(program, row.arguments, row.params)
     columns = {
         "Environment": str(row.environment),
         "Cpus": str(row.cpus) if row.cpus.count or row.cpus.cpus else "",

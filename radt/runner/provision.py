@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,10 +88,14 @@ class Provision:
 
     def tear_down(self) -> list[str]:
         """Take away what `set_up` made; sentences about what could not be."""
+        problems = []
         for entry in self._containers:
-            entry.done()  # the keeper has removed it with the run
+            try:
+                entry.done()  # the keeper has removed it with the run
+            except DeviceError as error:
+                problems.append(str(error))
         self._containers.clear()
-        return self.devices.tear_down() if self.devices is not None else []
+        return problems + (self.devices.tear_down() if self.devices is not None else [])
 
     def tags(self, letter: str) -> dict[str, str]:
         """What is recorded of a run's environment, devices and CPUs."""
@@ -110,6 +115,12 @@ class Provision:
         Raises:
             SetUpError: It cannot be started in its environment.
         """
+        with _blame(run.plan.letter):
+            return self._startable(run, mlflow, extra)
+
+    def _startable(
+        self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
+    ) -> StartableRun:
         row = run.plan
         identity = RunIdentity(
             run_id=run.run_id,
@@ -134,13 +145,10 @@ class Provision:
             gpu_uuids=tuple(filter(None, env["CUDA_VISIBLE_DEVICES"].split(","))),
             cpus=self._cpus.get(row.letter),
         )
-        try:
-            environment.prepare(launch)
-            command, variables = environment.command(launch), environment.variables(launch)
-            if name := environment.container(launch):
-                self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
-        except (EnvironmentBuildError, DeviceError) as error:
-            raise SetUpError({row.letter: str(error)}) from error
+        environment.prepare(launch)
+        command, variables = environment.command(launch), environment.variables(launch)
+        if name := environment.container(launch):
+            self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
         return StartableRun(
             recorded=run,
             command=command,
@@ -153,7 +161,7 @@ class Provision:
     def _build_environments(self) -> None:
         logs = self.session.home.path / "logs"
         for row in self._rows:
-            try:
+            with _blame(row.letter):
                 spec = environment_spec(row)
                 if spec not in self._environments and not self.cancelled():
                     if spec.kind is not EnvironmentKind.LOCAL:
@@ -162,14 +170,11 @@ class Provision:
                     self._environments[spec] = build(
                         spec, log=log, say=self.say, cancelled=self.cancelled
                     )
-            except (EnvironmentBuildError, UsageError) as error:
-                raise SetUpError({row.letter: str(error)}) from error
-            except OSError as error:
-                raise SetUpError({row.letter: f"{error.filename}: {error.strerror}"}) from error
         for run in self.workload.runs:
-            built = self._environments.get(environment_spec(run.plan))
-            if built is not None and built.packages:
-                _note_packages(run.run_dir.artifacts, built.packages)
+            with _blame(run.plan.letter):
+                built = self._environments.get(environment_spec(run.plan))
+                if built is not None and built.packages:
+                    _note_packages(run.run_dir.artifacts, built.packages)
 
     def _assign_cpus(self) -> None:
         available = frozenset(os.sched_getaffinity(0))
@@ -224,6 +229,18 @@ class Provision:
             while time.monotonic() < end_s and not self.cancelled():
                 time.sleep(_CANCEL_S)
         return None
+
+
+@contextmanager
+def _blame(letter: str) -> Iterator[None]:
+    """What goes wrong inside is that row's."""
+    try:
+        yield
+    except (EnvironmentBuildError, DeviceError, UsageError) as error:
+        raise SetUpError({letter: str(error)}) from error
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise SetUpError({letter: f"{place}{error.strerror or error}"}) from error
 
 
 def _devices_in_use(plan: DevicePlan) -> list[int | str]:

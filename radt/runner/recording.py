@@ -108,3 +108,5 @@ class Recording:
                 task()
             except RadtError as error:
                 self._session.console.say(f"  {error}", style="red")
+            except Exception as error:  # noqa: BLE001 - what comes next has to be told all the same
+                self._session.console.say(f"  {type(error).__name__}: {error}", style="red")

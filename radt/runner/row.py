@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from radt.runner.console import RunView
@@ -13,6 +14,9 @@ from radt.runner.preparation import RecordedRun
 from radt.runner.process import TrainingProcess
 from radt.runner.provision import StartableRun
 from radt.runner.stop import Escalation
+
+#: Of the signals that end runs; all others ask as politely as SIGINT.
+_URGENCY: Mapping[int, int] = {signal.SIGTERM: 2, signal.SIGKILL: 3}
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +37,7 @@ class Row:
     timed_out: bool = False
     started_monotonic_s: float | None = None
     outcome: RunOutcome | None = None
+    _urgency: int = 0
 
     @property
     def letter(self) -> str:
@@ -68,6 +73,17 @@ class Row:
         if self.escalation is None and self.outcome is None:
             self.escalation = Escalation(signal.SIGINT)
             self.verdict = verdict
+
+    def is_news(self, number: int) -> bool:
+        """Whether the run has not been asked to end as urgently before; noted as asked now.
+
+        The user and radt may both ask; many programs take a second Ctrl-C for leave to drop what
+        they are saving. What kills may come again.
+        """
+        urgency = _URGENCY.get(number, 1)
+        news = urgency > self._urgency or number == signal.SIGKILL
+        self._urgency = max(self._urgency, urgency)
+        return news
 
     def check_time(self) -> bool:
         """Begin to stop the run if its Timeout is over; whether it just was."""

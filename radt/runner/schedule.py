@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from radt import units
 from radt.collector.protocol import Registration, delivery_env
-from radt.errors import CollectorError, RunNotFoundError
+from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
@@ -63,11 +63,31 @@ class Schedule:
     def run(self) -> ExperimentOutcome:
         """Run it; the caller holds the experiment's lock and listens for signals.
 
+        If a workload cannot be recorded, or statuses cannot be written, that is the outcome's
+        ``problem``: what ran until then has been measured.
+
         Raises:
-            RadtError: A workload could not be recorded, or the file could not be written.
+            RadtError: What an earlier runner left could not be recovered; nothing was started.
         """
-        recover(self._session, self._plan, self._statuses)
+        recover(self._session, self._plan, self._statuses, repeats=self._options.repeat)
         started_s = time.monotonic()
+        problem: RadtError | None = None
+        try:
+            self._run_all(started_s)
+        except RadtError as error:
+            problem = error
+        try:
+            if self._statuses is not None:
+                self._statuses.flush()
+        except StatusError as error:
+            problem = problem or error
+        outcome = self._outcome(started_s, problem)
+        file = str(self._plan.path)
+        what = str(problem or "")
+        self._notifier.send(Notice.of_experiment(self._plan.name, outcome, file, problem=what))
+        return outcome
+
+    def _run_all(self, started_s: float) -> None:
         for position, due in enumerate(self._due, start=1):
             if self._stop:
                 break
@@ -81,11 +101,6 @@ class Schedule:
                 self._cool_down()
             if not self._stop:
                 self._run_one(position, due)
-        if self._statuses is not None:
-            self._statuses.flush()
-        outcome = self._outcome(started_s)
-        self._notifier.send(Notice.of_experiment(self._plan.name, outcome, str(self._plan.path)))
-        return outcome
 
     def _run_one(self, position: int, due: Due) -> None:
         outcome = WorkloadRunner(
@@ -112,8 +127,11 @@ class Schedule:
         """Say in the file why the rows were not run; the next start runs them."""
         ending = Ending(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
-            text = status_text(ending, due)
-            self._statuses.set_many({run.line: RowStatus(text) for run in due.plan.runs})
+            text = status_text(ending, due.repeat, due.repeats)
+            try:
+                self._statuses.set_many({run.line: RowStatus(text) for run in due.plan.runs})
+            except StatusError as error:  # the next write tries again
+                self._session.console.say(f"  {error}", style="red")
         self._given_up.add(_key(due.plan))
         self._outcomes.append(
             WorkloadOutcome(
@@ -162,13 +180,14 @@ class Schedule:
             remaining_s=remaining_s(left, self._ended_s, cooldown_s=self._options.cooldown_s),
         )
 
-    def _outcome(self, started_s: float) -> ExperimentOutcome:
+    def _outcome(self, started_s: float, problem: RadtError | None) -> ExperimentOutcome:
         ran = {_key(due.plan) for due in self._due}
         return ExperimentOutcome(
             workloads=self._outcomes,
             skipped=sum(len(one.runs) for one in self._plan.workloads if _key(one) not in ran),
             elapsed_s=time.monotonic() - started_s,
             interrupted_by=self._stop.number,
+            problem=problem,
         )
 
 
@@ -180,16 +199,32 @@ def _skipped(run: RunPlan, reason: str) -> RunOutcome:
     return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None)
 
 
-def recover(session: Session, plan: ExperimentPlan, statuses: StatusSink | None) -> None:
-    """End what a runner that died left open: processes, store rows, MLflow runs, CSV rows."""
-    for row in plan.runs:
-        if row.status is not RunStatus.RUNNING:
-            continue
+def recover(
+    session: Session, plan: ExperimentPlan, statuses: StatusSink | None, *, repeats: int = 1
+) -> None:
+    """End what a runner that died left open: processes, store rows, MLflow runs, CSV rows.
+
+    Args:
+        repeats: How often rows are to be run; the count in a Status cell stays.
+
+    Raises:
+        StatusError: The file cannot be written.
+    """
+    lost = [row for row in plan.runs if row.status is RunStatus.RUNNING]
+    for row in lost:
         if row.run_id:
             _end_orphan(session, row.run_id)
-        if statuses is not None:
-            text = f"{RunStatus.KILLED}: {RUNNER_DIED}"
-            statuses.set_many({row.line: RowStatus(text, row.run_id)})
+    if lost and statuses is not None:
+        ending = Ending(RunStatus.KILLED, RUNNER_DIED)
+        statuses.set_many(
+            {
+                row.line: RowStatus(
+                    status_text(ending, row.repeats_done + 1, max(repeats, row.repeats_done + 1)),
+                    row.run_id,
+                )
+                for row in lost
+            }
+        )
 
 
 def _end_orphan(session: Session, shown_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -100,8 +101,15 @@ def start_plan(
         print_header(session, plan, due)
         before = session.client.status()
         outcome = Schedule(session, plan, due, options, stop, statuses, notifier).run()
-        print_closing(session, plan, outcome, before)
-    return outcome
+        try:
+            print_closing(session, plan, outcome, before)
+        except RadtError as error:
+            if outcome.problem is None:  # else that is why, and more to the point
+                output.say(f"  {error}", "red")
+    if outcome.problem is not None:
+        raise outcome.problem
+    # Ctrl-C while the last lines were printed: whoever called may have more to run.
+    return replace(outcome, interrupted_by=stop.number)
 
 
 def ask_first(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm | None) -> None:
@@ -120,6 +128,7 @@ def ask_first(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm |
     ]
     if mig := sorted({str(run.collocation.mig) for run in _runs(due) if run.collocation.mig}):
         questions.append(f"MIG instances will be made where there are none: {', '.join(mig)}")
+    questions = list(dict.fromkeys(questions))  # a workload's repeats are one matter
     if questions and not confirm(questions):
         raise DeclinedError("nothing was started")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
+from radt.errors import StatusError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
 from radt.runner.active import ActiveWorkload
@@ -12,10 +12,10 @@ from radt.runner.console import RunView, WorkloadView
 from radt.runner.due import Due
 from radt.runner.ending import Ending
 from radt.runner.environment import Limits
-from radt.runner.follow import STOPPED, Follower
+from radt.runner.follow import Follower
 from radt.runner.launch import start_together
 from radt.runner.options import ExperimentOptions, SyncPoint
-from radt.runner.outcome import WorkloadOutcome
+from radt.runner.outcome import STOPPED, WorkloadOutcome
 from radt.runner.preparation import (
     MlflowIds,
     RecordedWorkload,
@@ -29,7 +29,9 @@ from radt.runner.row import Row
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
 
-JOIN_TIMEOUT_S = 10.0
+#: How often, and how far apart, the file is tried before rows are not started.
+NOTE_ATTEMPTS = 4
+NOTE_PAUSE_S = 0.5
 
 
 class WorkloadRunner:
@@ -72,8 +74,7 @@ class WorkloadRunner:
         """Run it.
 
         Raises:
-            RadtError: The store or the collector refuses, or the file cannot be written; nothing
-                was started.
+            RadtError: The store or the collector refuses; nothing was started.
         """
         started_s = time.monotonic()
         self._session.console.show_live(self._view)
@@ -83,10 +84,14 @@ class WorkloadRunner:
             for warning in recorded.warnings:
                 active.say(warning)
             self._stop.on_request = active.wake
+            reason = STOPPED
             try:
                 self._run(active, recorded)
+            except Exception as error:
+                reason = f"radt could not go on: {error}"
+                raise
             finally:
-                self._clean_up(active)
+                self._clean_up(active, reason)
         return WorkloadOutcome(
             label=self._view.label,
             workload_id=recorded.workload_id,
@@ -129,10 +134,30 @@ class WorkloadRunner:
         except SetUpError as error:
             _give_up(active, error)
             return
-        active.write(dict.fromkeys(active.rows, Ending(RunStatus.RUNNING)))
+        if not self._note_running(active):
+            return
         follower = Follower(active)
         start_together(active)
         follower.follow()
+
+    def _note_running(self, active: ActiveWorkload) -> bool:
+        """Note in the file that the rows run; False if that cannot be done, and they may not.
+
+        The next start would run them a second time. A file may be away for a moment while it is
+        saved, so this is tried again.
+        """
+        for _ in range(NOTE_ATTEMPTS):
+            try:
+                active.write(dict.fromkeys(active.rows, Ending(RunStatus.RUNNING)))
+            except StatusError as error:
+                problem = error.message
+            else:
+                return True
+            if self._stop.wait(NOTE_PAUSE_S):
+                return True  # the start sees to that
+        for row in active.rows:
+            active.end(row, Ending(RunStatus.SKIPPED, problem))
+        return False
 
     def _set_up(self, active: ActiveWorkload, recorded: RecordedWorkload) -> MlflowIds:
         """Environments, devices, CPUs, and MLflow's ids, which rows that fail here have, too.
@@ -159,14 +184,11 @@ class WorkloadRunner:
             row.startable = active.provision.startable(row.recorded, mlflow, limits | barrier)
             active.recording.tags(row.run_id, active.provision.tags(row.letter))
 
-    def _clean_up(self, active: ActiveWorkload) -> None:
+    def _clean_up(self, active: ActiveWorkload, reason: str) -> None:
         """Nothing is left running, or set up, whatever went wrong."""
+        active.kill_all()
         for row in active.rows:
             if row.outcome is None:
-                if row.process is not None:
-                    row.process.signal(signal.SIGKILL)
-                    row.process.join(JOIN_TIMEOUT_S)
-                reason = STOPPED if self._stop else "the runner failed"
                 active.end(row, Ending(RunStatus.KILLED, reason))
         if active.context is not None:
             active.context.close()
