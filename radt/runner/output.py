@@ -52,6 +52,7 @@ class OutputPump:
         self._log_path = log_path
         self._show = show
         self._rest = b""
+        self._cut = False  # whether the beginning of the present line was shown already
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._tail_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
@@ -105,6 +106,9 @@ class OutputPump:
 
     def _show_lines(self, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
+        if self._cut and lines:
+            self._cut = False
+            lines = lines if lines[0] else lines[1:]  # just the end of a line shown before
         with self._tail_lock:
             self._rest = rest
             self._tail += [_kept(line) for line in lines[-TAIL_LINES:]]
@@ -117,3 +121,4 @@ class OutputPump:
             with self._tail_lock:
                 self._tail.append(_kept(self._rest))
                 self._rest = b""
+            self._cut = True
