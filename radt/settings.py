@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
-from radt.durations import duration_text, parse_duration_s
 from radt.errors import UsageError
-from radt.masking import masked
+from radt.setting_values import (
+    COUNT,
+    HIDDEN,
+    LIMIT_COUNT,
+    LIMIT_SECONDS,
+    NOTIFY_TARGET,
+    NUMBER,
+    PATH,
+    SECONDS,
+    SWITCH,
+    TEXT,
+    URI,
+    Kind,
+    choice,
+)
 from radt.settings_file import SettingsFile, find_settings
 
 T = TypeVar("T")
 
-#: What stands for "no limit" where a setting has one.
-NONE = "none"
-HIDDEN = "***"
 #: Tables of a settings file that are read elsewhere: Model to command, name to environment.
 OTHER_TABLES = frozenset({"models", "environments"})
-
-_SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
-_SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
-_RELATIVE_SQLITE = re.compile(r"(sqlite:///)(?![/?]|:memory:)(.+)")
 
 
 class Level(StrEnum):
@@ -41,109 +45,6 @@ class Level(StrEnum):
     VARIABLE = "variable"
     FILE = "file"
     DEFAULT = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
-    """How the values of a setting are written.
-
-    Args:
-        parse: The value of a text, and the folder that relative paths in it start at; raises
-            UsageError.
-        metavar: What help shows for a value; empty for a switch.
-        in_toml: Types that a settings file may write besides a string.
-        show: The value for people.
-    """
-
-    parse: Callable[[str, Path], T]
-    metavar: str
-    in_toml: tuple[type, ...] = ()
-    show: Callable[[T], str] = str
-
-
-def _parse_path(text: str, folder: Path) -> Path:
-    return folder / Path(text).expanduser()
-
-
-def _parse_uri(text: str, folder: Path) -> str:
-    """A URI; SQLite's relative paths become absolute, as other processes have other folders."""
-    return _RELATIVE_SQLITE.sub(lambda found: f"{found[1]}{folder / found[2]}", text.strip())
-
-
-def _parse_count(text: str, _folder: Path) -> int:
-    number = text.strip()
-    if not (number.isascii() and number.isdigit()) or int(number) == 0:
-        raise UsageError(f"{number!r} is not a number of at least 1", "Write 1, 2, 3 or more")
-    return int(number)
-
-
-def _parse_limit_s(text: str, _folder: Path) -> float | None:
-    if text.strip().lower() == NONE:
-        return None
-    seconds = parse_duration_s(text)
-    if seconds == 0:
-        raise UsageError("a limit of 0 leaves no time", f"Write such as 10min, or {NONE}")
-    return seconds
-
-
-def _parse_switch(text: str, _folder: Path) -> bool:
-    try:
-        return _SWITCHES[text.strip().lower()]
-    except KeyError:
-        raise UsageError(f"{text.strip()!r} is neither on nor off", "Write on or off") from None
-
-
-def _parse_number(text: str, _folder: Path) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{text.strip()!r} is not a number", "Write such as 10 or 0.5") from None
-
-
-def _choice(*names: str) -> Kind[str]:
-    def parse(text: str, _folder: Path) -> str:
-        chosen = text.strip().lower()
-        if chosen not in names:
-            near = difflib.get_close_matches(chosen, names, n=1)
-            raise UsageError(
-                f"{text.strip()!r} is not one of {', '.join(names)}",
-                f"Did you mean {near[0]!r}?" if near else f"Write {' or '.join(names)}",
-            )
-        return chosen
-
-    return Kind(parse, f"[{'|'.join(names)}]")
-
-
-def _show_notify(value: str) -> str:
-    """Addresses of webhooks are secrets, from the path on."""
-    if not value.lower().startswith(("http://", "https://")):
-        return masked(value)
-    parts = urlsplit(value)
-    return f"{parts.scheme}://{parts.hostname}/{HIDDEN}"
-
-
-_TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
-_PATH = Kind(_parse_path, "FOLDER")
-_URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
-_NOTIFY = replace(_TEXT, metavar="COMMAND|URL", show=_show_notify)
-_COUNT = Kind(_parse_count, "N", (int,))
-_LIMIT_COUNT: Kind[int | None] = Kind(
-    lambda text, folder: None if text.strip().lower() == NONE else _parse_count(text, folder),
-    "N",
-    (int,),
-    show=lambda value: NONE if value is None else f"{value:,}",
-)
-_SECONDS = Kind(
-    lambda text, _folder: parse_duration_s(text), "TIME", (int, float), show=duration_text
-)
-_LIMIT_SECONDS = Kind(
-    _parse_limit_s,
-    "TIME",
-    (int, float),
-    show=lambda value: NONE if value is None else duration_text(value),
-)
-_SWITCH = Kind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
-_NUMBER = Kind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,67 +77,67 @@ class Setting(Generic[T]):
 
 
 HOME = Setting(
-    "home", ("RADT_HOME",), _PATH, Path("radt-data"), "Data folder.", default_text="./radt-data"
+    "home", ("RADT_HOME",), PATH, Path("radt-data"), "Data folder.", default_text="./radt-data"
 )
 TRACKING_URI = Setting(
     "tracking-uri",
     ("RADT_TRACKING_URI", "MLFLOW_TRACKING_URI"),
-    _URI,
+    URI,
     "",
     "MLflow's address.",
     default_text="mlflow.db in the data folder",
 )
 REPEAT = Setting(
-    "repeat", ("RADT_REPEAT",), _COUNT, 1, "Run the whole experiment so many times over."
+    "repeat", ("RADT_REPEAT",), COUNT, 1, "Run the whole experiment so many times over."
 )
-COOLDOWN = Setting("cooldown", ("RADT_COOLDOWN",), _SECONDS, 0.0, "Wait between workloads.")
+COOLDOWN = Setting("cooldown", ("RADT_COOLDOWN",), SECONDS, 0.0, "Wait between workloads.")
 MAX_TIME = Setting(
-    "max-time", ("RADT_MAX_TIME",), _LIMIT_SECONDS, None, "End each run's with block after TIME."
+    "max-time", ("RADT_MAX_TIME",), LIMIT_SECONDS, None, "End each run's with block after TIME."
 )
 MAX_EPOCH = Setting(
     "max-epoch",
     ("RADT_MAX_EPOCH",),
-    _LIMIT_COUNT,
+    LIMIT_COUNT,
     None,
     "End each run's with block after N epochs.",
 )
 SYNC = Setting(
     "sync",
     ("RADT_SYNC",),
-    _choice("start", "context"),
+    choice("start", "context"),
     "start",
     "Where a workload's runs wait for each other: as processes, or at their with block.",
 )
 FAIL_FAST = Setting(
     "fail-fast",
     ("RADT_FAIL_FAST",),
-    _SWITCH,
+    SWITCH,
     False,
     "Start no further workload after a run that failed.",
 )
 BUSY = Setting(
     "busy",
     ("RADT_BUSY",),
-    _choice("wait", "fail", "ignore"),
+    choice("wait", "fail", "ignore"),
     "wait",
     "What to do when somebody else's process is on a device.",
 )
 NOTIFY = Setting(
     "notify",
     ("RADT_NOTIFY",),
-    _NOTIFY,
+    NOTIFY_TARGET,
     "",
     "Command to run, or webhook to call, at the end or a failure.",
     default_text="nobody",
 )
-YES = Setting("yes", ("RADT_YES",), _SWITCH, False, "Ask nothing.")
-QUIET = Setting("quiet", ("RADT_QUIET",), _SWITCH, False, "Do not show what the runs print.")
+YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask nothing.")
+QUIET = Setting("quiet", ("RADT_QUIET",), SWITCH, False, "Do not show what the runs print.")
 
-MODE = Setting("", ("RADT_MODE",), _TEXT, "", "off: radt.Run does nothing.", default_text="record")
+MODE = Setting("", ("RADT_MODE",), TEXT, "", "off: radt.Run does nothing.", default_text="record")
 RUNTIME_DIR = Setting(
     "",
     ("RADT_RUNTIME_DIR",),
-    _PATH,
+    PATH,
     Path(),
     "Sockets, locks and logs of the collector.",
     default_text="private to the user",
@@ -244,24 +145,24 @@ RUNTIME_DIR = Setting(
 DASHBOARD_TOKEN = Setting(
     "",
     ("RADT_DASHBOARD_TOKEN",),
-    _TEXT,
+    TEXT,
     "",
     "What the dashboard asks visitors for.",
     default_text="none",
     secret=True,
 )
 COLLECTOR_IDLE_S = Setting(
-    "", ("RADT_COLLECTOR_IDLE_S",), _NUMBER, 10.0, "Seconds the collector stays with nothing to do."
+    "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds the collector stays with nothing to do."
 )
-FLUSH_S = Setting("", ("RADT_FLUSH_S",), _NUMBER, 1.0, "Seconds between its writes to radt.db.")
+FLUSH_S = Setting("", ("RADT_FLUSH_S",), NUMBER, 1.0, "Seconds between its writes to radt.db.")
 COLLECTOR_HANG_S = Setting(
-    "", ("RADT_COLLECTOR_HANG_S",), _NUMBER, 10.0, "Seconds until a hanging listener is given up."
+    "", ("RADT_COLLECTOR_HANG_S",), NUMBER, 10.0, "Seconds until a hanging listener is given up."
 )
 COLLECTOR_BUFFER = Setting(
-    "", ("RADT_COLLECTOR_BUFFER",), _NUMBER, 250_000.0, "Points kept in memory of a run."
+    "", ("RADT_COLLECTOR_BUFFER",), NUMBER, 250_000.0, "Points kept in memory of a run."
 )
 COLLECTOR_DELIVERY_S = Setting(
-    "", ("RADT_COLLECTOR_DELIVERY_S",), _NUMBER, 120.0, "Seconds it waits for MLflow at its end."
+    "", ("RADT_COLLECTOR_DELIVERY_S",), NUMBER, 120.0, "Seconds it waits for MLflow at its end."
 )
 
 #: Options of the command line that a variable or a settings file may set, too.

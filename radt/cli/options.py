@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from radt.settings import HOME, NONE, Setting, Settings
+from radt.setting_values import NONE
+from radt.settings import HOME, Setting, Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
