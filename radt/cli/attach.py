@@ -66,7 +66,7 @@ def _follow(observer: Observer, holder: Holder, console: RunConsole) -> int:
     next_look_s = 0.0
     while observer.holder() == holder:
         for line in log.lines():
-            console.say(line)
+            console.relay(line)
         if time.monotonic() >= next_look_s:
             next_look_s = time.monotonic() + _LOOK_S
             _show(observer.look(), console)
@@ -75,7 +75,7 @@ def _follow(observer: Observer, holder: Holder, console: RunConsole) -> int:
     deadline_s = time.monotonic() + _LAST_LINE_S
     while True:
         for line in log.lines():
-            console.say(line)
+            console.relay(line)
             if (code := exit_code(line)) is not None:
                 return code
         if log.missing or time.monotonic() > deadline_s:

@@ -147,6 +147,8 @@ def _workload_line(position: int, total: int, one: WorkloadLook) -> Text:
     if one.state is not WorkloadState.DONE:
         waiting = one.state in (WorkloadState.NEXT, WorkloadState.WAITING, WorkloadState.LEFT_OUT)
         line.append(f"· {one.state}" if waiting else f"✘ {one.state}", "dim" if waiting else "red")
+        if waiting and one.status not in (None, RunStatus.FINISHED):
+            line.append(f"   before: {_ends(one)}", "dim")
     elif one.status in (None, RunStatus.FINISHED):
         line.append("✔", "green").append(f" {units.duration(one.taken_s)}")
     else:
@@ -155,14 +157,16 @@ def _workload_line(position: int, total: int, one: WorkloadLook) -> Text:
 
 
 def _ends(one: WorkloadLook) -> str:
-    """``1 FINISHED, 1 FAILED: exit code 3``."""
+    """``1 FINISHED, 1 FAILED: exit code 3``; of a single row without the count."""
     reasons: dict[str, str] = {}
     for run, view in zip(one.plan.runs, one.runs, strict=True):
         if run.status is not None and view.detail:
             reasons.setdefault(str(run.status), view.detail)
     counts = Counter(str(run.status) for run in one.plan.runs if run.status is not None)
     return ", ".join(
-        f"{count} {status}" + (f": {printable(reasons[status])}" if status in reasons else "")
+        (f"{count} " if len(one.runs) > 1 else "")
+        + status
+        + (f": {printable(reasons[status])}" if status in reasons else "")
         for status, count in counts.items()
     )
 
@@ -172,7 +176,8 @@ def _next_step(file: Path, look: ExperimentLook) -> str:
     if not look.workloads:
         return call(file, "validate")
     if not left:
-        return "all done; --rerun runs what failed again"
+        failed = {one.status for one in look.workloads} - {None, RunStatus.FINISHED}
+        return "all done" + (f"; {call(file)} --rerun runs what failed again" if failed else "")
     verb = "resumes" if any(one.status is not None for one in look.workloads) else "starts"
     return f"{call(file)} {verb} with workload {printable(left[0].plan.label)}"
 

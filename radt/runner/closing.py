@@ -8,17 +8,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from radt import units
 from radt.collector.protocol import CollectorStatus
 from radt.errors import CollectorError
-from radt.experiment.plan import ExperimentPlan
+from radt.experiment.decision import decide
+from radt.experiment.plan import ExperimentPlan, RunPlan
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.report.summary import summarise
 from radt.report.tables import summary_table
-from radt.runner.console import RunConsole
 from radt.runner.console import shown_path as shown
 from radt.runner.due import Due
 from radt.runner.outcome import ExperimentOutcome
@@ -28,16 +29,20 @@ from radt.runner.session import Session
 def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> None:
     """What is about to run, on what, and where it is recorded."""
     console = session.console
-    everything = sum(len(workload.runs) for workload in plan.workloads)
+    everything = len(list(plan.runs))
     if not due:
+        done = len(_done(plan, due))
+        amount = units.plural(everything, "row")
+        what = f"all {amount} done" if done == everything else f"{done} of {amount} done"
+        console.say(Text.assemble((plan.name, "bold"), f" · {what}"))
         console.say(
-            Text.assemble((plan.name, "bold"), f" · all {units.plural(everything, 'row')} done")
+            "  --rerun runs FAILED rows again, also OOM and TIMEOUT; "
+            "empty a row's Status to run it again",
+            "dim",
+            indent=2,
         )
-        console.say("  --rerun runs FAILED rows again; empty a row's Status to run it again", "dim")
         return
-    console.say(
-        Text.assemble((plan.name, "bold"), f" · {_amount(due, everything)} · {session.machine}")
-    )
+    console.say(Text.assemble((plan.name, "bold"), f" · {_amount(plan, due)} · {session.machine}"))
     tracking = (
         "mlflow.db"
         if session.tracking_uri == session.home.default_tracking_uri
@@ -47,23 +52,36 @@ def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> 
         f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
     )
     for warning in plan.warnings:
-        console.say(f"  {warning}", "dim")
+        console.say(f"  {warning}", "dim", indent=2)
     for label, again in _again(due).items():
         console.say(
-            f"  {label}: {units.plural(again, 'row')} that finished run again with the rest, "
+            f"  {label}: all rows run, also {units.plural(again, 'row')} that would be done, "
             "because what runs together is measured together",
             "dim",
+            indent=2,
         )
     console.say("")
 
 
-def _amount(due: Sequence[Due], everything: int) -> str:
-    """How many workloads and runs, of how many, how often."""
-    rows = {(one.plan.experiment, one.plan.label): len(one.plan.runs) for one in due}
-    done = everything - sum(rows.values())
+def _done(plan: ExperimentPlan, due: Sequence[Due]) -> list[RunPlan]:
+    """Rows that are done and do not run again."""
+    runs = {id(one.plan) for one in due}
+    return [
+        run
+        for workload in plan.workloads
+        if id(workload) not in runs
+        for run in workload.runs
+        if not decide(run).runs
+    ]
+
+
+def _amount(plan: ExperimentPlan, due: Sequence[Due]) -> str:
+    """How many workloads and runs, how often, and how many rows are done already."""
+    done = len(_done(plan, due))
+    workloads = {(one.plan.experiment, one.plan.label) for one in due}
     repeats = max(one.repeats for one in due)
     parts = [
-        units.plural(len(rows), "workload"),
+        units.plural(len(workloads), "workload"),
         units.plural(sum(len(one.plan.runs) for one in due), "run")
         + (f" ({done} done before)" if done else ""),
     ]
@@ -83,7 +101,7 @@ def print_closing(
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
     if outcome.runs:
         console.say("")
-        console.say(_verdict(plan.name, outcome))
+        console.say(_verdict(plan.name, outcome), indent=2)
         console.say(f"  {_recording(session, outcome, before)}", "dim")
     for name in names:
         workloads = summarise(session.reader, name)
@@ -93,13 +111,12 @@ def print_closing(
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
     program = _program()
     console.say("")
-    _hint(console, f"{program} dashboard{home}", "compare at http://127.0.0.1:8050")
-    for name in names:
-        _hint(console, f"{program} report {shlex.quote(name)}{home}", "this table again")
-
-
-def _hint(console: RunConsole, command: str, purpose: str) -> None:
-    console.say(Text.assemble("  ", (command, "cyan"), (f"   {purpose}", "dim")))
+    hints = {f"{program} dashboard{home}": "compare at http://127.0.0.1:8050"}
+    hints |= {f"{program} report {shlex.quote(name)}{home}": "this table again" for name in names}
+    columns = max(cell_len(command) for command in hints)
+    for command, purpose in hints.items():
+        padding = " " * (columns - cell_len(command))
+        console.say(Text.assemble("  ", (command, "cyan"), (f"{padding}   {purpose}", "dim")))
 
 
 def _program() -> str:
@@ -113,19 +130,27 @@ def _program() -> str:
 
 def _verdict(name: str, outcome: ExperimentOutcome) -> Text:
     verb = "interrupted after" if outcome.interrupted else "finished in"
+    ordered = sorted(outcome.counts.items(), key=_finished_first)
     counts = ", ".join(
-        f"{units.plural(count, 'run')} {status}" for status, count in outcome.counts.items()
+        f"{count if number else units.plural(count, 'run')} {status}"
+        for number, (status, count) in enumerate(ordered)
     )
     failed = set(outcome.counts) - {RunStatus.FINISHED}
     text = f" {verb} {units.duration(outcome.elapsed_s)} · {counts}"
     return Text.assemble((name, "bold"), (text, "red" if failed else ""))
 
 
+def _finished_first(counted: tuple[RunStatus, int]) -> bool:
+    return counted[0] is not RunStatus.FINISHED
+
+
 def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus) -> str:
     """What was sampled, and what that cost."""
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
-    parts = [f"{received:,} samples, {f'{missed:,} missed' if missed else 'none missed'}"]
+    parts = [
+        f"{units.plural(received, 'sample')}, {f'{missed:,} missed' if missed else 'none missed'}"
+    ]
     try:
         spent_s = session.client.status().cpu_s - before.cpu_s
     except CollectorError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import queue
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -24,15 +25,19 @@ from radt import units
 from radt.collector.protocol import LiveView
 from radt.model import RunStatus
 from radt.runner.estimate import ProgressView, progress_line
-from radt.runner.outcome import WorkloadOutcome
+from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 #: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 WAITING_LINES = 5000
 NAME_COLUMNS = 14
-#: Of a run that did not finish, so many of the last lines it printed are shown.
+#: Of a run that did not finish, so many of the last lines it printed are shown, each on so many
+#: lines of a terminal at most.
 SHOWN_TAIL_LINES = 5
-_SHOWS_OUTPUT = (RunStatus.FAILED, RunStatus.OOM, RunStatus.KILLED)
+TERMINAL_LINES_OF_TAIL = 2
+#: A terminal with fewer columns beside the indent folds lines itself.
+_MIN_COLUMNS_TO_WRAP = 20
+_OUTPUT_LINE = re.compile(r"  \w+ +│ ")
 
 
 @dataclass(slots=True)
@@ -96,7 +101,15 @@ def repeated(label: str, repeat: int, repeats: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
+    """A line. On a terminal what is too wide goes on below ``then``, on ``most`` lines at most.
+
+    Without ``then`` the terminal folds it: a command can be copied whole.
+    """
+
+    lead: Text
     text: Text
+    then: Text | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +154,35 @@ class RunConsole:
         if self._quiet:
             return
         colour = RUN_COLOURS[position % len(RUN_COLOURS)]
-        text = Text.assemble((f"  {letter:<{self._prefix_width}} │ ", colour), line)
+        lead = Text(f"  {letter:<{self._prefix_width}} │ ", style=colour)
+        then = Text(f"  {'':<{self._prefix_width}} │ ", style=colour)
         if self._behind:
             self._missed += 1
         else:
-            self._lines.put(_Line(text))
+            self._lines.put(_Line(lead, Text(line), then))
 
-    def say(self, message: str | Text, style: str = "") -> None:
-        """Print a line of radt's own; never dropped, never waited for."""
+    def relay(self, line: str) -> None:
+        """Print a line that another runner printed; what is too wide is indented as there."""
+        found = _OUTPUT_LINE.match(line)
+        lead = found[0] if found else line[: len(line) - len(line.lstrip(" "))]
+        then = re.sub(r"\w", " ", lead)
+        self._lines.put(_Line(Text(lead), Text(line[len(lead) :]), Text(then)))
+
+    def say(self, message: str | Text, style: str = "", *, indent: int | None = None) -> None:
+        """Print a line of radt's own; never dropped, never waited for.
+
+        Args:
+            message: The line.
+            style: If it is not styled itself.
+            indent: Columns before what does not fit on a terminal's first line; None leaves that
+                to the terminal, so that a command can be copied whole.
+        """
         text = Text(message, style=style) if isinstance(message, str) else message
-        self._lines.put(_Line(text))
+        if indent is None:
+            self._lines.put(_Line(Text(), text))
+        else:
+            lead, rest = text.divide([indent])
+            self._lines.put(_Line(lead, rest, Text(" " * indent)))
 
     def print(self, *renderables: object) -> None:
         """Print tables and the like after everything said so far."""
@@ -187,7 +219,7 @@ class RunConsole:
 
     def workload_ended(self, position: int, total: int, outcome: WorkloadOutcome) -> None:
         """Print the workload's line, and a line for each row that did not finish."""
-        slowest_s = max((run.elapsed_s or 0.0 for run in outcome.runs), default=0.0)
+        taken_s = [run.elapsed_s for run in outcome.runs if run.elapsed_s is not None]
         bad = [run for run in outcome.runs if run.status is not RunStatus.FINISHED]
         mark = Text("✘" if bad else "✔", style="red" if bad else "green")
         skew = outcome.start_skew_s if len(outcome.runs) > 1 else None
@@ -197,18 +229,24 @@ class RunConsole:
                 (f"{repeated(outcome.label, outcome.repeat, outcome.repeats):<10} ", "bold"),
                 f"{units.plural(len(outcome.runs), 'run'):<9} ",
                 mark,
-                f" {units.duration(slowest_s)}",
+                f" {units.duration(max(taken_s, default=None))}",
                 (f"   skew {units.duration(skew)}" if skew is not None else "", "dim"),
             )
         )
         for run in bad:
-            style = "dim" if run.status is RunStatus.SKIPPED else "red"
-            self.say(f"       {run.letter}  {run.name}  {run.status}: {run.reason}", style=style)
-            if run.status in _SHOWS_OUTPUT:
-                for line in run.tail[-SHOWN_TAIL_LINES:]:
-                    self.say(f"            {line}", style="dim")
-            if run.log is not None:
-                self.say(f"          {shown_path(run.log)}", style="dim")
+            self._run_ended(run)
+
+    def _run_ended(self, run: RunOutcome) -> None:
+        style = "dim" if run.status is RunStatus.SKIPPED else "red"
+        lead = f"       {run.letter}  "
+        self.say(f"{lead}{run.name}  {run.status}: {run.reason}", style, indent=len(lead))
+        if run.reason == STOPPED:
+            return  # who stopped it knows why, and its last lines only say that it was stopped
+        indent = Text(" " * (len(lead) + 2))
+        for line in run.tail[-SHOWN_TAIL_LINES:]:
+            self._lines.put(_Line(indent, Text(line, "dim"), indent, TERMINAL_LINES_OF_TAIL))
+        if run.log is not None:
+            self.say(f"{' ' * len(lead)}{shown_path(run.log)}", "dim")
 
     @property
     def _behind(self) -> bool:
@@ -228,7 +266,8 @@ class RunConsole:
 
     def _print(self, item: object) -> None:
         if isinstance(item, _Line):
-            self._console.print(item.text, soft_wrap=True, highlight=False)
+            for text in self._fitting(item):
+                self._console.print(text, soft_wrap=True, highlight=False)
         elif isinstance(item, _LiveTable):
             self._draw_live(item.text)
         elif isinstance(item, tuple):
@@ -238,6 +277,23 @@ class RunConsole:
             self._console.print(
                 Text(f"  … {missed:,} lines not shown, see output.log", style="dim")
             )
+
+    def _fitting(self, line: _Line) -> list[Text]:
+        """The line, or as many as it takes on this terminal."""
+        columns = self._console.width - line.lead.cell_len
+        if (
+            line.then is None
+            or not self._console.is_terminal
+            or line.text.cell_len <= columns
+            or columns < _MIN_COLUMNS_TO_WRAP
+        ):
+            return [line.lead + line.text]
+        parts = list(line.text.wrap(self._console, columns, overflow="fold"))
+        if line.most is not None and len(parts) > line.most:
+            parts = parts[: line.most]
+            parts[-1].truncate(columns - 2)
+            parts[-1].append(" …")
+        return [(line.then if number else line.lead) + part for number, part in enumerate(parts)]
 
     def _draw_live(self, table: Text | None) -> None:
         if table is None:

@@ -121,8 +121,8 @@ def ask_first(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm |
     if confirm is None or options.yes:
         return
     questions = [
-        f"workload {one.plan.label}: {units.plural(len(one.again), 'row')} that finished will run "
-        "again with the rest"
+        f"workload {one.plan.label}: {units.plural(len(one.again), 'row')} that would be done will "
+        "run again with the rest"
         for one in due
         if one.again
     ]

@@ -12,7 +12,7 @@ from rich.console import Console
 from radt.model import RunStatus
 from radt.runner import console as console_module
 from radt.runner.console import RunConsole, RunView, WorkloadView, live_table
-from radt.runner.outcome import RunOutcome, WorkloadOutcome
+from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 
 def plain_console(width: int = 80) -> tuple[Console, io.StringIO]:
@@ -162,3 +162,46 @@ def test_live_table_higher_than_the_terminal_shows_what_still_runs() -> None:
     assert lines[-1] == "       … 5 more"
     shown = live_table(WorkloadView(1, 1, "many", runs), 80, 14).plain.splitlines()
     assert len(shown) == 13
+
+
+def test_a_terminal_shows_long_lines_indented_and_a_pipe_shows_them_whole() -> None:
+    words = "out of memory, tried to allocate " * 8
+    tail = RunOutcome("a", "big", "r", RunStatus.OOM, words, elapsed_s=1.0, tail=[words])
+
+    def shown(*, terminal: bool) -> list[str]:
+        stream = io.StringIO()
+        console = Console(file=stream, width=60, color_system=None, force_terminal=terminal)
+        with RunConsole(console) as output:
+            output.output(0, "a", words)
+            output.relay(f"  b │ {words}")
+            output.workload_ended(1, 1, WorkloadOutcome("one", "w", [tail], start_skew_s=None))
+            output.flush()
+        return stream.getvalue().splitlines()
+
+    on_terminal, piped = shown(terminal=True), shown(terminal=False)
+    assert max(map(len, on_terminal)) <= 60
+    begins = [line[:12] for line in on_terminal]
+    assert begins[:2] == ["  a │ out of", "    │ to all"]
+    assert "  b │ out of" in begins
+    last = [line for line in on_terminal if line.startswith(" " * 12)]
+    assert len(last) == 2
+    assert last[-1].endswith(" …")
+    assert [line.strip() for line in piped[:2]] == [f"a │ {words}".strip(), f"b │ {words}".strip()]
+    assert len(piped) == 5
+
+
+def test_a_run_that_its_user_stopped_is_told_without_its_last_lines() -> None:
+    console, stream = plain_console()
+    runs = [
+        RunOutcome("a", "one", "r", RunStatus.KILLED, STOPPED, None, tail=["KeyboardInterrupt"]),
+        RunOutcome("b", "two", "s", RunStatus.KILLED, "killed by SIGSEGV", None, tail=["last"]),
+    ]
+    with RunConsole(console) as output:
+        output.workload_ended(1, 1, WorkloadOutcome("w", "w", runs, start_skew_s=None))
+        output.flush()
+    assert stream.getvalue().splitlines() == [
+        "  1/1  w          2 runs    ✘ –",
+        "       a  one  KILLED: stopped by the user",
+        "       b  two  KILLED: killed by SIGSEGV",
+        "            last",
+    ]
