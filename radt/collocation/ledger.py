@@ -115,6 +115,19 @@ class Owner:
     def me(cls) -> Self:
         return cls(os.getpid(), procfs.own_start_ticks(), procfs.boot_id(), _pid_namespace())
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `str` of another one.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        pid, ticks, boot_id, pid_namespace = text.split(" ")
+        return cls(int(pid), int(ticks), boot_id, pid_namespace)
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.start_ticks} {self.boot_id} {self.pid_namespace}"
+
     @property
     def rebooted(self) -> bool:
         """Whether the machine has started anew since."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.collector.protocol import Registration, delivery_env
+from radt.collocation.ledger import Owner
 from radt.errors import RadtError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
@@ -24,6 +25,9 @@ from radt.runner.environment import program_command
 from radt.runner.session import Session
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.tracking.inventory import collect_inventory
+
+#: Tag of a run: the process that answers for it until the collector knows of the run, too.
+RUNNER_TAG = "radt.runner"
 
 _POLL_S = 0.01
 
@@ -201,6 +205,7 @@ def _tags(due: Due, row: RunPlan, series_id: str) -> dict[str, str]:
         "radt.devices": str(row.devices),
         "radt.collocation": str(row.collocation),
         "radt.listeners": _listeners(row),
+        RUNNER_TAG: str(Owner.me()),
     }
     if due.repeats > 1:
         tags |= {"radt.repeat": f"{due.repeat}/{due.repeats}", "radt.series": series_id}

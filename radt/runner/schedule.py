@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 import uuid
 from collections.abc import Sequence
 
 from radt import units
 from radt.collector.protocol import Registration, delivery_env
+from radt.collocation.ledger import Owner
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
@@ -21,6 +23,7 @@ from radt.runner.estimate import ProgressView, remaining_s
 from radt.runner.notify import Notice, Notifier
 from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
+from radt.runner.preparation import RUNNER_TAG
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
 from radt.runner.workload import WorkloadRunner
@@ -214,6 +217,8 @@ def recover(
     for row in lost:
         if row.run_id:
             _end_orphan(session, row.run_id)
+    for run_id in _recorded_and_no_more(session):
+        _end_orphan(session, run_id)
     if lost and statuses is not None:
         ending = Ending(RunStatus.KILLED, RUNNER_DIED)
         statuses.set_many(
@@ -225,6 +230,22 @@ def recover(
                 for row in lost
             }
         )
+
+
+def _recorded_and_no_more(session: Session) -> list[str]:
+    """Runs whose runner died before it had told collector and file of them."""
+    here = platform.node()
+    runs = [run.run_id for run in session.reader.unended_runs() if run.host == here]
+    tags = session.reader.tags_of(runs)
+    return [run_id for run_id in runs if _is_dead(tags.get(run_id, {}).get(RUNNER_TAG, ""))]
+
+
+def _is_dead(runner: str) -> bool:
+    """Whether the process of a tag is gone; what cannot be understood is left to its own."""
+    try:
+        return not Owner.parse(runner).alive
+    except ValueError:
+        return False
 
 
 def _end_orphan(session: Session, shown_id: str) -> None:

@@ -21,7 +21,7 @@ import time
 STATE = pathlib.Path(os.environ["FAKE_STATE"])
 CONTAINERS = STATE / "containers"
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "assets", "*.js")
-FLAGS = {"--rm", "--force", "--all"}
+FLAGS = {"--rm", "--force", "-f", "--all"}
 VALUED = {
     *("--name", "--label", "--user", "--group-add", "--pid", "--ipc", "--network", "--userns"),
     *("--workdir", "--mount", "--volume", "--env", "--gpus", "--cpuset-cpus", "--entrypoint"),
@@ -160,11 +160,18 @@ def run(state: dict, words: list[str]) -> None:
     (CONTAINERS / f"{name}~").write_text(json.dumps(shown))
     (CONTAINERS / f"{name}~").rename(CONTAINERS / f"{name}.json")  # whole or not there
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: os.killpg(child.pid, received))
+        signal.signal(number, lambda received, _: kill(child.pid, received))
     code = child.wait()
     if "--rm" in options:
         (CONTAINERS / f"{name}.json").rename(CONTAINERS / f"{name}.ended")
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def kill(container: int, number: int) -> None:
+    try:
+        os.killpg(container, number)
+    except ProcessLookupError:
+        pass  # it has just ended
 
 
 def remove(words: list[str]) -> None:
@@ -172,9 +179,9 @@ def remove(words: list[str]) -> None:
     file = CONTAINERS / f"{name}.json"
     if not file.exists():
         fail(f"Error response from daemon: No such container: {name}")
-    if "--force" not in options:
+    if not {"--force", "-f"} & options.keys():
         fail("container is running: stop the container before removing or force remove")
-    os.killpg(json.loads(file.read_text())["pid"], signal.SIGKILL)
+    kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
     file.unlink(missing_ok=True)
 
 
