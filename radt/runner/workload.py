@@ -156,7 +156,10 @@ class WorkloadRunner:
             if self._stop.wait(NOTE_PAUSE_S):
                 return True  # the start sees to that
         for row in active.rows:
-            active.end(row, Ending(RunStatus.SKIPPED, problem))
+            active.end(
+                row,
+                Ending(RunStatus.SKIPPED, f"could not be noted in the experiment file: {problem}"),
+            )
         return False
 
     def _set_up(self, active: ActiveWorkload, recorded: RecordedWorkload) -> MlflowIds:

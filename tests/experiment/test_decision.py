@@ -89,6 +89,16 @@ def test_if_one_row_runs_all_do() -> None:
     }
 
 
+def test_repeats_that_are_missing_do_not_start_a_workload_that_failed() -> None:
+    for failure in (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT):
+        rows = row(RunStatus.FINISHED, 1), row(failure, 0)
+        assert set(actions(workload(*rows), repeat=2).values()) == {Action.SKIP}
+        again = actions(workload(*rows), repeat=2, rerun=True)
+        assert again == {"a": Action.REPEAT, "b": Action.RUN}
+    killed = row(RunStatus.FAILED, 1), row(RunStatus.KILLED, 1)
+    assert actions(workload(*killed), repeat=2) == {"a": Action.AGAIN, "b": Action.RESUME}
+
+
 def test_a_workload_goes_on_at_the_repeat_that_not_all_rows_have() -> None:
     rows = row(RunStatus.FINISHED, 2), row(RunStatus.KILLED, 1)
     assert first_repeat(workload(*rows)) == 2

@@ -18,7 +18,7 @@ __all__ = ["mps", "nvml", "nvml_library"]
 #: Uses its GPU as CUDA would: it becomes a client of the daemon that it is told of, and the driver
 #: lists it. Says what it was given. An argument keeps it running until the test opens a pipe.
 CLIENT = """
-import atexit, fcntl, os, pathlib, subprocess, sys
+import atexit, fcntl, os, pathlib, signal, subprocess, sys
 print("devices", os.environ["CUDA_VISIBLE_DEVICES"])
 print("pipes", os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
 print("percentage", os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""))
@@ -29,6 +29,8 @@ if kind == "mps":
     subprocess.run(["nvidia-cuda-mps-control"], input=connect, text=True, check=True)
 if "plain" in sys.argv:
     kind = "process"
+if "content" in sys.argv:
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
 instance = os.environ["CUDA_VISIBLE_DEVICES"].removeprefix("MIG-fake-0-").split("-")
 where = " ".join(instance) if len(instance) == 2 else ""
 line = f"{kind} 0 {os.getpid()} 1000000 {where}\\n"
@@ -111,12 +113,15 @@ def test_rows_under_mps_share_a_daemon_of_their_own(
     assert [row["Status"] for row in machine.rows(path)] == ["FINISHED"] * 2
 
 
-def test_a_client_that_runs_without_mps_fails_the_workload(machine: Bench, mps: FakeMps) -> None:
+@pytest.mark.parametrize("manner", ["", "content"], ids=["killed", "says-all-went-well"])
+def test_a_client_that_runs_without_mps_fails_the_workload(
+    machine: Bench, mps: FakeMps, manner: str
+) -> None:
     machine.signal_ready("gate")
     path = machine.experiment(
         "Workload,Devices,Collocation,Listeners,File,Params\n"
-        "1,0,MPS,none,client.py,wait\n"
-        "1,0,MPS,none,client.py,wait plain\n"
+        f"1,0,MPS,none,client.py,wait {manner}\n"
+        f"1,0,MPS,none,client.py,wait plain {manner}\n"
     )
     done = machine.radt(path.name, code=1)
     statuses = [row["Status"] for row in machine.rows(path)]

@@ -42,7 +42,7 @@ def test_a_workload_is_a_unit_if_one_row_must_run_all_do(bench: Bench) -> None:
     done = bench.radt(path.name)
     assert sorted(ran(bench)) == ["2a", "2b"]
     assert statuses(bench, path) == ["FINISHED", "FINISHED", "FINISHED", "FAILED: exit code 1"]
-    assert "1 row that finished run again with the rest" in done.stdout
+    assert "2: all rows run, also 1 row" in " ".join(done.stdout.split())
     assert [row["Run"] == "old" for row in bench.rows(path)] == [True, False, False, True]
 
 
@@ -60,6 +60,36 @@ def test_repeats_go_round_the_experiment_and_count_in_the_status(bench: Bench) -
     tags = [bench.reader.tags(run.run_id) for run in runs]
     assert sorted(tag["radt.repeat"] for tag in tags) == ["1/2", "2/2", "3/3"]
     assert len({tag["radt.series"] for tag in tags}) == 1, "a later start goes on with the series"
+
+
+def test_what_failed_is_not_repeated_by_this_start_or_the_next(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    bench.script("fail.py", NOTES_ITSELF + "raise SystemExit(4)")
+    path = bench.experiment("Workload,File,Params\nx,train.py,xa\nx,fail.py,xb\ny,train.py,y\n")
+    bench.radt(path.name, "--repeat", "2", code=1)
+    assert sorted(ran(bench)) == ["xa", "xb", "y", "y"]
+    ended = ["FINISHED 1/2", "FAILED 1/2: exit code 4", "FINISHED 2/2"]
+    assert statuses(bench, path) == ended
+    bench.radt(path.name, "--repeat", "2")
+    assert (len(ran(bench)), statuses(bench, path)) == (4, ended)
+    bench.script("fail.py", NOTES_ITSELF)
+    bench.radt(path.name, "--repeat", "2", "--rerun")
+    assert sorted(ran(bench)[4:]) == ["xa", "xa", "xb", "xb"]
+    assert statuses(bench, path) == ["FINISHED 2/2"] * 3
+
+
+def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
+    bench.signal_ready("gate")
+    bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
+    path = bench.experiment("Workload,Status,File,Params\nx,,wait.py,x\ny,RUNNING 2/3,wait.py,y\n")
+    runner = bench.start(path.name, "--repeat", "3")
+    wait_until(lambda: ran(bench) == ["x"], "the other one runs")
+    runner.send_signal(signal.SIGINT)
+    assert runner.wait(60) == 128 + signal.SIGINT
+    assert statuses(bench, path) == [
+        "KILLED 1/3: stopped by the user",
+        "KILLED 2/3: its runner died",
+    ]
 
 
 def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
@@ -88,8 +118,12 @@ def test_only_runs_the_workloads_that_are_named(bench: Bench) -> None:
     path = bench.experiment(
         "Workload,File,Params\nx,train.py,x\ny,train.py,y\nz,train.py,z\nnew one,train.py,n\n"
     )
-    bench.radt(path.name, "--only", "z,x", "--only", "new one")
+    done = bench.radt(path.name, "--only", "z,x", "--only", "new one")
+    assert "done before" not in done.stdout
     assert ran(bench) == ["x", "z", "n"]
+    again = bench.radt(path.name, "--only", "x")
+    assert "3 of 4 rows done" in again.stdout
+    assert len(ran(bench)) == 3
     refused = bench.radt(path.name, "--only", "yy", code=2)
     assert "there is no such workload" in refused.stderr
     assert "'y'" in refused.stderr
@@ -117,6 +151,61 @@ def test_fail_fast_stops_neighbours_and_skips_the_rest_until_the_next_start(benc
     bench.script("fail.py", NOTES_ITSELF)
     bench.radt(path.name)
     assert set(statuses(bench, path)) == {"FINISHED"}
+
+
+#: Says which signal it was asked by, as often as it was, and ends with 3 when the test lets it.
+ASKED = (
+    NOTES_ITSELF
+    + """
+import signal
+here = pathlib.Path(__file__)
+def asked(number, frame):
+    with open(here.with_name(sys.argv[1] + ".asked"), "a") as file:
+        file.write(signal.Signals(number).name + " ")
+signal.signal(signal.SIGINT, asked)
+here.with_name(sys.argv[1] + ".up").touch()
+with open(here.with_name(sys.argv[1] + ".gate")) as gate:
+    gate.read()
+sys.exit(3)
+"""
+)
+
+
+def asked(bench: Bench, name: str) -> str:
+    path = bench.folder / f"{name}.asked"
+    return path.read_text() if path.exists() else ""
+
+
+def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
+    bench.script("train.py", ASKED)
+    gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
+    path = bench.experiment("Workload,File,Params\n1,train.py,a\n1,train.py,b\n")
+    runner = bench.start(path.name, "--fail-fast")
+    wait_until(lambda: len(list(bench.folder.glob("*.up"))) == 2, "both run")
+    runner.send_signal(signal.SIGINT)
+    wait_until(lambda: asked(bench, "a") and asked(bench, "b"), "both were asked")
+    gates["a"].write_text("")
+    wait_until(lambda: "KILLED" in statuses(bench, path)[0], "the first has ended")
+    gates["b"].write_text("")
+    assert runner.wait(60) == 128 + signal.SIGINT
+    assert statuses(bench, path) == ["KILLED: stopped by the user"] * 2
+    assert asked(bench, "b") == "SIGINT "
+
+
+def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> None:
+    bench.script("train.py", ASKED)
+    gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
+    path = bench.experiment("Workload,Timeout,File,Params\n1,0.5s,train.py,a\n1,,train.py,b\n")
+    runner = bench.start(path.name)
+    wait_until(lambda: asked(bench, "a"), "its time is over")
+    wait_until((bench.folder / "b.up").exists, "the other runs")
+    runner.send_signal(signal.SIGINT)
+    wait_until(lambda: asked(bench, "b"), "the other was asked")
+    for gate in gates.values():
+        gate.write_text("")
+    assert runner.wait(60) == 128 + signal.SIGINT
+    assert statuses(bench, path) == ["TIMEOUT: longer than 0.5 s", "KILLED: stopped by the user"]
+    assert asked(bench, "a") == "SIGINT "
 
 
 def test_a_row_that_takes_too_long_ends_alone(bench: Bench) -> None:
@@ -216,6 +305,47 @@ def test_all_columns_are_params_and_fill_in_the_command(bench: Bench) -> None:
     assert params["Data"] == "/data/x"
     assert params["Optimizer"] == "adam"
     assert params["opt"] == "adam"
+
+
+def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) -> None:
+    bench.script("away.py", NOTES_ITSELF + "os.rename('experiment.csv', 'away.csv')")
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment("Workload,File,Params\n1,away.py,1\n2,train.py,2\n")
+    done = bench.radt(path.name, code=1)
+    assert ran(bench) == ["1"]
+    assert "1 run FINISHED, 1 SKIPPED" in done.stdout
+    assert "cannot be read: No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {run.workload: run.status for run in bench.reader.runs()} == {
+        "1": RunStatus.FINISHED,
+        "2": RunStatus.SKIPPED,
+    }
+    assert all(one.status.ended for one in bench.reader.workloads())
+    bench.wait_delivered()
+
+
+def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(
+    bench: Bench,
+) -> None:
+    text = "Workload,File,Params\n1,edit.py,1\n2,train.py,2a\n2,train.py,2b\n3,train.py,3\n"
+    bench.script(
+        "edit.py",
+        NOTES_ITSELF
+        + "path = pathlib.Path(__file__).with_name('experiment.csv')\n"
+        + "path.write_text(path.read_text().replace('2b', '2c'))\n",
+    )
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment(text)
+    bench.radt(path.name, code=1)
+    assert ran(bench) == ["1", "3"], "what nobody asks for any more costs no time"
+    first, second, third, last = statuses(bench, path)
+    assert (first, third, last) == ("FINISHED", "", "FINISHED")
+    assert second.startswith("SKIPPED: could not be noted in the experiment file")
+    skipped = next(run for run in bench.reader.runs() if run.status is RunStatus.SKIPPED)
+    assert "rows that were changed or removed meanwhile" in skipped.end_reason
+    bench.radt(path.name)
+    assert sorted(ran(bench)[2:]) == ["2a", "2c"]
+    assert statuses(bench, path) == ["FINISHED"] * 4
 
 
 def test_cooling_down_ends_with_ctrl_c(bench: Bench) -> None:
