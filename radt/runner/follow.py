@@ -17,6 +17,8 @@ from radt.runner.row import Row
 
 #: How often the live table is brought up to date, and clocks and pending signals are looked at.
 TICK_S = 0.5
+#: Rows that keep others waiting for so long are named also where there is no live table.
+LONG_WAIT_S = 10.0
 
 
 class Follower:
@@ -26,6 +28,8 @@ class Follower:
         self._workload = workload
         self._memory = MemoryWatch()
         self._context_noted = False
+        self._waiting_since_s: float | None = None
+        self._wait_told = False
 
     def follow(self) -> None:
         """Return when every row has ended."""
@@ -73,9 +77,21 @@ class Follower:
             return
         awaited = [row.letter for row in rows if row.run_id in context.awaited]
         if awaited:
-            self._workload.view.state = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
+            text = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
+            self._workload.view.state = text
+            if context.arrived:
+                self._tell_of_wait(text)
         elif all(row.outcome is not None or row.run_id in context.released_ns for row in rows):
             self._note_context()
+
+    def _tell_of_wait(self, text: str) -> None:
+        """Say it once where there is no live table."""
+        now_s = time.monotonic()
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        if not self._wait_told and now_s - self._waiting_since_s >= LONG_WAIT_S:
+            self._wait_told = True
+            self._workload.session.console.progress(self._workload.view, text)
 
     def _note_context(self) -> None:
         """The start is where the blocks were entered."""
