@@ -134,12 +134,12 @@ class Scene:
         here = f"sqlite:///{self.bench.home / 'mlflow.db'}"
 
         def same() -> bool:
-            rows = [*self.bench.reader.runs(), *self.bench.reader.workloads()]
-            rows = [row for row in rows if row.tracking_uri == here]
+            rows = (*self.bench.reader.runs(), *self.bench.reader.workloads())
             return all(
                 row.mlflow_run_id is not None
                 and client.get_run(row.mlflow_run_id).info.status == row.status.mlflow
                 for row in rows
+                if row.tracking_uri == here
             )
 
         wait_until(same, "MLflow has all")
@@ -196,6 +196,7 @@ def scene(
     bench.env |= {
         "FAKE_STATE": str(tools.state),
         "RADT_ENVIRONMENTS": str(tmp_path / "cache"),
+        "RADT_FLUSH_S": "0.1",
         "PATH": f"{tools.folder}:{mps.folder}:/usr/bin:/bin",
     }
     nvml.configure("count 1", mig_gpu(0))
@@ -545,12 +546,8 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("mood", ["ignore quit", "hang quit"])
-def test_daemon_that_does_not_quit(scene: Scene, mood: str) -> None:
-    scene.nvml.configure(*TWO_GPUS)
-    scene.mps.be(mood)
-    path = scene.experiment("1,0,MPS,,say.py,a", "2,cpu,,,say.py,b")
-    done = subprocess.run(
+def impatient(scene: Scene, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", IMPATIENT, path.name],
         cwd=scene.bench.folder,
         env=scene.bench.env,
@@ -559,11 +556,35 @@ def test_daemon_that_does_not_quit(scene: Scene, mood: str) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mood", ["ignore quit", "hang quit"])
+def test_daemon_that_does_not_quit(scene: Scene, mood: str) -> None:
+    scene.nvml.configure(*TWO_GPUS)
+    scene.mps.be(mood)
+    path = scene.experiment("1,0,MPS,,say.py,a", "2,cpu,,,say.py,b")
+    assert impatient(scene, path).returncode == 0
     assert len(scene.mps.calls("quit")) == 1
     assert scene.statuses(path) == ["FINISHED", "FINISHED"]
     scene.everything_ended()
     scene.nothing_is_set_up(path)
+
+
+def test_runner_killed_while_a_daemon_does_not_quit(scene: Scene) -> None:
+    scene.nvml.configure(*TWO_GPUS)
+    scene.mps.be("hang quit")
+    path = scene.experiment("1,0,MPS,,say.py,a", "1,cpu,,,say.py,b")
+    runner = scene.bench.start(path.name)
+    wait_until(lambda: scene.mps.calls("quit"), "the daemon was told to quit")
+    scene.kill(runner)
+    assert scene.statuses(path) == ["FINISHED", "FINISHED"]
+    assert len(scene.mps.daemons) == 1
+    done = impatient(scene, path)  # nothing is left to run, but to clean up
+    assert done.returncode == 0, done.stdout + done.stderr
+    scene.everything_ended()
+    scene.nothing_is_set_up(path)
+    assert scene.statuses(path) == ["FINISHED", "FINISHED"]
+    assert len(scene.bench.reader.runs()) == 2
 
 
 #: Ends, and leaves a child that hears SIGTERM, says so, and goes on.
