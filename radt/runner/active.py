@@ -103,6 +103,11 @@ class ActiveWorkload:
         self.recording.finished(row.run_id, ending.status, exit_code, ending.reason)
         if self.context is not None:
             self.context.gone(row.run_id)
+        # If the user has stopped all, they have been asked to end already.
+        if self.options.fail_fast and ending.status is not RunStatus.FINISHED and not self.stop:
+            for other in self.rows:
+                why = f"row {row.letter} is {ending.status} (--fail-fast)"
+                other.stop(Ending(RunStatus.KILLED, why))
 
     def signal(self, row: Row, number: signal.Signals) -> None:
         """Send a signal to a row's processes; an MPS client is taken off its server before."""

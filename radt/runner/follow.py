@@ -130,11 +130,6 @@ class Follower:
                 workload.say(f"{row.letter}: {why}")
             workload.recording.tags(row.run_id, devices.final_tags(row.letter))
         workload.end(row, ending, exit_code=how.code, tail=how.tail)
-        stopped = bool(workload.stop)  # then all have been asked to end already
-        if workload.options.fail_fast and ending.status is not RunStatus.FINISHED and not stopped:
-            why = f"row {row.letter} is {ending.status} (--fail-fast)"
-            for other in workload.rows:
-                other.stop(Ending(RunStatus.KILLED, why))
 
     def _ending(self, row: Row, how: Exit) -> Ending:
         verdict = row.verdict

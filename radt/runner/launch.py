@@ -42,7 +42,8 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
             _guarded(workload, row, partial(_spawn, workload, barrier))
         for row in workload.rows:
             _guarded(workload, row, lambda one: one.running.wait_ready(READY_TIMEOUT_S))
-        if workload.stop:  # they end where they stand
+        # What is to end already ends where it stands: Ctrl-C, or a failed start with --fail-fast.
+        if workload.stop or any(row.verdict is not None for row in workload.rows):
             workload.kill_all()
             return {}
         barrier.release()

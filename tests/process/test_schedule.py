@@ -153,6 +153,18 @@ def test_fail_fast_stops_neighbours_and_skips_the_rest_until_the_next_start(benc
     assert set(statuses(bench, path)) == {"FINISHED"}
 
 
+def test_a_row_that_cannot_be_started_stops_its_neighbours_too(bench: Bench) -> None:
+    bench.signal_ready("gate")
+    bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
+    bench.script("tool", "#!/no/such/interpreter").chmod(0o755)
+    path = bench.experiment("Workload,File,Params\n1,wait.py,a\n1,./tool,b\n2,wait.py,c\n")
+    bench.radt(path.name, "--fail-fast", code=1)
+    first, second, third = statuses(bench, path)
+    assert first == "KILLED: row b is FAILED (--fail-fast)"
+    assert second.startswith("FAILED: ")
+    assert third == "SKIPPED: 1 did not finish (--fail-fast)"
+
+
 #: Says which signal it was asked by, as often as it was, and ends with 3 when the test lets it.
 ASKED = (
     NOTES_ITSELF
