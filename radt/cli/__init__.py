@@ -6,16 +6,18 @@ none pays for what another needs.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from radt.errors import ExperimentError, RadtError
+from radt.errors import ExperimentError, RadtError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class RadtGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"--help", "-h", "--version"}
         if args and args[0] not in own and args[0] not in COMMANDS:
+            _refuse_misspelt_command(args[0])
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
@@ -119,6 +122,16 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         click.echo(f"radt: {place}{error.strerror or error}", err=True)
         sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _refuse_misspelt_command(word: str) -> None:
+    """A word that is no file but almost a command is taken for the command."""
+    if word.isalpha() and not Path(word).exists():
+        near = difflib.get_close_matches(word, COMMANDS, 1)
+        if near:
+            raise UsageError(
+                f"there is no command and no file {word!r}", f"Did you mean radt {near[0]}?"
+            )
 
 
 def _tolerate_any_character() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
+from radt.cli import main
 from radt.cli.run import command
 from radt.errors import UsageError
 
@@ -76,3 +77,10 @@ def test_what_does_not_go_together(args: list[str], message: str) -> None:
         command.main(args, standalone_mode=False)
     assert message in caught.value.message
     assert caught.value.remedy
+
+
+def test_a_misspelt_command_is_no_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["statsu", "experiment.csv"])
+    assert ended.value.code == 2
+    assert "Did you mean radt status?" in capsys.readouterr().err
