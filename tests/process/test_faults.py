@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -185,6 +186,60 @@ def test_ctrl_c_once_asks_and_twice_kills(bench: Bench, times: int) -> None:
     rows = bench.rows(path)
     assert [row.get("Status", "") for row in rows] == ["KILLED: stopped by the user", ""]
     assert (bench.reader.runs()[0].exit_code == -signal.SIGKILL) == (times == 2)
+
+
+#: radt, with something that happens as soon as the last row stands at the barrier.
+AT_THE_BARRIER = """
+import os, signal, sys
+from radt.cli import main
+from radt.runner.process import TrainingProcess
+ready = TrainingProcess.wait_ready
+def wait_ready(process, timeout_s):
+    ready(process, timeout_s)
+    if process.command[-1] == "last":
+        {what}
+TrainingProcess.wait_ready = wait_ready
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "status", "reason"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "KILLED", "stopped by the user"),
+        ("raise MemoryError('none left')", 1, "KILLED", "radt could not go on: none left"),
+        ("raise OSError(24, 'Too many open files')", 1, "FAILED", "Too many open files"),
+    ],
+    ids=["stopped", "runner-fails", "no-descriptors"],
+)
+def test_what_happens_at_the_barrier_lets_nobody_through_who_should_not(
+    bench: Bench, what: str, code: int, status: str, reason: str
+) -> None:
+    bench.script("radt-at-the-barrier.py", AT_THE_BARRIER.format(what=what))
+    bench.script("touch.py", "import sys; open(sys.argv[1], 'w')")
+    path = bench.experiment(
+        "Workload,Listeners,File,Params\n1,none,touch.py,first\n1,none,touch.py,last\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "radt-at-the-barrier.py", path.name],
+        cwd=bench.folder,
+        env=bench.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    first, last = (row["Status"] for row in bench.rows(path))
+    assert last.startswith(f"{status}: ")
+    assert reason in last
+    assert not (bench.folder / "last").exists()
+    neighbour_goes_on = status == "FAILED"
+    assert (bench.folder / "first").exists() == neighbour_goes_on
+    assert first == ("FINISHED" if neighbour_goes_on else last)
+    ends = {run.letter: run.status for run in bench.reader.runs()}
+    assert ends["b"] == RunStatus[status]
+    assert all(one.status.ended for one in bench.reader.workloads())
 
 
 def test_second_runner_on_a_file_is_told_who_holds_it(
