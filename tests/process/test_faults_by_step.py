@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,7 @@ class Scene:
     nvml: FakeNvml
     tools: Tools
     cache: Path
+    as_written: list[str] = field(default_factory=list)
 
     @property
     def runtime(self) -> Path:
@@ -71,6 +72,7 @@ class Scene:
             lines.append(
                 f"{workload},,,{devices},{collocation},{environment},none,{file},{params}\n"
             )
+        self.as_written = lines
         return self.bench.experiment(HEADER + "".join(lines))
 
     def pid_of(self, name: str) -> int:
@@ -110,12 +112,8 @@ class Scene:
         rows = self.bench.rows(path)
         blank = [row | {"Status": "", "Run": ""} for row in rows]
         assert path.read_text(encoding="utf-8").startswith(HEADER)
-        assert [",".join(row.values()) + "\n" for row in blank] == self.written(path)
+        assert [",".join(row.values()) + "\n" for row in blank] == self.as_written
         return [row["Status"] for row in rows]
-
-    def written(self, path: Path) -> list[str]:
-        """The rows as the test wrote them."""
-        return (path.parent / "as-written").read_text(encoding="utf-8").splitlines(True)
 
     def everything_ended(self) -> None:
         """No process is left, and neither the store nor MLflow says that anything goes on."""
@@ -184,7 +182,6 @@ def scene(
     mps: FakeMps,
     tmp_path: Path,
     mlflow_store: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
     tools = Tools(tmp_path / "bin", tmp_path / "state")
     for folder in (tools.folder, tools.state, bench.home):
@@ -201,18 +198,15 @@ def scene(
     }
     nvml.configure("count 1", mig_gpu(0))
     bench.script("say.py", SAY)
-    written = bench.experiment
-
-    def experiment(text: str, name: str = "experiment.csv") -> Path:
-        path = written(text, name)
-        (path.parent / "as-written").write_text(text.partition("\n")[2], encoding="utf-8")
-        return path
-
-    monkeypatch.setattr(bench, "experiment", experiment)
     yield Scene(bench, mps, nvml, tools, tmp_path / "cache")
-    for file in (tools.state / "containers").glob("*.json"):  # of a test that failed
+    # What only a test that failed has left.
+    for file in (tools.state / "containers").glob("*.json"):
         with suppress(ProcessLookupError):
             os.killpg(json.loads(file.read_text())["pid"], signal.SIGKILL)
+    for file in bench.folder.glob("*.pid"):
+        with suppress(OSError):
+            if Path(f"/proc/{file.read_text()}/cwd").samefile(bench.folder):
+                os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 # Set-up ------------------------------------------------------------------------------------------
