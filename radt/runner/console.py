@@ -344,7 +344,7 @@ def live_table(
         )
     ]
     letters = max(len(run.letter) for run in view.runs)
-    names = min(NAME_COLUMNS, max(cell_len(run.name) for run in view.runs))
+    names = min(max(NAME_COLUMNS, width // 5), max(cell_len(run.name) for run in view.runs))
     states = max(len(status_text(run)) for run in view.runs)
     # The cursor stands below, and the experiment's progress.
     room = height - 1 - len(lines) - (2 if experiment is not None else 0)
@@ -355,7 +355,7 @@ def live_table(
         colour = RUN_COLOURS[position % len(RUN_COLOURS)]
         load = "" if run.status.ended else load_text(run)
         line = Text.assemble(
-            (f"       {run.letter:<{letters}}  ", colour), set_cell_size(run.name, names), "  "
+            (f"       {run.letter:<{letters}}  ", colour), _name(run.name, names), "  "
         )
         status = status_text(run)
         status.pad_right(states - len(status))
@@ -372,6 +372,13 @@ def live_table(
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)
+
+
+def _name(name: str, columns: int) -> str:
+    """In exactly that many columns."""
+    if cell_len(name) <= columns:
+        return set_cell_size(name, columns)
+    return set_cell_size(name, columns - 1) + "…"
 
 
 def status_text(run: RunView) -> Text:
