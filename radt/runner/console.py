@@ -239,7 +239,10 @@ class RunConsole:
     def _run_ended(self, run: RunOutcome) -> None:
         style = "dim" if run.status is RunStatus.SKIPPED else "red"
         lead = f"       {run.letter}  "
-        self.say(f"{lead}{run.name}  {run.status}: {run.reason}", style, indent=len(lead))
+        reason, *more = run.reason.splitlines() or [""]
+        self.say(f"{lead}{run.name}  {run.status}: {reason}", style, indent=len(lead))
+        for line in more:  # what a tool said
+            self.say(" " * (len(lead) + 2) + line, style, indent=len(lead) + 2)
         if run.reason == STOPPED:
             return  # who stopped it knows why, and its last lines only say that it was stopped
         indent = Text(" " * (len(lead) + 2))

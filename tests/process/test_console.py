@@ -61,12 +61,18 @@ def test_what_a_slow_terminal_cannot_show_is_counted(monkeypatch: pytest.MonkeyP
 def test_workload_line_names_what_did_not_finish() -> None:
     console, stream = plain_console()
     with RunConsole(console) as output:
-        runs = [outcome("a", RunStatus.FINISHED), outcome("b", RunStatus.FAILED, "exit code 3")]
+        runs = [
+            outcome("a", RunStatus.FINISHED),
+            outcome("b", RunStatus.FAILED, "exit code 3"),
+            outcome("c", RunStatus.FAILED, "uv could not build it:\nerror: no solution"),
+        ]
         output.workload_ended(2, 3, WorkloadOutcome("three", "w", runs, start_skew_s=0.004))
         output.flush()
     assert stream.getvalue().splitlines() == [
-        "  2/3  three      2 runs    ✘ 21.4 s   skew 4.00 ms",
+        "  2/3  three      3 runs    ✘ 21.4 s   skew 4.00 ms",
         "       b  cnn-b  FAILED: exit code 3",
+        "       c  cnn-c  FAILED: uv could not build it:",
+        "            error: no solution",
     ]
 
 
