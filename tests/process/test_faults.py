@@ -237,8 +237,9 @@ def test_what_happens_at_the_barrier_lets_nobody_through_who_should_not(
     neighbour_goes_on = status == "FAILED"
     assert (bench.folder / "first").exists() == neighbour_goes_on
     assert first == ("FINISHED" if neighbour_goes_on else last)
-    ends = {run.letter: run.status for run in bench.reader.runs()}
-    assert ends["b"] == RunStatus[status]
+    runs = {run.letter: run for run in bench.reader.runs()}
+    assert (runs["b"].status, runs["b"].started_ns) == (RunStatus[status], None)
+    assert (runs["a"].started_ns is not None) == neighbour_goes_on, "it passed the barrier"
     assert all(one.status.ended for one in bench.reader.workloads())
 
 
