@@ -113,7 +113,7 @@ FAIL_FAST = Setting(
     ("RADT_FAIL_FAST",),
     SWITCH,
     False,
-    "Start no further workload after a run that failed.",
+    "Stop a workload at its first run that does not finish, and skip what follows.",
 )
 BUSY = Setting(
     "busy",

@@ -72,7 +72,10 @@ def _read(path: Path) -> SettingsFile | None:
     try:
         table = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", "Mend it") from error
+        raise UsageError(
+            f"{path} is not TOML: {error}",
+            "Mend that place; https://toml.io shows how it is written",
+        ) from error
     if not in_pyproject:
         return SettingsFile(path, table)
     tool = table.get("tool")

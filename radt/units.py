@@ -11,27 +11,30 @@ NO_VALUE = "–"
 def significant(value: float, digits: int = 3) -> str:
     """The value with that many significant digits, without an exponent in the usual range.
 
-    >>> significant(0.41234), significant(12.345), significant(1234.5), significant(8412)
-    ('0.412', '12.3', '1,234', '8,412')
+    >>> significant(0.41234), significant(12.345), significant(1234.5), significant(0.9997)
+    ('0.412', '12.3', '1,234', '1.00')
     """
     if not math.isfinite(value):
         return str(value)
     if value == 0:
         return "0"
-    magnitude = math.floor(math.log10(abs(value)))
+    rounded = float(f"{value:.{digits - 1}e}")
+    magnitude = math.floor(math.log10(abs(rounded)))
     if magnitude >= 9 or magnitude < -4:
         return f"{value:.{digits - 1}e}"
     return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time: ``412 ms``, ``21.4 s``, ``1:38``, ``2:05:09``.
+    """A length of time: ``2.4 µs``, ``412 ms``, ``21.4 s``, ``1:38``, ``2:05:09``.
 
-    >>> duration(0.412), duration(21.44), duration(98), duration(7509)
-    ('412 ms', '21.4 s', '1:38', '2:05:09')
+    >>> duration(0.412), duration(21.44), duration(98), duration(7509), duration(2.35e-7)
+    ('412 ms', '21.4 s', '1:38', '2:05:09', '0.235 µs')
     """
     if seconds is None or not math.isfinite(seconds):
         return NO_VALUE
+    if 0 < seconds < 1e-3:
+        return f"{significant(seconds * 1e6)} µs"
     if seconds < 1:
         return f"{significant(seconds * 1000)} ms"
     if seconds < 60:

@@ -213,7 +213,7 @@ def _baselines(
 def _group(runs: Sequence[RunSummary], baseline_s: float | None) -> GroupSummary:
     time_s = _mean(run.time_per_epoch_s for run in runs)
     return GroupSummary(
-        name=runs[0].run.name,
+        name=", ".join(dict.fromkeys(run.run.name for run in runs)),
         runs=runs,
         status=runs[0].status,
         time_per_epoch_s=time_s,

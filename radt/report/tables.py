@@ -31,7 +31,8 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     for workload in workloads:
         for position, group in enumerate(workload.groups):
             first = position == 0
-            count = f"{len(group.runs)} × " if len(group.runs) > 1 else ""
+            alike = len({run.run.name for run in group.runs}) == 1
+            count = f"{len(group.runs)} × " if len(group.runs) > 1 and alike else ""
             finished = group.status is RunStatus.FINISHED
             cells: list[Text | str] = [
                 Text(f"  {workload.label if first else ''}", style="bold"),

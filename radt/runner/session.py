@@ -28,7 +28,7 @@ class MlflowPatience:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """See the module's text."""
+    """See the module's text. ``said`` are warnings that need not be said again."""
 
     home: Home
     tracking_uri: str
@@ -39,6 +39,7 @@ class Session:
     console: RunConsole
     machine: Machine
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
+    said: set[str] = field(default_factory=set)
 
 
 @contextmanager

@@ -82,7 +82,9 @@ class WorkloadRunner:
         with Recording(self._session) as recording:
             active = self._active(recorded, recording)
             for warning in recorded.warnings:
-                active.say(warning)
+                if warning not in self._session.said:
+                    self._session.said.add(warning)
+                    active.say(warning)
             self._stop.on_request = active.wake
             reason = STOPPED
             try:
