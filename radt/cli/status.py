@@ -19,8 +19,9 @@ from radt.cli.render import printable
 from radt.experiment.lock import Holder
 from radt.home import Home
 from radt.model import RunStatus
-from radt.runner.console import live_table, shown_path
+from radt.runner.console import shown_path
 from radt.runner.estimate import progress_line
+from radt.runner.live import live_table
 from radt.runner.progress import ExperimentLook, Observer, WorkloadLook
 from radt.runner.standing import WorkloadState
 from radt.settings import Settings

@@ -12,9 +12,9 @@ from radt import units
 from radt.errors import RadtError
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
-from radt.runner.console import WorkloadView
 from radt.runner.due import Due
 from radt.runner.ending import Ending
+from radt.runner.live import WorkloadView
 from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import RunOutcome
 from radt.runner.process import Exit

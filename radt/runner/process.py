@@ -196,7 +196,8 @@ class TrainingProcess:
             elif problem.first == errno.E2BIG:
                 remedy = "Shorten the parameters, or put them into a file"
             raise LaunchError(
-                f"{self.command[0]} cannot be executed: {os.strerror(problem.first)}", remedy
+                f"{Path(self.command[0]).name} cannot be executed: {os.strerror(problem.first)}",
+                remedy,
             )
         return started.first
 

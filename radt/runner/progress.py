@@ -23,8 +23,8 @@ from radt.experiment.source import open_source
 from radt.home import Home
 from radt.listeners import registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
-from radt.runner.console import RunView, WorkloadView
 from radt.runner.estimate import ProgressView, remaining_s
+from radt.runner.live import RunView, WorkloadView
 from radt.runner.standing import Key, Standing, WorkloadState, key_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord

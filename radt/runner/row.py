@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from radt.runner.console import RunView
 from radt.runner.ending import Ending
+from radt.runner.live import RunView
 from radt.runner.outcome import RunOutcome
 from radt.runner.preparation import RecordedRun
 from radt.runner.process import TrainingProcess

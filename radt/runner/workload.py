@@ -8,12 +8,12 @@ from radt.errors import StatusError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
 from radt.runner.active import ActiveWorkload
-from radt.runner.console import RunView, WorkloadView
 from radt.runner.due import Due
 from radt.runner.ending import Ending
 from radt.runner.environment import Limits
 from radt.runner.follow import Follower
 from radt.runner.launch import start_together
+from radt.runner.live import RunView, WorkloadView
 from radt.runner.options import ExperimentOptions, SyncPoint
 from radt.runner.outcome import STOPPED, WorkloadOutcome
 from radt.runner.preparation import (

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from radt.model import RunStatus
 from radt.runner import console as console_module
-from radt.runner.console import RunConsole, RunView, WorkloadView, live_table
+from radt.runner.console import RunConsole
+from radt.runner.live import RunView, WorkloadView, live_table
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 

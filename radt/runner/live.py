@@ -1,0 +1,178 @@
+"""The live table: what a workload and each of its runs are at, in as many columns as there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from radt import units
+from radt.collector.protocol import LiveView
+from radt.model import RunStatus
+from radt.runner.estimate import ProgressView, progress_line
+
+#: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
+RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
+NAME_COLUMNS = 14
+
+
+@dataclass(slots=True)
+class RunView:
+    """The line of one run in the live table."""
+
+    letter: str
+    name: str
+    status: RunStatus = RunStatus.SCHEDULED
+    detail: str = ""
+    started_monotonic_s: float | None = None
+    ended_monotonic_s: float | None = None
+    epoch: int | None = None
+    epochs_total: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    cpu_cores: float | None = None
+    rss_bytes: float | None = None
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: float | None = None
+
+    def update(self, live: LiveView) -> None:
+        """Show what the collector knows now."""
+        self.epoch = live.epoch
+        self.epochs_total = live.epochs_total or self.epochs_total
+        self.metrics = dict(live.metrics)
+        self.cpu_cores, self.rss_bytes = live.cpu_cores, live.rss_bytes
+        self.gpu_utilization = live.gpu_utilization
+        self.gpu_memory_bytes = live.gpu_memory_bytes
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """Seconds since the barrier, or that the run took."""
+        if self.started_monotonic_s is None:
+            return None
+        return (self.ended_monotonic_s or time.monotonic()) - self.started_monotonic_s
+
+
+@dataclass(slots=True)
+class WorkloadView:
+    """What the live table shows of one workload."""
+
+    position: int
+    total: int
+    label: str
+    runs: Sequence[RunView]
+    state: str = "preparing"
+    started_monotonic_s: float | None = None
+    repeat: int = 1
+    repeats: int = 1
+
+    @property
+    def heading(self) -> str:
+        """The label, with the repeat if there are several: ``three 2/3``."""
+        return repeated(self.label, self.repeat, self.repeats)
+
+
+def repeated(label: str, repeat: int, repeats: int) -> str:
+    """A workload's label, with the repeat if there are several: ``three 2/3``."""
+    return f"{label} {repeat}/{repeats}" if repeats > 1 else label
+
+
+def live_table(
+    view: WorkloadView, width: int, height: int, experiment: ProgressView | None = None
+) -> Text:
+    """The workload's heading and a line for each of its runs, in that many columns and lines.
+
+    A table that is higher than the terminal could not be taken away again; runs that have ended
+    give way first.
+    """
+    elapsed = (
+        f"▶ {units.stopwatch(time.monotonic() - view.started_monotonic_s)}  "
+        if view.started_monotonic_s is not None
+        else ""
+    )
+    lines = [
+        Text.assemble(
+            (f"  {view.position}/{view.total}  ", "dim"),
+            (f"{view.heading:<10} ", "bold"),
+            f"{units.plural(len(view.runs), 'run'):<9} ",
+            (elapsed, "cyan"),
+            (view.state, "dim"),
+        )
+    ]
+    letters = max(len(run.letter) for run in view.runs)
+    names = min(max(NAME_COLUMNS, width // 5), max(cell_len(run.name) for run in view.runs))
+    states = max(len(status_text(run)) for run in view.runs)
+    # The cursor stands below, and the experiment's progress.
+    room = height - 1 - len(lines) - (2 if experiment is not None else 0)
+    numbered = list(enumerate(view.runs))
+    if len(numbered) > room:
+        numbered = sorted(numbered, key=lambda item: item[1].status.ended)[: max(0, room - 1)]
+    for position, run in sorted(numbered, key=lambda item: item[0]):
+        colour = RUN_COLOURS[position % len(RUN_COLOURS)]
+        load = "" if run.status.ended else load_text(run)
+        line = Text.assemble(
+            (f"       {run.letter:<{letters}}  ", colour), _name(run.name, names), "  "
+        )
+        status = status_text(run)
+        status.pad_right(states - len(status))
+        line.append_text(status).append("  ")
+        space = max(0, width - line.cell_len - cell_len(load) - 2)
+        progress = progress_text(run, space)
+        line.append(set_cell_size(progress, space), "dim" if run.status.ended else "")
+        line.append(f"  {load}", "dim")
+        lines.append(line)
+    if hidden := len(view.runs) - len(numbered):
+        lines.append(Text(f"       … {hidden} more", style="dim"))
+    if experiment is not None and experiment.total > 1:
+        lines += [Text(), progress_line(experiment, width)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def _name(name: str, columns: int) -> str:
+    """In exactly that many columns."""
+    if cell_len(name) <= columns:
+        return set_cell_size(name, columns)
+    return set_cell_size(name, columns - 1) + "…"
+
+
+def status_text(run: RunView) -> Text:
+    """``▶ 00:18`` while it runs, ``✔ 21.4 s`` after, in red if it failed."""
+    match run.status:
+        case RunStatus.SCHEDULED:
+            return Text("· waiting", style="dim")
+        case RunStatus.RUNNING:
+            return Text(f"▶ {units.stopwatch(run.elapsed_s or 0)}", style="cyan")
+        case RunStatus.FINISHED:
+            return Text(f"✔ {units.duration(run.elapsed_s)}")
+    return Text(f"✘ {run.detail or run.status.value.lower()}", style="red")
+
+
+def progress_text(run: RunView, width: int) -> str:
+    """Epoch and the newest metrics, as many as fit whole."""
+    parts = []
+    if run.epoch is not None:
+        parts.append(f"epoch {run.epoch}{f'/{run.epochs_total}' if run.epochs_total else ''}")
+    parts += [f"{name} {units.significant(value)}" for name, value in run.metrics.items()]
+    shown = ""
+    for part in parts:
+        longer = f"{shown}  {part}" if shown else part
+        if cell_len(longer) <= width:
+            shown = longer
+    return shown
+
+
+def load_text(run: RunView) -> str:
+    """CPU, memory and GPU load, whichever is known."""
+    parts = []
+    if run.cpu_cores is not None:
+        parts.append(f"{units.percent(run.cpu_cores)} cpu")
+    if run.gpu_utilization is not None:
+        parts.append(f"{units.percent(run.gpu_utilization)} gpu")
+    if run.gpu_memory_bytes is not None:
+        parts.append(units.size(run.gpu_memory_bytes))
+    elif run.rss_bytes is not None:
+        parts.append(units.size(run.rss_bytes))
+    return "  ".join(parts)
