@@ -28,6 +28,7 @@ from radt.collocation.mps_daemon import (
     find_tool,
     log_tail,
     numbers,
+    pid_in_file,
     remove_daemon,
     start_remedy,
     wait,
@@ -41,6 +42,8 @@ DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 #: Seconds that a daemon has to come up.
 START_TIMEOUT_S = 20.0
+#: Seconds in which the daemon's pid file is waited for, before it is looked for otherwise.
+PID_FILE_TIMEOUT_S = 1.0
 #: The daemon's longest socket in its pipe directory; a socket's path may have 107 characters.
 _LONGEST_SOCKET = "control_privileged"
 _MAX_SOCKET_PATH = 107
@@ -222,14 +225,11 @@ class MpsServer:
             )
 
     def _wait_for_pid(self, thing: MpsDaemon) -> int:
-        found: list[int | None] = []
-
-        def there() -> bool:
-            found.append(find_daemon(thing))
-            return found[-1] is not None
-
-        wait(there, START_TIMEOUT_S)
-        pid = found[-1]
+        # While it starts, the processes it forks from have its environment, too: what the daemon
+        # says of itself comes first.
+        wait(lambda: pid_in_file(thing) is not None, PID_FILE_TIMEOUT_S)
+        wait(lambda: find_daemon(thing) is not None, START_TIMEOUT_S)
+        pid = find_daemon(thing)
         if pid is None:
             raise DeviceError(f"{MPS_CONTROL} started and was gone at once", start_remedy())
         return pid

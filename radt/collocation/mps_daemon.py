@@ -207,14 +207,19 @@ class _Process:
             os.close(process)
 
 
-def find_daemon(thing: MpsDaemon) -> int | None:
-    """The control daemon that works in this folder: by its pid file, else by its environment."""
+def pid_in_file(thing: MpsDaemon) -> int | None:
+    """What the daemon's pid file says, if that is such a daemon."""
     paths = MpsPaths(Path(thing.folder))
     try:
         pid = int(paths.pid_file.read_text(encoding="ascii").strip() or 0)
     except (OSError, ValueError):
-        pid = 0
-    if pid and procfs.start_ticks(pid) and is_mps(pid, MPS_CONTROL):
+        return None
+    return pid if procfs.start_ticks(pid) and is_mps(pid, MPS_CONTROL) else None
+
+
+def find_daemon(thing: MpsDaemon) -> int | None:
+    """The control daemon that works in this folder: by its pid file, else by its environment."""
+    if (pid := pid_in_file(thing)) is not None:
         return pid
     found = (process.pid for process in _processes_of(thing))
     return next((pid for pid in found if is_mps(pid, MPS_CONTROL)), None)
