@@ -31,6 +31,8 @@ from radt.model import RunStatus
 
 #: How often to look whether a collector that is starting listens already.
 _POLL_S = 0.01
+#: A guardian that is started while its predecessor is about to leave leaves at once, too.
+_START_AGAIN_S = 2.0
 #: More than the collector's own patience with a request that is not waiting for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
@@ -207,9 +209,12 @@ class CollectorClient:
         if self._socket is None and self._start:
             with starting():
                 self._socket = self._connected()
-                if self._socket is None:
+                while self._socket is None:
                     start_guardian()
-                    self._socket = self._connected(deadline)
+                    now_s = time.monotonic()
+                    self._socket = self._connected(min(deadline, now_s + _START_AGAIN_S))
+                    if now_s >= deadline:
+                        break
         elif self._socket is None and self._registrations:
             self._socket = self._connected(deadline)  # its guardian is about to restart it
         if self._socket is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from collector_kit import DEADLINE_S, Project, alive, holder, wait_for
 
+import radt.collector.client as client_module
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import socket_path
 from radt.errors import CollectorError
@@ -263,3 +264,39 @@ def test_no_thread_or_descriptor_is_left_over(project: Project) -> None:
         time.sleep(0.05)  # threads that have been told to end are ending
     assert held() <= before
     stays.finish()
+
+
+def test_a_collector_that_is_about_to_leave_is_waited_for(
+    collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has closed its door, and its guardian still holds the lock: a new one leaves at once."""
+    source = textwrap.dedent(
+        """
+        import sys
+        from radt.collector.lock import guardian_lock
+        lock = guardian_lock()
+        assert lock.acquire()
+        print("held", flush=True)
+        sys.stdin.read()
+        """
+    )
+    leaving = subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert leaving.stdin is not None
+    assert leaving.stdout is not None
+    assert leaving.stdout.readline() == b"held\n"
+    starts = 0
+    start_guardian = client_module.start_guardian
+
+    def start() -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            leaving.communicate()
+        start_guardian()
+
+    monkeypatch.setattr(client_module, "start_guardian", start)
+    client = CollectorClient.connect(start=True)
+    client.close()
+    assert starts == 2
