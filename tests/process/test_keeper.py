@@ -445,7 +445,13 @@ def test_the_runner_keeps_no_descriptors_zombies_or_threads_of_runs(tmp_path: Pa
     runs = [Run(["true"], tmp_path) for _ in range(100)]
     assert [run.result().code for run in runs] == [0] * 100
     assert all(run.process.join(TIMEOUT_S) for run in runs)
-    assert held() == before
+
+    def as_before() -> bool:
+        fds, threads, children = held()
+        return fds <= before[0] and threads <= before[1] and set(children) <= set(before[2])
+
+    # A thread of an earlier test may end, or one of ours be about to, just now.
+    wait_until(as_before, "no more is held than before")
 
 
 def test_dead_orphans_do_not_stay_as_zombies_while_the_run_goes_on(tmp_path: Path) -> None:
