@@ -112,10 +112,10 @@ class OutputPump:
         with self._tail_lock:
             self._rest = rest
             self._tail += [_kept(line) for line in lines[-TAIL_LINES:]]
-        for line in lines[:SHOWN_LINES]:
-            self._show(shown_line(line.decode("utf-8", errors="replace")))
         if len(lines) > SHOWN_LINES:
             self._show(f"… {len(lines) - SHOWN_LINES:,} more lines, see output.log")
+        for line in lines[-SHOWN_LINES:]:  # of a burst, the end says how things stand
+            self._show(shown_line(line.decode("utf-8", errors="replace")))
         if len(self._rest) > READ_BYTES:  # a "line" without end
             self._show(shown_line(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
             with self._tail_lock:

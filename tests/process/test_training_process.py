@@ -135,6 +135,7 @@ def test_a_flood_of_lines_is_logged_whole_and_shown_in_part(
     logged = started.log.read_bytes().split(b"\n")
     assert logged == [b"line %d" % number for number in range(count)] + [b""]
     assert len(started.lines) < count
+    assert started.lines[-1] == f"line {count - 1}", "a burst is shown by its end"
     assert any("more lines, see output.log" in line for line in started.lines)
 
 

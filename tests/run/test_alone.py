@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import radt
 from radt.model import RunStatus
 from radt.store.records import RunRecord
-from tests.run.conftest import Alone
+from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.bench import wait_until
 
 LOG = "import os, radt, sys, time\nwith radt.Run() as run:\n    run.log_metric('loss', 0.5, 1)\n"
@@ -20,8 +21,13 @@ def only_run(alone: Alone) -> RunRecord:
     return run
 
 
+def metrics(alone: Alone, run_id: str) -> set[str]:
+    return set(radt.load(run_id, home=alone.home).metric)
+
+
 def test_script_records_itself(alone: Alone) -> None:
-    out, err = alone.run(
+    os.mkfifo(alone.folder / "end.pipe")
+    training = alone.start(
         "import radt\n"
         "with radt.Run('first', experiment='digits', workload='w1', listeners='top@50ms',"
         " params={'lr': 0.1}) as run:\n"
@@ -29,13 +35,20 @@ def test_script_records_itself(alone: Alone) -> None:
         "        for step in range(10_000): run.log_metric('loss', step / 2, step)\n"
         "    run.log_param('seed', 3)\n"
         "    run.log_text('a', 'a.txt')\n"
-        "    print(run.id)\n",
+        "    print(run.id, flush=True)\n"
+        "    open('end.pipe').read()\n",
         "--size",
         "two words",
     )
-    assert err == ""
+    assert training.stdout is not None
+    run_id = training.stdout.readline().strip()
+    # It is followed from its own process on, however short its training.
+    wait_until(lambda: "process.memory.rss" in metrics(alone, run_id), "a sample of its memory")
+    (alone.folder / "end.pipe").write_text("")
+    _, err = training.communicate(timeout=TIMEOUT_S)
+    assert (training.returncode, err) == (0, "")
     run = only_run(alone)
-    assert run.run_id == out.strip()
+    assert run.run_id == run_id
     assert (run.status, run.name, run.experiment) == (RunStatus.FINISHED, "first", "digits")
     assert (run.workload, run.listeners) == ("w1", "top@0.05s")
     assert run.pid == alone.started[0].pid
@@ -49,7 +62,6 @@ def test_script_records_itself(alone: Alone) -> None:
     assert alone.reader.tags(run.run_id)["radt.listeners"] == "top@0.05s"
     frame = radt.load(run.run_id, home=alone.home)
     assert list(frame[frame.metric == "loss"].step) == [*range(10_000)] * 2
-    assert "process.memory.rss" in set(frame.metric)  # it was followed from its own process on
     artifacts = {path.name for path in (Path(run.spool) / "artifacts").rglob("*")}
     assert {"a.txt", "packages.txt", "hardware.json"} <= artifacts
 
