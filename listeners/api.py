@@ -3,8 +3,11 @@
 A listener says whether it can work here (`probe`), what it measures (`metrics`), and reads
 everything once (`sample`). It knows nothing of files, databases, threads or schedules: the
 collector calls ``sample`` on its clock, counts what came and what did not, and hands each reading
-to the runs it concerns. Register the class under the entry-point group ``radt.listeners``; the
-built-in listeners come in through the same door.
+to the runs it concerns. A `Profiler` does not sample: it goes with one run, by a prefix of its
+command or from inside its process.
+
+Register the class under the entry-point group ``radt.listeners``; the built-in ones come in
+through the same door. ``tests/plugins/radt-listener-example`` is a whole package.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
-from radt.model import MissingReason, Scope, SeriesKind
+from radt.model import ListenerChoice, MissingReason, Scope, SeriesKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,13 @@ class Metric:
     ``name`` follows OpenTelemetry where it has one (``system.cpu.utilization``), else the same
     style (``gpu.sm.active``). ``unit`` is UCUM with SI base units (``By``, ``W``, ``J``, ``Hz``,
     ``Cel``, ``By/s``; ``1`` for a ratio 0-1; ``cores`` for CPU time per time).
+
+    A ``COUNTER`` only grows, and is read raw: what looks at it takes differences
+    (`radt.store.counters`), which survive a reset, and also a wrap if ``wraps_at`` says at which
+    value it starts again from 0 (in the metric's unit).
+
+    ``method`` says how a value comes about where the name does not, and is stored with the series.
+    ``estimated`` marks what was not measured but apportioned by a rule, which ``method`` states.
     """
 
     name: str
@@ -31,6 +43,9 @@ class Metric:
     scope: Scope
     kind: SeriesKind = SeriesKind.GAUGE
     description: str = ""
+    method: str = ""
+    estimated: bool = False
+    wraps_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +61,30 @@ class Availability:
 class Target:
     """A run that wants this listener's values.
 
-    ``gpus`` are the NVML UUIDs or indices of the run's devices as the user's Devices column names
-    them (empty for a CPU run); ``pids`` are all live processes of the run at this instant.
+    ``gpus`` are the run's devices: NVML indices, UUIDs of GPUs or UUIDs of MIG devices (empty for
+    a CPU run; `radt.listeners.nvidia.Devices` resolves them); ``pids`` are all live processes of
+    the run at this instant; ``profiler`` is the profiler that the run is under, if any.
     """
 
     run_id: str
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    profiler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One value of one metric at this instant.
 
-    ``entity`` names what was read within the scope (``gpu0``; empty if there is only one).
-    ``run_id`` is given for process-scoped values only. ``value`` is a number or the reason why
-    there is none. ``gpu`` is the device as `Target.gpus` names it, for GPU and MIG scopes: the
-    collector gives the reading to the runs on that device.
+    ``entity`` names what was read within the scope (``gpu0``, ``gpu0/gi1``, ``sda``; empty if
+    there is only one). ``run_id`` is given for process-scoped values only. ``value`` is a number
+    or the reason why there is none. ``gpu`` is the device as `Target.gpus` names it, for GPU and
+    MIG scopes: the collector gives the reading to the runs on that device, so what was read once
+    from a card is yielded for each name that targets have for it.
+
+    ``method`` overrides the metric's, where it depends on the device. It is taken from a series'
+    first reading. ``at_ns`` is when the value was taken (monotonic), where that is not the
+    beginning of `Listener.sample`.
     """
 
     metric: str
@@ -70,40 +92,141 @@ class Reading:
     entity: str = ""
     run_id: str | None = None
     gpu: str | None = None
+    method: str = ""
+    at_ns: int | None = None
 
 
-class Listener(ABC):
-    """A source of hardware samples. One instance serves all runs of the machine."""
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something that happened, rather than a value: it becomes a marker of the runs it concerns.
+
+    With ``run_id``, that run; with ``gpu``, the runs on this device; with neither, all runs that
+    the listener reads for.
+    """
+
+    name: str
+    detail: str = ""
+    run_id: str | None = None
+    gpu: str | None = None
+    at_ns: int | None = None
+
+
+class Source(ABC):
+    """What listeners and profilers have in common: what a Listeners column may name."""
 
     #: What users write in the Listeners column.
     name: ClassVar[str]
-    #: Seconds between samples unless the user says otherwise.
-    default_interval_s: ClassVar[float] = 1.0
+    #: What may stand behind the name (``top:cores``), and what it does; ``word`` or ``word=VALUE``.
+    accepts: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     @abstractmethod
     def probe(cls) -> Availability:
-        """Whether this listener works here. Must not raise, and takes well under a second."""
+        """Whether it works here. Must not raise, and takes well under a second."""
+
+    @classmethod  # noqa: B027 - most options have no value
+    def check_option(cls, word: str, value: str | None) -> None:
+        """Look at an option that `accepts` has, when an experiment file is read.
+
+        Raises:
+            ValueError: The value makes no sense; the message says what would.
+        """
+
+    @classmethod
+    def metrics(cls) -> Sequence[Metric]:
+        """Everything this may read."""
+        return ()
+
+
+class Listener(Source):
+    """A source of hardware samples. One instance serves all runs of the machine.
+
+    ``options`` holds the user's: word to value, None for a word alone. It is set before `open`.
+    """
+
+    #: Seconds between samples unless the user says otherwise.
+    default_interval_s: ClassVar[float] = 1.0
+    #: Whether a run that names no listeners gets this one, where it is available.
+    by_default: ClassVar[bool] = False
+
+    options: Mapping[str, str | None] = {}
 
     @classmethod
     @abstractmethod
     def metrics(cls) -> Sequence[Metric]:
         """Everything this listener may read."""
 
-    def open(self) -> None:  # noqa: B027 - most listeners have nothing to open
+    def open(self) -> None:
         """Get ready to sample. May raise; the collector then retries, later drops the listener."""
 
     @abstractmethod
-    def sample(self, targets: Sequence[Target]) -> Iterable[Reading]:
+    def sample(self, targets: Sequence[Target]) -> Iterable[Reading | Occurrence]:
         """Read everything once, for all runs that want it, as fast as possible."""
 
-    def close(self) -> None:  # noqa: B027 - most listeners have nothing to close
+    def close(self) -> None:
         """Let go of what `open` took."""
 
 
 @dataclass(frozen=True, slots=True)
+class ProfiledRun:
+    """The run that a profiler goes with.
+
+    Everything the profiler writes into ``reports`` (an absolute folder that is there) becomes an
+    artifact of the run, below ``profiles/``. ``label`` is safe in a file name: experiment,
+    workload and letter. ``options`` as in `Listener`.
+    """
+
+    run_id: str
+    label: str
+    reports: Path
+    options: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Profiler(Source):
+    """Goes with one run: a prefix of its command, variables for its process, or both."""
+
+    #: Whether it slows the run down so much that comparisons leave the run out unless asked.
+    disturbs: ClassVar[bool] = True
+    #: Whether it takes the GPU's performance counters, so that other readers of them must pause.
+    takes_gpu_counters: ClassVar[bool] = False
+
+    def prefix(self, run: ProfiledRun) -> Sequence[str]:  # noqa: ARG002
+        """Words before the run's command."""
+        return ()
+
+    def environment(self, run: ProfiledRun) -> Mapping[str, str]:  # noqa: ARG002
+        """Variables for the run's processes."""
+        return {}
+
+
+@dataclass(frozen=True)
 class Registry:
-    """The listeners installed here, by name, and the plug-ins that could not be loaded."""
+    """What is installed here, by name, and the plug-ins that could not be loaded."""
 
     listeners: Mapping[str, type[Listener]]
+    profilers: Mapping[str, type[Profiler]] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def defaults(self) -> tuple[ListenerChoice, ...]:
+        """The listeners of a run that names none: those meant for it that work here."""
+        return tuple(
+            ListenerChoice(name)
+            for name, kind in sorted(self.listeners.items())
+            if kind.by_default and kind.probe().available
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that a Listeners column may have."""
+        return (*self.listeners, *self.profilers)
+
+    def find(self, name: str) -> type[Source] | None:
+        """The listener or profiler of this name."""
+        return self.listeners.get(name) or self.profilers.get(name)
+
+
+def options_of(texts: Iterable[str]) -> dict[str, str | None]:
+    """``("cores", "epochs=2-3")`` as words and values."""
+    parts = (text.partition("=") for text in texts)
+    return {word: value if equals else None for word, equals, value in parts}

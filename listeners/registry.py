@@ -6,38 +6,45 @@ import functools
 import inspect
 from importlib.metadata import EntryPoint, entry_points
 
-from radt.listeners.api import Listener, Registry
+from radt.listeners.api import Listener, Profiler, Registry, Source
 
-#: Distributions add listeners with an entry point in this group that names a `Listener` class.
+#: Distributions add listeners with an entry point in this group that names a `Listener` class, or a
+#: `Profiler`.
 GROUP = "radt.listeners"
 _OWN_PACKAGE = "radt.listeners."
+#: The original radT's names where ours differ.
+ALIASES = {"dcgmi": "dcgm"}
 
 
 @functools.cache
 def load() -> Registry:
-    """The listeners by name; what cannot be loaded is left out and listed with the reason."""
-    listeners: dict[str, type[Listener]] = {}
+    """What is installed by name; what cannot be loaded is left out and listed with the reason."""
+    found: dict[str, type[Source]] = {}
     broken: dict[str, str] = {}
     # Built-in ones first: a plug-in cannot take the name of one and change what runs record.
     for point in sorted(entry_points(group=GROUP), key=_built_in_first):
         try:
-            listener = _load(point)
+            source = _load(point)
         except Exception as error:  # noqa: BLE001 - third-party code may raise anything
             broken[point.name] = f"{point.value}: {type(error).__name__}: {error}"
             continue
-        if listeners.setdefault(listener.name, listener) is not listener:
-            broken[point.value] = f"the name {listener.name!r} is taken already"
-    return Registry(listeners, broken)
+        if found.setdefault(source.name, source) is not source:
+            broken[point.value] = f"the name {source.name!r} is taken already"
+    return Registry(
+        {name: kind for name, kind in found.items() if issubclass(kind, Listener)},
+        {name: kind for name, kind in found.items() if issubclass(kind, Profiler)},
+        broken,
+    )
 
 
 def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
     return not point.value.startswith(_OWN_PACKAGE), point.name, point.value
 
 
-def _load(point: EntryPoint) -> type[Listener]:
+def _load(point: EntryPoint) -> type[Source]:
     found = point.load()
-    if not (isinstance(found, type) and issubclass(found, Listener)):
-        raise TypeError("it is not a subclass of radt.listeners.api.Listener")
+    if not (isinstance(found, type) and issubclass(found, Listener | Profiler)):
+        raise TypeError("it is a subclass neither of radt.listeners.api.Listener nor of Profiler")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise TypeError(f"it does not define {missing}")

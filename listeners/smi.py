@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
+from radt.listeners.nvidia import Card, Devices, Named, missing, probe_nvml
 from radt.model import MissingReason, Scope, SeriesKind
-from radt.nvml import opened
 
 _PROCESS_MEMORY = "process.gpu.memory"
 #: NVML's "not available" for an unsigned 64-bit value.
@@ -87,98 +87,66 @@ _METRICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Card:
-    index: int
-    handle: Any
-
-    @property
-    def entity(self) -> str:
-        return f"gpu{self.index}"
-
-
 class SmiListener(Listener):
     """NVIDIA GPUs through NVML."""
 
     name: ClassVar[str] = "smi"
 
+    by_default: ClassVar[bool] = True
+
     def __init__(self) -> None:
-        self._nvml: Any = None
-        self._cards: dict[str, _Card] = {}
+        self._devices = Devices()
 
     @classmethod
     def probe(cls) -> Availability:
         """Whether there is a driver and a GPU."""
-        try:
-            with opened() as nvml:
-                count = nvml.nvmlDeviceGetCount()
-        except Exception as error:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
-            return Availability(False, f"NVML: {error}", _remedy(error))
-        if count == 0:
-            return Availability(False, "no NVIDIA GPU", "Leave smi out of Listeners")
-        return Availability(True)
+        return probe_nvml(cls.name)
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
         return _METRICS
 
     def open(self) -> None:
-        import pynvml
-
-        # Once, and kept: initialising for every reading takes ten times as long as reading.
-        pynvml.nvmlInit()
-        self._nvml = pynvml
+        self._devices.open()
 
     def close(self) -> None:
-        if self._nvml is not None:
-            self._nvml.nvmlShutdown()
-            self._nvml = None
+        self._devices.close()
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
-        names = dict.fromkeys(gpu for target in targets for gpu in target.gpus)
-        cards = {name: self._card(name) for name in names}
+        found = self._devices.find(gpu for target in targets for gpu in target.gpus)
         read: dict[int, list[Reading]] = {}
-        for name, card in cards.items():
-            if card is None:
+        for name, named in found.items():
+            if named is None:
                 for entry in _GPU_METRICS:
                     yield Reading(entry.metric.name, MissingReason.LOST, name, gpu=name)
                 continue
-            # Runs may name one card by index and by UUID: read once, given to both.
+            # Runs may name one card by index, UUID and MIG devices: read once, given to all.
+            card = named.card
             if card.index not in read:
                 read[card.index] = list(self._read(card))
             for reading in read[card.index]:
                 yield Reading(reading.metric, reading.value, card.entity, gpu=name)
-        yield from self._process_memory(targets, cards)
+        yield from self._process_memory(targets, found)
 
-    def _card(self, name: str) -> _Card | None:
-        """The card of an index or UUID, None if there is none (now)."""
-        if name not in self._cards:
-            nvml = self._nvml
-            try:
-                if name.isdigit():
-                    handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
-                else:
-                    handle = nvml.nvmlDeviceGetHandleByUUID(name)
-                self._cards[name] = _Card(int(nvml.nvmlDeviceGetIndex(handle)), handle)
-            except nvml.NVMLError as error:
-                self._missing(error)  # raises what concerns all cards
-                return None
-        return self._cards[name]
-
-    def _read(self, card: _Card) -> Iterator[Reading]:
+    def _read(self, card: Card) -> Iterator[Reading]:
+        nvml = self._devices.nvml
         for entry in _GPU_METRICS:
             try:
-                value: float | MissingReason = entry.read(self._nvml, card.handle)
-            except self._nvml.NVMLError as error:
-                value = self._missing(error)
+                value: float | MissingReason = entry.read(nvml, card.handle)
+            except nvml.NVMLError as error:
+                value = missing(nvml, error)
             yield Reading(entry.metric.name, value)
 
     def _process_memory(
-        self, targets: Sequence[Target], cards: dict[str, _Card | None]
+        self, targets: Sequence[Target], found: dict[str, Named | None]
     ) -> Iterator[Reading]:
         used: dict[int, dict[int, int | None] | MissingReason] = {}
         for target in targets:
-            own = {card.index: card for name in target.gpus if (card := cards[name]) is not None}
+            own = {
+                named.card.index: named.card
+                for name in target.gpus
+                if (named := found[name]) is not None
+            }
             for card in own.values():
                 if card.index not in used:
                     used[card.index] = self._processes(card)
@@ -190,40 +158,20 @@ class SmiListener(Listener):
                 )
                 yield Reading(_PROCESS_MEMORY, value, card.entity, run_id=target.run_id)
 
-    def _processes(self, card: _Card) -> dict[int, int | None] | MissingReason:
+    def _processes(self, card: Card) -> dict[int, int | None] | MissingReason:
         """Bytes by process id on a card, of plain and of MPS clients."""
-        nvml = self._nvml
+        nvml = self._devices.nvml
         try:
             found = nvml.nvmlDeviceGetComputeRunningProcesses(card.handle)
         except nvml.NVMLError as error:
-            return self._missing(error)
+            return missing(nvml, error)
         try:
             found = [*found, *nvml.nvmlDeviceGetMPSComputeRunningProcesses(card.handle)]
         except nvml.NVMLError as error:
             # Drivers without MPS have no such list; anything else counts.
-            if self._missing(error) is not MissingReason.UNSUPPORTED:
+            if missing(nvml, error) is not MissingReason.UNSUPPORTED:
                 raise
         return {process.pid: process.usedGpuMemory for process in found}
-
-    def _missing(self, error: Exception) -> MissingReason:
-        """Why there is no value.
-
-        Raises:
-            NVMLError: The error concerns all cards: NVML itself has to be opened again.
-        """
-        nvml = self._nvml
-        if isinstance(error, nvml.NVMLError_NoPermission):
-            return MissingReason.PERMISSION
-        if isinstance(
-            error,
-            nvml.NVMLError_NotSupported
-            | nvml.NVMLError_FunctionNotFound
-            | nvml.NVMLError_ArgumentVersionMismatch,
-        ):
-            return MissingReason.UNSUPPORTED
-        if isinstance(error, nvml.NVMLError_Uninitialized | nvml.NVMLError_DriverNotLoaded):
-            raise error
-        return MissingReason.LOST
 
 
 def _memory_of(processes: dict[int, int | None], pids: Sequence[int]) -> float | MissingReason:
@@ -235,12 +183,3 @@ def _memory_of(processes: dict[int, int | None], pids: Sequence[int]) -> float |
         # In a container NVML reports process ids of the host: any of them may be ours.
         return MissingReason.PERMISSION
     return float(sum(value for value in own if value is not None))
-
-
-def _remedy(error: Exception) -> str:
-    text = str(error)
-    if "Shared Library" in text or "library" in text.lower():
-        return "Install NVIDIA's driver, or leave smi out of Listeners"
-    if "Driver" in text:
-        return "Load NVIDIA's driver (nvidia-smi says what it lacks), or leave smi out of Listeners"
-    return "Run nvidia-smi to see what the driver says, or leave smi out of Listeners"

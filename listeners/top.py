@@ -44,6 +44,7 @@ class TopListener(Listener):
     """Host and process tree."""
 
     name: ClassVar[str] = "top"
+    by_default: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._previous_cpu: tuple[float, float] | None = None

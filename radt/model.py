@@ -73,6 +73,7 @@ class MissingReason(StrEnum):
     UNSUPPORTED = "unsupported"  # the hardware or driver does not have it
     PERMISSION = "permission"  # it exists but may not be read
     PAUSED = "paused"  # switched off on purpose, a profiler runs
+    UNATTRIBUTABLE = "unattributable"  # it exists for a whole that others use, too
     LOST = "lost"  # should have been read and was not
 
 
@@ -85,6 +86,9 @@ class MarkerKind(StrEnum):
     EVENT = "event"  # something radt itself noticed: a listener restarted, samples missed
 
 
+#: The listeners of a run that names none; may stand among others, too.
+DEFAULT_LISTENERS = "default"
+
 #: The ``listener`` of series that the training script logs itself.
 SOFTWARE = "run"
 
@@ -95,27 +99,38 @@ NO_STEP = -(2**63)
 MIN_INTERVAL_S = 0.01
 MAX_INTERVAL_S = 3600.0
 _INTERVAL = r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min)"
+_OPTION = r"[a-z][a-z0-9_]*(=[^:+@\s]+)?"
 _UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0}
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerChoice:
-    """A listener that a run asks for; ``interval_s`` is None for the listener's own default."""
+    """A listener that a run asks for; ``interval_s`` is None for the listener's own default.
+
+    ``options`` are as the user wrote them: ``("cores",)``, ``("epochs=2-3",)``.
+    """
 
     name: str
     interval_s: float | None = None
+    options: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> ListenerChoice:
-        """``top``, ``top@500ms``, ``smi@2s``, ``smi@1min``; whether it is installed is not asked.
+        """``top``, ``top@500ms``, ``top:cores@2s``; whether it is installed is not asked.
 
         Raises:
-            UsageError: The interval cannot be understood or makes no sense.
+            UsageError: The interval cannot be understood or makes no sense, or an option is not
+                ``word`` or ``word=value``.
         """
-        name, at, interval = (part.strip() for part in text.partition("@"))
-        name = name.lower()
+        named, at, interval = (part.strip() for part in text.partition("@"))
+        name, *options = (part.strip().lower() for part in named.split(":"))
+        for option in options:
+            if not re.fullmatch(_OPTION, option):
+                raise UsageError(
+                    f"{option!r} is not an option", f"Write {name}:option or {name}:option=value"
+                )
         if not at:
-            return cls(name)
+            return cls(name, None, tuple(options))
         match = re.fullmatch(_INTERVAL, interval, re.IGNORECASE)
         if match is None:
             raise UsageError(f"{interval!r} is not an interval", f"Write {name}@500ms or {name}@2s")
@@ -125,7 +140,8 @@ class ListenerChoice:
                 f"an interval of {interval} is out of range",
                 f"Choose between {MIN_INTERVAL_S * 1000:g}ms and {MAX_INTERVAL_S / 60:g}min",
             )
-        return cls(name, interval_s)
+        return cls(name, interval_s, tuple(options))
 
     def __str__(self) -> str:
-        return self.name if self.interval_s is None else f"{self.name}@{self.interval_s:g}s"
+        named = ":".join((self.name, *self.options))
+        return named if self.interval_s is None else f"{named}@{self.interval_s:g}s"

@@ -103,13 +103,20 @@ class CollectorClient:
         self._registrations[run.registration.run_id] = run.registration
         return [str(warning) for warning in answer["warnings"]]
 
-    def started(self, run_id: str, pid: int, monotonic_ns: int) -> None:
+    def started(
+        self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None = None
+    ) -> None:
         """Say that a registered run passed its barrier; sampling begins.
+
+        Args:
+            devices: Its GPUs, if they are others than at registration: MIG instances are made in
+                between.
 
         Raises:
             CollectorError: The collector refuses or cannot be reached.
         """
-        self._ask(Op.STARTED, {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns})
+        request = {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns}
+        self._ask(Op.STARTED, request | {"devices": None if devices is None else list(devices)})
 
     def finish(
         self,

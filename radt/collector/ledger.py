@@ -52,6 +52,9 @@ class Account:
     received: int = 0
     missed: int = 0
     sampling_ns: int = 0
+    sampling_max_ns: int = 0
+    late_ns: int = 0
+    late_max_ns: int = 0
     explanation: str = ""
     stretches: list[MissedStretch] = field(default_factory=list)
     changed: bool = True
@@ -69,15 +72,22 @@ class Account:
         self.received += before.received
         self.missed += before.missed
         self.sampling_ns += before.sampling_ns
+        self.sampling_max_ns = max(self.sampling_max_ns, before.sampling_max_ns)
+        self.late_ns += before.late_ns
+        self.late_max_ns = max(self.late_max_ns, before.late_max_ns)
         self.changed = True
         if self.start_ns is not None:
             self._miss(last_ns, self.start_ns, "the collector was restarted")
 
     def reading(self, now_ns: int, took_ns: int) -> None:
-        """A reading was taken at ``now_ns`` and kept."""
+        """A reading was begun at ``now_ns`` and kept."""
         assert self.start_ns is not None
         self.received += 1
         self.sampling_ns += took_ns
+        self.sampling_max_ns = max(self.sampling_max_ns, took_ns)
+        late_ns = now_ns % self.interval_ns  # ticks are multiples of the interval
+        self.late_ns += late_ns
+        self.late_max_ns = max(self.late_max_ns, late_ns)
         self.state = ListenerState.RUNNING
         self._miss(self._last_ns, now_ns, self.explanation or "no reading", inclusive=False)
         self.explanation = ""
@@ -114,6 +124,9 @@ class Account:
             received=self.received,
             missed=self.missed,
             sampling_ns=self.sampling_ns,
+            sampling_max_ns=self.sampling_max_ns,
+            late_ns=self.late_ns,
+            late_max_ns=self.late_max_ns,
             state=str(self.state),
             reason=self.reason,
         )

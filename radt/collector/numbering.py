@@ -26,7 +26,9 @@ class Numbering:
         self._open = {one.marker_no: one for one in markers if _may_end(one)}
         self._new_series: list[SeriesRecord] = []
 
-    def series(self, key: SeriesKey, metric: Metric, interval_s: float | None) -> int:
+    def series(
+        self, key: SeriesKey, metric: Metric, interval_s: float | None, method: str = ""
+    ) -> int:
         """The number of a series, a new one if it has none."""
         number = self._series.get(key)
         if number is None:
@@ -43,6 +45,9 @@ class Numbering:
                     kind=metric.kind,
                     entity=key.entity,
                     interval_s=interval_s,
+                    method=method or metric.method,
+                    estimated=metric.estimated,
+                    wraps_at=metric.wraps_at,
                 )
             )
         return number

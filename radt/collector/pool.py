@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 
 from radt.collector.blackbox import Blackbox
 from radt.collector.processes import ProcessTable
@@ -93,16 +94,16 @@ class SamplerPool:
         kind = registry.load().listeners.get(choice.name)
         if kind is None:
             return None
-        resolved = ListenerChoice(choice.name, choice.interval_s or kind.default_interval_s)
-        assert resolved.interval_s is not None
-        run.expect(choice.name, resolved.interval_s)
+        interval_s = choice.interval_s or kind.default_interval_s
+        resolved = replace(choice, interval_s=interval_s)
+        run.expect(choice.name, interval_s)
         with self._lock:
             sampler = self._samplers.get(resolved)
             if sampler is None or sampler.state not in (SamplerState.OPENING, SamplerState.READY):
                 # One that was dropped is tried anew for a new run.
                 sampler = self._samplers[resolved] = Sampler(
                     kind,
-                    resolved.interval_s,
+                    resolved,
                     self._table,
                     self._blackbox.mark(choice.name),
                     self._hang_s,

@@ -19,7 +19,7 @@ from radt.home import runtime_dir
 from radt.model import ListenerChoice
 
 #: Part of the socket's name: collectors of versions that do not understand each other coexist.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 #: Longest line that is accepted; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
 
@@ -71,7 +71,8 @@ class Registration:
         store_path: Absolute path of the sample store, which has the run's row already.
         spool: Absolute path of the run's spool folder (`radt.home.RunDir`).
         tracking_uri: Where MLflow is; empty for a run that MLflow shall not have.
-        devices: GPU indices or UUIDs as the user named them; empty for a CPU run.
+        devices: NVML indices or UUIDs of GPUs or MIG devices; empty for a CPU run.
+        profiler: The profiler that the run is under, if it takes the GPU's counters.
         env: ``MLFLOW_*`` and ``AWS_*`` variables for delivery. Kept in memory, never on disk.
     """
 
@@ -81,6 +82,7 @@ class Registration:
     tracking_uri: str = ""
     listeners: tuple[ListenerChoice, ...] = ()
     devices: tuple[str, ...] = ()
+    profiler: str = ""
     env: dict[str, str] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,10 +104,12 @@ class Registration:
                     ListenerChoice(
                         str(choice["name"]),
                         None if choice["interval_s"] is None else float(choice["interval_s"]),
+                        tuple(str(option) for option in choice["options"]),
                     )
                     for choice in data["listeners"]
                 ),
                 devices=tuple(str(device) for device in data["devices"]),
+                profiler=_text(data, "profiler"),
                 env={str(name): str(value) for name, value in data["env"].items()},
             )
         except (KeyError, TypeError, AttributeError) as error:

@@ -216,7 +216,7 @@ class RunRecorder:
         number, wall_ns = self._numbering.series, self._clock.to_wall_ns
         batches = [
             SeriesBatch(
-                number(key, column.metric, column.interval_s),
+                number(key, column.metric, column.interval_s, column.method),
                 Samples(
                     np.array(column.times_ns, np.int64) + self._clock.offset_ns,
                     np.array(column.values, np.float64),

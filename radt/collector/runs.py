@@ -17,7 +17,7 @@ from radt.collector.ledger import Account, ListenerState, MissedStretch
 from radt.collector.live import LiveState, LogUpdate
 from radt.collector.processes import ProcessId
 from radt.collector.protocol import LiveView, Registration, StandaloneRun
-from radt.listeners.api import Metric, Reading, Target
+from radt.listeners.api import Metric, Occurrence, Reading, Target
 from radt.model import MissingReason, RunStatus, Scope
 from radt.store.records import LedgerRecord
 
@@ -48,6 +48,7 @@ class Column:
 
     metric: Metric
     interval_s: float
+    method: str = ""
     times_ns: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
 
@@ -124,6 +125,8 @@ class ActiveRun:
         self.owner = owner
         self.standalone = standalone
         self.pid: int | None = None
+        #: What the run has of GPUs: known for sure when it starts, as MIG instances may be new.
+        self.devices = registration.devices
         self.started_ns: int | None = None
         self.ending: Ending | None = None
         #: Whether its processes are being stopped because its owner died.
@@ -185,9 +188,14 @@ class ActiveRun:
             if (account := self._accounts.get(listener)) is not None:
                 account.explanation = reason
 
-    def started(self, pid: int, monotonic_ns: int) -> None:
-        """The run passed its barrier; readings are expected from now on."""
+    def started(self, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None) -> None:
+        """The run passed its barrier; readings are expected from now on.
+
+        Args:
+            devices: Its GPUs, if they are others than at registration.
+        """
         with self._lock:
+            self.devices = self.devices if devices is None else devices
             self.pid, self.started_ns = pid, monotonic_ns
             now_ns = time.monotonic_ns()
             for account in self._accounts.values():
@@ -209,7 +217,7 @@ class ActiveRun:
             return True
 
     def target(self, pids: tuple[int, ...]) -> Target:
-        return Target(self.run_id, self.registration.devices, pids)
+        return Target(self.run_id, self.devices, pids, self.registration.profiler)
 
     def record(
         self,
@@ -217,7 +225,7 @@ class ActiveRun:
         interval_s: float,
         at_ns: int,
         took_ns: int,
-        readings: Iterable[Reading],
+        readings: Iterable[Reading | Occurrence],
         metrics: Mapping[str, Metric],
     ) -> None:
         """Keep one reading of a listener: those of its values that concern this run."""
@@ -230,21 +238,29 @@ class ActiveRun:
                 return
             account.reading(at_ns, took_ns)
             for reading in readings:
+                if isinstance(reading, Occurrence):
+                    if self._has_part_in(reading):
+                        self._events.append(
+                            Event(reading.name, reading.at_ns or at_ns, reading.detail)
+                        )
+                    continue
                 metric = metrics[reading.metric]
                 if not self._concerns(reading, metric):
                     continue
                 key = SeriesKey(listener, reading.metric, reading.entity)
-                value = reading.value
+                value, value_ns = reading.value, reading.at_ns or at_ns
                 if isinstance(value, MissingReason) or math.isnan(value):
                     reason = value if isinstance(value, MissingReason) else MissingReason.LOST
-                    self._without(key, metric, interval_s, at_ns, reason)
+                    self._without(key, metric, interval_s, value_ns, reason)
                     continue
                 if key in self._gaps:
-                    self._close_gap(key, at_ns)
+                    self._close_gap(key, value_ns)
                 column = self._columns.get(key)
                 if column is None:
-                    column = self._columns[key] = Column(metric, interval_s)
-                column.times_ns.append(at_ns)
+                    column = self._columns[key] = Column(
+                        metric, interval_s, reading.method or metric.method
+                    )
+                column.times_ns.append(value_ns)
                 column.values.append(value)
                 self._points += 1
                 self._live.hardware(reading.metric, reading.entity, value)
@@ -254,7 +270,12 @@ class ActiveRun:
             return True
         if metric.scope is Scope.PROCESS:
             return reading.run_id == self.run_id
-        return reading.gpu is not None and reading.gpu in self.registration.devices
+        return reading.gpu is not None and reading.gpu in self.devices
+
+    def _has_part_in(self, occurrence: Occurrence) -> bool:
+        if occurrence.run_id is not None:
+            return occurrence.run_id == self.run_id
+        return occurrence.gpu is None or occurrence.gpu in self.devices
 
     def _without(
         self, key: SeriesKey, metric: Metric, interval_s: float, at_ns: int, reason: MissingReason

@@ -19,7 +19,8 @@ from radt.collector.blackbox import MAX_STRIKES, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.runs import ActiveRun
 from radt.errors import ListenerError, ListenerUnavailableError
-from radt.listeners.api import Availability, Listener
+from radt.listeners.api import Availability, Listener, Reading, options_of
+from radt.model import ListenerChoice
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +52,19 @@ class _Turn:
 
 
 class Sampler:
-    """Reads one listener for all runs that want it at one interval."""
+    """Reads one listener for all runs that want it so: at this interval, with these options."""
 
     def __init__(
         self,
         kind: type[Listener],
-        interval_s: float,
+        choice: ListenerChoice,
         table: ProcessTable,
         mark: ReadingMark,
         hang_s: float,
     ) -> None:
         self.name = kind.name
-        self.interval_s = interval_s
+        self.interval_s = interval_s = choice.interval_s or kind.default_interval_s
+        self._options = options_of(choice.options)
         self._kind = kind
         self._metrics = {metric.name: metric for metric in kind.metrics()}
         self._interval_ns = round(interval_s * 1e9)
@@ -197,6 +199,7 @@ class Sampler:
         availability = self._kind.probe()
         if availability.available:
             listener = self._kind()
+            listener.options = self._options
             listener.open()
         self._mark.idle()
         turn.busy_since_ns = 0
@@ -238,7 +241,8 @@ class Sampler:
         turn.busy_since_ns = 0
         if turn.abandoned:
             return
-        unknown = {reading.metric for reading in readings} - self._metrics.keys()
+        names = {reading.metric for reading in readings if isinstance(reading, Reading)}
+        unknown = names - self._metrics.keys()
         if unknown:
             raise ListenerError(f"it reads {', '.join(sorted(unknown))}, not among its metrics")
         for run in runs:

@@ -216,7 +216,13 @@ def _begin(service: Service, request: Mapping[str, Any], connection: _Connection
 
 
 def _started(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    service.started(str(request["run_id"]), int(request["pid"]), int(request["monotonic_ns"]))
+    devices = request.get("devices")
+    service.started(
+        str(request["run_id"]),
+        int(request["pid"]),
+        int(request["monotonic_ns"]),
+        None if devices is None else tuple(str(device) for device in devices),
+    )
     return {}
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from radt.clock import Clock
@@ -21,7 +22,8 @@ from radt.collector.settings import Settings
 from radt.collector.sink import StoreSink
 from radt.errors import CollectorError
 from radt.home import runtime_dir
-from radt.model import RunStatus
+from radt.listeners import registry
+from radt.model import DEFAULT_LISTENERS, RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +60,15 @@ class Service:
 
     def register(self, registration: Registration, owner: ProcessId | None) -> list[str]:
         """Record a run of a runner; return warnings."""
+        registration = _with_defaults(registration)
         return self._adopt(ActiveRun(registration, owner, buffered_points=self._points))
 
     def begin(self, run: StandaloneRun, owner: ProcessId | None) -> list[str]:
         """Record a run that is its own owner; return warnings."""
-        active = ActiveRun(run.registration, owner, standalone=run, buffered_points=self._points)
+        registration = _with_defaults(run.registration)
+        listeners = "+".join(map(str, registration.listeners))
+        run = replace(run, registration=registration, tags=run.tags | {"radt.listeners": listeners})
+        active = ActiveRun(registration, owner, standalone=run, buffered_points=self._points)
         warnings = self._adopt(active)
         active = self._runs.get(active.run_id, active)
         self.started(active.run_id, run.pid, run.started_monotonic_ns)
@@ -72,13 +78,15 @@ class Service:
             raise RefusedError(active.failure)
         return warnings
 
-    def started(self, run_id: str, pid: int, monotonic_ns: int) -> None:
+    def started(
+        self, run_id: str, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None
+    ) -> None:
         """A run has passed its barrier: follow its processes, read for it."""
         run = self._run(run_id)
         if run.started_ns is not None:
             return
         self._table.watch(run_id, pid, owns_group=run.standalone is None)
-        run.started(pid, monotonic_ns)
+        run.started(pid, monotonic_ns, devices)
         self._remember(run)
         self._pool.wake()
         self._sink(run).wake()
@@ -293,7 +301,7 @@ class Service:
     def _remember(self, run: ActiveRun) -> None:
         self._memory.keep(
             RememberedRun(
-                run.registration,
+                replace(run.registration, devices=run.devices),
                 run.owner,
                 standalone=run.standalone,
                 pid=run.pid,
@@ -324,3 +332,13 @@ class Service:
         for sink in idle:
             sink.stop(_STOP_TIMEOUT_S)
             self._deliverers.release(sink.path)
+
+
+def _with_defaults(registration: Registration) -> Registration:
+    """With the usual listeners instead of the word for them: only here is known which work."""
+    if all(choice.name != DEFAULT_LISTENERS for choice in registration.listeners):
+        return registration
+    choices = {choice.name: choice for choice in registry.load().defaults}
+    choices |= {choice.name: choice for choice in registration.listeners}
+    del choices[DEFAULT_LISTENERS]
+    return replace(registration, listeners=tuple(choices.values()))

@@ -169,8 +169,11 @@ class DeviceSetup:
         return tags
 
     def devices(self, key: str) -> tuple[str, ...]:
-        """The run's GPUs as the collector's listeners know them: NVML indices."""
-        return tuple(str(index) for index in self.plan.shares[key].gpus)
+        """What listeners read for the run: NVML indices, or the UUID of its MIG device."""
+        share = self.plan.shares[key]
+        if share.compute is not None:
+            return self._uuids(share)
+        return tuple(str(index) for index in share.gpus)
 
     @property
     def verify_due(self) -> bool:

@@ -6,18 +6,13 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radt.durations import parse_duration_s
 from radt.errors import UsageError
-from radt.experiment.devices import Machine
-from radt.listeners.api import Registry
-from radt.model import ListenerChoice, RunStatus
-
-#: In the original radT, or on the way; a file that names one is right, only early.
-LISTENERS_TO_COME = frozenset(
-    ("dcgmi", "free", "iostat", "macmon", "ncu", "ncuattach", "ncuraw", "nsys", "nsysraw", "ps")
-)
+from radt.listeners.api import Registry, Source, options_of
+from radt.listeners.registry import ALIASES
+from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
 
 #: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
 _REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/\d{1,6}(?!\S*[\w/])")
@@ -61,59 +56,89 @@ def parse_repeats(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ListenerCell:
-    """What a Listeners cell says.
-
-    ``lacking`` are listeners that this version does not have yet; ``errors`` what is wrong with
-    others.
-    """
+    """What a Listeners cell says; ``errors`` is what is wrong with some of it."""
 
     choices: tuple[ListenerChoice, ...] = ()
-    lacking: tuple[str, ...] = ()
     errors: tuple[UsageError, ...] = ()
 
 
-def parse_listeners(text: str, registry: Registry, machine: Machine) -> ListenerCell:
-    """The listeners of a cell, and what is wrong with any of them.
+def parse_listeners(text: str, registry: Registry) -> ListenerCell:
+    """The listeners and profilers of a cell, and what is wrong with any of them.
 
-    Empty means the default: ``top``, and ``smi`` where there is a GPU; ``none`` means none.
+    Empty, and the word ``default`` among others, mean `Registry.defaults`; ``none`` means none.
     """
     cleaned = text.strip()
     if not cleaned:
-        default = ["top", "smi"] if machine.gpus else ["top"]
-        names = [name for name in default if name in registry.listeners]
-        return ListenerCell(tuple(map(ListenerChoice, names)))
+        return ListenerCell(registry.defaults)
     if cleaned.lower() in _NOTHING:
         return ListenerCell()
     choices: dict[str, ListenerChoice] = {}
-    lacking: list[str] = []
+    named: set[str] = set()
     errors: list[UsageError] = []
     for part in cleaned.split("+"):
+        if part.strip().lower() == DEFAULT_LISTENERS:
+            choices = {choice.name: choice for choice in registry.defaults} | choices
+            continue
         try:
             choice = parse_listener(part.strip(), registry)
         except UsageError as error:
             errors.append(error)
             continue
-        if choice.name in choices or choice.name in lacking:
+        if choice.name in named:
             errors.append(UsageError(f"listener {choice.name!r} is named twice", "Name it once"))
-        elif choice.name in registry.listeners:
-            choices[choice.name] = choice
-        else:
-            lacking.append(choice.name)
-    return ListenerCell(tuple(choices.values()), tuple(lacking), tuple(errors))
+        named.add(choice.name)
+        choices[choice.name] = choice
+    profilers = [name for name in choices if name in registry.profilers]
+    prefixing = [name for name in profilers if registry.profilers[name].disturbs]
+    if len(prefixing) > 1:
+        errors.append(
+            UsageError(
+                f"{' and '.join(prefixing)} cannot profile one run together", "Give each its row"
+            )
+        )
+    return ListenerCell(tuple(choices.values()), tuple(errors))
 
 
 def parse_listener(text: str, registry: Registry) -> ListenerChoice:
-    """One listener with or without its interval: ``top``, ``top@500ms``, ``smi@2s``.
+    """One listener, with an interval and options or without: ``top``, ``top:cores@500ms``.
 
     Raises:
-        UsageError: It is neither there nor to come, or its interval makes no sense.
+        UsageError: It is not installed, or its interval or an option makes no sense.
     """
-    given = text.partition("@")[0].strip()
-    name = given.lower()
-    to_come = name in LISTENERS_TO_COME and name not in registry.broken
-    if name not in registry.listeners and not to_come:
+    given = text.partition("@")[0].partition(":")[0].strip()
+    name = ALIASES.get(given.lower(), given.lower())
+    kind = registry.find(name)
+    if kind is None:
         raise _unknown_listener(given, name, registry)
-    return ListenerChoice.parse(text)
+    choice = replace(ListenerChoice.parse(text), name=name)
+    for word, value in options_of(choice.options).items():
+        _check_option(kind, word, value)
+    if choice.interval_s is not None and name in registry.profilers:
+        raise UsageError(f"{name} does not sample, so it has no interval", f"Write {name}")
+    return choice
+
+
+def _check_option(kind: type[Source], word: str, value: str | None) -> None:
+    forms = {form.partition("=")[0]: form for form in kind.accepts}
+    if word not in forms:
+        known = ", ".join(f"{kind.name}:{form}" for form in kind.accepts)
+        raise UsageError(
+            f"listener {kind.name} has no option {word!r}",
+            f"It takes {known}" if known else f"Write {kind.name} alone",
+        )
+    if ("=" in forms[word]) != (value is not None):
+        raise UsageError(
+            f"option {word!r} of {kind.name} is incomplete"
+            if value is None
+            else f"option {word!r} of {kind.name} takes no value",
+            f"Write {kind.name}:{forms[word]}",
+        )
+    try:
+        kind.check_option(word, value)
+    except ValueError as error:
+        raise UsageError(
+            f"{word}={value} of {kind.name}: {error}", f"Write {kind.name}:{forms[word]}"
+        ) from error
 
 
 def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
@@ -126,7 +151,7 @@ def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
             f"listener {name!r} cannot be loaded: {registry.broken[name]}",
             "Mend or uninstall the package it comes from (radt listeners)",
         )
-    hint = did_you_mean(name, registry.listeners)
+    hint = did_you_mean(name, registry.names)
     return UsageError(
         f"unknown listener {shown!r}",
         f"{hint} (radt listeners)" if hint else "radt listeners shows what there is",

@@ -157,13 +157,9 @@ class RowCheck:
         collocation = self._cell(Column.COLLOCATION, Collocation.parse)
         cpus = self._cell(Column.CPUS, lambda text: CpuRequest.parse(text, machine.cpus))
         timeout_s = self._cell(Column.TIMEOUT, cells.parse_timeout)
-        listeners = cells.parse_listeners(
-            self._row.text(Column.LISTENERS), self._place.registry, machine
-        )
+        listeners = cells.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)
         for error in listeners.errors:
             self._fail(Column.LISTENERS, error)
-        for name in listeners.lacking:
-            self._lacking(name)
         blanks = self._blanks(devices)
         params = self._cell(Column.PARAMS, lambda text: self._params(text, blanks))
         command = self._command(blanks, params or ())

@@ -15,9 +15,9 @@ from pathlib import Path
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.errors import RadtError
-from radt.model import ListenerChoice, RunStatus
+from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
 from radt.params import command_params
-from radt.run.machine import has_nvidia, visible_gpus
+from radt.run.machine import visible_gpus
 from radt.run.notices import warn_once
 from radt.run.ranks import wait_for_ranks
 from radt.run.target import Target
@@ -78,13 +78,13 @@ class StandaloneSession:
 
 
 def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, ...]:
-    """``top+smi``, ``["top", "smi@500ms"]``, ``none``; None for the usual ones.
+    """``top+smi``, ``["default", "ps@5s"]``, ``none``; None for the usual ones.
 
     Raises:
         UsageError: An interval cannot be understood.
     """
     if text is None:
-        text = "top+smi" if has_nvidia() else "top"
+        text = DEFAULT_LISTENERS
     parts = text.split("+") if isinstance(text, str) else list(text)
     return tuple(ListenerChoice.parse(part) for part in parts if part.strip() not in ("", "none"))
 
@@ -102,7 +102,6 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
     tags = {
         "radt.devices": devices,
         "radt.collocation": "-",
-        "radt.listeners": "+".join(map(str, listeners)),
     }
     if options.workload:
         tags |= {"radt.workload": options.workload, "radt.letter": "a"}

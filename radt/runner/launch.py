@@ -24,9 +24,15 @@ def start_together(workload: ActiveWorkload) -> None:
     """Start all rows; one that cannot be started ends, and its neighbours go on."""
     released = _through_the_barrier(workload)
     workload.view.state = ""
+    setup = workload.provision.devices
     for row in workload.rows:
         if row.run_id in released:
-            workload.recording.started(row.run_id, row.running.pid, released[row.run_id])
+            workload.recording.started(
+                row.run_id,
+                row.running.pid,
+                released[row.run_id],
+                setup.devices(row.letter) if setup is not None else None,
+            )
             row.view.status = RunStatus.RUNNING
             row.started_monotonic_s = released[row.run_id] / 1e9
             row.view.started_monotonic_s = row.started_monotonic_s

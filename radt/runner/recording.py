@@ -55,9 +55,11 @@ class Recording:
             )
         )
 
-    def started(self, run_id: str, pid: int, monotonic_ns: int) -> None:
-        """A run has passed its barrier."""
-        self._tasks.put(lambda: self._session.client.started(run_id, pid, monotonic_ns))
+    def started(
+        self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None
+    ) -> None:
+        """A run has passed its barrier; ``devices`` as the collector's listeners name them."""
+        self._tasks.put(lambda: self._session.client.started(run_id, pid, monotonic_ns, devices))
 
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         """Tags of a run that became known after it was recorded."""

@@ -76,7 +76,8 @@ class SeriesRecord:
 
     ``series_no`` counts from 0 within the run. ``entity`` names what was measured within the scope
     (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one). ``interval_s`` is None for
-    what scripts log.
+    what scripts log. ``method``, ``estimated`` and ``wraps_at`` are those of the listener's
+    `radt.listeners.api.Metric`.
     """
 
     run_id: str
@@ -88,6 +89,9 @@ class SeriesRecord:
     kind: SeriesKind
     entity: str = ""
     interval_s: float | None = None
+    method: str = ""
+    estimated: bool = False
+    wraps_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ class LedgerRecord:
     """Samples expected against received of one listener in one run; replaced as it grows.
 
     ``expected = received + missed`` where missed ticks are those whose time passed without a
-    reading; ``sampling_ns`` is the time that readings took, in sum.
+    reading; ``sampling_ns`` is the time that readings took and ``late_ns`` how long after their
+    due time they began, each in sum, and the longest of them.
     """
 
     run_id: str
@@ -151,6 +156,9 @@ class LedgerRecord:
     sampling_ns: int
     state: str = "running"
     reason: str = ""
+    sampling_max_ns: int = 0
+    late_ns: int = 0
+    late_max_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ SERIES = Table(
     "series",
     SeriesRecord,
     ("run_id", "series_no"),
-    {"scope": _by_value(Scope), "kind": _by_value(SeriesKind)},
+    {"scope": _by_value(Scope), "kind": _by_value(SeriesKind), "estimated": bool},
 )
 MARKERS = Table("marker", MarkerRecord, ("run_id", "marker_no"), {"kind": _by_value(MarkerKind)})
 LEDGERS = Table("ledger", LedgerRecord, ("run_id", "listener"), {})

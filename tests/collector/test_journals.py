@@ -142,7 +142,7 @@ def test_a_run_without_runner_gets_its_rows_and_its_end(project: Project) -> Non
     assert (row.status, row.pid, row.name) == (RunStatus.RUNNING, process.pid, "tr\u00e4in")
     assert project.reader.workload(run.workload_id).status is RunStatus.RUNNING
     assert project.reader.params(run_id) == {"a": "1"}
-    assert project.reader.tags(run_id) == {"b": "2"}
+    assert project.reader.tags(run_id) == {"b": "2", "radt.listeners": "top@0.05s"}
     wait_for(lambda: project.reader.summary([run_id]))
     process.stdin.write("finish\n")
     process.stdin.flush()

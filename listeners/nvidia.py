@@ -1,0 +1,164 @@
+"""NVIDIA devices as listeners address them: GPUs and MIG devices by the names that runs have.
+
+One NVML session serves the process: initialising for every reading takes ten times as long as
+reading. What is resolved here is kept until NVML has to be opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from radt.listeners.api import Availability
+from radt.model import MissingReason
+from radt.nvml import opened
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A whole GPU."""
+
+    index: int
+    uuid: str
+    handle: Any
+
+    @property
+    def entity(self) -> str:
+        return f"gpu{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A MIG device: a compute instance ``compute_id`` in a GPU instance ``gpu_id`` of a card."""
+
+    card: Card
+    uuid: str
+    gpu_id: int
+    compute_id: int
+    handle: Any
+
+    @property
+    def entity(self) -> str:
+        return f"gpu{self.card.index}/gi{self.gpu_id}/ci{self.compute_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A device under one of the names that runs have for it (`Reading.gpu`)."""
+
+    name: str
+    card: Card
+    mig: MigDevice | None = None
+
+
+class Devices:
+    """Resolves names of devices. Between `open` and `close`, from one thread.
+
+    Raises:
+        NVMLError: From all methods but `close`, where the error concerns NVML as a whole, which has
+            to be opened again.
+    """
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._named: dict[str, Named] = {}
+        self._cards: dict[int, Card] = {}
+
+    @property
+    def nvml(self) -> Any:
+        """`pynvml`, initialised."""
+        return self._nvml
+
+    def open(self) -> None:
+        """Initialise NVML."""
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml = pynvml
+
+    def close(self) -> None:
+        """Shut NVML down, unless others of the process have it open."""
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+            self._named.clear()
+            self._cards.clear()
+
+    def find(self, names: Iterable[str]) -> dict[str, Named | None]:
+        """The device of each name, None where there is none (now)."""
+        return {name: self._find(name) for name in names}
+
+    def all_cards(self) -> list[Card]:
+        """Every GPU of the machine."""
+        nvml = self._nvml
+        found = (self._find(str(index)) for index in range(nvml.nvmlDeviceGetCount()))
+        return [named.card for named in found if named is not None]
+
+    def _find(self, name: str) -> Named | None:
+        if name not in self._named:
+            try:
+                self._named[name] = self._resolve(name)
+            except self._nvml.NVMLError as error:
+                missing(self._nvml, error)  # raises what concerns all devices
+                return None
+        return self._named[name]
+
+    def _resolve(self, name: str) -> Named:
+        nvml = self._nvml
+        if name.isdigit():
+            return Named(name, self._card(nvml.nvmlDeviceGetHandleByIndex(int(name))))
+        handle = nvml.nvmlDeviceGetHandleByUUID(name)
+        if not name.startswith("MIG-"):
+            return Named(name, self._card(handle))
+        card = self._card(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+        gpu_id = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+        compute_id = int(nvml.nvmlDeviceGetComputeInstanceId(handle))
+        return Named(name, card, MigDevice(card, name, gpu_id, compute_id, handle))
+
+    def _card(self, handle: Any) -> Card:
+        index = int(self._nvml.nvmlDeviceGetIndex(handle))
+        if index not in self._cards:
+            self._cards[index] = Card(index, str(self._nvml.nvmlDeviceGetUUID(handle)), handle)
+        return self._cards[index]
+
+
+def missing(nvml: Any, error: Exception) -> MissingReason:
+    """Why there is no value.
+
+    Raises:
+        NVMLError: The error concerns all cards: NVML itself has to be opened again.
+    """
+    if isinstance(error, nvml.NVMLError_NoPermission):
+        return MissingReason.PERMISSION
+    if isinstance(
+        error,
+        nvml.NVMLError_NotSupported
+        | nvml.NVMLError_FunctionNotFound
+        | nvml.NVMLError_ArgumentVersionMismatch,
+    ):
+        return MissingReason.UNSUPPORTED
+    if isinstance(error, nvml.NVMLError_Uninitialized | nvml.NVMLError_DriverNotLoaded):
+        raise error
+    return MissingReason.LOST
+
+
+def probe_nvml(name: str) -> Availability:
+    """Whether there is a driver and a GPU, for the listener of this name."""
+    try:
+        with opened() as nvml:
+            count = nvml.nvmlDeviceGetCount()
+    except Exception as error:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
+        return Availability(False, f"NVML: {error}", _remedy(name, error))
+    if count == 0:
+        return Availability(False, "no NVIDIA GPU", f"Leave {name} out of Listeners")
+    return Availability(True)
+
+
+def _remedy(name: str, error: Exception) -> str:
+    text = str(error)
+    if "library" in text.lower():
+        return f"Install NVIDIA's driver, or leave {name} out of Listeners"
+    if "Driver" in text:
+        return f"Load NVIDIA's driver (nvidia-smi says more), or leave {name} out of Listeners"
+    return f"Run nvidia-smi to see what the driver says, or leave {name} out of Listeners"
