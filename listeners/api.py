@@ -141,7 +141,8 @@ class Source(ABC):
 class Listener(Source):
     """A source of hardware samples. One instance serves all runs of the machine.
 
-    ``options`` holds the user's: word to value, None for a word alone. It is set before `open`.
+    ``options`` holds the user's: word to value, None for a word alone; ``interval_s`` is the time
+    between samples. Both are set before `open`.
     """
 
     #: Seconds between samples unless the user says otherwise.
@@ -150,6 +151,7 @@ class Listener(Source):
     by_default: ClassVar[bool] = False
 
     options: Mapping[str, str | None] = {}
+    interval_s: float = 1.0
 
     @classmethod
     @abstractmethod

@@ -200,6 +200,7 @@ class Sampler:
         if availability.available:
             listener = self._kind()
             listener.options = self._options
+            listener.interval_s = self.interval_s
             listener.open()
         self._mark.idle()
         turn.busy_since_ns = 0
