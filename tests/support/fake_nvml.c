@@ -946,3 +946,5 @@ int nvmlComputeInstanceDestroy(void *handle) {
     if (code != SUCCESS) return code;
     END
 }
+
+#include "fake_nvml_gpm.c"
