@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from radt.clock import Clock
@@ -79,7 +80,9 @@ class Run:
     def has(self, metric: str, more_than: int = 0) -> bool:
         return self.counts.get(metric, 0) > more_than
 
-    def start(self, code: str = IDLE, *arguments: str) -> None:
+    def start(
+        self, code: str = IDLE, *arguments: str, devices: tuple[str, ...] | None = None
+    ) -> None:
         """Start a process as the runner does, and say so."""
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
@@ -91,7 +94,7 @@ class Run:
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
-        self._project.client.started(self.run_id, self.process.pid, time.monotonic_ns())
+        self._project.client.started(self.run_id, self.process.pid, time.monotonic_ns(), devices)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -128,7 +131,11 @@ class Project:
         )
 
     def register(
-        self, *listeners: str, interval_s: float | None = 0.05, devices: tuple[str, ...] = ()
+        self,
+        *listeners: str,
+        interval_s: float | None = 0.05,
+        devices: tuple[str, ...] = (),
+        profiler: str = "",
     ) -> tuple[Run, list[str]]:
         """A run with its row in the store; and the collector's warnings."""
         row = self.row(uuid.uuid4().hex)
@@ -137,8 +144,11 @@ class Project:
             run_id=row.run_id,
             store_path=str(self.home.store_path),
             spool=row.spool,
-            listeners=tuple(ListenerChoice(name, interval_s) for name in listeners),
+            listeners=tuple(
+                replace(ListenerChoice.parse(text), interval_s=interval_s) for text in listeners
+            ),
             devices=devices,
+            profiler=profiler,
         )
         warnings = self.client.register(registration)
         self.runs.append(Run(self, registration))
