@@ -10,15 +10,16 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from radt.collector.ledger import Account, ListenerState, MissedStretch
 from radt.collector.live import LiveState, LogUpdate
 from radt.collector.processes import ProcessId
 from radt.collector.protocol import LiveView, Registration, StandaloneRun
-from radt.listeners.api import Metric, Occurrence, Reading, Target
-from radt.model import MissingReason, RunStatus, Scope
+from radt.collector.sorting import SortedReadings
+from radt.listeners.api import Metric, Occurrence, Target
+from radt.model import MissingReason, RunStatus
 from radt.store.records import LedgerRecord
 
 
@@ -225,7 +226,7 @@ class ActiveRun:
         interval_s: float,
         at_ns: int,
         took_ns: int,
-        readings: Iterable[Reading | Occurrence],
+        readings: SortedReadings,
         metrics: Mapping[str, Metric],
     ) -> None:
         """Keep one reading of a listener: those of its values that concern this run."""
@@ -237,16 +238,11 @@ class ActiveRun:
                 account.explanation = "the store could not be written and memory was full"
                 return
             account.reading(at_ns, took_ns)
-            for reading in readings:
+            for reading in readings.concerning(self.run_id, self.devices):
                 if isinstance(reading, Occurrence):
-                    if self._has_part_in(reading):
-                        self._events.append(
-                            Event(reading.name, reading.at_ns or at_ns, reading.detail)
-                        )
+                    self._events.append(Event(reading.name, reading.at_ns or at_ns, reading.detail))
                     continue
                 metric = metrics[reading.metric]
-                if not self._concerns(reading, metric):
-                    continue
                 key = SeriesKey(listener, reading.metric, reading.entity)
                 value, value_ns = reading.value, reading.at_ns or at_ns
                 if isinstance(value, MissingReason) or math.isnan(value):
@@ -264,18 +260,6 @@ class ActiveRun:
                 column.values.append(value)
                 self._points += 1
                 self._live.hardware(reading.metric, reading.entity, value)
-
-    def _concerns(self, reading: Reading, metric: Metric) -> bool:
-        if metric.scope is Scope.HOST:
-            return True
-        if metric.scope is Scope.PROCESS:
-            return reading.run_id == self.run_id
-        return reading.gpu is not None and reading.gpu in self.devices
-
-    def _has_part_in(self, occurrence: Occurrence) -> bool:
-        if occurrence.run_id is not None:
-            return occurrence.run_id == self.run_id
-        return occurrence.gpu is None or occurrence.gpu in self.devices
 
     def _without(
         self, key: SeriesKey, metric: Metric, interval_s: float, at_ns: int, reason: MissingReason

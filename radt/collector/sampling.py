@@ -18,6 +18,7 @@ from enum import Enum, auto
 from radt.collector.blackbox import MAX_STRIKES, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.runs import ActiveRun
+from radt.collector.sorting import SortedReadings
 from radt.errors import ListenerError, ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Reading, options_of
 from radt.model import ListenerChoice
@@ -246,8 +247,9 @@ class Sampler:
         unknown = names - self._metrics.keys()
         if unknown:
             raise ListenerError(f"it reads {', '.join(sorted(unknown))}, not among its metrics")
+        found = SortedReadings(readings, self._metrics)
         for run in runs:
-            run.record(self.name, self.interval_s, at_ns, took_ns, readings, self._metrics)
+            run.record(self.name, self.interval_s, at_ns, took_ns, found, self._metrics)
         self._failures = 0
         self._good += 1
         if self._good == _PROVEN:
