@@ -82,8 +82,8 @@ class Reading:
     MIG scopes: the collector gives the reading to the runs on that device, so what was read once
     from a card is yielded for each name that targets have for it.
 
-    ``method`` overrides the metric's, where it depends on the device. It is taken from a series'
-    first reading. ``at_ns`` is when the value was taken (monotonic), where that is not the
+    ``method`` and ``wraps_at`` override the metric's, where they depend on the device. They are
+    taken from a series' first reading. ``at_ns`` is when the value was taken (monotonic), where that is not the
     beginning of `Listener.sample`.
     """
 
@@ -94,6 +94,7 @@ class Reading:
     gpu: str | None = None
     method: str = ""
     at_ns: int | None = None
+    wraps_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
