@@ -149,14 +149,19 @@ class RunRecorder:
 
     # On the way ------------------------------------------------------------------------------
 
-    def prepare(self, *, final: bool = False) -> Pending:
+    def prepare(self, *, samples: bool = True, final: bool = False) -> Pending:
         """What to write next: what could not be written before, else what is new.
 
         It is kept until it is `written`, unless it is empty.
+
+        Args:
+            samples: Whether what listeners have read goes along, or waits for more of it.
+            final: Whether the run has ended.
         """
         if self._pending is not None:
             return self._pending
-        pending = self._numbered(self.run.take(), self._read_journal(final=final))
+        taken = self.run.take() if samples else Taken()
+        pending = self._numbered(taken, self._read_journal(final=final))
         self._pending = None if pending.empty else pending
         return pending
 

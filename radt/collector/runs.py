@@ -96,11 +96,11 @@ class Resumed:
 class Taken:
     """What goes to the store in one transaction."""
 
-    columns: Mapping[SeriesKey, Column]
-    missing: Sequence[Missing]
-    events: Sequence[Event]
-    ledgers: Sequence[LedgerRecord]
-    stretches: Mapping[str, Sequence[MissedStretch]]
+    columns: Mapping[SeriesKey, Column] = field(default_factory=dict)
+    missing: Sequence[Missing] = ()
+    events: Sequence[Event] = ()
+    ledgers: Sequence[LedgerRecord] = ()
+    stretches: Mapping[str, Sequence[MissedStretch]] = field(default_factory=dict)
 
     @property
     def points(self) -> int:
@@ -243,6 +243,8 @@ class ActiveRun:
                     self._events.append(Event(reading.name, reading.at_ns or at_ns, reading.detail))
                     continue
                 metric = metrics[reading.metric]
+                if reading.wraps_at is not None:
+                    metric = replace(metric, wraps_at=reading.wraps_at)
                 key = SeriesKey(listener, reading.metric, reading.entity)
                 value, value_ns = reading.value, reading.at_ns or at_ns
                 if isinstance(value, MissingReason) or math.isnan(value):
@@ -292,6 +294,12 @@ class ActiveRun:
         """Mark an event now."""
         with self._lock:
             self._events.append(Event(name, time.monotonic_ns(), detail))
+
+    @property
+    def waiting_series(self) -> int:
+        """How many series have points for the store."""
+        with self._lock:
+            return len(self._columns)
 
     def take(self) -> Taken:
         """Hand over what is there for the store. Say `stored` when it has arrived."""

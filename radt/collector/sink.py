@@ -25,6 +25,9 @@ _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
 #: How often deliverers hear of hardware samples alone.
 _HARDWARE_NEWS_S = 10.0
+#: So many series are written each turn; with more, samples wait for up to as many turns.
+_SERIES_A_TURN = 100
+_MAX_TURNS = 5
 
 
 class StoreSink:
@@ -63,6 +66,7 @@ class StoreSink:
         self._recorders: dict[str, RunRecorder] = {}
         self._backoff_s = _FIRST_BACKOFF_S
         self._told_s = 0.0
+        self._samples_s = 0.0
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
         self._thread.start()
 
@@ -203,7 +207,8 @@ class StoreSink:
         for run in runs:
             if run.ending is not None:
                 self._recorder(run)
-        prepared = [(recorder, recorder.prepare()) for recorder in recorders]
+        samples = self._samples_due(runs)
+        prepared = [(recorder, recorder.prepare(samples=samples)) for recorder in recorders]
         work = [(recorder, pending) for recorder, pending in prepared if not pending.empty]
         if not work:
             return
@@ -222,6 +227,20 @@ class StoreSink:
         self._tell(work)
         if any(pending.journal.more for _, pending in work):
             self.wake()
+
+    def _samples_due(self, runs: Sequence[ActiveRun]) -> bool:
+        """Whether to write samples now.
+
+        Writing costs by the series, however many points each has: with many of them, what was read
+        over several turns is written together.
+        """
+        series = sum(run.waiting_series for run in runs)
+        turns = min(_MAX_TURNS, max(1.0, series / _SERIES_A_TURN))
+        now_s = time.monotonic()
+        if not self._stopping and now_s - self._samples_s < (turns - 0.5) * self._flush_s:
+            return False
+        self._samples_s = now_s
+        return True
 
     def _write_alone(self, recorder: RunRecorder, pending: Pending) -> bool:
         assert self._writer is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from radt.model import Scope, SeriesKind
 
 class Talker(Listener):
     name = "talker"
-    accepts = {"loud": "says so", "times=N": "a factor"}
+    accepts = {"loud": "says so", "times=N": "a factor", "wide": "400 series"}
     by_default = True
 
     @classmethod
@@ -34,6 +35,7 @@ class Talker(Listener):
                    method="equal shares", wraps_at=4.0),
             Metric("talker.device", "1", Scope.GPU, method="read"),
             Metric("talker.late", "1", Scope.HOST),
+            Metric("talker.wide", "1", Scope.HOST),
         ]
 
     def open(self):
@@ -44,6 +46,8 @@ class Talker(Listener):
         yield Reading("talker.options", 100.0 * ("loud" in self.options)
                       + float(self.options.get("times", 0)))
         yield Reading("talker.late", 1.0, at_ns=time.monotonic_ns() - 10_000_000)
+        for number in range(400 * ("wide" in self.options)):
+            yield Reading("talker.wide", 1.0, str(number))
         if self.since:
             yield Occurrence("everybody", "hears this")
             yield Occurrence("card", gpu="GPU-1", at_ns=self.since)
@@ -162,3 +166,17 @@ def test_the_ledger_has_the_longest_reading_and_how_late_they_began(talking: Pro
     assert 0 < ledger.sampling_max_ns <= ledger.sampling_ns
     assert ledger.received * ledger.sampling_max_ns >= ledger.sampling_ns
     assert 0 < ledger.late_max_ns <= ledger.late_ns
+
+
+def test_many_series_are_written_several_points_at_a_time(talking: Project) -> None:
+    """Writing costs by the series, however few its points are."""
+    wide = talking.run("talker:wide")
+    wait_for(lambda: wide.ledger["talker"].received > 30)
+    with sqlite3.connect(talking.home.store_path) as connection:
+        ((chunks, points),) = connection.execute(
+            "SELECT COUNT(*), SUM(point_count) FROM chunk JOIN series USING (run_id, series_no) "
+            "WHERE metric = 'talker.wide' AND entity = '399'"
+        )
+    wide.finish()
+    assert points >= 30
+    assert points > 2 * chunks
