@@ -11,7 +11,10 @@ from radt.collector.blackbox import Blackbox
 from radt.collector.processes import ProcessTable
 from radt.collector.runs import ActiveRun
 from radt.collector.sampling import Sampler, SamplerState
+from radt.errors import UsageError
 from radt.listeners import registry
+from radt.listeners.api import Listener
+from radt.listeners.options import check_options
 from radt.model import ListenerChoice
 
 log = logging.getLogger(__name__)
@@ -36,11 +39,16 @@ class SamplerPool:
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
         warnings, samplers = [], []
         for choice in {choice.name: choice for choice in run.registration.listeners}.values():
-            sampler = self._sampler(choice, run)
-            if sampler is None:
+            kind = registry.load().listeners.get(choice.name)
+            if kind is None:
                 warnings.append(f"listener {choice.name} is not installed (radt listeners)")
-            else:
-                samplers.append(sampler)
+                continue
+            try:
+                check_options(kind, choice.options)
+            except UsageError as error:
+                warnings.append(f"{error.message}: it is not read. {error.remedy}")
+                continue
+            samplers.append(self._sampler(kind, choice, run))
         for sampler in samplers:
             if not sampler.settled.wait(max(0.0, deadline - time.monotonic())):
                 warnings.append(f"listener {sampler.name} is slow to open; it joins when it has")
@@ -89,11 +97,8 @@ class SamplerPool:
         with self._lock:
             return list(self._samplers.values())
 
-    def _sampler(self, choice: ListenerChoice, run: ActiveRun) -> Sampler | None:
-        """The sampler for a choice, subscribed; None if there is no such listener."""
-        kind = registry.load().listeners.get(choice.name)
-        if kind is None:
-            return None
+    def _sampler(self, kind: type[Listener], choice: ListenerChoice, run: ActiveRun) -> Sampler:
+        """The sampler for a choice, subscribed."""
         interval_s = choice.interval_s or kind.default_interval_s
         resolved = replace(choice, interval_s=interval_s)
         run.expect(choice.name, interval_s)

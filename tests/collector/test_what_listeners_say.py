@@ -97,6 +97,17 @@ def test_options_and_interval_reach_the_listener(talking: Project) -> None:
     assert _last(talking, plain, "talker.interval") == 0.05
 
 
+def test_options_that_make_no_sense_are_warned_of(talking: Project) -> None:
+    run, warnings = talking.register("talker:soft", "top")
+    assert warnings == [
+        "listener talker has no option 'soft': it is not read. "
+        "It takes talker:loud, talker:times=N, talker:wide"
+    ]
+    run.start()
+    wait_for(lambda: run.has("system.load"))
+    assert "talker" not in run.ledger
+
+
 def test_series_say_how_their_values_come_about(talking: Project) -> None:
     run = talking.run("talker", devices=("GPU-1",))
     wait_for(lambda: run.has("talker.share"))
