@@ -1,0 +1,233 @@
+"""AMD GPUs through AMD's own Python library, amdsmi, which comes with ROCm.
+
+radt places runs on NVIDIA GPUs only. So a run cannot say which AMD GPU is its own, and every one
+is recorded with every run of the machine: the scope is the host, the entity the GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from radt.listeners.api import Availability, Listener, Metric, Reading, Target
+from radt.model import MissingReason, Scope, SeriesKind
+
+_MODULE = "amdsmi"
+_PERCENT = 0.01
+_MHZ = 1e6
+_MICRO = 1e-6
+#: What the library writes where a card does not have a value.
+_NOT_AVAILABLE = "N/A"
+
+
+class _NotThere(Exception):  # noqa: N818 - no error: the card has no such value
+    """A card answers, but does not have this value."""
+
+
+def _of(answer: Any, *names: str) -> float:
+    """The first of these values that the card has; versions of the library name them differently."""
+    for name in names:
+        if (value := answer.get(name, _NOT_AVAILABLE)) != _NOT_AVAILABLE:
+            return float(value)
+    raise _NotThere
+
+
+def _busy(name: str) -> Callable[[Any, Any], float]:
+    return lambda smi, handle: _of(smi.amdsmi_get_gpu_activity(handle), name) * _PERCENT
+
+
+def _memory_used(smi: Any, handle: Any) -> float:
+    return float(smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM))
+
+
+def _memory_total(smi: Any, handle: Any) -> float:
+    return float(smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM))
+
+
+def _power(smi: Any, handle: Any) -> float:
+    # MI300 and later have the current value, older cards an average.
+    return _of(smi.amdsmi_get_power_info(handle), "current_socket_power", "average_socket_power")
+
+
+def _energy(smi: Any, handle: Any) -> float:
+    answer = smi.amdsmi_get_energy_count(handle)
+    # The resolution is in microjoules; "power" is what ROCm before 6.1 called the count.
+    return _of(answer, "energy_accumulator", "power") * _of(answer, "counter_resolution") * _MICRO
+
+
+def _temperature(smi: Any, handle: Any) -> float:
+    kinds, metric = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric.CURRENT
+    return float(smi.amdsmi_get_temp_metric(handle, kinds.HOTSPOT, metric))
+
+
+def _clock(kind: str) -> Callable[[Any, Any], float]:
+    def read(smi: Any, handle: Any) -> float:
+        answer = smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType[kind])
+        return _of(answer, "clk", "cur_clk") * _MHZ
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A metric of a GPU and how to read it."""
+
+    metric: Metric
+    read: Callable[[Any, Any], float]
+
+
+def _value(
+    name: str,
+    unit: str,
+    read: Callable[[Any, Any], float],
+    description: str = "",
+    kind: SeriesKind = SeriesKind.GAUGE,
+    method: str = "",
+) -> _Value:
+    return _Value(Metric(name, unit, Scope.HOST, kind, description, method), read)
+
+
+_VALUES = (
+    _value("gpu.utilization", "1", _busy("gfx_activity"), "share of time that the GPU computes"),
+    _value("gpu.memory.active", "1", _busy("umc_activity"), "share of time that memory is used"),
+    _value("gpu.memory.used", "By", _memory_used, "VRAM"),
+    _value("gpu.memory.total", "By", _memory_total, "VRAM"),
+    _value(
+        "gpu.power",
+        "W",
+        _power,
+        "of the socket",
+        method="current socket power; the average where the card has only that",
+    ),
+    _value(
+        "gpu.energy",
+        "J",
+        _energy,
+        "since the driver was loaded",
+        SeriesKind.COUNTER,
+        "energy accumulator times its resolution",
+    ),
+    _value("gpu.temperature", "Cel", _temperature, "hottest spot of the die"),
+    _value("gpu.clock.sm", "Hz", _clock("GFX"), "graphics and compute"),
+    _value("gpu.clock.memory", "Hz", _clock("MEM")),
+)
+
+
+class _Library:
+    """The library, initialised once for all that use it: it does not count by itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def take(self) -> Any:
+        """The module, ready for use.
+
+        Raises:
+            Exception: Whatever the library raises, on import too.
+        """
+        with self._lock:
+            # Without its C library, the module prints advice before it raises.
+            with contextlib.redirect_stdout(io.StringIO()):
+                smi = importlib.import_module(_MODULE)
+            if self._users == 0:
+                smi.amdsmi_init()
+            self._users += 1
+            return smi
+
+    def give_back(self, smi: Any) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                smi.amdsmi_shut_down()
+
+
+_library = _Library()
+
+
+class AmdsmiListener(Listener):
+    """AMD GPUs."""
+
+    name: ClassVar[str] = "amdsmi"
+    by_default: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._smi: Any = None
+        self._handles: Sequence[Any] = ()
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Whether the library is there and finds a GPU."""
+        if importlib.util.find_spec(_MODULE) is None:
+            return Availability(
+                False,
+                "the Python package amdsmi is not installed",
+                "Where there are AMD GPUs, install the amdsmi of your ROCm version",
+            )
+        try:
+            smi = _library.take()
+            try:
+                count = len(smi.amdsmi_get_processor_handles())
+            finally:
+                _library.give_back(smi)
+        except Exception as error:  # noqa: BLE001 - third-party code, and a C library behind it
+            return Availability(False, f"amdsmi: {_one_line(error)}", "Run amd-smi to see more")
+        if count == 0:
+            return Availability(False, "no AMD GPU", f"Leave {cls.name} out of Listeners")
+        return Availability(True)
+
+    @classmethod
+    def metrics(cls) -> Sequence[Metric]:
+        return tuple(value.metric for value in _VALUES)
+
+    def open(self) -> None:
+        self._smi = _library.take()
+        self._handles = self._smi.amdsmi_get_processor_handles()
+
+    def close(self) -> None:
+        smi, self._smi, self._handles = self._smi, None, ()
+        if smi is not None:
+            _library.give_back(smi)
+
+    def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:  # noqa: ARG002
+        for index, handle in enumerate(self._handles):
+            for value in _VALUES:
+                yield Reading(value.metric.name, self._read(value, handle), f"amd{index}")
+
+    def _read(self, value: _Value, handle: Any) -> float | MissingReason:
+        try:
+            return value.read(self._smi, handle)
+        except _NotThere:
+            return MissingReason.UNSUPPORTED
+        except self._smi.AmdSmiException as error:
+            return _missing(self._smi, error)
+
+
+def _missing(smi: Any, error: Exception) -> MissingReason:
+    """Why there is no value.
+
+    Raises:
+        AmdSmiException: The error concerns all cards: the library has to be opened again.
+    """
+    code = getattr(error, "err_code", None)
+    constants = smi.amdsmi_wrapper
+    if code == constants.AMDSMI_STATUS_NO_PERM:
+        return MissingReason.PERMISSION
+    if code in (
+        constants.AMDSMI_STATUS_NOT_SUPPORTED,
+        constants.AMDSMI_STATUS_NOT_YET_IMPLEMENTED,
+    ):
+        return MissingReason.UNSUPPORTED
+    if code in (constants.AMDSMI_STATUS_NOT_INIT, constants.AMDSMI_STATUS_DRIVER_NOT_LOADED):
+        raise error
+    return MissingReason.LOST
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,310 @@
+"""What the units of an NVIDIA GPU do, through NVML's GPM: Hopper and later, without a DCGM daemon.
+
+GPM compares two samples of the hardware's counters; a value is a mean over the time between them.
+The driver renews its counters every 100 ms, so that samples must lie further apart
+(https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html): at a shorter interval, a
+sample is kept until that time has passed, and only then there is a value.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from radt.listeners.api import Availability, Listener, Metric, Reading, Target
+from radt.listeners.nvidia import Card, Devices, Named, missing, probe_nvml
+from radt.model import MissingReason, Scope
+from radt.nvml import opened
+
+log = logging.getLogger(__name__)
+
+_MIN_WINDOW_NS = 100_000_000
+#: A window that spans more intervals than this began before the runs that would get its value.
+_STALE_INTERVALS = 3
+_PERCENT = 0.01
+_MIB = 2.0**20
+_MIG_PREFIX = "MIG-"
+#: A card's index, and the id of a GPU instance.
+_Key = tuple[int, int | None]
+
+_WINDOW = "mean over the time since the previous reading, at least 100 ms (NVML GPM)"
+_SHARED = "; of the whole GPU instance: compute instances that share it cannot be told apart"
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """One of GPM's metrics: NVML's number for it, and what to multiply its values with.
+
+    ``per_instance`` tells what MIG instances have of their own; links belong to the whole card.
+    """
+
+    name: str
+    metric_id: int
+    unit: str
+    factor: float
+    description: str
+    per_instance: bool = True
+
+    def on_card(self) -> Metric:
+        name = f"gpu.{self.name}"
+        return Metric(name, self.unit, Scope.GPU, description=self.description, method=_WINDOW)
+
+    def on_instance(self) -> Metric:
+        name, method = f"gpu.mig.{self.name}", _WINDOW + _SHARED
+        return Metric(name, self.unit, Scope.MIG, description=self.description, method=method)
+
+
+def _share(name: str, metric_id: int, description: str) -> _Measure:
+    """GPM says percent; not clipped where it says more than 100."""
+    return _Measure(name, metric_id, "1", _PERCENT, description)
+
+
+def _rate(name: str, metric_id: int, description: str) -> _Measure:
+    """GPM says MiB/s."""
+    return _Measure(name, metric_id, "By/s", _MIB, description, per_instance=False)
+
+
+#: NVML_GPM_METRIC_* of nvml.h.
+MEASURES = (
+    _share("graphics.active", 1, "share of time with any compute or graphics at work"),
+    _share("sm.active", 2, "share of SMs with at least one warp, over time"),
+    _share("sm.occupancy", 3, "resident warps as a share of the most possible"),
+    _share("int.active", 4, "share of time that SMs do integer operations"),
+    _share("tensor.active", 5, "share of time that any tensor cores work"),
+    _share("dram.active", 10, "memory bandwidth as a share of the most possible"),
+    _share("fp64.active", 11, "share of time that SMs do FP64, tensor cores aside"),
+    _share("fp32.active", 12, "share of time that SMs do FP32, tensor cores aside"),
+    _share("fp16.active", 13, "share of time that SMs do FP16, tensor cores aside"),
+    _rate("pcie.tx", 20, "from the GPU"),
+    _rate("pcie.rx", 21, "to the GPU"),
+    _rate("nvlink.rx", 60, "all links together"),
+    _rate("nvlink.tx", 61, "all links together"),
+)
+_OF_INSTANCES = tuple(measure for measure in MEASURES if measure.per_instance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What one GPM sample is about: a card, or a GPU instance of it."""
+
+    card: Card
+    gpu_id: int | None = None
+
+    @classmethod
+    def of(cls, named: Named) -> _Place:
+        return cls(named.card, None if named.mig is None else named.mig.gpu_id)
+
+    @property
+    def key(self) -> _Key:
+        return self.card.index, self.gpu_id
+
+    @property
+    def entity(self) -> str:
+        return self.card.entity if self.gpu_id is None else f"{self.card.entity}/gi{self.gpu_id}"
+
+    @property
+    def measures(self) -> tuple[_Measure, ...]:
+        return MEASURES if self.gpu_id is None else _OF_INSTANCES
+
+    @property
+    def prefix(self) -> str:
+        return "gpu." if self.gpu_id is None else "gpu.mig."
+
+
+class _Window:
+    """The two samples of a place, which take turns."""
+
+    def __init__(self, nvml: Any, place: _Place) -> None:
+        self._nvml = nvml
+        self._place = place
+        self._older = nvml.nvmlGpmSampleAlloc()
+        self._newer = nvml.nvmlGpmSampleAlloc()
+        self._request = nvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(place.measures)
+        for number, measure in enumerate(place.measures):
+            self._request.metrics[number].metricId = measure.metric_id
+        #: When the older sample was taken; 0 if there is none.
+        self._since_ns = 0
+        self._names: frozenset[str] = frozenset()
+        self.at_ns = 0
+
+    def under(self, names: Iterable[str]) -> None:
+        """Say which names of devices mean this place; an instance made anew has another."""
+        before, self._names = self._names, frozenset(names)
+        if before.isdisjoint(self._names):
+            self._since_ns = 0
+
+    def read(self, stale_ns: int) -> list[float | MissingReason]:
+        """The values of the place's measures up to now (`at_ns`); none while it is too early.
+
+        Raises:
+            NVMLError: There is no value now; the next window begins anew.
+        """
+        now_ns = time.monotonic_ns()
+        if self._since_ns and now_ns - self._since_ns <= _MIN_WINDOW_NS:
+            return []
+        since_ns, self._since_ns = self._since_ns, 0
+        self._take(self._newer)
+        self.at_ns = now_ns
+        self._older, self._newer = self._newer, self._older
+        self._since_ns = now_ns
+        if not since_ns or now_ns - since_ns > stale_ns:
+            return []
+        return self._compare(self._newer, self._older)
+
+    def _take(self, sample: Any) -> None:
+        handle, gpu_id = self._place.card.handle, self._place.gpu_id
+        if gpu_id is None:
+            self._nvml.nvmlGpmSampleGet(handle, sample)
+        else:
+            self._nvml.nvmlGpmMigSampleGet(handle, gpu_id, sample)
+
+    def _compare(self, first: Any, second: Any) -> list[float | MissingReason]:
+        request, measures = self._request, self._place.measures
+        request.sample1, request.sample2 = first, second
+        self._nvml.nvmlGpmMetricsGet(request)
+        return [
+            self._value(request.metrics[number], measure) for number, measure in enumerate(measures)
+        ]
+
+    def _value(self, answer: Any, measure: _Measure) -> float | MissingReason:
+        if answer.nvmlReturn != self._nvml.NVML_SUCCESS:
+            return missing(self._nvml, self._nvml.NVMLError(answer.nvmlReturn))
+        return float(answer.value) * measure.factor
+
+    def free(self) -> None:
+        """Give the samples back."""
+        for sample in (self._older, self._newer):
+            try:
+                self._nvml.nvmlGpmSampleFree(sample)
+            except self._nvml.NVMLError as error:  # an NVML that broke down has none to free
+                log.debug("freeing a GPM sample of %s: %s", self._place.entity, error)
+
+
+class GpmListener(Listener):
+    """Activity of NVIDIA GPUs and MIG instances, Hopper and later."""
+
+    name: ClassVar[str] = "gpm"
+    by_default: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._devices = Devices()
+        self._windows: dict[_Key, _Window] = {}
+        self._supported: dict[int, bool] = {}
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Whether any GPU here has GPM."""
+        try:
+            with opened() as nvml:  # NVML counts: it is not initialised again below
+                answer = probe_nvml(cls.name)
+                return _probe_cards(nvml) if answer.available else answer
+        except Exception:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
+            return probe_nvml(cls.name)
+
+    @classmethod
+    def metrics(cls) -> Sequence[Metric]:
+        return (
+            *(measure.on_card() for measure in MEASURES),
+            *(measure.on_instance() for measure in _OF_INSTANCES),
+        )
+
+    def open(self) -> None:
+        self._devices.open()
+
+    def close(self) -> None:
+        self._keep({})
+        self._supported.clear()
+        self._devices.close()
+
+    def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        found = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        named = {name: _Place.of(device) for name, device in found.items() if device is not None}
+        places = {place.key: place for place in named.values()}
+        self._keep(places)
+        read = {
+            key: list(self._read(place, [name for name in named if named[name].key == key]))
+            for key, place in places.items()
+        }
+        for name in found:
+            if name not in named:
+                yield from _unknown(name)
+                continue
+            for reading in read[named[name].key]:
+                yield replace(reading, gpu=name)
+
+    def _read(self, place: _Place, names: Sequence[str]) -> Iterator[Reading]:
+        nvml, at_ns = self._devices.nvml, None
+        values: Sequence[float | MissingReason]
+        try:
+            if self._has_gpm(place.card):
+                window = self._window(place)
+                window.under(names)
+                values = window.read(round(_STALE_INTERVALS * self.interval_s * 1e9))
+                at_ns = window.at_ns
+            else:
+                values = _all_missing(place, MissingReason.UNSUPPORTED)
+        except nvml.NVMLError as error:
+            values = _all_missing(place, missing(nvml, error))
+        # Too early for values, there is none to pair with a measure.
+        for measure, value in zip(place.measures, values, strict=bool(values)):
+            yield Reading(place.prefix + measure.name, value, place.entity, at_ns=at_ns)
+
+    def _window(self, place: _Place) -> _Window:
+        if place.key not in self._windows:
+            self._windows[place.key] = _Window(self._devices.nvml, place)
+        return self._windows[place.key]
+
+    def _keep(self, places: Collection[_Key]) -> None:
+        """Let go of the samples of places that no run is on any longer."""
+        for key in self._windows.keys() - places:
+            self._windows.pop(key).free()
+
+    def _has_gpm(self, card: Card) -> bool:
+        if card.index not in self._supported:
+            self._supported[card.index] = _has_gpm(self._devices.nvml, card.handle)
+        return self._supported[card.index]
+
+
+def _all_missing(place: _Place, reason: MissingReason) -> list[float | MissingReason]:
+    return [reason] * len(place.measures)
+
+
+def _unknown(name: str) -> Iterator[Reading]:
+    """A device that is not there (any longer)."""
+    on_instance = name.startswith(_MIG_PREFIX)
+    for measure in _OF_INSTANCES if on_instance else MEASURES:
+        metric = measure.on_instance() if on_instance else measure.on_card()
+        yield Reading(metric.name, MissingReason.LOST, name, gpu=name)
+
+
+def _has_gpm(nvml: Any, handle: Any) -> bool:
+    return bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+
+
+def _probe_cards(nvml: Any) -> Availability:
+    """Whether any card has GPM; else, what the last one said."""
+    names: list[str] = []
+    failure = ""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            if _has_gpm(nvml, handle):
+                return Availability(True)
+            names.append(nvml.nvmlDeviceGetName(handle))
+        except nvml.NVMLError_FunctionNotFound:
+            return Availability(
+                False, "NVIDIA's driver is too old for GPM", "Update it to 525 or later"
+            )
+        except nvml.NVMLError as error:
+            failure = f"GPU {index}: {error}"
+    if failure:
+        return Availability(False, failure, "Run nvidia-smi to see what the driver says")
+    kinds = ", ".join(dict.fromkeys(names))
+    return Availability(
+        False, f"GPM came with Hopper; here: {kinds}", "Use dcgm for the activity of older GPUs"
+    )
