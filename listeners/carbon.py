@@ -1,0 +1,159 @@
+"""Emissions of the electricity that processors and GPUs use: their energy times the grid's mix."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from radt.listeners.api import Availability, Listener, Metric, Reading, Target
+from radt.listeners.energy import POWERCAP, Meter, ZoneReader, probe_energy, zones
+from radt.listeners.grid import country_of, grid_of, intensity_of, pue_of
+from radt.listeners.nvidia import Card, Devices, missing, probe_nvml
+from radt.model import MissingReason, Scope, SeriesKind
+
+log = logging.getLogger(__name__)
+
+_CPU = "carbon.emissions.cpu"
+_GPU = "carbon.emissions.gpu"
+_RULE = "energy × intensity of the grid × PUE; the series says which"
+_METRICS = (
+    Metric(
+        _CPU,
+        "g",
+        Scope.HOST,
+        SeriesKind.COUNTER,
+        "CO2 equivalent of CPU packages and their memory, whoever uses them",
+        _RULE,
+        estimated=True,
+    ),
+    Metric(
+        _GPU,
+        "g",
+        Scope.GPU,
+        SeriesKind.COUNTER,
+        "CO2 equivalent of a whole card, whoever uses it",
+        _RULE,
+        estimated=True,
+    ),
+)
+_MJ_PER_J = 1e3
+
+
+class CarbonListener(Listener):
+    """Grams of CO2 equivalent since the first reading.
+
+    Counted is what energy counters there are for: not disks, fans, network, power supplies, nor
+    memory where the processor has no counter of it.
+    """
+
+    name: ClassVar[str] = "carbon"
+    default_interval_s: ClassVar[float] = 10.0
+    accepts: ClassVar[Mapping[str, str]] = {
+        "country": "whose electricity it is: country=dnk (ISO 3166, three letters)",
+        "intensity": "g CO2e per kWh: intensity=151.65; goes before the country",
+        "pue": "energy of the building over that of its computers: pue=1.3; 1 if not given",
+    }
+
+    #: Where the kernel shows the processors' energy.
+    root: ClassVar[Path] = POWERCAP
+
+    def __init__(self) -> None:
+        self._devices: Devices | None = None
+        self._meters: dict[str, Meter] = {}
+        self._grams: dict[str, float] = {}
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Where a processor's or a GPU's energy can be read."""
+        cpu, gpu = probe_energy(cls.root), probe_nvml(cls.name)
+        if cpu.available or gpu.available:
+            return Availability(True)
+        return Availability(
+            False, f"there is no energy to read: {cpu.reason}; {gpu.reason}", cpu.remedy
+        )
+
+    @classmethod
+    def check_option(cls, word: str, value: str | None) -> None:
+        check = {"country": country_of, "intensity": intensity_of, "pue": pue_of}[word]
+        check(value)
+
+    @classmethod
+    def metrics(cls) -> Sequence[Metric]:
+        return _METRICS
+
+    def open(self) -> None:
+        self._grid = grid_of(self.options)
+        self._reader = ZoneReader(tuple(zone for zone in zones(self.root) if zone.apart))
+        readings = self._reader.read()
+        domains = {zone.domain for zone, value in readings if isinstance(value, float)}
+        memory = "and memory" if "dram" in domains else "without memory, which has no counter here"
+        cpu = probe_energy(self.root)
+        left_out = "" if cpu.available else f"; CPU and memory left out: {cpu.reason}"
+        self._cpu_method = f"{self._grid.rule}; CPU packages {memory} (RAPL), the whole machine"
+        self._gpu_method = f"{self._grid.rule}; the whole card (NVML){left_out}"
+        self._devices = _opened_devices()
+
+    def close(self) -> None:
+        if self._devices is not None:
+            self._devices.close()
+            self._devices = None
+
+    def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        yield Reading(_CPU, self._cpu(), method=self._cpu_method)
+        names = dict.fromkeys(gpu for target in targets for gpu in target.gpus)
+        if self._devices is None:
+            for name in names:
+                yield Reading(_GPU, MissingReason.UNSUPPORTED, name, gpu=name)
+            return
+        read: dict[str, float | MissingReason] = {}
+        for name, named in self._devices.find(names).items():
+            if named is None:
+                yield Reading(_GPU, MissingReason.LOST, name, gpu=name)
+                continue
+            card = named.card
+            if card.uuid not in read:
+                read[card.uuid] = self._gpu(self._devices, card)
+            yield Reading(_GPU, read[card.uuid], card.entity, gpu=name, method=self._gpu_method)
+
+    def _cpu(self) -> float | MissingReason:
+        """Grams of all packages and memories together; none unless all of them can be read."""
+        readings = list(self._reader.read())
+        values = {zone: value for zone, value in readings if isinstance(value, float)}
+        reasons = [value for _, value in readings if isinstance(value, MissingReason)]
+        if not values:
+            return reasons[0] if reasons else MissingReason.UNSUPPORTED
+        if any(reason is not MissingReason.UNSUPPORTED for reason in reasons):
+            return next(one for one in reasons if one is not MissingReason.UNSUPPORTED)
+        grown_j = 0.0
+        for zone, value in values.items():
+            meter = self._meters.setdefault(zone.entity, Meter(zone.wraps_at_j))
+            grown_j += meter.grown(value)
+        return self._counted("cpu", grown_j)
+
+    def _gpu(self, devices: Devices, card: Card) -> float | MissingReason:
+        nvml = devices.nvml
+        try:
+            energy_j = nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle) / _MJ_PER_J
+        except nvml.NVMLError as error:
+            return missing(nvml, error)
+        return self._counted(card.uuid, self._meters.setdefault(card.uuid, Meter()).grown(energy_j))
+
+    def _counted(self, key: str, grown_j: float) -> float:
+        grams = self._grams.get(key, 0.0) + grown_j * self._grid.g_per_j
+        self._grams[key] = grams
+        return grams
+
+
+def _opened_devices() -> Devices | None:
+    """None on a machine without NVIDIA's driver."""
+    import pynvml
+
+    devices = Devices()
+    try:
+        devices.open()
+    except (pynvml.NVMLError, OSError) as error:
+        log.info("carbon counts no GPUs: %s", error)
+        return None
+    return devices

@@ -1,0 +1,179 @@
+"""Energy of processors, from a folder of files like the kernel's."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radt.listeners.energy import Meter, Zone
+from radt.listeners.rapl import RaplListener
+from radt.model import MissingReason, SeriesKind
+from radt.store.counters import increases
+from tests.support.powercap import RANGE_UJ, SERVER, UJ, Powercap
+
+
+@pytest.fixture
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Powercap:
+    monkeypatch.setattr(RaplListener, "root", tmp_path / "powercap")
+    return Powercap.with_zones(tmp_path / "powercap", SERVER)
+
+
+def sampled(listener: RaplListener) -> dict[str, float | MissingReason]:
+    return {reading.entity: reading.value for reading in listener.sample([])}
+
+
+def opened(*words: str) -> RaplListener:
+    listener = RaplListener()
+    listener.options = dict.fromkeys(words)
+    listener.open()
+    return listener
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, folder: str, number: int) -> None:
+    """Reading this zone's energy fails so: root, who may run the tests, is refused nothing."""
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == "energy_uj" and path.parent.name == folder:
+            raise OSError(number, "refused")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+
+def test_packages_and_memory_each_once_in_joules(powercap: Powercap) -> None:
+    """Not the package that is there twice, nor its cores, nor the platform that holds it all."""
+    powercap.set("intel-rapl:0", 123.456789)
+    powercap.set("intel-rapl-mmio:0", 9.0)
+    assert sampled(opened()) == {
+        "dram-0": 100.0,
+        "dram-1": 100.0,
+        "package-0": 123.456789,
+        "package-1": 100.0,
+    }
+
+
+def test_what_overlaps_is_another_metric(powercap: Powercap) -> None:
+    readings = list(opened("domains").sample([]))
+    overlapping = {one.entity for one in readings if one.metric == "cpu.domain.energy"}
+    assert overlapping == {"core-0", "psys"}
+    assert len(readings) == 6
+
+
+def test_each_counter_says_where_it_wraps(powercap: Powercap) -> None:
+    (powercap.root / "intel-rapl:0:1" / "max_energy_range_uj").write_text(f"{65_712 * UJ}\n")
+    (powercap.root / "intel-rapl:1" / "max_energy_range_uj").unlink()
+    wraps = {one.entity: one.wraps_at for one in opened().sample([])}
+    assert wraps["package-0"] == RANGE_UJ / UJ
+    assert wraps["dram-0"] == 65_712.0
+    assert wraps["package-1"] is None
+    assert {metric.kind for metric in RaplListener.metrics()} == {SeriesKind.COUNTER}
+
+
+def test_a_zone_that_goes_is_lost_and_the_others_stay(powercap: Powercap) -> None:
+    listener = opened()
+    powercap.vanish("intel-rapl:1:0")
+    found = sampled(listener)
+    assert found["dram-1"] is MissingReason.LOST
+    assert found["package-1"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EACCES, MissingReason.PERMISSION),
+        (errno.EIO, MissingReason.LOST),
+        (errno.ENODATA, MissingReason.UNSUPPORTED),
+    ],
+)
+def test_why_a_zone_cannot_be_read(
+    powercap: Powercap, monkeypatch: pytest.MonkeyPatch, number: int, reason: MissingReason
+) -> None:
+    refuse(monkeypatch, "intel-rapl:0:1", number)
+    found = sampled(opened())
+    assert found["dram-0"] is reason
+    assert found["package-0"] == 100.0
+    assert RaplListener.probe().available, "there is something to read"
+
+
+def test_a_counter_that_stands_at_zero_counts_nothing(powercap: Powercap) -> None:
+    powercap.set("intel-rapl:0:1", 0)
+    listener = opened()
+    assert sampled(listener)["dram-0"] is MissingReason.UNSUPPORTED
+    powercap.set("intel-rapl:0:1", 1)
+    assert sampled(listener)["dram-0"] == 1.0
+    powercap.set("intel-rapl:0:1", 0)
+    assert sampled(listener)["dram-0"] == 0.0, "it has just wrapped"
+
+
+def test_half_written_file_is_no_number(powercap: Powercap) -> None:
+    (powercap.root / "intel-rapl:0" / "energy_uj").write_text("")
+    assert sampled(opened())["package-0"] is MissingReason.LOST
+
+
+def test_probe_with_everything(powercap: Powercap) -> None:
+    assert RaplListener.probe().available
+    assert RaplListener.by_default
+
+
+def test_probe_says_how_to_be_let_in(powercap: Powercap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_bytes(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "refused")
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    answer = RaplListener.probe()
+    assert not answer.available
+    assert "only root" in answer.reason
+    assert "chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj" in answer.remedy
+    assert "CVE-2020-8694" in answer.remedy
+
+
+def test_probe_without_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in (tmp_path / "nothing", tmp_path):
+        monkeypatch.setattr(RaplListener, "root", root)
+        answer = RaplListener.probe()
+        assert not answer.available
+        assert "no energy counters" in answer.reason
+        assert "modprobe" in answer.remedy
+    assert list(opened().sample([])) == []
+
+
+def test_probe_where_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Powercap.with_zones(tmp_path / "powercap", SERVER, energy_j=0)
+    monkeypatch.setattr(RaplListener, "root", tmp_path / "powercap")
+    answer = RaplListener.probe()
+    assert (answer.available, answer.reason) == (False, "the energy counters stand still")
+
+
+def test_amd_has_the_same_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core"}
+    Powercap.with_zones(tmp_path / "powercap", names)
+    monkeypatch.setattr(RaplListener, "root", tmp_path / "powercap")
+    assert sampled(opened()) == {"package-0": 100.0}
+
+
+def test_dies_of_one_package_are_packages(tmp_path: Path) -> None:
+    names = {"intel-rapl:0": "package-0-die-1", "intel-rapl:0:0": "dram"}
+    powercap = Powercap.with_zones(tmp_path / "powercap", names)
+    from radt.listeners.energy import zones
+
+    assert [zone.entity for zone in zones(powercap.root)] == ["dram-0-die-1", "package-0-die-1"]
+    assert all(isinstance(zone, Zone) and zone.apart for zone in zones(powercap.root))
+
+
+@given(
+    st.lists(st.integers(0, 120), min_size=1, max_size=40),
+    st.sampled_from([None, 100.0, 121.0]),
+)
+def test_a_meter_counts_as_the_store_does(values: list[int], wraps_at: float | None) -> None:
+    """Listeners may not import the store; the rule must be the same nevertheless."""
+    meter = Meter(wraps_at)
+    grown = [meter.grown(float(value)) for value in values]
+    times = np.arange(len(values), dtype=np.int64)
+    assert grown[0] == 0.0
+    assert grown[1:] == increases(times, np.array(values, float), wraps_at).amounts.tolist()
