@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from radt.durations import parse_duration_s
 from radt.errors import UsageError
+from radt.experiment.columns import Column
+from radt.experiment.sources import probed
 from radt.listeners.api import Registry, Source, options_of
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
@@ -89,13 +91,24 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
         named.add(choice.name)
         choices[choice.name] = choice
     profilers = [name for name in choices if name in registry.profilers]
-    prefixing = [name for name in profilers if registry.profilers[name].disturbs]
-    if len(prefixing) > 1:
+    disturbing = [name for name in profilers if registry.profilers[name].disturbs]
+    if len(disturbing) > 1:
         errors.append(
             UsageError(
-                f"{' and '.join(prefixing)} cannot profile one run together", "Give each its row"
+                f"{' and '.join(disturbing)} cannot profile one run together", "Give each its row"
             )
         )
+    # Without a listener there is a series less; without its profiler a run is not what it says.
+    for name in profilers:
+        answer = probed(registry.profilers[name])
+        if not answer.available:
+            remedy = f"{answer.remedy}; or take" if answer.remedy else "Take"
+            errors.append(
+                UsageError(
+                    f"{name} does not work here: {answer.reason}",
+                    f"{remedy} {name} out of {Column.LISTENERS}",
+                )
+            )
     return ListenerCell(tuple(choices.values()), tuple(errors))
 
 

@@ -11,6 +11,7 @@ from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.columns import Column, Header
 from radt.experiment.plan import ExperimentPlan, RunPlan, RunSpec, WorkloadPlan, letter
 from radt.experiment.row import Place, Row, RowCheck, Spot
+from radt.experiment.sources import absences
 from radt.experiment.structure import (
     UNREADABLE,
     defect_problem,
@@ -21,7 +22,6 @@ from radt.experiment.structure import (
 )
 from radt.experiment.table import Record, Table
 from radt.experiment.together import Conflict, conflicts
-from radt.units import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,7 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
     check.together(workloads)
     if check.problems:
         raise ExperimentError(shown, check.sorted_problems())
-    return ExperimentPlan(path, workloads, tuple(check.warnings()))
-
-
-def lacking_text(name: str, runs: int = 1) -> str:
-    """The warning about a listener that this version does not have."""
-    return f"listener {name} comes in a later version: {plural(runs, 'run')} without it"
+    return ExperimentPlan(path, workloads, absences(workloads, place.registry))
 
 
 def spots_of(keys: Sequence[tuple[str, str]]) -> list[Spot]:
@@ -94,7 +89,6 @@ class _TableCheck:
         self._header = header
         self._table = table
         self._place = place
-        self._lacking: Counter[str] = Counter()
         self._incomplete: set[tuple[str, str]] = set()
         self._understood: dict[int, tuple[Record, Spot]] = {}
         self.problems = [*undecoded_problems(table, header), *header_problems(header)]
@@ -133,11 +127,6 @@ class _TableCheck:
                 for conflict in conflicts(workload, self._place):
                     self._add_conflict(conflict)
 
-    def warnings(self) -> Iterator[str]:
-        """What the file asks for and does not get."""
-        for name, count in self._lacking.items():
-            yield lacking_text(name, count)
-
     def sorted_problems(self) -> list[Problem]:
         """The problems in the file's order; one in the settings file is said once."""
         names = [self._header.name(index) for index in range(len(self._header.record.cells))]
@@ -171,10 +160,7 @@ class _TableCheck:
                 return
             self._add(column, record, error.message, error.remedy)
 
-        def lacking(name: str) -> None:
-            self._lacking[name] += 1
-
-        spec = RowCheck(row, spot, self._place, complain, lacking).run()
+        spec = RowCheck(row, spot, self._place, complain).run()
         return None if unreadable or unreadable_own else spec
 
     def _add_conflict(self, conflict: Conflict) -> None:

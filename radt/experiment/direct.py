@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from radt.errors import ExperimentError, Problem, RadtError
-from radt.experiment.check import NumberedRow, lacking_text, spots_of, workloads_of
+from radt.experiment.check import NumberedRow, spots_of, workloads_of
 from radt.experiment.columns import Column
 from radt.experiment.devices import Machine
 from radt.experiment.mapping import Mappings
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.row import Place, Row, RowCheck
+from radt.experiment.sources import absences
 from radt.experiment.together import conflicts
 from radt.listeners.api import Registry
 
@@ -72,13 +73,11 @@ def direct_plan(
     here = Path.cwd()
     place = Place(machine, registry, (here,), _called(given), Mappings.of(here))
     (spot,) = spots_of([(experiment.strip() or place.default_experiment, workload.strip())])
-    lacking: list[str] = []
     check = RowCheck(
         Row(values, {Column.MODEL: model, Column.DATA: data}, is_literal=True),
         spot,
         place,
         complain,
-        lacking.append,
     )
     row = check.run()
     workloads = workloads_of([] if row is None else [NumberedRow(0, row)])
@@ -92,7 +91,7 @@ def direct_plan(
             replace(plan, label="", runs=tuple(replace(run, workload="") for run in plan.runs))
             for plan in workloads
         )
-    return ExperimentPlan(row.program.path, workloads, tuple(map(lacking_text, lacking)))
+    return ExperimentPlan(row.program.path, workloads, absences(workloads, registry))
 
 
 def _called(given: str) -> str:

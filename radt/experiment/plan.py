@@ -96,7 +96,8 @@ class WorkloadPlan:
 class ExperimentPlan:
     """All workloads of a file, in the order they first appear.
 
-    ``warnings`` say what the file asks for and will not get.
+    ``warnings`` say what the file asks for and will not get on this machine. They are for whoever
+    only looks: at a start the collector says it, which also knows what cannot be opened.
     """
 
     path: Path

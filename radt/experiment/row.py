@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,17 +21,15 @@ from radt.experiment.locate import find_program
 from radt.experiment.mapping import Mappings
 from radt.experiment.plan import RunSpec, letter
 from radt.experiment.program import Program
+from radt.experiment.sources import not_in_containers, prefixing
 from radt.experiment.templates import BARRED, LETTER_BLANK, Blanks
 from radt.listeners.api import Registry
+from radt.model import ListenerChoice
 
 if TYPE_CHECKING:
     from radt.collocation.topology import Inventory
 
 T = TypeVar("T")
-
-
-def _no_matter(_name: str) -> None:
-    """For callers to whom it makes no difference."""
 
 
 def _inventory() -> Inventory:
@@ -102,7 +100,6 @@ def check_row(
     *,
     spot: Spot | None = None,
     logged: Mapping[str, str] | None = None,
-    lacking: Callable[[str], None] = _no_matter,
 ) -> RunSpec | None:
     """Check every cell of a row; None after at least one complaint.
 
@@ -112,13 +109,12 @@ def check_row(
         complain: Takes the column and what is wrong with its cell.
         spot: Where it stands; not given, it is the only one of its workload.
         logged: See `Row`.
-        lacking: Takes the name of a listener that this version does not have.
     """
     row = Row(values, logged or {})
     if spot is None:
         experiment = row.text(Column.EXPERIMENT).strip() or place.default_experiment
         spot = Spot(experiment, row.text(Column.WORKLOAD).strip(), letter(0))
-    return RowCheck(row, spot, place, complain, lacking).run()
+    return RowCheck(row, spot, place, complain).run()
 
 
 class RowCheck:
@@ -129,7 +125,6 @@ class RowCheck:
         spot: Where it stands.
         place: What its meaning depends on.
         complain: Takes the column and what is wrong with its cell.
-        lacking: Takes the name of a listener that this version does not have.
     """
 
     def __init__(
@@ -138,13 +133,11 @@ class RowCheck:
         spot: Spot,
         place: Place,
         complain: Callable[[Column, UsageError], None],
-        lacking: Callable[[str], None],
     ) -> None:
         self._row = row
         self._spot = spot
         self._place = place
         self._complain = complain
-        self._lacking = lacking
         self._failed = False
 
     def run(self) -> RunSpec | None:
@@ -164,6 +157,8 @@ class RowCheck:
         params = self._cell(Column.PARAMS, lambda text: self._params(text, blanks))
         command = self._command(blanks, params or ())
         environment = self._environment(command)
+        if environment is not None:
+            self._check_profilers(listeners.choices, environment)
         if (
             self._failed
             or devices is None
@@ -191,6 +186,14 @@ class RowCheck:
             columns={name: text for name, text in self._row.logged.items() if text},
             repeats_done=cells.parse_repeats(self._row.text(Column.STATUS)),
         )
+
+    def _check_profilers(
+        self, choices: Sequence[ListenerChoice], environment: EnvironmentSpec
+    ) -> None:
+        if environment.kind is not EnvironmentKind.DOCKER:
+            return
+        for name in prefixing(choices, self._place.registry):
+            self._fail(Column.LISTENERS, not_in_containers(name))
 
     def _cell(self, column: Column, parse: Callable[[str], T]) -> T | None:
         """What the cell means; its parser knows better words than the schema, so it is first."""

@@ -17,7 +17,6 @@ with its parameters; a start runs those that are not there yet.
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,12 +24,13 @@ from pathlib import Path
 
 from radt.errors import ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.cells import parse_params
-from radt.experiment.check import NumberedRow, lacking_text, workloads_of
+from radt.experiment.check import NumberedRow, workloads_of
 from radt.experiment.columns import LOGGED, Column
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan, RunSpec, WorkloadPlan, letter
 from radt.experiment.raw import RawFile
 from radt.experiment.row import Place, Row, RowCheck, Spot
+from radt.experiment.sources import absences
 from radt.experiment.structure import UNREADABLE
 from radt.experiment.sweep_document import Document, noting, parse_document
 from radt.experiment.sweep_groups import SweepRun, grouped, recorded
@@ -138,7 +138,6 @@ class _SweepCheck:
     def __init__(self, spec: SweepSpec, place: Place, problems: list[Problem]) -> None:
         self._spec = spec
         self._place = place
-        self._lacking: Counter[str] = Counter()
         self.problems = problems
 
     def plan(self, path: Path, workloads: Sequence[Sequence[SweepRun]]) -> ExperimentPlan:
@@ -155,8 +154,7 @@ class _SweepCheck:
         planned = workloads_of(rows)
         if not self.problems:
             self._check_together(planned)
-        warnings = tuple(lacking_text(name, runs) for name, runs in self._lacking.items())
-        return ExperimentPlan(path, planned, warnings)
+        return ExperimentPlan(path, planned, absences(planned, self._place.registry))
 
     def place_of_size(self) -> tuple[int, str]:
         """The line and key by which the number of runs is changed."""
@@ -183,11 +181,8 @@ class _SweepCheck:
                 key = PARAMETERS
             self._add(key, error)
 
-        def lacking(name: str) -> None:
-            self._lacking[name] += 1
-
         row = Row(values, logged | self._spec.columns)
-        return RowCheck(row, spot, self._place, complain, lacking).run()
+        return RowCheck(row, spot, self._place, complain).run()
 
     def _check_together(self, workloads: Sequence[WorkloadPlan]) -> None:
         for workload in workloads:

@@ -51,8 +51,6 @@ def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> 
     console.say(
         f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
     )
-    for warning in plan.warnings:
-        console.say(f"  {warning}", "dim", indent=2)
     for label, again in _again(due).items():
         console.say(
             f"  {label}: all rows run, also {units.plural(again, 'row')} that would be done, "

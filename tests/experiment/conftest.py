@@ -11,12 +11,23 @@ from radt.errors import ExperimentError, Problem
 from radt.experiment.devices import Machine
 from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
-from radt.listeners.api import Availability, Listener, Metric, Reading, Registry, Target
+from radt.listeners.api import (
+    Availability,
+    Listener,
+    Metric,
+    ProfiledRun,
+    Profiler,
+    Reading,
+    Registry,
+    Target,
+)
 from radt.nvml import Gpu
 
 
 class NoListener(Listener):
     """Is there to be chosen; nobody samples in these tests."""
+
+    name = "smi"
 
     @classmethod
     def probe(cls) -> Availability:
@@ -30,10 +41,74 @@ class NoListener(Listener):
         raise AssertionError("nothing is sampled here")
 
 
+class Everywhere(NoListener):
+    """Runs that name no listeners get this one."""
+
+    name = "top"
+    by_default = True
+
+
+class Elsewhere(NoListener):
+    """Runs that name no listeners would get this one, if it worked here."""
+
+    name = "dcgm"
+    by_default = True
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return Availability(False, "no hostengine answers", "Start nv-hostengine")
+
+
+class Broken(NoListener):
+    """Breaks the contract of listeners."""
+
+    name = "ps"
+
+    @classmethod
+    def probe(cls) -> Availability:
+        raise RuntimeError("no /proc")
+
+
+class Prefixing(Profiler):
+    """Goes before the command."""
+
+    name = "nsys"
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return Availability(True)
+
+    def prefix(self, run: ProfiledRun) -> Sequence[str]:
+        raise AssertionError("nothing is started here")
+
+
+class Uninstalled(Prefixing):
+    name = "ncu"
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return Availability(False, "ncu is not on PATH", "Install Nsight Compute")
+
+
+class Inside(Profiler):
+    """Works from inside the training process, and costs it next to nothing."""
+
+    name = "torch"
+    disturbs = False
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return Availability(True)
+
+
 @pytest.fixture
 def registry() -> Registry:
-    """The built-in listeners by name, and a plug-in that cannot be loaded."""
-    return Registry({"top": NoListener, "smi": NoListener}, {"watts": "No module named 'watts'"})
+    """Listeners and profilers by name, and a plug-in that cannot be loaded."""
+    return Registry(
+        {kind.name: kind for kind in (Everywhere, NoListener, Elsewhere, Broken)},
+        {kind.name: kind for kind in (Prefixing, Uninstalled, Inside)},
+        {"watts": "No module named 'watts'"},
+    )
 
 
 @pytest.fixture

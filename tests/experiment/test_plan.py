@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from radt.errors import Problem
 from radt.experiment.devices import Machine
 from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan, letter
@@ -15,6 +16,7 @@ from radt.listeners.api import Registry
 from radt.model import ListenerChoice, RunStatus
 
 Plan = Callable[..., ExperimentPlan]
+Problems = Callable[..., list[Problem]]
 
 #: As people wrote it for radT 0.2: padded, numbers for ids, statuses with the run's name.
 ORIGINAL = (Path(__file__).parent / "original.csv").read_text(encoding="utf-8")
@@ -38,7 +40,7 @@ def test_the_originals_file(plan: Plan, two_gpus: Machine, folder: Path) -> None
     assert first.run_id == "3f2a1b"
     assert [str(run.devices) for run in planned.runs] == ["0", "0+1", "cpu"]
     assert first.listeners == (ListenerChoice("smi"), ListenerChoice("top"))
-    assert second.listeners == (ListenerChoice("top"), ListenerChoice("smi"))
+    assert second.listeners == (ListenerChoice("top"),)
     assert third.listeners == (ListenerChoice("top", 0.5),)
     assert first.params == ("--lr", "0.1,", "--sizes", "1, 2")
     assert first.params_text == '--lr 0.1, --sizes "1, 2"'
@@ -68,7 +70,7 @@ def test_only_file_is_needed_and_case_does_not_matter(plan: Plan, cpu_only: Mach
     assert (second.experiment, second.label) == ("experiment", "2")
     (run,) = first.runs
     assert run.devices.is_cpu
-    assert run.listeners == (ListenerChoice("top"),)  # no smi where there is no GPU
+    assert run.listeners == (ListenerChoice("top"),)  # not dcgm, which does not work here
     assert run.params == () and run.status is None and run.run_id == ""
 
 
@@ -102,7 +104,7 @@ def test_a_first_gpu_where_nothing_is_said(plan: Plan, two_gpus: Machine) -> Non
     (run,) = plan("File\ntrain.py\n", two_gpus).runs
 
     assert run.devices.gpus == (0,)
-    assert run.listeners == (ListenerChoice("top"), ListenerChoice("smi"))
+    assert run.listeners == (ListenerChoice("top"),)
 
 
 @pytest.mark.parametrize("text", ["none", "None", "-"])
@@ -212,3 +214,29 @@ def test_letters() -> None:
     assert [letter(n) for n in (0, 25, 26, 51, 52, 701, 702)] == [
         "a", "z", "aa", "az", "ba", "zz", "aaa",
     ]  # fmt: skip
+
+
+def test_default_among_others(plan: Plan) -> None:
+    (run,) = plan("File,Listeners\ntrain.py,default+smi+top@2s\n").runs
+
+    assert run.listeners == (ListenerChoice("top", 2.0), ListenerChoice("smi"))
+
+
+def test_a_profiler_stands_among_listeners(plan: Plan) -> None:
+    planned = plan("File,Listeners\ntrain.py,default+nsys+torch\ntrain.py,TORCH\n")
+
+    assert [[choice.name for choice in run.listeners] for run in planned.runs] == [
+        ["top", "nsys", "torch"],
+        ["torch"],
+    ]
+    assert planned.warnings == ()
+
+
+def test_what_stands_before_a_command_does_not_reach_into_containers(
+    plan: Plan, problems: Problems
+) -> None:
+    (problem,) = problems("File,Environment,Listeners\ntrain.py,docker:image,nsys+torch\n")
+    assert "nsys does not reach into containers" in problem.cause
+    assert problem.column == "Listeners"
+
+    assert plan("File,Environment,Listeners\ntrain.py,docker:image,torch\n")

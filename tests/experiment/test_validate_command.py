@@ -66,7 +66,6 @@ def test_a_file_of_models(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     shown = " ".join(done.stdout.split())
     assert "train.py --model timm.resnet26 --data /data/cifar10/ --batch-size=128" in shown
-    assert "listener dcgmi comes in a later version: 1 run without it" in shown
 
 
 def test_settings_that_cannot_be_used(folder: Path) -> None:
