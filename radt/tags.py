@@ -1,0 +1,12 @@
+"""Tags of runs that more than one part of radt reads."""
+
+from __future__ import annotations
+
+#: The profiler that slowed the run down. Comparisons leave its workload out unless asked.
+PROFILED = "radt.profiled"
+#: Of the other runs of its workload: the letters of those that were profiled beside it.
+PROFILED_BESIDE = "radt.profiled_beside"
+#: What a profiler has not done, and why.
+PROFILER_PROBLEM = "radt.profiler_problem"
+#: What the user has to do for a profiler.
+PROFILER_NOTICE = "radt.profiler_notice"
