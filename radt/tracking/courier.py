@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from radt.home import RunDir
-from radt.model import SOFTWARE, RunStatus
+from radt.model import SOFTWARE, RunStatus, SeriesKind
+from radt.store.counters import total_of
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
+from radt.store.records import RunRecord, SeriesRecord, SummaryRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tracking.artifacts import artifact_files
 from radt.tracking.mlflow_target import (
@@ -34,6 +35,7 @@ from radt.tracking.points import (
     Point,
     epoch_points,
     hardware_means,
+    look_back_ns,
     series_name,
     software_points,
     summary_values,
@@ -213,10 +215,12 @@ class Courier:
     ) -> tuple[list[Point], int]:
         if run.started_ns is None and not run.status.ended:
             return [], 0  # seconds are counted from the start, which is not known yet
-        samples = self._reader.samples(run.run_id, series.series_no, start_ns=since_ns)
+        samples = self._reader.samples(
+            run.run_id, series.series_no, start_ns=since_ns - look_back_ns(series)
+        )
         return hardware_means(
             key,
-            series.kind,
+            series,
             samples,
             origin_ns=run.started_ns or run.created_ns,
             since_ns=since_ns,
@@ -225,13 +229,23 @@ class Courier:
 
     def _send_summary(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
         epochs = epoch_points(self._reader.markers([run.run_id]))
-        values = summary_values(
-            run, self._reader.summary([run.run_id]), epochs, self._reader.ledger([run.run_id])
-        )
+        summaries = self._reader.summary([run.run_id])
+        ledger = self._reader.ledger([run.run_id])
+        values = summary_values(run, summaries, epochs, ledger, self._totals(summaries))
         keys = unique_keys(values)
         ended_ms = (run.ended_ns or 0) // NS_PER_MS
         points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
         self._log_points(points, mlflow_id, sent)
+
+    def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
+        """How much each counter of a run grew, which only all of its readings tell."""
+        totals: dict[int, float] = {}
+        for series in (summary.series for summary in summaries):
+            if series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE:
+                samples = self._reader.samples(series.run_id, series.series_no)
+                if (total := total_of(samples, series)) is not None:
+                    totals[series.series_no] = total
+        return totals
 
     def _log_points(self, points: Sequence[Point], mlflow_id: str, sent: _Sent) -> None:
         send = partial(self._target.log_points, mlflow_id)

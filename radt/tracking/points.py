@@ -1,17 +1,22 @@
 """What of a run's series MLflow gets: scripts' metrics in full, hardware as means, a summary.
 
+Counters come as rates: a line that only rises tells nobody anything. ``gpu.pcie.rx`` (bytes) is
+``gpu.pcie.rx_per_s``, ``gpu.energy`` (joules) ``gpu.energy_per_s``, which is watts. What a counter
+counted in the whole run is in the summary, under its own name.
+
 Pure functions from records of the store to points; the same records always give the same points,
 so that what is sent twice after a crash is stored once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from radt.model import NO_STEP, SOFTWARE, MarkerKind, SeriesKind
+from radt.store.counters import increases, rate_unit
 from radt.store.records import (
     LedgerRecord,
     MarkerRecord,
@@ -25,6 +30,10 @@ from radt.store.records import (
 MEAN_INTERVAL_S = 10
 _MEAN_INTERVAL_NS = MEAN_INTERVAL_S * 1_000_000_000
 NS_PER_MS = 1_000_000
+
+#: A counter that could not be read for longer has no rate for that time.
+_LONGEST_RATE_NS = 60_000_000_000
+_LONGEST_RATE_INTERVALS = 4
 
 EPOCH_KEY = "epoch/duration_s"
 
@@ -42,9 +51,12 @@ def series_name(series: SeriesRecord) -> str:
     """The name of a series in MLflow, before its characters are looked at.
 
     ``loss``, ``loss/rank 1`` for what scripts log; ``system/gpu.power/gpu0`` for hardware, because
-    MLflow's page of system metrics shows what begins so.
+    MLflow's page of system metrics shows what begins so; ``system/gpu.energy_per_s/gpu0`` for the
+    rate of a counter.
     """
-    name = f"{series.metric}/{series.entity}" if series.entity else series.metric
+    counter = series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE
+    metric = series.metric + (rate_unit(series.unit).suffix if counter else "")
+    name = f"{metric}/{series.entity}" if series.entity else metric
     return name if series.listener == SOFTWARE else f"system/{name}"
 
 
@@ -79,45 +91,83 @@ class Means(NamedTuple):
     until_ns: int
 
 
+def look_back_ns(series: SeriesRecord) -> int:
+    """How far before ``since_ns`` the samples for `hardware_means` have to begin."""
+    if series.kind is not SeriesKind.COUNTER:
+        return 0
+    return max(_LONGEST_RATE_NS, round(_LONGEST_RATE_INTERVALS * (series.interval_s or 0.0) * 1e9))
+
+
 def hardware_means(
-    key: str, kind: SeriesKind, samples: Samples, *, origin_ns: int, since_ns: int, final: bool
+    key: str,
+    series: SeriesRecord,
+    samples: Samples,
+    *,
+    origin_ns: int,
+    since_ns: int,
+    final: bool,
 ) -> Means:
-    """Means over stretches of `MEAN_INTERVAL_S` since ``origin_ns``; the last value of a counter.
+    """Means over stretches of `MEAN_INTERVAL_S` since ``origin_ns``; of a counter, of its rate.
 
     A stretch is over when a later sample is there, or when the series has ended (``final``). The
     step is the stretch's end in seconds since ``origin_ns``. Values that are not finite are left
-    out; a stretch without any has no point.
+    out; a stretch without any has no point. What a counter grew counts where it was read.
 
     Args:
-        samples: In time order; those before ``since_ns`` are ignored.
+        samples: In time order. Those before ``since_ns`` are ignored, but for the last reading
+            of a counter: they begin `look_back_ns` earlier.
         since_ns: End of what is covered already, 0 for nothing.
     """
     keep = samples.times_ns >= since_ns
-    times, values = samples.times_ns[keep], samples.values[keep]
+    times = samples.times_ns[keep]
     if not len(times):
         return Means([], since_ns)
+    means = _mean_rates if series.kind is SeriesKind.COUNTER else _mean_values
     stretches = (times - origin_ns) // _MEAN_INTERVAL_NS
-    numbers, starts = np.unique(stretches, return_index=True)
-    ends = np.append(starts[1:], len(times))
-    complete = len(numbers) if final else len(numbers) - 1
+    numbers = np.unique(stretches)
+    complete = numbers if final else numbers[:-1]
     points = []
-    for number, start, end in zip(
-        numbers[:complete].tolist(), starts.tolist(), ends.tolist(), strict=False
-    ):
-        part = values[start:end]
-        finite = part[np.isfinite(part)]
-        if not len(finite):
+    for number, value in means(series, samples, since_ns, origin_ns).items():
+        if number > (complete[-1] if len(complete) else -np.inf):
             continue
-        value = finite[-1] if kind is SeriesKind.COUNTER else finite.mean()
         stop_ns = origin_ns + (number + 1) * _MEAN_INTERVAL_NS
         # Only what no earlier, interrupted call can have sent may have a time of its own.
         time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
-        points.append(
-            Point(key, float(value), time_ns // NS_PER_MS, (number + 1) * MEAN_INTERVAL_S)
-        )
+        points.append(Point(key, value, time_ns // NS_PER_MS, (number + 1) * MEAN_INTERVAL_S))
     if final:
         return Means(points, int(times[-1]) + 1)
-    return Means(points, int(origin_ns + numbers[-1] * _MEAN_INTERVAL_NS) if complete else since_ns)
+    return Means(
+        points, int(origin_ns + numbers[-1] * _MEAN_INTERVAL_NS) if len(complete) else since_ns
+    )
+
+
+def _mean_values(
+    series: SeriesRecord,  # noqa: ARG001 - as _mean_rates
+    samples: Samples,
+    since_ns: int,
+    origin_ns: int,
+) -> dict[int, float]:
+    """Mean of each stretch by its number, in order."""
+    keep = (samples.times_ns >= since_ns) & np.isfinite(samples.values)
+    times, values = samples.times_ns[keep], samples.values[keep]
+    numbers, starts = np.unique((times - origin_ns) // _MEAN_INTERVAL_NS, return_index=True)
+    parts = np.split(values, starts[1:])
+    return {int(number): float(part.mean()) for number, part in zip(numbers, parts, strict=False)}
+
+
+def _mean_rates(
+    series: SeriesRecord, samples: Samples, since_ns: int, origin_ns: int
+) -> dict[int, float]:
+    """Mean rate of each stretch by its number, in order, in the unit of `rate_unit`."""
+    found = increases(samples.times_ns, samples.values, series.wraps_at)
+    took_ns = found.end_ns - found.start_ns
+    keep = (found.end_ns >= since_ns) & (took_ns > 0) & (took_ns <= look_back_ns(series))
+    stretches = (found.end_ns[keep] - origin_ns) // _MEAN_INTERVAL_NS
+    numbers, places = np.unique(stretches, return_inverse=True)
+    amounts = np.bincount(places, weights=found.amounts[keep], minlength=len(numbers))
+    seconds = np.bincount(places, weights=found.seconds[keep], minlength=len(numbers))
+    per_s = amounts / seconds * rate_unit(series.unit).factor
+    return dict(zip(numbers.tolist(), per_s.tolist(), strict=True))
 
 
 def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
@@ -139,22 +189,27 @@ def summary_values(
     summaries: Sequence[SummaryRecord],
     epochs: Sequence[Point],
     ledger: Sequence[LedgerRecord],
+    totals: Mapping[int, float],
 ) -> dict[str, float]:
     """The run in a few numbers, by name: what tables of runs are sorted by.
 
     Mean and maximum of each hardware series, the increase of counters, duration of the run and of
     its epochs (the mean without the first, which is warm-up, if there are others), and how complete
     the samples are.
+
+    Args:
+        totals: How much each counter grew (`radt.store.counters.total_of`), by number of series.
     """
     values: dict[str, float | None] = {}
     for summary in summaries:
         series = summary.series
         if series.listener == SOFTWARE:
             continue
-        name = f"summary/{series_name(series).removeprefix('system/')}"
+        name = f"summary/{series.metric}"
+        if series.entity:
+            name += f"/{series.entity}"
         if series.kind is SeriesKind.COUNTER:
-            if summary.first is not None and summary.last is not None:
-                values[f"{name}/total"] = summary.last - summary.first
+            values[f"{name}/total"] = totals.get(series.series_no)
         else:
             values[f"{name}/mean"] = summary.mean
             values[f"{name}/max"] = summary.maximum

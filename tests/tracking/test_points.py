@@ -22,6 +22,7 @@ from radt.tracking.points import (
     Point,
     epoch_points,
     hardware_means,
+    look_back_ns,
     series_name,
     software_points,
     summary_values,
@@ -36,8 +37,21 @@ def samples_at(seconds: list[float], values: list[float]) -> Samples:
     return Samples(times, np.array(values, dtype=np.float64))
 
 
+def series(
+    metric: str = "m",
+    listener: str = "smi",
+    entity: str = "",
+    kind: SeriesKind = SeriesKind.GAUGE,
+    unit: str = "By",
+    number: int = 0,
+):
+    return SeriesRecord("r", number, listener, metric, unit, Scope.GPU, kind, entity)
+
+
 def means(samples: Samples, *, since_ns: int = 0, final: bool, kind: SeriesKind = SeriesKind.GAUGE):
-    return hardware_means("m", kind, samples, origin_ns=ORIGIN_NS, since_ns=since_ns, final=final)
+    return hardware_means(
+        "m", series(kind=kind), samples, origin_ns=ORIGIN_NS, since_ns=since_ns, final=final
+    )
 
 
 def test_means_of_ten_seconds_at_their_end() -> None:
@@ -59,10 +73,30 @@ def test_the_last_stretch_comes_when_the_series_has_ended() -> None:
     assert means(samples, since_ns=final.until_ns, final=True).points == []
 
 
-def test_counters_give_their_last_value() -> None:
-    samples = samples_at([0, 9, 11], [100, 150, 160])
+def test_counters_come_as_rates() -> None:
+    """45 in 9 s; then 12 in 12 s and, after a reset, 2 in 1 s; then 23 in 23 s."""
+    samples = samples_at([0, 9, 21, 22, 45], [100, 145, 157, 2, 25])
     found = means(samples, final=True, kind=SeriesKind.COUNTER)
-    assert [point.value for point in found.points] == [150.0, 160.0]
+    assert [(point.value, point.step) for point in found.points] == [
+        (5.0, 10),
+        (14 / 13, 30),
+        (1.0, 50),
+    ]
+    assert found.points[-1].timestamp_ms == ORIGIN_NS // 1_000_000 + 45_000
+
+
+def test_a_rate_of_joules_is_watts_and_one_of_grams_is_by_the_hour() -> None:
+    samples = samples_at([0, 5], [0, 10])
+    for unit, value in (("J", 2.0), ("g", 7200.0)):
+        one = series(kind=SeriesKind.COUNTER, unit=unit)
+        found = hardware_means("m", one, samples, origin_ns=ORIGIN_NS, since_ns=0, final=True)
+        assert [point.value for point in found.points] == [value]
+
+
+def test_a_counter_that_was_not_read_for_long_has_no_rate_for_that_time() -> None:
+    samples = samples_at([0, 1, 100, 101], [0, 7, 700, 709])
+    found = means(samples, final=True, kind=SeriesKind.COUNTER)
+    assert [(point.value, point.step) for point in found.points] == [(7.0, 10), (9.0, 110)]
 
 
 def test_values_that_are_not_finite_are_left_out_of_means() -> None:
@@ -78,21 +112,26 @@ def test_samples_before_the_origin_and_no_samples() -> None:
 
 
 @given(
-    st.lists(st.integers(0, 60_000), min_size=1, max_size=40, unique=True).map(sorted),
+    st.lists(st.integers(0, 200_000), min_size=1, max_size=40, unique=True).map(sorted),
     st.lists(st.integers(0, 40), max_size=5).map(sorted),
+    st.sampled_from(SeriesKind),
 )
-def test_in_pieces_or_at_once_the_same_points(times_ms: list[int], cuts: list[int]) -> None:
+def test_in_pieces_or_at_once_the_same_points(
+    times_ms: list[int], cuts: list[int], kind: SeriesKind
+) -> None:
     """However often the deliverer looks, and whatever it repeats, MLflow gets the same points."""
-    samples = samples_at([ms / 1000 for ms in times_ms], [float(ms) for ms in times_ms])
-    at_once = means(samples, final=True).points
+    values = [float(ms % 50_000) for ms in times_ms]
+    samples = samples_at([ms / 1000 for ms in times_ms], values)
+    at_once = means(samples, final=True, kind=kind).points
     pieces: list[Point] = []
     since_ns = 0
     for cut in cuts:
-        seen = Samples(samples.times_ns[:cut], samples.values[:cut])
-        found = means(seen, since_ns=since_ns, final=False)
+        first = np.searchsorted(samples.times_ns, since_ns - look_back_ns(series(kind=kind)))
+        seen = Samples(samples.times_ns[first:cut], samples.values[first:cut])
+        found = means(seen, since_ns=since_ns, final=False, kind=kind)
         pieces += found.points
         since_ns = found.until_ns
-    pieces += means(samples, since_ns=since_ns, final=True).points
+    pieces += means(samples, since_ns=since_ns, final=True, kind=kind).points
     assert pieces == at_once
 
 
@@ -110,14 +149,15 @@ def test_software_points_keep_steps_and_number_the_others() -> None:
     assert [point.step for point in mixed] == [-4, 8]
 
 
-def series(metric: str, listener: str, entity: str = "", kind: SeriesKind = SeriesKind.GAUGE):
-    return SeriesRecord("r", 0, listener, metric, "1", Scope.GPU, kind, entity)
-
-
 def test_series_names() -> None:
     assert series_name(series("loss", SOFTWARE)) == "loss"
     assert series_name(series("loss", SOFTWARE, "rank 1")) == "loss/rank 1"
     assert series_name(series("gpu.power", "smi", "gpu0")) == "system/gpu.power/gpu0"
+    energy = series("gpu.energy", "smi", "gpu0", SeriesKind.COUNTER, "J")
+    assert series_name(energy) == "system/gpu.energy_per_s/gpu0"
+    carbon = series("carbon.emissions.cpu", "carbon", "", SeriesKind.COUNTER, "g")
+    assert series_name(carbon) == "system/carbon.emissions.cpu_per_h"
+    assert series_name(series("n", SOFTWARE, kind=SeriesKind.COUNTER)) == "n"
 
 
 def marker(number: int, start_s: float, end_s: float | None, **fields: object) -> MarkerRecord:
@@ -144,19 +184,21 @@ def test_summary() -> None:
     run = RunRecord(
         "r", "w", "e", "1", "a", "n", 0, RunStatus.FINISHED, started_ns=S, ended_ns=3 * S
     )
-    energy = series("gpu.energy", "smi", "gpu0", SeriesKind.COUNTER)
+    energy = series("gpu.energy", "smi", "gpu0", SeriesKind.COUNTER, number=4)
+    once = series("gpu.pcie.rx", "smi", "gpu0", SeriesKind.COUNTER, number=5)
     summaries = [
         SummaryRecord(series("gpu.power", "smi", "gpu0"), 2, 150.0, 100.0, 200.0, 1, 1, 0, 0),
         SummaryRecord(energy, 2, 5.0, 4.0, 6.0, 4.0, 6.0, 0, 0),
+        SummaryRecord(once, 1, 5.0, 5.0, 5.0, 5.0, 5.0, 0, 0),
         SummaryRecord(series("gpu.clock.sm", "smi"), 1, None, None, None, None, None, 0, 0),
         SummaryRecord(series("loss", SOFTWARE), 2, 1.0, 1.0, 1.0, 1.0, 1.0, 0, 0),
     ]
     epochs = [Point("e", 30.0, 0, 1), Point("e", 20.0, 0, 2), Point("e", 22.0, 0, 3)]
     ledger = [LedgerRecord("r", "smi", 1.0, 10, 9, 1, 0)]
-    assert summary_values(run, summaries, epochs, ledger) == {
+    assert summary_values(run, summaries, epochs, ledger, {4: 8.0}) == {
         "summary/gpu.power/gpu0/mean": 150.0,
         "summary/gpu.power/gpu0/max": 200.0,
-        "summary/gpu.energy/gpu0/total": 2.0,
+        "summary/gpu.energy/gpu0/total": 8.0,
         "summary/epoch/duration_s/mean": 21.0,
         "summary/epoch/duration_s/max": 22.0,
         "summary/duration_s": 2.0,
@@ -169,4 +211,4 @@ def test_summary() -> None:
 def test_a_single_epoch_is_not_taken_as_warm_up(durations: list[float], mean: float) -> None:
     run = RunRecord("r", "w", "e", "1", "a", "n", 0)
     epochs = [Point("e", value, 0, index) for index, value in enumerate(durations)]
-    assert summary_values(run, [], epochs, [])["summary/epoch/duration_s/mean"] == mean
+    assert summary_values(run, [], epochs, [], {})["summary/epoch/duration_s/mean"] == mean
