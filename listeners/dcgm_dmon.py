@@ -1,0 +1,258 @@
+"""The host engine through ``dcgmi dmon``: one process a card, which prints a row an interval.
+
+dmon makes groups of its own, named after its process, and the host engine takes them away when its
+connection ends. A mean of rows is no help, so only the newest row counts; it is taken when it
+arrives. dmon prints three decimals, and "N/A" for everything that it has no value of.
+
+On a machine where some cards are divided (MIG) and others are not, dmon prints the divided ones
+only (DeviceMonitor::LockWatchAndUpdate): the others are missing here, and present through the
+bindings.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from radt.listeners import dcgm_command as command
+from radt.listeners.dcgm_command import HostengineError
+from radt.listeners.dcgm_engine import MIN_INTERVAL_S, Engine, Key, Snapshot, Taken, Watch
+from radt.listeners.dcgm_fields import Refusal, Refused, Status, accept
+from radt.model import MissingReason
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_TERMINATE_S = 2.0
+#: Lines of complaint that are kept.
+_KEPT_LINES = 20
+_ROW = re.compile(r"\s*(GPU|GPU-I)\s+(\d+)\s+(.*)$")
+_BLANK = "N/A"
+#: How rows begin.
+CARD, INSTANCE = "GPU", "GPU-I"
+
+
+class DmonEngine(Engine):
+    """Starts and ends the processes. Between construction and `close`, from any thread."""
+
+    def __init__(self, dcgmi: str, interval_s: float) -> None:
+        self._dcgmi = dcgmi
+        self._interval_s = interval_s
+        self._watches: list[DmonWatch] = []
+
+    def watch(self, uuid: str, instances: frozenset[int], fields: Sequence[int]) -> Watch:
+        watch = DmonWatch(self._dcgmi, self._interval_s, uuid, instances, fields)
+        self._watches = [other for other in self._watches if other.alive]
+        self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        for watch in self._watches:
+            watch.wait()
+        self._watches.clear()
+
+
+class DmonWatch(Watch):
+    """A thread with a process: starts it, finds out what it can watch, reads it, starts it again.
+
+    The thread has to be the one that starts the process, which ends with it (`dcgm_command.start`).
+    """
+
+    def __init__(
+        self,
+        dcgmi: str,
+        interval_s: float,
+        uuid: str,
+        instances: frozenset[int],
+        fields: Sequence[int],
+    ) -> None:
+        self._dcgmi = dcgmi
+        self._delay_ms = max(1, round(max(interval_s, MIN_INTERVAL_S) * 1000))
+        self._uuid = uuid
+        self._instances = instances
+        self._all = tuple(fields)
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._values: dict[Key, Taken] = {}
+        self._refused: dict[int, Refused] = {}
+        self._trouble = ""
+        self._settled_ns: int | None = None
+        self._places: dict[tuple[str, int], int | None] = {}
+        self._thread = threading.Thread(target=self._run, name="dcgmi-dmon", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def read(self) -> Snapshot:
+        with self._lock:
+            return Snapshot(
+                dict(self._values), dict(self._refused), self._trouble, self._settled_ns
+            )
+
+    def close(self) -> None:
+        """Tell the process to end; the host engine takes its groups and watches away."""
+        with self._lock:
+            self._over.set()
+            if self._process is not None:
+                self._process.terminate()
+
+    def wait(self) -> None:
+        """Until it has ended; it is killed if it does not."""
+        self._thread.join(_TERMINATE_S)
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join(_TERMINATE_S)
+
+    # Thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._over.is_set():
+            begun_s = time.monotonic()
+            try:
+                self._once()
+            except HostengineError as error:
+                self._troubled(error.message)
+                if error.status == Status.CONNECTION_NOT_VALID:
+                    with self._lock:
+                        self._refused = {}  # another host engine may be allowed more
+            except Exception as error:
+                log.exception("dcgmi dmon")
+                self._troubled(f"{type(error).__name__}: {error}")
+            if time.monotonic() - begun_s > _LONGEST_PAUSE_S:  # it worked for a while
+                pause_s = _FIRST_PAUSE_S
+            self._over.wait(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+    def _once(self) -> None:
+        """Find the card and read it until the process ends, which it should not."""
+        entities = self._entities()
+        known = {number for number, why in self._refused.items() if why.lasting}
+        fields = tuple(number for number in self._all if number not in known)
+        rows, text = self._stream(entities, fields)
+        if rows == 0 and not self._over.is_set():
+            fields = self._settle(entities, fields, text)
+            rows, text = self._stream(entities, fields) if fields else (0, text)
+        if not self._over.is_set():
+            raise HostengineError(*command.said(text))
+
+    def _entities(self) -> str:
+        """What to watch as ``dcgmi -i`` wants it."""
+        known = command.inventory(self._dcgmi)
+        if self._uuid not in known.cards:
+            raise HostengineError(f"DCGM does not know {self._uuid}", Status.GPU_NOT_SUPPORTED)
+        card = known.cards[self._uuid]
+        places: dict[tuple[str, int], int | None] = {(CARD, card): None}
+        for gpu_id in self._instances:
+            number = known.instances.get((self._uuid, gpu_id))
+            if number is not None:  # else it is gone, or DCGM has not noticed it yet
+                places[INSTANCE, number] = gpu_id
+        self._places = places
+        return ",".join(f"{'i:' if kind == INSTANCE else ''}{number}" for kind, number in places)
+
+    def _settle(self, entities: str, fields: tuple[int, ...], text: str) -> tuple[int, ...]:
+        """The fields that can be watched, after all together could not and dmon said ``text``."""
+        accepted: list[int] = []
+        answers = [text]  # the first attempt has been made already
+
+        def attempt(some: Sequence[int]) -> Refusal | None:
+            if answers:
+                answer = answers.pop()
+            else:
+                rows, answer = self._stream(entities, (*accepted, *some), once=True)
+                if rows:
+                    accepted.extend(some)
+                    return None
+            refusal = command.refusal_of(answer)
+            if refusal.status == Status.CONNECTION_NOT_VALID or self._over.is_set():
+                raise HostengineError(*command.said(answer))
+            return refusal
+
+        refused = accept(fields, attempt)
+        with self._lock:
+            self._refused = self._refused | refused
+        return tuple(accepted)
+
+    def _arguments(self, entities: str, fields: Sequence[int]) -> tuple[str, ...]:
+        numbers = ",".join(map(str, fields))
+        return "dmon", "-e", numbers, "-i", entities, "-d", str(self._delay_ms)
+
+    def _stream(
+        self, entities: str, fields: Sequence[int], *, once: bool = False
+    ) -> tuple[int, str]:
+        """Read a dmon process to its end: how many rows, and what else it said last.
+
+        One that is to print ``once`` only shows whether it can: DCGM has no values yet then.
+        """
+        rows, lines = 0, list[str]()
+        arguments = self._arguments(entities, fields)
+        with self._lock:
+            if self._over.is_set():
+                return 0, ""
+            process = command.start(self._dcgmi, (*arguments, "-c", "1") if once else arguments)
+            self._process = process
+        try:
+            assert process.stdout is not None
+            for raw in process.stdout:
+                now_ns = time.monotonic_ns()
+                line = raw.decode(errors="replace")
+                values = self._parse(line, fields, now_ns)
+                if values:
+                    rows += 1
+                    if not once:
+                        self._keep(values, now_ns)
+                else:
+                    lines = [*lines[1 - _KEPT_LINES :], line]
+        finally:
+            with self._lock:
+                self._process = None
+            process.kill()
+            with suppress(OSError):
+                process.communicate()
+        return rows, "".join(lines)
+
+    def _parse(self, line: str, fields: Sequence[int], now_ns: int) -> dict[Key, Taken]:
+        """The values of a row; none if the line is not one."""
+        row = _ROW.match(line)
+        if row is None:
+            return {}
+        cells, place = row[3].split(), (row[1], int(row[2]))
+        if len(cells) != len(fields) or place not in self._places:
+            return {}
+        gpu_id = self._places[place]
+        return {
+            (gpu_id, number): Taken(_value(cell), now_ns)
+            for number, cell in zip(fields, cells, strict=True)
+        }
+
+    def _keep(self, values: dict[Key, Taken], now_ns: int) -> None:
+        with self._lock:
+            self._values.update(values)
+            self._trouble = ""
+            if self._settled_ns is None:
+                self._settled_ns = now_ns
+
+    def _troubled(self, text: str) -> None:
+        with self._lock:
+            self._trouble = text
+
+
+def _value(cell: str) -> float | MissingReason | None:
+    if cell == _BLANK:
+        return None
+    try:
+        return float(cell)
+    except ValueError:  # too wide for its column: dmon puts "..." for the end
+        return MissingReason.LOST

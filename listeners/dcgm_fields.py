@@ -1,0 +1,261 @@
+"""What is read from DCGM: fields by number, what they are called here, and what a lack means.
+
+Numbers rather than names: DCGM 4.6 renamed constants and kept the numbers. Numbers, units and
+meaning are those of dcgm_fields.h and of NVIDIA's DCGM API reference ("Field Identifiers").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from radt.listeners.api import Metric
+from radt.model import MissingReason, Scope, SeriesKind
+
+MIB = 2**20
+#: The last XID error of a card; not a series but an occurrence.
+XID = 230
+
+_PROFILED = "DCGM's profiling module: mean over the time since its previous value"
+_DEVICE = "NVML, read by DCGM's host engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of DCGM and the metric that it becomes.
+
+    ``scale`` turns DCGM's unit into the metric's. ``profiling`` fields come from performance
+    counters, which only one tool may use on GPUs before Hopper. ``mig`` is the metric of a GPU
+    instance, where DCGM knows the field of one.
+    """
+
+    number: int
+    metric: Metric
+    scale: float = 1.0
+    profiling: bool = False
+    mig: Metric | None = None
+
+
+def _active(number: int, name: str, description: str) -> Field:
+    """A ratio from the profiling module, of a card and of a GPU instance."""
+    return Field(
+        number,
+        Metric(f"gpu.{name}", "1", Scope.GPU, description=description, method=_PROFILED),
+        profiling=True,
+        mig=Metric(
+            f"gpu.mig.{name}",
+            "1",
+            Scope.MIG,
+            description=f"{description}; of a GPU instance",
+            method=_PROFILED,
+        ),
+    )
+
+
+def _bytes(number: int, name: str, description: str) -> Field:
+    """A rate from the profiling module; DCGM has it for whole cards only."""
+    metric = Metric(f"gpu.{name}", "By/s", Scope.GPU, description=description, method=_PROFILED)
+    return Field(number, metric, profiling=True)
+
+
+def _device(
+    number: int,
+    name: str,
+    unit: str,
+    description: str,
+    scale: float = 1.0,
+    kind: SeriesKind = SeriesKind.GAUGE,
+) -> Field:
+    return Field(number, Metric(f"gpu.{name}", unit, Scope.GPU, kind, description, _DEVICE), scale)
+
+
+FIELDS: Sequence[Field] = (
+    _device(155, "power", "W", "as the board averages it"),
+    _device(157, "power.instant", "W", "at one instant"),
+    _device(156, "energy", "J", "since the driver was loaded", 1e-3, SeriesKind.COUNTER),
+    _device(203, "utilization", "1", "share of time with at least one kernel running", 1e-2),
+    _device(252, "memory.used", "By", "without what the driver reserves", MIB),
+    _device(112, "clock.event_reasons", "1", "bits of nvmlClocksEventReasons (nvml.h)"),
+    _active(1001, "graphics.active", "share of time with the graphics or compute engine busy"),
+    _active(1002, "sm.active", "share of time with at least one warp on an SM, mean of all SMs"),
+    _active(1003, "sm.occupancy", "resident warps of those an SM can hold, mean of all SMs"),
+    _active(1004, "tensor.active", "share of cycles with the tensor pipe busy"),
+    _active(1005, "dram.active", "share of cycles with the memory interface busy"),
+    _active(1006, "fp64.active", "share of cycles with the FP64 pipe busy"),
+    _active(1007, "fp32.active", "share of cycles with the FMA pipe busy: FP32, and integers too"),
+    _active(1008, "fp16.active", "share of cycles with the FP16 pipe busy, without tensor cores"),
+    _active(1013, "tensor.imma.active", "share of cycles with integer tensor operations"),
+    _active(1014, "tensor.hmma.active", "share of cycles with FP16 tensor operations"),
+    _active(1015, "tensor.dfma.active", "share of cycles with FP64 tensor operations"),
+    _active(1016, "int.active", "share of cycles with the integer pipe busy"),
+    _bytes(1009, "pcie.tx", "from the GPU over PCIe, headers included"),
+    _bytes(1010, "pcie.rx", "to the GPU over PCIe, headers included"),
+    _bytes(1011, "nvlink.tx", "from the GPU over NVLink, without headers"),
+    _bytes(1012, "nvlink.rx", "to the GPU over NVLink, without headers"),
+)
+BY_NUMBER = {field.number: field for field in FIELDS}
+PROFILING = frozenset(field.number for field in FIELDS if field.profiling)
+#: In this order they are asked for: device fields first, which are rarely refused.
+ALL = (*(field.number for field in FIELDS if not field.profiling), XID, *sorted(PROFILING))
+METRICS = tuple(
+    metric for field in FIELDS for metric in (field.metric, field.mig) if metric is not None
+)
+
+#: What to do where the counters may not be read; stands with the series.
+COUNTERS_REMEDY = (
+    "not permitted: run nv-hostengine as root, "
+    "or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+)
+
+
+class Status(IntEnum):
+    """Return codes of DCGM (dcgm_structs.h, ``dcgmReturn_t``) that mean something here."""
+
+    OK = 0
+    BAD_PARAMETER = -1
+    GENERIC_ERROR = -3
+    NOT_SUPPORTED = -6
+    VERSION_MISMATCH = -12
+    UNKNOWN_FIELD = -13
+    NO_DATA = -14
+    NOT_WATCHED = -16
+    NO_PERMISSION = -17
+    FUNCTION_NOT_FOUND = -20
+    CONNECTION_NOT_VALID = -21
+    GPU_NOT_SUPPORTED = -22
+    REQUIRES_ROOT = -29
+    FIELD_UNSUPPORTED_BY_API = -32
+    MODULE_NOT_LOADED = -33
+    IN_USE = -34
+    PROFILING_NOT_SUPPORTED = -36
+    PROFILING_LIBRARY_ERROR = -37
+    PROFILING_MULTI_PASS = -38
+    INSUFFICIENT_DRIVER_VERSION = -44
+    PAUSED = -54
+
+
+_UNSUPPORTED = frozenset(
+    {
+        Status.NOT_SUPPORTED,
+        Status.UNKNOWN_FIELD,
+        Status.FUNCTION_NOT_FOUND,
+        Status.GPU_NOT_SUPPORTED,
+        Status.FIELD_UNSUPPORTED_BY_API,
+        Status.MODULE_NOT_LOADED,
+        Status.PROFILING_NOT_SUPPORTED,
+        Status.PROFILING_MULTI_PASS,
+        Status.INSUFFICIENT_DRIVER_VERSION,
+    }
+)
+_PERMISSION = frozenset({Status.NO_PERMISSION, Status.REQUIRES_ROOT})
+#: These say something of the profiling module: no profiling field can be read.
+_WHOLE_MODULE = frozenset(
+    {
+        Status.NO_PERMISSION,
+        Status.REQUIRES_ROOT,
+        Status.MODULE_NOT_LOADED,
+        Status.PROFILING_NOT_SUPPORTED,
+    }
+)
+
+
+def reason_of(status: int) -> MissingReason:
+    """Why there is no value, from a return code of DCGM."""
+    if status in _UNSUPPORTED:
+        return MissingReason.UNSUPPORTED
+    if status in _PERMISSION:
+        return MissingReason.PERMISSION
+    return MissingReason.PAUSED if status == Status.PAUSED else MissingReason.LOST
+
+
+#: dcgmvalue.py, dcgm_structs.h: where blank values begin, for each type, and which is which.
+_BLANK_INT64 = 0x7FFFFFFFFFFFFFF0
+_BLANK_FP64 = 2.0**47
+_BLANK_REASONS = (
+    None,
+    MissingReason.LOST,  # not found
+    MissingReason.UNSUPPORTED,
+    MissingReason.PERMISSION,
+)
+
+
+def value_of(raw: float) -> float | MissingReason | None:
+    """A value as the host engine keeps it, with its blanks; None where it is blank for no reason.
+
+    The type tells the two kinds of blanks apart: an ``int`` is an int64 of DCGM.
+    """
+    blank = _BLANK_INT64 if isinstance(raw, int) else _BLANK_FP64
+    if raw < blank:
+        return float(raw)
+    which = int(raw - blank)
+    return _BLANK_REASONS[which] if which < len(_BLANK_REASONS) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """That fields could not be watched together.
+
+    ``culprits`` are the fields that it is about, if it says so.
+    """
+
+    status: int
+    text: str = ""
+    culprits: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a field is not watched; what is not ``lasting`` is worth another try later."""
+
+    reason: MissingReason
+    lasting: bool = True
+
+
+def accept(
+    fields: Sequence[int], attempt: Callable[[Sequence[int]], Refusal | None]
+) -> dict[int, Refused]:
+    """Get as many fields watched as can be; those that cannot, and why.
+
+    One bad field makes a whole watch fail, and DCGM does not say which. ``attempt`` watches fields
+    besides those that were accepted before: so of fields that work alone and not together, the
+    first ones stay. Halves are tried, so that one bad field of n costs 2 log n attempts.
+    """
+    refused: dict[int, Refused] = {}
+    _accept(tuple(fields), attempt, refused)
+    return refused
+
+
+def _accept(
+    fields: tuple[int, ...],
+    attempt: Callable[[Sequence[int]], Refusal | None],
+    refused: dict[int, Refused],
+) -> None:
+    if not fields:
+        return
+    refusal = attempt(fields)
+    if refusal is None:
+        return
+    culprits = refusal.culprits & frozenset(fields)
+    if not culprits and refusal.status in _WHOLE_MODULE:
+        culprits = PROFILING & frozenset(fields)
+    if not culprits and len(fields) == 1:
+        culprits = frozenset(fields)
+    if culprits:
+        reason = reason_of(refusal.status)
+        lasting = reason in (MissingReason.UNSUPPORTED, MissingReason.PERMISSION)
+        refused.update((number, Refused(reason, lasting)) for number in culprits)
+        _accept(tuple(n for n in fields if n not in culprits), attempt, refused)
+        return
+    for part in _parts(fields):
+        _accept(part, attempt, refused)
+
+
+def _parts(fields: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two parts that are smaller: device and profiling fields, or halves of one kind."""
+    device = tuple(number for number in fields if number not in PROFILING)
+    profiling = tuple(number for number in fields if number in PROFILING)
+    if device and profiling:
+        return device, profiling
+    middle = len(fields) // 2
+    return fields[:middle], fields[middle:]
