@@ -13,7 +13,7 @@ import pytest
 from mlflow.entities import ViewType
 
 from radt.home import RunDir
-from radt.model import NO_STEP, MarkerKind, RunStatus
+from radt.model import NO_STEP, MarkerKind, RunStatus, SeriesKind
 from radt.store.records import MarkerRecord, RunRecord
 from radt.tracking.artifacts import artifact_path
 from radt.tracking.courier import Courier
@@ -538,3 +538,25 @@ def test_courier_waits_while_runs_are_created(lab: Lab) -> None:
     gate.set()
     thread.join()
     assert len(lab.history(run, "loss")) == 1
+
+
+def test_a_counter_comes_as_its_rate_while_it_runs_and_with_its_total_at_the_end(lab: Lab) -> None:
+    """5 a second; after 15 s the counter starts again from 0."""
+    (run,) = lab.add_workload()
+    lab.start(run)
+    lab.registrar().register_pending()
+    courier = lab.courier()
+
+    def log(values: list[float], first_ns: int) -> None:
+        counter = SeriesKind.COUNTER
+        lab.log(run, "rx", values, listener="smi", entity="gpu0", kind=counter, first_ns=first_ns)
+        courier.deliver(lab.record(run))
+
+    log([1000.0 + 5 * second for second in range(15)], START_NS)
+    key = "system/rx_per_s/gpu0"
+    assert [point[:2] for point in lab.history(run, key)] == [(10, 5.0)]
+    log([5.0 * (second + 1) for second in range(15)], START_NS + 15 * SECOND_NS)
+    lab.end(run)
+    courier.deliver(lab.record(run))
+    assert [point[:2] for point in lab.history(run, key)] == [(10, 5.0), (20, 5.0), (30, 5.0)]
+    assert lab.mlflow_run(run).data.metrics["summary/rx/gpu0/total"] == 5.0 * 29
