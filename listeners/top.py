@@ -4,16 +4,54 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.model import Scope
-from radt.procfs import TICKS_PER_S, ProcessStat, process_stat
+from radt.listeners.host_aside import Aside, Taken
+from radt.listeners.host_files import CpuTimes, cpu_times, meminfo
+from radt.listeners.host_trees import Growing, Lineage
+from radt.model import MissingReason, Scope, SeriesKind
+from radt.procfs import (
+    TICKS_PER_S,
+    ProcessStat,
+    process_pss,
+    process_stat,
+    thread_ids,
+    thread_switches,
+)
+
+#: Walking the pages of a process takes 20 µs a MB, in which it cannot map memory: seldom enough.
+_PSS_MIN_S = 10.0
+_PSS_SHARE = 0.002
+#: A file a thread, 15 µs each, and training processes have dozens.
+_SWITCHES_MIN_S = 5.0
+_SWITCHES_SHARE = 0.002
 
 _METRICS = (
-    Metric("system.cpu.utilization", "1", Scope.HOST, description="share of all cores in use"),
+    Metric(
+        "system.cpu.utilization",
+        "1",
+        Scope.HOST,
+        description="share of all cores in use",
+        method="user, nice, system and interrupt time of /proc/stat; not iowait, not steal",
+    ),
+    Metric(
+        "system.cpu.iowait",
+        "1",
+        Scope.HOST,
+        description="share of all cores that are idle while a task of theirs waits for a disk",
+        method="/proc/stat; a lower bound, as a core with other work to do does not count",
+    ),
+    Metric(
+        "system.cpu.steal",
+        "1",
+        Scope.HOST,
+        description="share of all cores that the host of this virtual machine gave to others",
+    ),
+    Metric("system.cpu.core.utilization", "1", Scope.HOST, description="option cores; as above"),
     Metric("system.memory.used", "By", Scope.HOST, description="memory that is not available"),
     Metric("system.memory.available", "By", Scope.HOST, description="without swapping"),
     Metric("system.swap.used", "By", Scope.HOST),
@@ -24,31 +62,64 @@ _METRICS = (
         "By",
         Scope.PROCESS,
         description="sum over the run's processes; pages they share count for each",
+        method="/proc/PID/stat, where the kernel lags behind by some pages for each core",
+    ),
+    Metric(
+        "process.memory.pss",
+        "By",
+        Scope.PROCESS,
+        description="sum over the run's processes; a page that n processes share counts 1/n",
+        method=(
+            f"/proc/PID/smaps_rollup, every {_PSS_MIN_S:.0f} s or so seldom that it takes at most "
+            f"{_PSS_SHARE:.1%} of a core; processes that are not the run's share pages, too"
+        ),
     ),
     Metric("process.threads", "1", Scope.PROCESS),
     Metric("process.count", "1", Scope.PROCESS),
+    *(
+        Metric(
+            f"process.context_switches.{way}",
+            "1",
+            Scope.PROCESS,
+            SeriesKind.COUNTER,
+            description=description,
+            method=(
+                f"all threads, every {_SWITCHES_MIN_S:.0f} s or so seldom that it takes at most "
+                f"{_SWITCHES_SHARE:.1%} of a core; without those of a thread after the last look "
+                "at it"
+            ),
+        )
+        for way, description in (
+            ("voluntary", "a thread waited for something"),
+            ("involuntary", "a thread had to make room for another"),
+        )
+    ),
 )
-
-_NS_PER_TICK = 10**9 // TICKS_PER_S
 
 
 @dataclass(slots=True)
 class _Tree:
-    """What a run's process tree had used at the previous instant."""
+    """What is remembered of a run's process tree from one instant to the next."""
 
+    lineage: Lineage = field(default_factory=Lineage)
+    cpu_ticks: Growing[int] = field(default_factory=lambda: Growing(1))
+    used_ticks: int | None = None
     read_ns: int = 0
-    processes: dict[int, ProcessStat] = field(default_factory=dict)
 
 
 class TopListener(Listener):
     """Host and process tree."""
 
     name: ClassVar[str] = "top"
+    accepts: ClassVar[Mapping[str, str]] = {"cores": "also the utilisation of each core"}
     by_default: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._previous_cpu: tuple[float, float] | None = None
+        self._cpus: dict[str, CpuTimes] = {}
         self._trees: dict[str, _Tree] = {}
+        self._switches = _Switches()
+        self._pss = Aside(_pss, min_s=_PSS_MIN_S, share=_PSS_SHARE)
+        self._switching = Aside(self._switches.read, min_s=_SWITCHES_MIN_S, share=_SWITCHES_SHARE)
 
     @classmethod
     def probe(cls) -> Availability:
@@ -64,48 +135,80 @@ class TopListener(Listener):
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
         yield from self._host()
         trees: dict[str, _Tree] = {}
+        alive: dict[str, list[int]] = {}
         for target in targets:
-            if not target.pids:
-                continue
-            now = _Tree(time.monotonic_ns())
-            for pid in target.pids:
-                if (stat := process_stat(pid)) is not None:
-                    now.processes[pid] = stat
-            if now.processes:
-                trees[target.run_id] = now
-                yield from _tree(target.run_id, self._trees.get(target.run_id), now)
+            tree = trees[target.run_id] = self._trees.get(target.run_id) or _Tree()
+            stats = {pid: stat for pid in target.pids if (stat := process_stat(pid)) is not None}
+            yield from _cpu(target.run_id, tree, stats)
+            # A process on its way out has given back its memory and is not yet gone: its zero is
+            # no use of memory but the lack of one to measure.
+            living = [stat for stat in stats.values() if stat.rss_bytes]
+            if living:
+                alive[target.run_id] = [stat.pid for stat in living]
+                yield from _memory(target.run_id, living)
         self._trees = trees
+        self._switches.keep(alive)
+        yield from self._aside(alive)
+
+    def wait(self) -> None:
+        """Until what is read aside from the samples has been read."""
+        self._pss.wait()
+        self._switching.wait()
 
     def _host(self) -> Iterator[Reading]:
-        import psutil  # not on import: names of listeners are needed where nothing is sampled
-
-        times = psutil.cpu_times()
-        # As psutil counts it: guest time is part of user time, and waiting for a disk is idle.
-        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        busy = total - times.idle - getattr(times, "iowait", 0.0)
-        if self._previous_cpu is not None and total > self._previous_cpu[1]:
-            previous_busy, previous_total = self._previous_cpu
-            share = (busy - previous_busy) / (total - previous_total)
-            # The kernel's idle and iowait counters may step back by a tick.
-            yield Reading("system.cpu.utilization", min(1.0, max(0.0, share)))
-        self._previous_cpu = busy, total
-        memory = psutil.virtual_memory()
-        yield Reading("system.memory.used", float(memory.total - memory.available))
-        yield Reading("system.memory.available", float(memory.available))
-        yield Reading("system.swap.used", float(psutil.swap_memory().used))
+        before, self._cpus = self._cpus, cpu_times(cores="cores" in self.options)
+        for cpu, times in self._cpus.items():
+            if (earlier := before.get(cpu)) is None:
+                continue  # the first look, or a core that was just switched on
+            shares = times.shares_since(earlier)
+            if shares is None:
+                continue
+            if cpu:
+                yield Reading("system.cpu.core.utilization", shares.busy, f"core {cpu}")
+            else:
+                yield Reading("system.cpu.utilization", shares.busy)
+                yield Reading("system.cpu.iowait", shares.iowait)
+                yield Reading("system.cpu.steal", shares.steal)
+        memory = meminfo()
+        total, available = memory.get("MemTotal"), memory.get("MemAvailable")
+        if total is None or available is None:  # before Linux 3.14
+            yield Reading("system.memory.used", MissingReason.UNSUPPORTED)
+            yield Reading("system.memory.available", MissingReason.UNSUPPORTED)
+        else:
+            yield Reading("system.memory.used", float(total - available))
+            yield Reading("system.memory.available", float(available))
+        swap = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
+        yield Reading("system.swap.used", float(swap))
         yield Reading("system.load", os.getloadavg()[0])
 
+    def _aside(self, alive: Mapping[str, Sequence[int]]) -> Iterator[Reading]:
+        taken: Taken[float | MissingReason]
+        for run_id, taken in self._pss.take(alive).items():
+            yield Reading("process.memory.pss", taken.value, run_id=run_id, at_ns=taken.at_ns)
+        for run_id, switches in self._switching.take(alive).items():
+            for way, count in zip(("voluntary", "involuntary"), switches.value, strict=True):
+                name = f"process.context_switches.{way}"
+                yield Reading(name, float(count), run_id=run_id, at_ns=switches.at_ns)
 
-def _tree(run_id: str, before: _Tree | None, now: _Tree) -> Iterator[Reading]:
-    # A process on its way out has given back its memory and is not yet gone: its zero is no use of
-    # memory but the lack of one to measure.
-    processes = [process for process in now.processes.values() if process.rss_bytes]
-    if before is not None:
-        used_ticks = _used_ticks(before, now)
-        cores = used_ticks * _NS_PER_TICK / (now.read_ns - before.read_ns)
-        yield Reading("process.cpu.utilization", cores, run_id=run_id)
-    if not processes:
+
+def _cpu(run_id: str, tree: _Tree, stats: Mapping[int, ProcessStat]) -> Iterator[Reading]:
+    """CPU time of the tree between two instants, including processes that came and went.
+
+    When a process ends, its parent inherits its time, which counted before it ended already.
+    """
+    if not stats and tree.used_ticks is None:
         return
+    now_ns = time.monotonic_ns()
+    tree.lineage.look(stats)
+    ticks = {pid: (stat.cpu_ticks,) for pid, stat in stats.items()}
+    (used,) = tree.cpu_ticks.update(ticks, tree.lineage.fresh, tree.lineage.passed_on)
+    if stats and tree.used_ticks is not None:
+        cores = (used - tree.used_ticks) * 1e9 / TICKS_PER_S / (now_ns - tree.read_ns)
+        yield Reading("process.cpu.utilization", cores, run_id=run_id)
+    tree.used_ticks, tree.read_ns = used, now_ns
+
+
+def _memory(run_id: str, processes: Sequence[ProcessStat]) -> Iterator[Reading]:
     rss = sum(process.rss_bytes for process in processes)
     yield Reading("process.memory.rss", float(rss), run_id=run_id)
     threads = sum(process.threads for process in processes)
@@ -113,28 +216,41 @@ def _tree(run_id: str, before: _Tree | None, now: _Tree) -> Iterator[Reading]:
     yield Reading("process.count", float(len(processes)), run_id=run_id)
 
 
-def _used_ticks(before: _Tree, now: _Tree) -> int:
-    """CPU time of the tree between two instants, including processes that came and went.
-
-    When a process ends, its parent inherits its time, which counted before it ended already: that
-    part is taken off again. A process seen for the first time counts in full if it was started
-    since the previous instant; one that joined later (an older process) from now on.
-    """
-    since_ticks = before.read_ns // _NS_PER_TICK
-    used = 0
-    for pid, process in now.processes.items():
-        earlier = before.processes.get(pid)
-        if earlier is not None and earlier.started_ticks == process.started_ticks:
-            used += process.cpu_ticks - earlier.cpu_ticks
-        elif process.started_ticks >= _boot_ticks(since_ticks):
-            used += process.cpu_ticks
-    for pid, earlier in before.processes.items():
-        if pid not in now.processes and earlier.parent in now.processes:
-            used -= earlier.cpu_ticks
-    return max(0, used)
+def _pss(run_id: str, pids: Sequence[int]) -> float | MissingReason:  # noqa: ARG001
+    if not Path("/proc/self/smaps_rollup").exists():
+        return MissingReason.UNSUPPORTED
+    try:
+        parts = [part for pid in pids if (part := process_pss(pid)) is not None]
+    except PermissionError:
+        return MissingReason.PERMISSION
+    return float(sum(parts)) if parts else MissingReason.LOST  # ended meanwhile
 
 
-def _boot_ticks(monotonic_ticks: int) -> int:
-    """Start times count from boot including suspension, which monotonic time leaves out."""
-    suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return monotonic_ticks + suspended_ns // _NS_PER_TICK
+class _Switches:
+    """Counts context switches of all threads of process trees."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[Lineage, Growing[tuple[int, int]]]] = {}
+
+    def keep(self, runs: Mapping[str, object]) -> None:
+        """Forget all other runs."""
+        for run_id in [run_id for run_id in list(self._counts) if run_id not in runs]:
+            self._counts.pop(run_id, None)
+
+    def read(self, run_id: str, pids: Sequence[int]) -> tuple[int, ...]:
+        """Voluntary and involuntary switches since the first look."""
+        lineage, growing = self._counts.setdefault(run_id, (Lineage(), Growing(2)))
+        processes = {}
+        counts = {}
+        for pid in pids:
+            stat = lineage.known(pid) or process_stat(pid)
+            if stat is None:
+                continue
+            processes[pid] = stat
+            for tid in thread_ids(pid):
+                if (switches := thread_switches(pid, tid)) is not None:
+                    counts[pid, tid] = switches
+        known = {pid for pid in processes if lineage.known(pid) is not None}
+        lineage.look(processes)
+        fresh = {key for key in counts if key[0] in known or key[0] in lineage.fresh}
+        return growing.update(counts, fresh)

@@ -1,4 +1,4 @@
-"""What ``/proc`` says of the processes of this machine.
+"""What ``/proc`` says of the processes of this machine (proc(5)).
 
 Files are read directly: psutil reads three of them for what stands in one and takes ten times as
 long, which with the workers of eight collocated runs would be most of what the collector costs.
@@ -8,6 +8,7 @@ Imports the standard library only.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -41,7 +42,7 @@ class ProcessStat:
 
 def process_stat(pid: int) -> ProcessStat | None:
     """Read one process; None if there is none of that number."""
-    text = _read(f"/proc/{pid}/stat", 4096)
+    text = read(f"/proc/{pid}/stat", 4096)
     if not text:
         return None
     # The name, in parentheses, may hold anything, parentheses and spaces included.
@@ -60,6 +61,122 @@ def process_stat(pid: int) -> ProcessStat | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessIo:
+    """``/proc/PID/io`` (proc_pid_io(5)): bytes since the process began.
+
+    ``read_bytes`` and ``written_bytes`` passed through system calls like read(2), whether a disk, a
+    pipe or the page cache was at the other end. ``disk_read_bytes`` were fetched from storage for
+    it; ``disk_written_bytes`` are to go there. All include children that it has waited for.
+    """
+
+    read_bytes: int
+    written_bytes: int
+    disk_read_bytes: int
+    disk_written_bytes: int
+
+
+def process_io(pid: int) -> ProcessIo | None:
+    """What a process has read and written; None if it is gone, or the kernel does not count it.
+
+    Raises:
+        PermissionError: It is another user's, or has changed its user.
+    """
+    found = _numbers(_read_unless_refused(f"/proc/{pid}/io"))
+    if not found:
+        return None
+    return ProcessIo(found[b"rchar"], found[b"wchar"], found[b"read_bytes"], found[b"write_bytes"])
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """The parts of resident memory in ``/proc/PID/status``, and what is swapped out; bytes."""
+
+    anon_bytes: int
+    file_bytes: int
+    shmem_bytes: int
+    swap_bytes: int
+
+
+def process_memory(pid: int) -> ProcessMemory | None:
+    """What a process' memory is made of.
+
+    None if it is gone or on its way out, and before Linux 4.5.
+    """
+    found = _numbers(read(f"/proc/{pid}/status", 1 << 16))
+    if b"RssAnon" not in found:
+        return None
+    parts = (found.get(key, 0) << 10 for key in (b"RssAnon", b"RssFile", b"RssShmem", b"VmSwap"))
+    return ProcessMemory(*parts)
+
+
+def process_pss(pid: int) -> int | None:
+    """Proportional set size in bytes: a page that n processes share counts 1/n.
+
+    The kernel walks all pages for it: 20 µs a MB. None if it is gone or on its way out, and before
+    Linux 4.14.
+
+    Raises:
+        PermissionError: It is another user's, or has changed its user.
+    """
+    kib = _numbers(_read_unless_refused(f"/proc/{pid}/smaps_rollup")).get(b"Pss")
+    return None if kib is None else kib << 10
+
+
+def thread_ids(pid: int) -> list[int]:
+    """Threads of a process; none if it is gone."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - as below
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStat:
+    """``/proc/PID/task/TID/stat``; ``core`` is where it ran last."""
+
+    tid: int
+    name: str
+    cpu_ticks: int
+    started_ticks: int
+    core: int
+
+
+def thread_stat(pid: int, tid: int) -> ThreadStat | None:
+    """Read one thread; None if it is gone."""
+    text = read(f"/proc/{pid}/task/{tid}/stat", 4096)
+    if not text:
+        return None
+    end = text.rindex(b")")
+    fields = text[end + 2 :].split(None, 37)
+    return ThreadStat(
+        tid=tid,
+        name=_printable(text[text.index(b"(") + 1 : end]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        started_ticks=int(fields[19]),
+        core=int(fields[36]),
+    )
+
+
+def _printable(name: bytes) -> str:
+    """A thread may call itself anything."""
+    text = name.decode("utf-8", "replace").strip()
+    return "".join(letter if letter.isprintable() else "?" for letter in text) or "?"
+
+
+def thread_switches(pid: int, tid: int) -> tuple[int, int] | None:
+    """How often a thread left its core by itself, and how often it was taken off; None if gone.
+
+    A process' own status has those of its first thread only.
+    """
+    text = read(f"/proc/{pid}/task/{tid}/status", 1 << 16)
+    at = text.rfind(b"voluntary_ctxt_switches:", 0, text.rfind(b"nonvoluntary_ctxt_switches:"))
+    if at < 0:
+        return None
+    words = text[at:].split(None, 4)
+    return int(words[1]), int(words[3])
+
+
 def start_ticks(pid: int) -> int | None:
     """When a process started; with its number it tells the process from all later ones.
 
@@ -76,7 +193,7 @@ def own_start_ticks() -> int:
 
 def environment(pid: int) -> list[bytes]:
     """``NAME=value`` entries that a process was started with; none if it is gone, or another's."""
-    return _read(f"/proc/{pid}/environ").split(b"\0")
+    return read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def all_pids() -> set[int]:
@@ -85,27 +202,63 @@ def all_pids() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
 
 
+def boot_ticks(monotonic_ns: int) -> int:
+    """An instant of the monotonic clock as ticks since boot, in which start times are counted.
+
+    They include suspension, which monotonic time leaves out.
+    """
+    suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return (monotonic_ns + suspended_ns) * TICKS_PER_S // 10**9
+
+
 def boot_id() -> str:
     """The kernel's id of this boot, as monotonic times of different boots do not compare.
 
     Empty where ``/proc`` is not there.
     """
-    return _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+    return read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
-def _read(path: str, limit: int = 1 << 24) -> bytes:
-    """The file; empty if it is not there any more, or not ours to read."""
+def read(path: str, limit: int = 1 << 24) -> bytes:
+    """A small file of the kernel's; empty if it is not there (any more), or not ours to read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _content(path, limit)
     except OSError:
         return b""
+
+
+def _numbers(text: bytes) -> dict[bytes, int]:
+    """``Name:   123 kB`` lines; those without a number are left out."""
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(b":")
+        words = rest.split(None, 1)
+        if words and words[0].isdigit():
+            found[name] = int(words[0])
+    return found
+
+
+def _read_unless_refused(path: str) -> bytes:
+    """As `read`, but of what is there and may not be read it says so.
+
+    Raises:
+        PermissionError: It is another user's.
+    """
+    try:
+        return _content(path, 1 << 16)
+    except PermissionError:
+        raise
+    except OSError:  # the process ended, perhaps between opening and reading
+        return b""
+
+
+def _content(path: str, limit: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
         while limit > 0 and (piece := os.read(fd, min(limit, 1 << 16))):
             parts.append(piece)
             limit -= len(piece)
         return b"".join(parts)
-    except OSError:  # the process ended between the two calls
-        return b""
     finally:
         os.close(fd)
