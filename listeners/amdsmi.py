@@ -22,8 +22,8 @@ _MODULE = "amdsmi"
 _PERCENT = 0.01
 _MHZ = 1e6
 _MICRO = 1e-6
-#: What the library writes where a card does not have a value.
-_NOT_AVAILABLE = "N/A"
+#: What the library writes where a card does not have a value; the most of 32 bits slips through.
+_NOT_AVAILABLE = ("N/A", 2**32 - 1)
 
 
 class _NotThere(Exception):  # noqa: N818 - no error: the card has no such value
@@ -31,10 +31,10 @@ class _NotThere(Exception):  # noqa: N818 - no error: the card has no such value
 
 
 def _of(answer: Any, *names: str) -> float:
-    """The first of these values that the card has; versions of the library name them differently."""
+    """The first of these values that the card has: versions of the library differ in names."""
     for name in names:
-        if (value := answer.get(name, _NOT_AVAILABLE)) != _NOT_AVAILABLE:
-            return float(value)
+        if name in answer and answer[name] not in _NOT_AVAILABLE:
+            return float(answer[name])
     raise _NotThere
 
 

@@ -22,7 +22,8 @@ from radt.nvml import opened
 log = logging.getLogger(__name__)
 
 _MIN_WINDOW_NS = 100_000_000
-#: A window that spans more intervals than this began before the runs that would get its value.
+#: A window longer than this many intervals and the shortest began before the runs that would get
+#: its value.
 _STALE_INTERVALS = 3
 _PERCENT = 0.01
 _MIB = 2.0**20
@@ -151,7 +152,8 @@ class _Window:
         self._take(self._newer)
         self.at_ns = now_ns
         self._older, self._newer = self._newer, self._older
-        self._since_ns = now_ns
+        # From its end on: a sample that took long was taken later than when it was asked for.
+        self._since_ns = time.monotonic_ns()
         if not since_ns or now_ns - since_ns > stale_ns:
             return []
         return self._compare(self._newer, self._older)
@@ -244,7 +246,8 @@ class GpmListener(Listener):
             if self._has_gpm(place.card):
                 window = self._window(place)
                 window.under(names)
-                values = window.read(round(_STALE_INTERVALS * self.interval_s * 1e9))
+                stale_ns = _MIN_WINDOW_NS + round(_STALE_INTERVALS * self.interval_s * 1e9)
+                values = window.read(stale_ns)
                 at_ns = window.at_ns
             else:
                 values = _all_missing(place, MissingReason.UNSUPPORTED)

@@ -164,7 +164,7 @@ class MacmonListener(Listener):
 
     def open(self) -> None:
         interval_ms = max(_MIN_INTERVAL_MS, round(self.interval_s * 1e3))
-        self._complaints = tempfile.TemporaryFile()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close
         self._process = subprocess.Popen(
             [PROGRAM, "pipe", "--interval", str(interval_ms)],
             stdin=subprocess.DEVNULL,
