@@ -90,8 +90,7 @@ class JournalIntake:
         return [self._numbering.close(marker, end_ns) for marker in left]
 
     def _series(self, column: ScalarColumn) -> SeriesBatch:
-        metric = Metric(column.name, "", Scope.RUN)
-        key = SeriesKey(SOFTWARE, column.name, column.process)
+        key, metric = _identity(column)
         times_ns = np.asarray(column.times_ns, np.int64) + self._clock.offset_ns
         steps = None if column.steps is None else np.asarray(column.steps, np.int64)
         values = np.asarray(column.values, np.float64)
@@ -121,13 +120,28 @@ class JournalIntake:
         return list(changed.values())
 
 
+def _identity(column: ScalarColumn) -> tuple[SeriesKey, Metric]:
+    """Which series of the run a column belongs to."""
+    series = column.series
+    if series is None:
+        return SeriesKey(SOFTWARE, column.name, column.process), Metric(column.name, "", Scope.RUN)
+    # ``rank 1/cuda:1``: each process numbers what it sees from 0.
+    entity = "/".join(part for part in (column.process, series.entity) if part)
+    metric = Metric(series.metric, series.unit, series.scope, series.kind, method=series.method)
+    return SeriesKey(series.listener, series.metric, entity), metric
+
+
+def _logged_by_script(column: ScalarColumn) -> bool:
+    return column.series is None or column.series.listener == SOFTWARE
+
+
 def _update(batch: JournalBatch) -> LogUpdate:
     epochs = [event for event in batch.spans if event.kind is MarkerKind.EPOCH and event.begin]
     return LogUpdate(
         metrics={
             column.name: float(column.values[-1])
             for column in batch.scalars
-            if len(column.values) and not column.process
+            if len(column.values) and not column.process and _logged_by_script(column)
         },
         points=sum(len(column.times_ns) for column in batch.scalars),
         epoch=epochs[-1].step if epochs else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from radt.journal.series import JournalSeries
 from radt.model import MarkerKind, RunStatus
 from radt.store.records import Float64Array, Int64Array, JournalCursor
 
@@ -14,7 +15,9 @@ class ScalarColumn:
     """New values of one metric of one process: three arrays of one length, in slot order.
 
     ``process`` is empty for the run's first process, else ``rank 1``, ``child 2``. ``times_ns``
-    are monotonic; ``steps`` hold `radt.model.NO_STEP` where none was given.
+    are monotonic; ``steps`` hold `radt.model.NO_STEP` where none was given. ``series`` says more of
+    what radt itself reads inside the process, and ``name`` is then its metric; None for what the
+    script logs.
     """
 
     process: str
@@ -22,6 +25,7 @@ class ScalarColumn:
     times_ns: Int64Array
     steps: Int64Array
     values: Float64Array
+    series: JournalSeries | None = None
 
 
 @dataclass(frozen=True, slots=True)

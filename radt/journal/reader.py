@@ -12,6 +12,7 @@ import numpy as np
 from radt.errors import JournalError
 from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
 from radt.journal.format import LABELS_FOLDER, EventKind, RecordKind
+from radt.journal.series import JournalSeries
 from radt.journal.source import JournalSource, Records
 from radt.model import NO_STEP, MarkerKind, RunStatus
 from radt.store.records import JournalCursor
@@ -155,13 +156,16 @@ def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
     scalars = scalars[order]
     edges = np.flatnonzero(np.diff(scalars["name_id"])) + 1
     for part in np.split(scalars, edges) if len(scalars) else []:
+        name = source.name_of(int(part["name_id"][0]))
+        series = JournalSeries.from_name(name)
         batch.scalars.append(
             ScalarColumn(
                 process,
-                source.name_of(int(part["name_id"][0])),
+                name if series is None else series.metric,
                 np.ascontiguousarray(part["time_ns"]),
                 np.ascontiguousarray(part["step"]),
                 np.ascontiguousarray(part["value"]),
+                series,
             )
         )
     for kind in _MARKS:

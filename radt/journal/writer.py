@@ -146,6 +146,15 @@ class JournalWriter:
         """Record the end of what `begin` has begun."""
         self._record(kind, name, NO_STEP if step is None else step, float(token))
 
+    def sample(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one value of a `radt.journal.series.JournalSeries`, by its ``name``."""
+        name_id = self._ids.get(name)
+        number = NO_STEP if step is None else step
+        if name_id is None:
+            self._record(RecordKind.SCALAR, name, number, value, checked=True)
+        elif not self._place(RecordKind.SCALAR, name_id, number, value):
+            self._drop()
+
     def say(self, kind: EventKind, **fields: Any) -> None:
         """Record something rare: params, tags, how the run ended."""
         if self._amid_disk():
@@ -176,14 +185,16 @@ class JournalWriter:
 
     # The slow path ---------------------------------------------------------------------------
 
-    def _record(self, kind: RecordKind, name: str, step: int, value: float) -> None:
+    def _record(
+        self, kind: RecordKind, name: str, step: int, value: float, *, checked: bool = False
+    ) -> None:
         """Record something whose name is new, whose step is odd, or when the segment is full."""
         if step != NO_STEP:
             step = to_step(step)
         if self._amid_disk():
-            self._deferred.append(lambda: self._record(kind, name, step, value))
+            self._deferred.append(lambda: self._record(kind, name, step, value, checked=checked))
             return
-        name_id = self._id_of(checked_name(name))
+        name_id = self._id_of(name if checked else checked_name(name))
         if name_id is None or not self._place(kind, name_id, step, value):
             self._drop()
 

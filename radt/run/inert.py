@@ -22,6 +22,9 @@ class NullJournal:
     def scalar(self, name: str, value: Number, step: object = None) -> None:  # noqa: ARG002
         self._lose()
 
+    def sample(self, name: str, value: float, step: int | None = None) -> None:  # noqa: ARG002
+        self._lose()
+
     def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:  # noqa: ARG002
         self._lose()
         return 0

@@ -8,19 +8,22 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radt.errors import RadtError
-from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
+from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
 from radt.run.inert import NullJournal
+from radt.run.instruments import Instruments
 from radt.run.limits import LimitWatch
 from radt.run.notices import warn_once
 from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
 from radt.run.target import Part, Target, find_target
+from radt.run.torch_options import TorchWishes
 
 if TYPE_CHECKING:
     from radt.run.run import Run
@@ -33,7 +36,8 @@ class ActiveRun:
     """The run that is open in this process.
 
     ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
-    those of all of them. ``watch`` holds the limits, None without any.
+    those of all of them. ``watch`` holds the limits, None without any. ``instruments`` measure from
+    inside.
     """
 
     target: Target
@@ -46,6 +50,10 @@ class ActiveRun:
     session: StandaloneSession | None = None
     outer: dict[str, str | None] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
+    instruments: Instruments = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.instruments = Instruments(self.journal)
 
     @property
     def recorded(self) -> bool:
@@ -84,13 +92,25 @@ def enter(options: RunOptions) -> ActiveRun:
         if active is not None:
             active.depth += 1
         else:
-            parse_listeners(options.listeners)  # the caller's mistake, before anything begins
+            # The caller's mistakes, before anything begins.
+            TorchWishes.find(options.torch, parse_listeners(options.listeners), RunDir(Path()))
             active = _state.current = _open(find_target(options.home, _state.owned), options)
     begun_with_params = active.session is not None and active.depth == 1
     if options.params and not begun_with_params:
         values = {str(name): str(value) for name, value in options.params.items()}
         active.journal.say(EventKind.PARAMS, values=values)
     return active
+
+
+def measure(active: ActiveRun, options: RunOptions) -> None:
+    """Measure from inside what was asked for, from now on until the block is left."""
+    target = active.target
+    if not active.recorded:
+        return
+    own = target.part is not Part.MEMBER
+    choices = parse_listeners(options.listeners) if own else ()
+    wishes = TorchWishes.find(options.torch, choices, target.run_dir)
+    _guarded("measuring from inside", lambda: active.instruments.start(wishes, target))
 
 
 def leave(active: ActiveRun, error: BaseException | None) -> None:
@@ -105,6 +125,7 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
     if os.getpid() != active.pid:  # a forked child that came out of its parent's block
         active.journal.close()
         return
+    _guarded("measuring from inside", active.instruments.close)
     if active.target.part in (Part.NONE, Part.MEMBER):
         return
     status, reason = ending_of(error)

@@ -25,6 +25,7 @@ from radt.journal.format import EventKind, RecordKind
 from radt.journal.values import to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.notices import warn_once
+from radt.run.steps import ASKING
 
 #: Set by the runner; the same names as in `radt.runner.environment`.
 MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
@@ -252,8 +253,11 @@ def _throw(thread_id: int, error: type[BaseException] | None) -> None:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
+    innermost = frame
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        # A loader that `radt.Run.batches` asks for its next batch may be interrupted.
+        asking = frame is not innermost and frame.f_code in ASKING
+        if frame.f_code.co_filename.startswith(_OWN_FOLDER) and not asking:
             return True
         frame = frame.f_back
     return False

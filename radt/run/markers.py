@@ -8,8 +8,6 @@ from typing import Protocol, Self
 
 from radt.journal.format import RecordKind
 
-_EPOCH = "epoch"
-
 
 class Marking(Protocol):
     """The part of a journal that markers need."""
@@ -32,10 +30,6 @@ class Marker:
         self._token: int | None = journal.begin(begin, name, step)
 
     @classmethod
-    def epoch(cls, journal: Marking, number: int) -> Marker:
-        return cls(journal, RecordKind.EPOCH_BEGIN, RecordKind.EPOCH_END, _EPOCH, number)
-
-    @classmethod
     def span(cls, journal: Marking, name: str) -> Marker:
         return cls(journal, RecordKind.SPAN_BEGIN, RecordKind.SPAN_END, name, None)
 
@@ -43,7 +37,15 @@ class Marker:
         """Now; harmless if it has ended."""
         token, self._token = self._token, None
         if token is not None and os.getpid() == self._pid:
+            self._before_end()
             self._journal.end(self._end_kind, self._name, self._step, token)
+            self._after_end()
+
+    def _before_end(self) -> None:
+        """What is still a part of it."""
+
+    def _after_end(self) -> None:
+        """What is no part of it any more."""
 
     def __enter__(self) -> Self:
         return self

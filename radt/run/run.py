@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,12 +14,15 @@ from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.files import add_file, add_text
 from radt.run.inert import NullJournal
-from radt.run.lifecycle import ActiveRun, current, enter, leave
+from radt.run.instruments import EpochMarker, Instruments
+from radt.run.lifecycle import ActiveRun, current, enter, leave, measure
 from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
-from radt.run.markers import Marker, Span
+from radt.run.markers import Span
 from radt.run.notices import warn_once
+from radt.run.profile_range import ProfileRange
 from radt.run.rendezvous import wait_for_others
 from radt.run.standalone import RunOptions
+from radt.run.steps import Batch, Batches
 from radt.run.target import inside_a_run
 
 _OUTSIDE = "something was logged outside of `with radt.Run()`, and is not recorded"
@@ -39,7 +43,8 @@ class Run:
     up. A block that does not loop through it ends at its next `epoch`, or after its time also at
     its next value or span, or in mid-call 10 s later; the script goes on behind it.
 
-    The arguments are for runs that the script begins itself, except ``params`` and the limits.
+    The arguments are for runs that the script begins itself, except ``params``, ``torch`` and
+    the limits.
 
     Args:
         name: What people call the run; the script's name if None.
@@ -48,6 +53,8 @@ class Run:
         listeners: As in an experiment file: ``"top+smi@500ms"``, a list of them, or ``"none"``.
         params: Parameters to log at the start.
         home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
+        torch: Record PyTorch's memory, each second; as the experiment file says (``torch`` among
+            its Listeners) if None.
         max_epoch: How many different epochs may begin. `radt` may set a lower one.
         max_time_s: How long the block may take. `radt` may set a lower one.
 
@@ -72,6 +79,7 @@ class Run:
         listeners: str | Sequence[str] | None = None,
         params: Mapping[str, object] | None = None,
         home: str | os.PathLike[str] | None = None,
+        torch: bool | None = None,
         max_epoch: int | None = None,
         max_time_s: float | None = None,
     ) -> None:
@@ -82,25 +90,31 @@ class Run:
             listeners=listeners,
             params=params,
             home=None if home is None else Path(home),
+            torch=torch,
         )
         self._limits = Limits(max_epoch, max_time_s)
         self._depth = 0
-        self._epoch: Marker | None = None
+        self._epoch: EpochMarker | None = None
         self._use(None)
 
     def _use(self, active: ActiveRun | None) -> None:
         self._active = active
         self._journal: NullJournal | JournalWriter | LimitedJournal
         if active is None:
-            self._journal = NullJournal(lambda: warn_once(_OUTSIDE))
+            outside = NullJournal(lambda: warn_once(_OUTSIDE))
+            self._journal, self._instruments = outside, Instruments(outside)
         else:
             self._journal = active.journal if active.watch is None else active.watch.journal
+            self._instruments = active.instruments
         self.log_metric = self._journal.scalar
 
     def __enter__(self) -> Self:
         outermost = self._join()
-        if outermost and (limits := self._limits.within()):
-            self._watch(limits)
+        if outermost:
+            if limits := self._limits.within():
+                self._watch(limits)
+            assert self._active is not None
+            measure(self._active, self._options)
         return self
 
     def _join(self) -> bool:
@@ -130,6 +144,7 @@ class Run:
                 run.log_metric = log_metric
 
         active.watch = LimitWatch(limits, active.journal, rebind)
+        active.instruments.steps.check = active.watch.check_time
         self._use(active)
 
     def __exit__(
@@ -236,8 +251,17 @@ class Run:
 
     # Markers ---------------------------------------------------------------------------------
 
-    def epochs(self, count: int, start: int = 1) -> Iterator[int]:
-        """Loop over ``count`` epochs, marking when each begins and ends: ``start``, …"""
+    def epochs(
+        self, count: int, start: int = 1, *, profile: int | Iterable[int] | None = None
+    ) -> Iterator[int]:
+        """Loop over ``count`` epochs, marking when each begins and ends: ``start``, …
+
+        Args:
+            count: How many.
+            start: The number of the first.
+            profile: Numbers of epochs that are a `profile` range each.
+        """
+        chosen = {profile} if isinstance(profile, int) else set(profile or ())
         count, watch = to_step(count), self._limit_watch
         total = count if watch is None else watch.epochs_of(count)
         self._journal.say(EventKind.EPOCHS, total=total)
@@ -245,13 +269,14 @@ class Run:
             self._end_epoch()
             if watch is not None and not watch.allows_epoch(number):
                 return
-            with Marker.epoch(self._journal, number):
+            self._epoch = EpochMarker(self._journal, number, self._instruments, total)
+            with self._epoch, self.profile() if number in chosen else nullcontext():
                 yield number
 
-    def epoch(self, number: int) -> Marker:
+    def epoch(self, number: int) -> EpochMarker:
         """Mark that an epoch begins; it ends with its ``with`` block, the next epoch or the run."""
         self._end_epoch()
-        self._epoch = Marker.epoch(self._journal, to_step(number))
+        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments)
         return self._epoch
 
     def span(self, name: str) -> Span:
@@ -262,6 +287,51 @@ class Run:
             UsageError: The name is empty, too long or unprintable.
         """
         return Span(self._journal, checked_name(name, "span"))
+
+    def profile(self) -> ProfileRange:
+        """The stretch that profilers record: ``with run.profile():``, or ``@run.profile()``.
+
+        ``nsys`` and ``ncu`` record nothing outside of it (``nsysraw`` and ``ncuraw`` everything);
+        ``torchprof`` traces the first one. Without a profiler it is a span called profile, and
+        costs some microseconds.
+        """
+        return ProfileRange(self._journal, self._instruments.tracer)
+
+    # Steps -----------------------------------------------------------------------------------
+
+    def step(self, samples: int | None = None) -> None:
+        """A step of training has ended: record how long it took, and samples per second.
+
+        A step lasts from the end of the one before, the first from the begin of its epoch; one that
+        has no such begin is not timed. ``samples`` is the size of its batch. Costs some
+        microseconds. The GPU is not waited for.
+
+        Raises:
+            TypeError: ``samples`` is no whole number.
+            UsageError: It is negative.
+        """
+        self._instruments.steps.step(samples)
+
+    def batches(
+        self,
+        loader: Iterable[Batch],
+        samples: int | Callable[[Batch], int] | None = None,
+    ) -> Batches[Batch]:
+        """Loop over a loader: ``for images, labels in run.batches(loader):``.
+
+        Each turn is a step, as in `step`, and how much of it goes by waiting for the loader is
+        recorded too. A loop within such a loop (evaluation) is no step of its own.
+
+        Args:
+            loader: Anything that gives batches.
+            samples: The size of a batch, or what finds it out; the first dimension of the first
+                tensor in the batch if None.
+
+        Raises:
+            TypeError: ``samples`` is no whole number.
+            UsageError: It is negative.
+        """
+        return Batches(loader, samples, self._instruments.steps)
 
     @property
     def _limit_watch(self) -> LimitWatch | None:

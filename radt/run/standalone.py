@@ -21,6 +21,7 @@ from radt.run.machine import visible_gpus
 from radt.run.notices import warn_once
 from radt.run.ranks import wait_for_ranks
 from radt.run.target import Target
+from radt.run.torch_options import PROFILED_TAG, TRACE_WORD
 
 #: How long the end of a script may wait for its values to be in the store; nothing is lost then.
 FINISH_TIMEOUT_S = 10.0
@@ -36,6 +37,7 @@ class RunOptions:
     listeners: str | Sequence[str] | None = None
     params: Mapping[str, object] | None = None
     home: Path | str | None = None
+    torch: bool | None = None
 
 
 class StandaloneSession:
@@ -103,6 +105,8 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         "radt.devices": devices,
         "radt.collocation": "-",
     }
+    if any(choice.name == TRACE_WORD for choice in listeners):
+        tags[PROFILED_TAG] = TRACE_WORD
     if options.workload:
         tags |= {"radt.workload": options.workload, "radt.letter": "a"}
     folder = script.parent if script is not None else Path.cwd()

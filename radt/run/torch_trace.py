@@ -25,7 +25,242 @@ off may have the first mark only. ``process`` is the rank, empty for the first o
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from radt.run.notices import warn_once
+from radt.run.target import Target
+from radt.run.torch_module import loaded_torch
+from radt.run.torch_options import TRACE_WORD, TraceOptions
+
 #: Name of the events that tie a trace to the monotonic clock.
 CLOCK_MARKER = "radt.clock"
 #: Where the trace's top level says when they were.
 CLOCK_KEY = "radt_clock"
+
+#: Traces are long and alike: a higher level takes minutes and saves little.
+_COMPRESSION = 3
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When the marks were."""
+
+    monotonic_ns: list[int] = field(default_factory=list)
+    uncertainty_ns: list[int] = field(default_factory=list)
+    wall_ns: list[int] = field(default_factory=list)
+
+    def mark(self, record_function: Any) -> None:
+        """Leave an event in the trace, and note when that was."""
+        before_ns = time.monotonic_ns()
+        with record_function(CLOCK_MARKER):
+            after_ns = time.monotonic_ns()
+            wall_ns = time.time_ns()
+        middle_ns = (before_ns + after_ns) // 2
+        self.monotonic_ns.append(middle_ns)
+        self.uncertainty_ns.append(after_ns - middle_ns)
+        self.wall_ns.append(wall_ns - (after_ns - middle_ns))
+
+
+class _Recording:
+    """PyTorch's profiler while it is on."""
+
+    def __init__(self, torch: Any, options: TraceOptions, what: str) -> None:
+        self.what = what
+        self.steps = 0
+        self._torch = torch
+        self._clock = _Clock()
+        self._record_function = torch.profiler.record_function
+        self._step: Any = None
+        with self._record_function(CLOCK_MARKER):
+            pass  # the first one ever takes longer
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(
+            activities=activities,
+            record_shapes=options.shapes,
+            profile_memory=options.memory,
+            with_stack=options.stack,
+        )
+        self._profiler.start()
+        try:
+            self._clock.mark(self._record_function)
+        except BaseException:
+            self._profiler.stop()
+            raise
+
+    def next_step(self, number: int) -> None:
+        """A step ends and the next one begins: an event around it, as other tools know it."""
+        self._end_step()
+        self._step = self._record_function(f"ProfilerStep#{number}")
+        self._step.__enter__()
+
+    def stop(self, metadata: dict[str, Any]) -> None:
+        self._end_step()
+        try:
+            self._clock.mark(self._record_function)
+            clock = {
+                "marker": CLOCK_MARKER,
+                "monotonic_ns": self._clock.monotonic_ns,
+                "uncertainty_ns": self._clock.uncertainty_ns,
+                "wall_ns": self._clock.wall_ns,
+            }
+            self._profiler.add_metadata_json(CLOCK_KEY, json.dumps(clock | metadata))
+        finally:
+            self._profiler.stop()
+
+    def export(self, path: Path) -> None:
+        self._profiler.export_chrome_trace(str(path))
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
+
+class TorchTracer:
+    """Decides when to trace, from what the script says of its epochs, ranges and steps.
+
+    Without the option ``epochs`` there is one trace: of the first `radt.Run.profile` range, of the
+    second epoch (of the first if there is one only) or, in a script that has neither, of its steps
+    from the second on; whatever comes first. Whatever goes wrong is said once, and training goes
+    on. Only the thread that made the tracer is traced.
+    """
+
+    def __init__(self, options: TraceOptions, target: Target) -> None:
+        self._options = options
+        self._target = target
+        self._recording: _Recording | None = None
+        self._traced = 0
+        self._epochs_begun = 0
+        self._in_epoch = False
+        self._trouble = ""
+        self._owner = (os.getpid(), threading.get_ident())
+
+    def epoch_begins(self, number: int, total: int | None) -> None:
+        """An epoch is about to begin, of ``total`` ones if that is known."""
+        if not self._here():
+            return
+        if self._recording is not None and self._recording.what == "steps":
+            self._finish()
+        self._in_epoch = True
+        self._epochs_begun += 1
+        if self._wants_epoch(number, total):
+            self._start(f"epoch-{number}")
+
+    def epoch_ended(self) -> None:
+        """It has ended."""
+        if self._here():
+            self._in_epoch = False
+            if self._recording is not None and self._recording.what.startswith("epoch"):
+                self._finish()
+
+    def range_begins(self) -> None:
+        """A range for profilers is about to begin."""
+        if self._here() and self._options.epochs is None and not self._traced:
+            self._start("profile")
+
+    def range_ended(self) -> None:
+        """It has ended."""
+        if self._here() and self._recording is not None and self._recording.what == "profile":
+            self._finish()
+
+    def stepped(self, number: int) -> None:
+        """The step of that number has ended."""
+        if not self._here():
+            return
+        recording = self._recording
+        if recording is None:
+            if self._options.epochs is None and not self._in_epoch and not self._traced:
+                self._start("steps")
+                recording = self._recording
+        else:
+            recording.steps += 1
+            if recording.steps >= self._options.steps:
+                self._finish()
+                return
+        if recording is not None:
+            self._guarded(lambda: recording.next_step(number + 1))
+
+    def close(self) -> None:
+        """Nothing more will come: write what there is, say so if there was nothing."""
+        if not self._here():
+            return
+        self._finish()
+        if not self._traced and not self._trouble:
+            self._trouble = "the script said nothing of epochs that were to be traced"
+            if loaded_torch() is None:
+                self._trouble = "the script has not imported torch"
+            warn_once(f"{TRACE_WORD} wrote no trace: {self._trouble}")
+
+    def _here(self) -> bool:
+        return self._owner == (os.getpid(), threading.get_ident())
+
+    def _wants_epoch(self, number: int, total: int | None) -> bool:
+        if self._options.epochs is not None:
+            return any(number in part for part in self._options.epochs)
+        return not self._traced and self._epochs_begun == (1 if total == 1 else 2)
+
+    def _start(self, what: str) -> None:
+        torch = loaded_torch()
+        if torch is None or self._recording is not None or self._trouble:
+            return
+
+        def start() -> None:
+            self._recording = _Recording(torch, self._options, what)
+
+        self._guarded(start)
+
+    def _finish(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            self._guarded(lambda: self._write(recording))
+
+    def _write(self, recording: _Recording) -> None:
+        rank = self._target.rank
+        recording.stop(
+            {
+                "run_id": self._target.run_id,
+                "process": f"rank {rank}" if rank else "",
+                "pid": os.getpid(),
+            }
+        )
+        suffix = f"-rank-{rank}" if rank else ""
+        self._place(recording.export, f"torch-{recording.what}{suffix}")
+        self._traced += 1
+
+    def _place(self, export: Callable[[Path], None], stem: str) -> None:
+        """Write a file under another name elsewhere, then move it: what is there is whole."""
+        spool = self._target.run_dir.path
+        mark = f".incoming-{os.getpid()}-{threading.get_ident()}"
+        plain, packed = spool / f"{mark}.json", spool / f"{mark}.json.gz"
+        try:
+            export(plain)
+            with plain.open("rb") as source, gzip.open(packed, "wb", _COMPRESSION) as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+            reports = self._options.reports
+            reports.mkdir(parents=True, exist_ok=True)
+            names = (reports / f"{stem}{f'-{n}' if n > 1 else ''}.json.gz" for n in count(1))
+            # A second block of the script has epochs of the same numbers.
+            packed.replace(next(path for path in names if not path.exists()))
+        finally:
+            plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - a profiler must never end training
+            self._trouble = f"{type(error).__name__}: {error}"
+            self._recording = None
+            warn_once(f"{TRACE_WORD} does not work: {self._trouble}. Training goes on")

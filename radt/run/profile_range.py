@@ -1,0 +1,103 @@
+"""The range that profilers record: ``with run.profile():``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, Protocol, Self
+
+from radt.run.markers import Marker, Marking
+from radt.run.notices import warn_once
+from radt.run.torch_module import loaded_torch
+
+#: What nsys and ncu are told to look for (`radt.listeners.nsight`).
+RANGE_NAME = "profile"
+
+End = Callable[[], object]
+
+
+class RangeTracing(Protocol):
+    """What hears of a range's begin and end."""
+
+    def range_begins(self) -> None: ...
+    def range_ended(self) -> None: ...
+
+
+class ProfileRange(ContextDecorator):
+    """A stretch that profilers record and that is a span of the run; cheap without any.
+
+    To NVIDIA's tools it is an NVTX range of the whole process (start and end, not push and pop):
+    PyTorch runs the backward pass in threads of its own, which a range of one thread would miss.
+
+    Args:
+        journal: Where the span goes.
+        tracer: PyTorch's profiler, if it is on.
+    """
+
+    def __init__(self, journal: Marking, tracer: RangeTracing | None) -> None:
+        self._journal = journal
+        self._tracer = tracer
+        self._marker: Marker | None = None
+        self._end_nvtx: End | None = None
+
+    def _recreate_cm(self) -> ProfileRange:
+        return ProfileRange(self._journal, self._tracer)
+
+    def __enter__(self) -> Self:
+        if self._tracer is not None:
+            self._tracer.range_begins()  # starting takes its time, which is not the span's
+        try:
+            self._marker = Marker.span(self._journal, RANGE_NAME)
+        except BaseException:  # the run's time is over
+            if self._tracer is not None:
+                self._tracer.range_ended()
+            raise
+        self._end_nvtx = begin_nvtx_range(RANGE_NAME)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        end, self._end_nvtx = self._end_nvtx, None
+        if end is not None:
+            _guarded(end)
+        if self._marker is not None:
+            self._marker.end()
+        if self._tracer is not None:
+            self._tracer.range_ended()
+
+
+def begin_nvtx_range(name: str) -> End | None:
+    """Open a range through PyTorch or the package nvtx; what closes it, None without either."""
+    torch = loaded_torch()
+    if torch is not None and (torch.version.cuda or getattr(torch.version, "hip", None)):
+        nvtx = torch.cuda.nvtx
+        handle = _guarded(partial(nvtx.range_start, name))
+        return None if handle is None else partial(nvtx.range_end, handle)
+    package = _nvtx_package()
+    if package is None:
+        return None
+    handle = _guarded(partial(package.start_range, name))
+    return None if handle is None else partial(package.end_range, handle)
+
+
+@cache
+def _nvtx_package() -> Any:
+    if (loaded := sys.modules.get("nvtx")) is not None:
+        return loaded
+    try:
+        return import_module("nvtx")
+    except ImportError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a broken installation must not end training
+        warn_once(f"the package nvtx does not work: {type(error).__name__}: {error}")
+        return None
+
+
+def _guarded(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - a profiler must never end training
+        warn_once(f"NVTX ranges do not work: {type(error).__name__}: {error}")
+        return None

@@ -1,0 +1,228 @@
+"""Steps of training: how long each takes, how much of it goes by waiting for data, throughput.
+
+A step's time is recorded for each, the rest once a second: a loop of microseconds stays one. All
+of it is wall time of the host. A GPU works behind the script's back, but not for long: in a loop
+that runs for a while, the time between two steps is the time that a step takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from radt.errors import UsageError
+from radt.journal.series import JournalSeries
+from radt.journal.values import to_step
+from radt.model import SOFTWARE, Scope
+from radt.run.notices import warn_once
+
+Batch = TypeVar("Batch")
+
+#: Delivered to MLflow as means, as hardware's series: there may be a million steps.
+STEP_TIME = JournalSeries(
+    "steps", "step.time", "s", Scope.RUN, method="from the end of the step before, data included"
+)
+#: The name is what reports look for (`radt.report.summary.THROUGHPUT_METRICS`).
+SAMPLES_PER_S = JournalSeries(SOFTWARE, "samples_per_s", "1/s", Scope.RUN)
+DATA_WAIT = JournalSeries(
+    SOFTWARE, "data_wait", "1", Scope.RUN, method="share of the steps' time spent in the loader"
+)
+
+_WINDOW_NS = 10**9
+_STEP_TIME, _SAMPLES_PER_S, _DATA_WAIT = STEP_TIME.name, SAMPLES_PER_S.name, DATA_WAIT.name
+_MIXED = (
+    "run.step() inside a loop over run.batches() is ignored: the loop counts its steps by itself"
+)
+
+
+class Sampled(Protocol):
+    """The part of a journal that steps need."""
+
+    def sample(self, name: str, value: float, step: int | None = None) -> None: ...
+
+
+class StepRecorder:
+    """Counts and times the steps of a run, in the order in which they come.
+
+    Args:
+        journal: Where the values go.
+    """
+
+    def __init__(self, journal: Sampled) -> None:
+        self._journal = journal
+        #: Called at each step before it is recorded; may raise `radt.run.limits.LimitReached`.
+        self.check: Callable[[], None] | None = None
+        #: Called with its number after each step.
+        self.after_step: Callable[[int], None] | None = None
+        #: How many loops over batches are open: only the outermost one counts.
+        self.loops = 0
+        self._number = 0
+        self._began_ns: int | None = None
+        self._start_window()
+
+    def _start_window(self) -> None:
+        self._time_ns = 0
+        self._samples, self._sampled_ns = 0, 0
+        self._wait_ns, self._waited_ns = 0, 0
+
+    def begin(self) -> None:
+        """The clock of the next step starts now."""
+        self._began_ns = time.monotonic_ns()
+
+    def pause(self) -> None:
+        """What follows belongs to no step until `begin`, or else until one has ended."""
+        self._began_ns = None
+        self.flush()
+
+    def step(self, samples: int | None) -> None:
+        """A step has ended that began where the last one ended; without a last one it has no time.
+
+        Raises:
+            TypeError: ``samples`` is no whole number.
+            UsageError: It is negative.
+        """
+        if self.loops:
+            warn_once(_MIXED)
+            return
+        samples = None if samples is None else checked_samples(samples)
+        now_ns = time.monotonic_ns()
+        began_ns, self._began_ns = self._began_ns, now_ns
+        self.add(None if began_ns is None else now_ns - began_ns, samples, None)
+        if self.after_step is not None:  # what a profiler does there is no part of a step
+            self._began_ns = time.monotonic_ns()
+
+    def add(self, time_ns: int | None, samples: int | None, wait_ns: int | None) -> None:
+        """Record a step that took so long, ``wait_ns`` of it for its data; None for unknown."""
+        if self.check is not None:
+            self.check()
+        self._number += 1
+        if time_ns is not None:
+            self._journal.sample(_STEP_TIME, time_ns / 1e9, self._number)
+            self._time_ns += time_ns
+            if samples is not None:
+                self._samples += samples
+                self._sampled_ns += time_ns
+            if wait_ns is not None:
+                self._wait_ns += wait_ns
+                self._waited_ns += time_ns
+            if self._time_ns >= _WINDOW_NS:
+                self.flush()
+        if self.after_step is not None:
+            self.after_step(self._number)
+
+    def flush(self) -> None:
+        """Record what has gathered since the last whole second."""
+        if self._samples and self._sampled_ns:
+            rate = self._samples / self._sampled_ns * 1e9
+            self._journal.sample(_SAMPLES_PER_S, rate, self._number)
+        if self._waited_ns:
+            self._journal.sample(_DATA_WAIT, self._wait_ns / self._waited_ns, self._number)
+        self._start_window()
+
+
+class Batches(Generic[Batch]):
+    """A loop over a loader's batches that is timed; as long as the loader."""
+
+    def __init__(
+        self,
+        loader: Iterable[Batch],
+        samples: int | Callable[[Batch], int] | None,
+        recorder: StepRecorder,
+    ) -> None:
+        self._loader = loader
+        self._recorder = recorder
+        self._count: Callable[[Batch], int | None] = _counter(samples)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # as the loader says: TypeError
+
+    def __iter__(self) -> Iterator[Batch]:
+        recorder, count = self._recorder, self._count
+        if recorder.loops:  # evaluation amid training, say
+            yield from self._loader
+            return
+        clock = time.monotonic_ns
+        recorder.loops += 1
+        try:
+            began_ns = clock()
+            batches = _ask(iter, self._loader)
+            while True:
+                try:
+                    batch = _ask(next, batches)
+                except StopIteration:
+                    return
+                arrived_ns = clock()
+                samples = count(batch)
+                yield batch
+                recorder.add(clock() - began_ns, samples, arrived_ns - began_ns)
+                began_ns = clock()
+        finally:
+            recorder.loops -= 1
+            recorder.pause()
+
+
+def _ask(function: Callable[[Any], Any], argument: Any) -> Any:
+    """The script's own code runs below this frame, not radt's (`radt.run.limits`)."""
+    return function(argument)
+
+
+#: What frames may stand between the script and its loader.
+ASKING = frozenset({_ask.__code__, Batches.__iter__.__code__})
+
+
+def checked_samples(samples: int) -> int:
+    """How many samples a step had.
+
+    Raises:
+        TypeError: It is no whole number.
+        UsageError: It is negative.
+    """
+    number = to_step(samples)
+    if number < 0:
+        raise UsageError(f"a step cannot have {number} samples", "Give the size of the batch")
+    return number
+
+
+def first_dimension(batch: object) -> int | None:
+    """How many samples a batch has: the length of the first tensor or list in it.
+
+    >>> first_dimension(([1, 2, 3], [0, 1, 0])), first_dimension({"x": ["a", "b"]})
+    (3, 2)
+    >>> first_dimension(["a", "b"]), first_dimension(5)
+    (2, None)
+    """
+    for _ in range(_MAX_DEPTH):
+        shape = getattr(batch, "shape", None)
+        if isinstance(shape, Sequence):
+            return int(shape[0]) if shape else None
+        if isinstance(batch, Mapping):
+            inner = next(iter(batch.values()), None)
+        elif isinstance(batch, (tuple, list)) and batch:
+            inner = batch[0]
+        else:
+            return len(batch) if isinstance(batch, Sequence) else None
+        if not _has_length(inner):
+            return len(batch) if isinstance(batch, (tuple, list)) else None
+        batch = inner
+    return None
+
+
+#: Tuples in dicts in lists: what is nested deeper is no batch.
+_MAX_DEPTH = 8
+
+
+def _has_length(item: object) -> bool:
+    if getattr(item, "shape", None):
+        return True
+    return isinstance(item, (Mapping, tuple, list))
+
+
+def _counter(samples: int | Callable[[Any], int] | None) -> Callable[[Any], int | None]:
+    if samples is None:
+        return first_dimension
+    if callable(samples):
+        asked = samples
+        return lambda batch: checked_samples(asked(batch))
+    number = checked_samples(samples)
+    return lambda _: number

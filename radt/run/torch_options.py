@@ -1,0 +1,136 @@
+"""What a run wants to know of PyTorch: said by the runner, in variables, or by the script."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from radt.errors import UsageError
+from radt.home import RunDir
+from radt.model import ListenerChoice
+from radt.run.notices import warn_once
+
+#: Set by the runner; the same names as in `radt.listeners.pytorch`.
+METRICS_VARIABLE = "RADT_TORCH"
+TRACE_VARIABLE = "RADT_TORCHPROF"
+TRACE_OPTIONS_VARIABLE = "RADT_TORCHPROF_OPTIONS"
+
+#: The words of a Listeners column.
+METRICS_WORD = "torch"
+TRACE_WORD = "torchprof"
+
+#: The tag by which comparisons leave a run out, and the folder for what profilers write.
+PROFILED_TAG = "radt.profiled"
+REPORTS_FOLDER = "profiles"
+
+#: A step of a large model has some 10,000 events, of 1 KB in memory each.
+DEFAULT_STEPS = 100
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """What to trace and where the file goes.
+
+    ``epochs`` is None for the second, or what there is instead. ``steps`` ends a trace early in
+    loops that report their steps.
+    """
+
+    reports: Path
+    epochs: tuple[range, ...] | None = None
+    steps: int = DEFAULT_STEPS
+    memory: bool = False
+    stack: bool = False
+    shapes: bool = False
+
+    @classmethod
+    def parse(cls, reports: Path, words: Sequence[str]) -> TraceOptions:
+        """Options as a Listeners column has them: ``epochs=2-3``, ``steps=20``, ``stack``.
+
+        Raises:
+            UsageError: One cannot be understood.
+        """
+        epochs: tuple[range, ...] | None = None
+        steps, flags = DEFAULT_STEPS, set()
+        for text in words:
+            word, _, value = text.partition("=")
+            if word == "epochs":
+                epochs = tuple(_epochs(part) for part in value.split(","))
+            elif word == "steps":
+                steps = _steps(value)
+            elif word in ("memory", "stack", "shapes") and not value:
+                flags.add(word)
+            else:
+                raise UsageError(
+                    f"{text!r} is no option of {TRACE_WORD}",
+                    "There are epochs=2-3, steps=100, memory, stack and shapes",
+                )
+        return cls(reports, epochs, steps, "memory" in flags, "stack" in flags, "shapes" in flags)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchWishes:
+    """What to record of PyTorch in this process."""
+
+    metrics: bool = False
+    trace: TraceOptions | None = None
+
+    @classmethod
+    def find(
+        cls,
+        torch: bool | None,
+        choices: Sequence[ListenerChoice],
+        run_dir: RunDir,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """What the script says, or else the variables.
+
+        Args:
+            torch: What the script says of metrics.
+            choices: The listeners of a script that begins its run itself.
+            run_dir: Where the run's files go.
+
+        Raises:
+            UsageError: An option of the script cannot be understood.
+        """
+        named = {choice.name: choice for choice in choices}
+        metrics = METRICS_WORD in named or environ.get(METRICS_VARIABLE, "").strip() not in (
+            "",
+            "0",
+        )
+        if (trace := named.get(TRACE_WORD)) is not None:
+            reports = run_dir.artifacts / REPORTS_FOLDER
+            asked: TraceOptions | None = TraceOptions.parse(reports, trace.options)
+        else:
+            asked = _of_variables(environ)
+        return cls(metrics if torch is None else torch, asked)
+
+
+def _of_variables(environ: Mapping[str, str]) -> TraceOptions | None:
+    reports = environ.get(TRACE_VARIABLE)
+    if not reports:
+        return None
+    words = [word for word in environ.get(TRACE_OPTIONS_VARIABLE, "").split(":") if word]
+    try:
+        return TraceOptions.parse(Path(reports), words)
+    except UsageError as error:
+        warn_once(f"{TRACE_WORD} goes by its defaults: {error}")
+        return TraceOptions(Path(reports))
+
+
+def _epochs(text: str) -> range:
+    match = _RANGE.fullmatch(text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first:
+        raise UsageError(f"epochs={text} are no epochs", "Write epochs=2, epochs=2-3 or epochs=1,5")
+    return range(first, last + 1)
+
+
+def _steps(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise UsageError(f"steps={text} is no number of steps", "Write steps=20")
+    return int(text)
