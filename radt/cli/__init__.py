@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "report": LazyCommand("radt.cli.report", "Print what an experiment showed."),
     "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
     "export": LazyCommand("radt.cli.export", "Write a run's samples to a file."),
+    "trace": LazyCommand("radt.cli.trace", "Write a run as a file for ui.perfetto.dev."),
     "listeners": LazyCommand("radt.cli.listeners", "List what can be measured here."),
     "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs, memory, and who uses them."),
     "doctor": LazyCommand("radt.cli.doctor", "Check what works here; remove what is left behind."),

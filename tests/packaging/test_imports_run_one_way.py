@@ -42,6 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
     "load": BASE | {"store"},
+    "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
@@ -49,7 +50,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "api": BASE | {"runner", "experiment", "listeners"},
     "frontend": BASE | {"store"},
     "cli": BASE
-    | {"runner", "experiment", "collector", "tracking", "store", "report", "load"}
+    | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
     | {"listeners", "frontend", "collocation", "environments"},
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api"}),

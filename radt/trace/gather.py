@@ -1,0 +1,183 @@
+"""What of a run, and of those it shared the machine with, goes into a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from radt.errors import UsageError
+from radt.home import RunDir
+from radt.journal.format import META_FILE, JournalMeta
+from radt.model import Scope
+from radt.store.reader import StoreReader
+from radt.store.records import GapRecord, MarkerRecord, RunRecord, SeriesRecord
+from radt.trace.torch_trace import torch_traces
+
+#: Reports that only their own programs open.
+_FOREIGN_REPORTS = ("*.nsys-rep", "*.ncu-rep")
+_SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A series of one run with the number of its points."""
+
+    series: SeriesRecord
+    points: int
+
+
+@dataclass(slots=True)
+class Curve:
+    """What becomes one counter track: a series, or one of a device that several runs have."""
+
+    name: str
+    parts: list[Stored] = field(default_factory=list)
+
+    @property
+    def series(self) -> SeriesRecord:
+        """The series, or the one read least often: its interval is when a pause is one."""
+        return max((part.series for part in self.parts), key=lambda s: s.interval_s or 0.0)
+
+    @property
+    def points(self) -> int:
+        return sum(part.points for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRun:
+    """A run with all that is its own."""
+
+    record: RunRecord
+    last_ns: int
+    markers: Sequence[MarkerRecord]
+    gaps: Sequence[GapRecord]
+    curves: Sequence[Curve]
+    torch: Sequence[Path]
+    foreign: Sequence[Path]
+    offset_ns: int | None
+
+    @property
+    def name(self) -> str:
+        """As people know it: ``1a resnet50``."""
+        record = self.record
+        numbered = f"{record.workload}{record.letter} {record.name}".strip()
+        return numbered or record.run_id[:8]
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended, or the last that is known of it."""
+        return max(self.last_ns, self.record.ended_ns or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The run first, then its neighbours, and what they share, by device."""
+
+    runs: Sequence[TracedRun]
+    shared: Mapping[str, Sequence[Curve]]
+    first_ns: int
+
+    @property
+    def curves(self) -> Iterable[Curve]:
+        for run in self.runs:
+            yield from run.curves
+        for curves in self.shared.values():
+            yield from curves
+
+
+def gather(reader: StoreReader, run: RunRecord, *, alone: bool = False) -> Gathered:
+    """Look up what there is; no values are read.
+
+    Args:
+        reader: The store.
+        run: The run.
+        alone: Leave out the runs of its workload.
+
+    Raises:
+        UsageError: Nothing is known of the run yet.
+    """
+    records = [run]
+    if not alone:
+        together = reader.runs(workload_id=run.workload_id)
+        records += [one for one in together if one.run_id != run.run_id and one.started_ns]
+    first_ns: list[int] = []
+    shared: dict[str, dict[tuple[str, ...], Curve]] = {}
+    runs = [_traced(reader, record, first_ns, shared) for record in records]
+    if not (runs[0].markers or runs[0].curves or shared or runs[0].torch):
+        raise UsageError(
+            f"run {run.run_id[:12]} has neither samples nor epochs nor a PyTorch trace",
+            "Wait until it has begun, or choose another: `radt dashboard` lists the runs",
+        )
+    devices = {name: tuple(curves.values()) for name, curves in sorted(shared.items())}
+    return Gathered(runs, devices, min(first_ns))
+
+
+def _traced(
+    reader: StoreReader,
+    record: RunRecord,
+    first_ns: list[int],
+    shared: dict[str, dict[tuple[str, ...], Curve]],
+) -> TracedRun:
+    ids = [record.run_id]
+    markers = reader.markers(ids)
+    last_ns = [record.started_ns or record.created_ns]
+    first_ns.append(record.started_ns or record.created_ns)
+    for marker in markers:
+        first_ns.append(marker.start_ns)
+        last_ns.append(marker.end_ns or marker.start_ns)
+    own: dict[tuple[str, ...], Curve] = {}
+    for summary in reader.summary(ids):
+        first_ns.append(summary.first_ns)
+        last_ns.append(summary.last_ns)
+        series = summary.series
+        if series.scope in _SHARED:
+            device, entity = _device(record, series)
+            curves = shared.setdefault(device, {})
+        else:
+            curves, entity = own, series.entity
+        key = (series.listener, series.metric, entity)
+        if key not in curves:
+            curves[key] = Curve(_name(series, entity, curves))
+        curves[key].parts.append(Stored(series, summary.count))
+    profiles = RunDir(Path(record.spool)).artifacts / "profiles"
+    return TracedRun(
+        record,
+        max(last_ns),
+        markers,
+        reader.gaps(ids),
+        tuple(own.values()),
+        torch_traces(record.spool),
+        sorted(path for pattern in _FOREIGN_REPORTS for path in profiles.rglob(pattern)),
+        _offset_ns(Path(record.spool)),
+    )
+
+
+def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
+    """The process that a device is shown as, and what is left of the series' entity."""
+    host = f" of {record.host}" if record.host else ""
+    if series.scope is Scope.HOST:
+        return f"host{f' {record.host}' if record.host else ''}", series.entity
+    card, _, part = series.entity.partition("/")
+    return f"{card or 'GPU'}{host}", part
+
+
+def _name(series: SeriesRecord, entity: str, others: Mapping[tuple[str, ...], Curve]) -> str:
+    """The name of a track, unlike those of its process."""
+    name = " ".join(filter(None, (series.metric, entity)))
+    if series.estimated:
+        name += " (estimated)"
+    taken = any(curve.name == name for curve in others.values())
+    return f"{name} ({series.listener})" if taken else name
+
+
+def _offset_ns(spool: Path) -> int | None:
+    """Wall-clock less monotonic time, as the run's process had it; None if it left no journal."""
+    for path in sorted(RunDir(spool).journal.glob(f"*/{META_FILE}")):
+        try:
+            meta = JournalMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue  # of a process that was killed while it began: the next one says the same
+        return meta.offset_ns
+    return None

@@ -1,0 +1,185 @@
+"""PyTorch's traces into the file: whole, on radt's clock, with numbers of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radt.home import RunDir
+from radt.trace.chrome import TraceFile
+from radt.trace.jsonstream import EVENTS_KEY, trace_parts
+from radt.trace.torch_clock import BASE_KEY, CLOCK_KEY, MARK_CATEGORY, ClockMap, Notes, clock_map
+
+_PATTERN = "torch-*.json*"
+#: Phases of events that are bound to others of their ``id``.
+_BOUND = frozenset("stfbneSTFPNOD")
+#: Numbers of bound events are unique in their trace only. Below 2**53, which JavaScript keeps.
+_IDS_A_TRACE = 1 << 40
+#: There are two a trace. A name that occurs more often is none of ours.
+_MAX_MARKS = 1000
+#: Kineto puts GPUs from here on, and what is neither process nor GPU behind them.
+_FIRST_GPU, _FIRST_OTHER = 5_000_000, 536_870_912
+
+
+def torch_traces(spool: str) -> list[Path]:
+    """Traces that profilers left among the artifacts of a run, in order of their names."""
+    folder = RunDir(Path(spool)).artifacts / "profiles"
+    return sorted(path for path in folder.rglob(_PATTERN) if path.is_file())
+
+
+@dataclass(frozen=True, slots=True)
+class TorchTrace:
+    """What is known of a trace before its events are written."""
+
+    path: Path
+    clock: ClockMap
+    first_ns: int | None
+    process: str
+
+    @classmethod
+    def look(cls, path: Path, run_offset_ns: int | None) -> TorchTrace:
+        """Read a trace once for its marks and its first time.
+
+        Raises:
+            BrokenTraceError: It is no trace, or is cut off.
+            OSError: It cannot be read.
+        """
+        header: dict[str, Any] = {}
+        begun_us: dict[str, list[float]] = {}
+        first_us: float | None = None
+        for key, value in trace_parts(path):
+            if key != EVENTS_KEY:
+                header[key] = value
+                continue
+            at_us = value.get("ts") if isinstance(value, dict) else None
+            if not isinstance(at_us, int | float) or value.get("ph") == "M":
+                continue
+            first_us = at_us if first_us is None else min(first_us, at_us)
+            if value.get("cat") == MARK_CATEGORY and value.get("ph") == "X":
+                name = str(value.get("name", ""))
+                if len(begun := begun_us.setdefault(name, [])) < _MAX_MARKS:
+                    begun.append(at_us)
+        notes = Notes.read(header.get(CLOCK_KEY))
+        marks_us = [] if notes is None else sorted(begun_us.get(notes.marker, []))
+        base_ns = header.get(BASE_KEY)
+        clock = clock_map(
+            [_ns(at_us) for at_us in marks_us],
+            notes,
+            run_offset_ns,
+            base_ns if isinstance(base_ns, int) else 0,
+        )
+        first_ns = None if first_us is None else clock.to_wall_ns(_ns(first_us))
+        return cls(path, clock, first_ns, "" if notes is None else notes.process)
+
+
+def _ns(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+#: The label of the profiled process, and the number or word that its trace has. Each rank has its
+#: own idea of GPU 0.
+_Process = tuple[str, object]
+
+
+@dataclass(slots=True)
+class TorchMerger:
+    """Writes the traces of one run. Its processes and threads keep their numbers apart.
+
+    Traces of one process share its rows, as one process writes several when it profiles several
+    epochs.
+    """
+
+    file: TraceFile
+    run_name: str
+    order: int
+    _pids: dict[_Process, int] = field(default_factory=dict)
+    _tids: dict[tuple[_Process, object], int] = field(default_factory=dict)
+
+    def write(self, trace: TorchTrace, number: int) -> int:
+        """Write all events; ``number`` is that of the trace in the file. How many there were."""
+        events = 0
+        for key, event in trace_parts(trace.path):
+            if key == EVENTS_KEY and isinstance(event, dict):
+                self._moved(event, trace, (number + 1) * _IDS_A_TRACE)
+                self.file.event(event)
+                events += 1
+        return events
+
+    def _moved(self, event: dict[str, Any], trace: TorchTrace, first_id: int) -> None:
+        phase, clock = event.get("ph"), trace.clock
+        process = (trace.process, event.get("pid"))
+        if phase == "M":
+            self._renamed(event, process)
+        at_us = event.get("ts")
+        if isinstance(at_us, int | float):
+            start_ns = _ns(at_us)
+            wall_ns = clock.to_wall_ns(start_ns)
+            event["ts"] = self.file.us(wall_ns)
+            length_us = event.get("dur")
+            if len(clock.anchors_ns) > 1 and isinstance(length_us, int | float):
+                end_ns = clock.to_wall_ns(start_ns + _ns(length_us))
+                event["dur"] = (end_ns - wall_ns) / 1000
+        event["pid"] = self._pid(process)
+        if "tid" in event:
+            event["tid"] = self._tid(process, event["tid"])
+        if "id" in event and phase in _BOUND:
+            event["id"] = _apart(event["id"], first_id)
+        if "bind_id" in event:
+            event["bind_id"] = _apart(event["bind_id"], first_id)
+
+    def _pid(self, process: _Process) -> int:
+        """The number of a process. Kineto also has words for it, which then are its name."""
+        known = self._pids.get(process)
+        if known is not None:
+            return known
+        number = self._pids[process] = self.file.number()
+        if isinstance(process[1], str):
+            head = {"ph": "M", "pid": number}
+            args = {"name": self._name(process, process[1] or "marks")}
+            self.file.event({**head, "name": "process_name", "args": args})
+            place = {"sort_index": self.order + 2}
+            self.file.event({**head, "name": "process_sort_index", "args": place})
+        return number
+
+    def _tid(self, process: _Process, tid: object) -> int:
+        known = self._tids.get((process, tid))
+        if known is not None:
+            return known
+        number = self._tids[process, tid] = self.file.number()
+        if isinstance(tid, str):
+            head = {"ph": "M", "pid": self._pid(process), "tid": number}
+            self.file.event({**head, "name": "thread_name", "args": {"name": tid or "marks"}})
+        return number
+
+    def _renamed(self, event: dict[str, Any], process: _Process) -> None:
+        """Names of processes say of which run they are; the order is that of the whole file."""
+        args = event.get("args")
+        if not isinstance(args, dict):
+            return
+        if event.get("name") == "process_name":
+            args["name"] = self._name(process, f"{args.get('name', '')} {process[1]}")
+        elif event.get("name") == "process_sort_index":
+            index = args.get("sort_index")
+            args["sort_index"] = self.order + _place(index if isinstance(index, int) else 0)
+
+    def _name(self, process: _Process, name: str) -> str:
+        label = f" {process[0]}" if process[0] else ""
+        return f"{self.run_name}{label}: PyTorch {name}"
+
+
+def _place(index: int) -> int:
+    """Kineto's place of a process, as near to 0 as its order allows: it is a 32-bit number."""
+    if index >= _FIRST_OTHER:
+        return 2
+    return 1 if index >= _FIRST_GPU else 0
+
+
+def _apart(value: object, first: int) -> object:
+    """The id of a bound event, apart from those of other traces."""
+    if isinstance(value, int):
+        return first + value
+    try:
+        return f"0x{first + int(str(value), 16):x}"
+    except ValueError:
+        return f"{first:x} {value}"
