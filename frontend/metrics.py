@@ -38,7 +38,16 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
 def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
     """What the series of one metric measure."""
     first = series[0]
-    return Quantity(first.metric, first.unit, first.scope, first.kind, first.listener)
+    return Quantity(
+        first.metric,
+        first.unit,
+        first.scope,
+        first.kind,
+        first.listener,
+        methods=tuple(dict.fromkeys(one.method for one in series if one.method)),
+        estimated=any(one.estimated for one in series),
+        scopes=tuple(dict.fromkeys(one.scope for one in series)),
+    )
 
 
 def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from radt.errors import RadtError, StoreError
+from radt.model import SeriesKind
+from radt.store.counters import rates
+from radt.store.downsample import envelope
 from radt.store.reader import StoreReader
-from radt.store.records import Samples
+from radt.store.records import Samples, SeriesRecord
 
 ResultT = TypeVar("ResultT")
 
@@ -35,11 +38,11 @@ _ENDED_RECHECK_S = 60.0
 class Stretch:
     """Part of a series: ``start_ns`` and ``end_ns`` None for all of it, at most ``max_points``.
 
-    ``max_points`` None asks for every point.
+    ``max_points`` None asks for every point. Of a counter it is its rates
+    (`radt.store.counters.rates`), so the first point of the stretch is the second reading in it.
     """
 
-    run_id: str
-    series_no: int
+    series: SeriesRecord
     start_ns: int | None = None
     end_ns: int | None = None
     max_points: int | None = None
@@ -175,14 +178,12 @@ class Source:
 
 
 def _read(reader: StoreReader, stretch: Stretch) -> Samples:
-    if stretch.max_points is None:
-        return reader.samples(
-            stretch.run_id, stretch.series_no, start_ns=stretch.start_ns, end_ns=stretch.end_ns
-        )
-    return reader.envelope(
-        stretch.run_id,
-        stretch.series_no,
-        start_ns=stretch.start_ns,
-        end_ns=stretch.end_ns,
-        max_points=stretch.max_points,
+    series = stretch.series
+    samples = reader.samples(
+        series.run_id, series.series_no, start_ns=stretch.start_ns, end_ns=stretch.end_ns
     )
+    if series.kind is SeriesKind.COUNTER:
+        # Before points are thinned out: of the counter itself they would leave means of various
+        # lengths, and no peak.
+        samples = rates(samples, series)
+    return samples if stretch.max_points is None else envelope(samples, stretch.max_points)

@@ -11,7 +11,7 @@ A mean is that of the runs present, and marked as partial where some are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,7 +62,8 @@ def workload_lines(
         cells = [on_grid(member, grid_s) for member in members]
         count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
         label = f"{run.record.workload}  {count}".strip()
-        result.append(combine(cells, grid_s, aggregate, label, run))
+        line = combine(cells, grid_s, aggregate, label, run)
+        result.append(replace(line, estimated=any(feed.estimated for feed in group)))
     return tuple(result)
 
 
@@ -163,7 +164,6 @@ def in_gap(known: BoolArray) -> BoolArray:
 def _read(source: Source, feed: Feed) -> Member:
     curves = []
     for run, record in feed.parts:
-        stretch = Stretch(record.run_id, record.series_no)
-        samples = source.samples(stretch, ended=run.record.status.ended)
+        samples = source.samples(Stretch(record), ended=run.record.status.ended)
         curves.append(Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values))
     return Member(union(curves), feed.parts[0][1].interval_s)

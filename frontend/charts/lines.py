@@ -32,7 +32,10 @@ _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points over time: seconds since the start (N,), values (N,) as stored; NaN is a gap."""
+    """Points over time: seconds since the start (N,), values (N,); NaN is a gap.
+
+    Values are as stored, of counters the mean rate since the reading before.
+    """
 
     elapsed_s: Float64Array
     values: Float64Array
@@ -43,7 +46,8 @@ class Line:
     """A curve with its name and the ordinal that gives its colour.
 
     ``label`` says what it is in full, ``short`` fits beside the line; ``low`` and ``high`` (N,)
-    are the edges of its band; ``partial`` (N,) is True where not all of the runs took part.
+    are the edges of its band; ``partial`` (N,) is True where not all of the runs took part;
+    ``estimated`` says that it was not measured but apportioned.
     """
 
     label: str
@@ -53,6 +57,7 @@ class Line:
     low: Float64Array | None = None
     high: Float64Array | None = None
     partial: BoolArray | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,10 @@ class Feed:
     short: str
     ordinal: int
     parts: tuple[tuple[RunEntry, SeriesRecord], ...]
+
+    @property
+    def estimated(self) -> bool:
+        return any(record.estimated for _, record in self.parts)
 
 
 def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple[Feed, ...]:
@@ -109,7 +118,8 @@ def lines(
         ]
         curve = union(curves)
         if len(curve.elapsed_s):
-            result.append(Line(feed.label, feed.short, feed.ordinal, curve))
+            line = Line(feed.label, feed.short, feed.ordinal, curve, estimated=feed.estimated)
+            result.append(line)
     return tuple(result)
 
 
@@ -150,7 +160,7 @@ def _read(
             end_ns = run.origin_ns + round((window.end_s + margin_s) * 1e9)
         # Of each stretch two points are kept; only a pause much wider than one is surely empty.
         longest_s = max(longest_s, 6 * span_s / max_points)
-    stretch = Stretch(record.run_id, record.series_no, start_ns, end_ns, max_points)
+    stretch = Stretch(record, start_ns, end_ns, max_points)
     samples = source.samples(stretch, ended=run.record.status.ended)
     curve = Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values)
     if window is not None:

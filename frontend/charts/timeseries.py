@@ -88,7 +88,7 @@ def figure(data: ChartData, scheme: Scheme) -> Figure:
     """Draw a chart."""
     ink = INKS[scheme]
     largest = max((_largest(line) for line in data.lines), default=0.0)
-    scale = unit_scale(data.quantity.unit, largest)
+    scale = unit_scale(data.quantity.drawn_unit, largest)
     low, high = y_range(data.lines, data.window, scale, from_zero=data.quantity.from_zero)
     labelled = data.lines if len(data.lines) <= _MAX_LABELS else ()
     rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1

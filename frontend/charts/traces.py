@@ -61,6 +61,7 @@ def _stroke(
     line: Line, values: Float64Array, scale: UnitScale, stroke: str, *, marked: bool
 ) -> Figure:
     unit = f" {scale.label}" if scale.label else ""
+    estimated = " estimated" if line.estimated else ""
     dots = np.isfinite(values) if marked else _lonely_points(values)
     trace: Figure = {
         "type": "scatter",
@@ -70,8 +71,10 @@ def _stroke(
         "y": typed(values),
         "line": {"color": stroke, "width": 1.4, "simplify": True},
         "connectgaps": False,
-        "hovertemplate": f"%{{y:.4~g}}{unit}<extra>{escaped(line.short)}</extra>",
+        "hovertemplate": f"%{{y:.4~g}}{unit}{estimated}<extra>{escaped(line.short)}</extra>",
     }
+    if line.estimated:
+        trace["line"]["dash"] = "6px,3px"
     if dots.any():
         trace["marker"] = {
             "size": typed(np.where(dots, 4.0, 0.0)),

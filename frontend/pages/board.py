@@ -18,7 +18,7 @@ from radt.frontend.catalog import STATUS_WORDS, Catalog, RunEntry, read_catalog
 from radt.frontend.charts import timeseries
 from radt.frontend.charts.chartdata import chart_data
 from radt.frontend.charts.elapsed import label as clock
-from radt.frontend.charts.quantity import SCOPE_WORDS, Quantity
+from radt.frontend.charts.quantity import Quantity
 from radt.frontend.dashing import attributes, triggers
 from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.palette import Scheme
@@ -117,14 +117,15 @@ def _head(
 def card(metric: str, quantity: Quantity | None, chosen: Mapping[str, Aggregate]) -> Component:
     """The frame of one chart; the chart itself comes by its callback."""
     default = quantity.default_aggregate if quantity else Aggregate.MEAN
-    scope = SCOPE_WORDS[quantity.scope] if quantity else ""
+    subtitle = quantity.subtitle if quantity else ""
     return html.Article(
         [
             html.Div(
                 [
                     html.H2(metric, title=metric),
                     html.Span("", id={"type": "unit", "metric": metric}, className="unit"),
-                    html.Span(scope, className="unit"),
+                    html.Span(subtitle, className="unit", title=subtitle),
+                    *(_explanation(quantity) if quantity else ()),
                     html.Span(className="push"),
                     html.Div(
                         dmc.SegmentedControl(
@@ -161,6 +162,24 @@ def card(metric: str, quantity: Quantity | None, chosen: Mapping[str, Aggregate]
         ],
         className="card",
         **attributes(data_metric=metric),
+    )
+
+
+def _explanation(quantity: Quantity) -> Sequence[Component]:
+    """How the values come about, for those who point at it or reach it by the keyboard."""
+    text = quantity.explanation
+    if not text:
+        return ()
+    word = html.Span("how", className="how", tabIndex=0, **attributes(aria_label=text))
+    return (
+        dmc.Tooltip(
+            word,
+            label=text,
+            multiline=True,
+            w=320,
+            position="bottom-start",
+            events={"hover": True, "focus": True, "touch": True},
+        ),
     )
 
 

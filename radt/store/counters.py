@@ -115,9 +115,10 @@ def rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None = No
 
 
 def rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """A counter's points as rates, in the unit of `rate_unit`."""
+    """The points of a counter that have a rate, as rates in the unit of `rate_unit`."""
     per_s = rate(samples.times_ns, samples.values, series.wraps_at)
-    return Samples(samples.times_ns, per_s * rate_unit(series.unit).factor, samples.steps)
+    known = np.isfinite(per_s)
+    return Samples(samples.times_ns[known], per_s[known] * rate_unit(series.unit).factor)
 
 
 def total_of(samples: Samples, series: SeriesRecord) -> float | None:

@@ -17,7 +17,7 @@ from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.palette import COLOUR_COUNT, Scheme, colour
 from radt.frontend.selection import Aggregate, Level, Window
 from radt.model import RunStatus, Scope, SeriesKind
-from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
 
 
 def draw(source, metric, *, level=Level.RUN, aggregate=Aggregate.MEAN, window=None, runs=None):
@@ -294,3 +294,113 @@ def test_a_scheduled_run_without_samples_draws_nothing(demo, source):
     assert data.lines == ()
     note = timeseries.figure(data, Scheme.LIGHT)["layout"]["annotations"][0]["text"]
     assert note == "no values yet in the selected runs"
+
+
+def add(demo, run_name, number, metric, unit, scope, at_s, values, **fields):
+    """A series of one of the demo's runs, besides what it has."""
+    run_id = demo.run_ids[run_name]
+    fields = {"kind": SeriesKind.COUNTER, "entity": "gpu0", "interval_s": 1.0} | fields
+    record = SeriesRecord(run_id, number, "smi", metric, unit, scope, **fields)
+    demo.writer.add_series([record])
+    demo.append(run_id, demo.origin_ns(run_id), number, at_s, values)
+
+
+def test_a_counter_is_drawn_as_its_rate(demo, source):
+    """250 W until 10 s, then the driver is loaded anew: the counter starts from 0."""
+    demo.quickstart()
+    at_s = np.arange(21.0)
+    values = np.concatenate((1e6 + 250 * at_s[:11], 250 * at_s[1:11]))
+    for letter in "abc":
+        add(demo, f"three {letter}", 5, "gpu.energy", "J", Scope.GPU, at_s, values)
+    data = draw(source, "gpu.energy")
+    (line,) = data.lines
+    assert line.short == "three gpu0"
+    assert line.curve.elapsed_s.tolist() == at_s[1:].tolist()
+    assert line.curve.values == pytest.approx(250.0)
+    drawn = timeseries.figure(data, Scheme.LIGHT)
+    assert drawn["layout"]["meta"]["unit"] == "W"
+    assert data.quantity.subtitle == "rate · whole GPU"
+
+
+def test_a_counter_that_wraps_keeps_its_pace(demo, source):
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    add(
+        demo,
+        *("solo a", 5, "gpu.pcie.rx", "By", Scope.GPU, at_s, (5000.0 * at_s + 30_000) % 2**16),
+        wraps_at=2.0**16,
+    )
+    data = draw(source, "gpu.pcie.rx")
+    assert data.lines[0].curve.values == pytest.approx(5000.0)
+    assert timeseries.figure(data, Scheme.LIGHT)["layout"]["meta"]["unit"] == "KB/s"
+
+
+def test_thinning_out_a_counter_keeps_the_peak_of_its_rate(demo, source):
+    """One second of a hundred thousand at a thousand times the pace."""
+    demo.quickstart()
+    grown = np.full(100_000, 10.0)
+    grown[54_321] = 10_000.0
+    at_s = np.arange(100_001) / 1000
+    values = np.concatenate(([0.0], np.cumsum(grown)))
+    add(demo, "solo a", 5, "gpu.pcie.rx", "By", Scope.GPU, at_s, values, interval_s=0.001)
+    whole = draw(source, "gpu.pcie.rx").lines[0].curve
+    assert len(whole.values) < 5_000
+    assert np.nanmax(whole.values) == pytest.approx(1e7)
+    assert np.nanmin(whole.values) == pytest.approx(1e4)
+    part = draw(source, "gpu.pcie.rx", window=Window(54.3, 54.4)).lines[0].curve
+    assert np.nanmax(part.values) == pytest.approx(1e7)
+    assert np.isfinite(part.values).all()
+    assert part.elapsed_s[0] < 54.3
+
+
+def test_rates_of_processes_add_up_to_their_workload(demo, source):
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    for letter in "abc":
+        add(
+            demo,
+            *(f"three {letter}", 5, "process.disk.read", "By", Scope.PROCESS, at_s, 1e6 * at_s),
+            entity="",
+        )
+    runs = read_catalog(source, "quickstart").runs
+    data = draw(source, "process.disk.read", level=Level.WORKLOAD, aggregate=Aggregate.SUM)
+    assert data.lines[0].curve.values == pytest.approx(3e6)
+    assert len(runs) == 6
+    assert data.quantity.default_aggregate is Aggregate.SUM
+    assert data.quantity.from_zero
+
+
+@pytest.mark.parametrize("level", Level)
+def test_what_is_estimated_is_dashed_and_says_so(demo, source, level):
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    method = "share of the card's energy above idle by SM time"
+    fields = {"estimated": True, "method": method}
+    add(demo, "mix a", 5, "process.gpu.energy", "J", Scope.PROCESS, at_s, 90 * at_s, **fields)
+    data = draw(source, "process.gpu.energy", level=level)
+    drawn = timeseries.figure(data, Scheme.DARK)
+    (trace,) = [one for one in drawn["data"] if one["name"].startswith("mix")]
+    assert trace["line"]["dash"] == "6px,3px"
+    assert "W estimated" in trace["hovertemplate"]
+    assert data.quantity.subtitle == "rate · process tree · estimated"
+    assert data.quantity.explanation.startswith("Share of the card's energy above idle by SM time.")
+    measured = timeseries.figure(draw(source, "process.memory.rss", level=level), Scheme.DARK)
+    assert not any("6px" in str(one.get("line")) for one in measured["data"])
+
+
+def test_what_a_name_says_is_not_explained(demo, source):
+    demo.quickstart()
+    found = {q.metric: q for q in quantities(source, tuple(demo.run_ids.values()))}
+    assert found["process.memory.rss"].explanation == ""
+    assert found["process.memory.rss"].subtitle == "process tree"
+    assert found["loss"].subtitle == "logged by the script"
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [("s", "%"), ("1", "/s"), ("{operations}", "operations/s"), ("By", "B/s"), ("g", "g/h")],
+)
+def test_units_of_drawn_counters(unit, expected):
+    quantity = Quantity("m", unit, Scope.HOST, SeriesKind.COUNTER, "iostat")
+    assert unit_scale(quantity.drawn_unit, 5.0).label == expected
+    assert quantity.from_zero

@@ -47,7 +47,7 @@ def test_dear_reads_put_the_next_revision_off(demo, source):
 def test_samples_of_ended_runs_are_kept_over_revisions(demo, source):
     demo.quickstart()
     source.revision()
-    stretch = Stretch(demo.run_ids["solo a"], 0)
+    stretch = Stretch(source.reader.series([demo.run_ids["solo a"]])[0])
     first = source.samples(stretch, ended=True)
     live = source.samples(stretch, ended=False)
     source._hold_until = 0.0
