@@ -181,7 +181,9 @@ class NcuAttach(_Nsight):
     name = "ncuattach"
     tool = "ncu"
     product = "Nsight Compute"
-    accepts = {"port=NUMBER": f"where it can be attached to, as others may wait on {_DEFAULT_PORT}"}
+    accepts: ClassVar[Mapping[str, str]] = {
+        "port=NUMBER": f"where it can be attached to, as others may wait on {_DEFAULT_PORT}"
+    }
 
     @classmethod
     def check_option(cls, word: str, value: str | None) -> None:  # noqa: ARG003 - it has one

@@ -13,7 +13,9 @@ from radt.runner.active import ActiveWorkload, Ended
 from radt.runner.ending import Ending, MemoryWatch, ending_of
 from radt.runner.outcome import STOPPED
 from radt.runner.process import Exit, descendants_of_each
+from radt.runner.profiling import Profiling
 from radt.runner.row import Row
+from radt.store.tags import PROFILER_PROBLEM
 
 #: How often the live table is brought up to date, and clocks and pending signals are looked at.
 TICK_S = 0.5
@@ -103,11 +105,16 @@ class Follower:
 
     def _send_signals(self) -> None:
         """Pass on what the user asked for, and what is due to rows that radt itself ends."""
-        stop = self._workload.stop
-        if stop.escalation is not None and (number := stop.escalation.next_signal()):
+        asked = self._workload.stop.escalation
+        if asked is not None:
+            for row in self._workload.rows:
+                if row.is_prefixed and row.escalation is None:
+                    row.escalate(asked.first)
+        if asked is not None and (number := asked.next_signal()):
             self._workload.view.state = f"stopping ({number.name})"
             for row in self._workload.rows:
-                self._signal(row, number)
+                if not row.is_prefixed or asked.is_hurried:
+                    self._signal(row, number)
         for row in self._workload.rows:
             if row.escalation is not None and (number := row.escalation.next_signal()):
                 row.view.detail = f"stopping ({number.name})"
@@ -122,9 +129,17 @@ class Follower:
     def _ended(self, event: Ended) -> None:
         workload, row = self._workload, event.row
         assert row.startable is not None
-        how = replace(event.exit, code=row.startable.exit_code(event.exit.code))
+        code = row.startable.exit_code(event.exit.code)
+        profiling = row.profiling
+        if profiling is not None and profiling.program_code is not None:
+            code = profiling.program_code
+        how = replace(event.exit, code=code)
         self._say_what_was_left(row, event)
         ending = self._ending(row, how)
+        if profiling is not None:
+            if row.verdict is None:
+                ending = profiling.ending(ending, event.exit.code, how.tail)
+            self._say_of_profiler(row, profiling, event.exit)
         if (devices := workload.provision.devices) is not None:
             if why := devices.verified(row.letter):
                 workload.say(f"{row.letter}: {why}")
@@ -143,6 +158,11 @@ class Follower:
             tail=how.tail,
             memory=self._memory.evidence(),
         )
+
+    def _say_of_profiler(self, row: Row, profiling: Profiling, how: Exit) -> None:
+        if problem := profiling.problem(how.code, how.tail):
+            self._workload.recording.tags(row.run_id, {PROFILER_PROBLEM: problem})
+            self._workload.say(f"{row.letter}: {problem}", "red")
 
     def _say_what_was_left(self, row: Row, event: Ended) -> None:
         stopped = bool(self._workload.stop) or row.escalation is not None

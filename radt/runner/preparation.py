@@ -17,11 +17,13 @@ from radt.collocation.ledger import Owner
 from radt.errors import RadtError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
+from radt.listeners.registry import load
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.params import command_params
 from radt.runner.due import Due
 from radt.runner.environment import program_command
+from radt.runner.profiling import Profilers, workload_tags
 from radt.runner.session import Session
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.tracking.inventory import collect_inventory
@@ -39,6 +41,7 @@ class RecordedRun:
     plan: RunPlan
     run_id: str
     run_dir: RunDir
+    profilers: Profilers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def record_workload(session: Session, due: Due, series_id: str) -> RecordedWorkl
         RadtError: The store or the collector refuses; what was recorded is ended as FAILED.
     """
     workload_id = uuid.uuid4().hex
-    runs = [_with_folder(session, row) for row in due.plan.runs]
+    registry = load()
+    runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in due.plan.runs]
     _record(session, due, runs, workload_id, series_id)
     try:
         warnings = _register(session, runs)
@@ -78,16 +82,18 @@ def record_workload(session: Session, due: Due, series_id: str) -> RecordedWorkl
     return RecordedWorkload(workload_id, runs, warnings)
 
 
-def _with_folder(session: Session, row: RunPlan) -> RecordedRun:
+def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> RecordedRun:
     run_id = uuid.uuid4().hex
     folder = session.home.run_dir(run_id)
     try:
-        return RecordedRun(row, run_id, folder.create())
+        run = RecordedRun(row, run_id, folder.create(), profilers)
+        profilers.make_folder(folder)
     except OSError as error:
         raise StoreError(
             f"the run's folder {folder.path} cannot be made: {error.strerror}",
             "Make room, or check the mode of the folders above it",
         ) from error
+    return run
 
 
 def wait_for_mlflow(
@@ -137,6 +143,7 @@ def _record(
     session: Session, due: Due, runs: Sequence[RecordedRun], workload_id: str, series_id: str
 ) -> None:
     now_ns = session.clock.now_ns()
+    profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
     with session.writer.transaction():
         session.writer.put_workload(
             WorkloadRecord(
@@ -153,7 +160,8 @@ def _record(
             inventory = collect_inventory(
                 run.plan.program.folder, run.run_dir.artifacts, interpreter=sys.executable
             )
-            session.writer.put_tags(run.run_id, _tags(due, run.plan, series_id) | inventory.tags)
+            tags = _tags(due, run.plan, series_id) | profiled[run.plan.letter]
+            session.writer.put_tags(run.run_id, tags | inventory.tags)
 
 
 def _run_record(session: Session, run: RecordedRun, workload_id: str, now_ns: int) -> RunRecord:
@@ -226,9 +234,10 @@ def _register(session: Session, runs: Sequence[RecordedRun]) -> list[str]:
                 store_path=str(session.home.store_path),
                 spool=str(run.run_dir.path),
                 tracking_uri=session.tracking_uri,
-                listeners=run.plan.listeners,
+                listeners=run.profilers.sampled,
                 devices=tuple(str(index) for index in run.plan.devices.gpus),
                 env=env,
+                profiler=run.profilers.on_counters,
             )
         )
         warnings |= dict.fromkeys(answer)

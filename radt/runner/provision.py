@@ -21,6 +21,7 @@ from radt.errors import DeviceError, EnvironmentBuildError, UsageError
 from radt.experiment.affinity import CpuTopology, assign_cpus
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
+from radt.experiment.sources import not_in_containers
 from radt.runner.environment import (
     RunIdentity,
     environment_of,
@@ -28,6 +29,7 @@ from radt.runner.environment import (
     program_command,
 )
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
+from radt.runner.profiling import Profiling
 from radt.runner.session import Session
 
 Say = Callable[[str], None]
@@ -55,6 +57,7 @@ class StartableRun:
     cpus: frozenset[int] | None
     kill_command: Sequence[str] | None
     exit_code: Callable[[int], int]
+    profiling: Profiling | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +136,9 @@ class Provision:
         env |= extra
         if self.devices is not None:
             env |= self.devices.environment(row.letter)
+        profiling = run.profilers.attached(row, run.run_id, run.run_dir)
+        if profiling is not None:
+            env |= profiling.environment
         environment = self._environments[environment_spec(row)]
         launch = Launch(
             arguments=tuple(_arguments(row)),
@@ -147,6 +153,10 @@ class Provision:
         )
         environment.prepare(launch)
         command, variables = environment.command(launch), environment.variables(launch)
+        if profiling is not None:
+            if profiling.prefix and environment.container(launch):
+                raise not_in_containers(profiling.name)
+            command = profiling.command(command)
         if name := environment.container(launch):
             self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
         return StartableRun(
@@ -156,6 +166,7 @@ class Provision:
             cpus=self._cpus.get(row.letter),
             kill_command=environment.kill_command(launch),
             exit_code=environment.exit_code,
+            profiling=profiling,
         )
 
     def _build_environments(self) -> None:

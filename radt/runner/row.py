@@ -12,6 +12,7 @@ from radt.runner.live import RunView
 from radt.runner.outcome import RunOutcome
 from radt.runner.preparation import RecordedRun
 from radt.runner.process import TrainingProcess
+from radt.runner.profiling import PATIENCE_S, Profiling
 from radt.runner.provision import StartableRun
 from radt.runner.stop import Escalation
 
@@ -68,11 +69,25 @@ class Row:
         """Whether the process was started and has not been seen to end."""
         return self.process is not None and self.outcome is None
 
+    @property
+    def profiling(self) -> Profiling | None:
+        """The profilers that the run is under."""
+        return self.startable.profiling if self.startable is not None else None
+
+    @property
+    def is_prefixed(self) -> bool:
+        """Whether a profiler is its parent, which writes a report after the program has ended."""
+        return self.profiling is not None and bool(self.profiling.prefix)
+
     def stop(self, verdict: Ending) -> None:
         """Begin to end the run: it asks, insists and kills; the first verdict counts."""
         if self.escalation is None and self.outcome is None:
-            self.escalation = Escalation(signal.SIGINT)
+            self.escalate(signal.SIGINT)
             self.verdict = verdict
+
+    def escalate(self, first: signal.Signals) -> None:
+        """Begin with this signal, and have patience where a report is to be written."""
+        self.escalation = Escalation(first, patience_s=PATIENCE_S if self.is_prefixed else 0.0)
 
     def is_news(self, number: int) -> bool:
         """Whether the run has not been asked to end as urgently before; noted as asked now.
@@ -96,6 +111,8 @@ class Row:
             or time.monotonic() < self.started_monotonic_s + timeout_s
         ):
             return False
+        if self.profiling is not None and self.profiling.program_code is not None:
+            return False  # it was in time; its report does not count
         self.timed_out = True
-        self.escalation = Escalation(signal.SIGINT)
+        self.escalate(signal.SIGINT)
         return True

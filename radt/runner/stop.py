@@ -28,22 +28,28 @@ class Escalation:
     """Which signal is due: the first one, then SIGTERM, then SIGKILL.
 
     For all runs if the user asks, for one of them if radt ends it (its Timeout, another's failure).
+    The second one comes ``patience_s`` later than it would, for what takes long to end well.
+    ``is_hurried`` says that SIGKILL was asked for.
     """
 
     first: signal.Signals
+    patience_s: float = 0.0
+    is_hurried: bool = field(default=False, init=False)
     _due: list[tuple[float, signal.Signals]] = field(init=False)
 
     def __post_init__(self) -> None:
         now_s = time.monotonic()
         self._due = [(now_s, self.first)]
+        second_s = now_s + INTERRUPT_GRACE_S + self.patience_s
         if self.first == signal.SIGINT:
-            self._due.append((now_s + INTERRUPT_GRACE_S, signal.SIGTERM))
-            self._due.append((now_s + INTERRUPT_GRACE_S + TERMINATE_GRACE_S, signal.SIGKILL))
+            self._due.append((second_s, signal.SIGTERM))
+            self._due.append((second_s + TERMINATE_GRACE_S, signal.SIGKILL))
         else:
-            self._due.append((now_s + INTERRUPT_GRACE_S, signal.SIGKILL))
+            self._due.append((second_s, signal.SIGKILL))
 
     def kill_now(self) -> None:
         """Skip to SIGKILL."""
+        self.is_hurried = True
         self._due = [(0.0, signal.SIGKILL)]
 
     def next_signal(self) -> signal.Signals | None:

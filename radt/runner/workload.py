@@ -28,6 +28,7 @@ from radt.runner.rendezvous import ContextBarrier
 from radt.runner.row import Row
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
+from radt.store.tags import PROFILER_NOTICE
 
 #: How often, and how far apart, the file is tried before rows are not started.
 NOTE_ATTEMPTS = 4
@@ -187,7 +188,11 @@ class WorkloadRunner:
         for row in active.rows:
             barrier = active.context.variables(row.run_id) if active.context else {}
             row.startable = active.provision.startable(row.recorded, mlflow, limits | barrier)
-            active.recording.tags(row.run_id, active.provision.tags(row.letter))
+            tags = active.provision.tags(row.letter)
+            if (profiling := row.startable.profiling) is not None and profiling.notices:
+                tags[PROFILER_NOTICE] = "; ".join(profiling.notices)
+                active.say(f"{row.letter} {tags[PROFILER_NOTICE]}")
+            active.recording.tags(row.run_id, tags)
 
     def _clean_up(self, active: ActiveWorkload, reason: str) -> None:
         """Nothing is left running, or set up, whatever went wrong."""
