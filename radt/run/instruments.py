@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from radt.journal.format import EventKind, RecordKind
 from radt.run.markers import Marker, Marking
 from radt.run.steps import Sampled, StepRecorder
-from radt.run.torch_options import TorchWishes
+from radt.run.torch_options import TRACE_WORD, TorchWishes
+from radt.store.tags import PROFILER_PROBLEM
 
 if TYPE_CHECKING:
     from radt.run.target import Target
@@ -50,21 +51,23 @@ class Instruments:
             from radt.run.torch_trace import TorchTracer
 
             self.tracer = TorchTracer(wishes.trace, target)
+            self.steps.before_step = self.tracer.step_begins
             self.steps.after_step = self.tracer.stepped
 
     def close(self) -> None:
         """The block is left; nothing is recorded after this. Harmless a second time."""
-        self.steps.check = self.steps.after_step = None
+        self.steps.check = self.steps.before_step = self.steps.after_step = None
         self.steps.pause()
         tracer, self.tracer = self.tracer, None
-        if tracer is not None:
-            tracer.close()
+        if tracer is not None and (trouble := tracer.close()):
+            self._say(PROFILER_PROBLEM, f"{TRACE_WORD}: {trouble}")
         memory, self._memory = self._memory, None
-        if memory is not None:
-            nothing = memory.close()
-            if nothing and not self._rank:
-                values = {MEMORY_TAG: f"no memory series: {nothing}"}
-                self._journal.say(EventKind.TAGS, values=values)
+        if memory is not None and (nothing := memory.close()):
+            self._say(MEMORY_TAG, f"no memory series: {nothing}")
+
+    def _say(self, tag: str, text: str) -> None:
+        if not self._rank:  # the others have the same to say
+            self._journal.say(EventKind.TAGS, values={tag: text})
 
 
 class EpochMarker(Marker):

@@ -21,7 +21,8 @@ from radt.run.machine import visible_gpus
 from radt.run.notices import warn_once
 from radt.run.ranks import wait_for_ranks
 from radt.run.target import Target
-from radt.run.torch_options import PROFILED_TAG, TRACE_WORD
+from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
+from radt.store.tags import PROFILED
 
 #: How long the end of a script may wait for its values to be in the store; nothing is lost then.
 FINISH_TIMEOUT_S = 10.0
@@ -106,7 +107,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         "radt.collocation": "-",
     }
     if any(choice.name == TRACE_WORD for choice in listeners):
-        tags[PROFILED_TAG] = TRACE_WORD
+        tags[PROFILED] = TRACE_WORD
     if options.workload:
         tags |= {"radt.workload": options.workload, "radt.letter": "a"}
     folder = script.parent if script is not None else Path.cwd()
@@ -116,7 +117,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             store_path=str(target.home.store_path),
             spool=str(target.run_dir.path),
             tracking_uri=target.home.tracking_uri(warn=warn_once),
-            listeners=listeners,
+            listeners=tuple(one for one in listeners if one.name not in INSIDE_WORDS),
             devices=gpus,
             env=delivery_env(os.environ),
         ),

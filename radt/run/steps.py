@@ -53,7 +53,8 @@ class StepRecorder:
         self._journal = journal
         #: Called at each step before it is recorded; may raise `radt.run.limits.LimitReached`.
         self.check: Callable[[], None] | None = None
-        #: Called with its number after each step.
+        #: Called with its number before the first step of a loop over batches, and after each step.
+        self.before_step: Callable[[int], None] | None = None
         self.after_step: Callable[[int], None] | None = None
         #: How many loops over batches are open: only the outermost one counts.
         self.loops = 0
@@ -69,6 +70,11 @@ class StepRecorder:
     def begin(self) -> None:
         """The clock of the next step starts now."""
         self._began_ns = time.monotonic_ns()
+
+    def begin_loop(self) -> None:
+        """The first step of a loop is about to begin."""
+        if self.before_step is not None:
+            self.before_step(self._number + 1)
 
     def pause(self) -> None:
         """What follows belongs to no step until `begin`, or else until one has ended."""
@@ -145,6 +151,7 @@ class Batches(Generic[Batch]):
         clock = time.monotonic_ns
         recorder.loops += 1
         try:
+            recorder.begin_loop()
             began_ns = clock()
             batches = _ask(iter, self._loader)
             while True:

@@ -22,9 +22,10 @@ TRACE_OPTIONS_VARIABLE = "RADT_TORCHPROF_OPTIONS"
 #: The words of a Listeners column.
 METRICS_WORD = "torch"
 TRACE_WORD = "torchprof"
+#: What is recorded in the process itself, so that the collector need not know of it.
+INSIDE_WORDS = frozenset({METRICS_WORD, TRACE_WORD})
 
-#: The tag by which comparisons leave a run out, and the folder for what profilers write.
-PROFILED_TAG = "radt.profiled"
+#: The folder for what profilers write, as the runner has it (`radt.runner.profiling`).
 REPORTS_FOLDER = "profiles"
 
 #: A step of a large model has some 10,000 events, of 1 KB in memory each.

@@ -119,6 +119,9 @@ class _Recording:
         finally:
             self._profiler.stop()
 
+    def abandon(self) -> None:
+        self._profiler.stop()
+
     def export(self, path: Path) -> None:
         self._profiler.export_chrome_trace(str(path))
 
@@ -175,6 +178,12 @@ class TorchTracer:
         if self._here() and self._recording is not None and self._recording.what == "profile":
             self._finish()
 
+    def step_begins(self, number: int) -> None:
+        """The first step of a loop is about to begin."""
+        recording = self._recording
+        if recording is not None and self._here():
+            self._guarded(lambda: recording.next_step(number))
+
     def stepped(self, number: int) -> None:
         """The step of that number has ended."""
         if not self._here():
@@ -192,16 +201,25 @@ class TorchTracer:
         if recording is not None:
             self._guarded(lambda: recording.next_step(number + 1))
 
-    def close(self) -> None:
-        """Nothing more will come: write what there is, say so if there was nothing."""
+    def close(self) -> str:
+        """Nothing more will come: write what there is; returns what did not work."""
         if not self._here():
-            return
+            return ""
         self._finish()
         if not self._traced and not self._trouble:
-            self._trouble = "the script said nothing of epochs that were to be traced"
-            if loaded_torch() is None:
-                self._trouble = "the script has not imported torch"
+            self._trouble = self._why_nothing()
             warn_once(f"{TRACE_WORD} wrote no trace: {self._trouble}")
+        return self._trouble
+
+    def _why_nothing(self) -> str:
+        if loaded_torch() is None:
+            return "the script has not imported torch"
+        if self._options.epochs is not None and self._epochs_begun:
+            return f"the script has had {self._epochs_begun} epochs, and none of those chosen"
+        return (
+            "the script has not said when its epochs begin (run.epochs, run.epoch, run.profile or "
+            "run.step)"
+        )
 
     def _here(self) -> bool:
         return self._owner == (os.getpid(), threading.get_ident())
@@ -262,5 +280,7 @@ class TorchTracer:
             action()
         except Exception as error:  # noqa: BLE001 - a profiler must never end training
             self._trouble = f"{type(error).__name__}: {error}"
-            self._recording = None
             warn_once(f"{TRACE_WORD} does not work: {self._trouble}. Training goes on")
+            if (recording := self._recording) is not None:
+                self._recording = None
+                self._guarded(recording.abandon)
