@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from radt.listeners.api import Availability
@@ -95,6 +96,15 @@ class Devices:
         found = (self._find(str(index)) for index in range(nvml.nvmlDeviceGetCount()))
         return [named.card for named in found if named is not None]
 
+    def forget(self, card: Card) -> None:
+        """Look the card and its MIG devices up again when they are asked for next.
+
+        After a reset, and when instances have been made anew, what was resolved is worth nothing.
+        """
+        self._cards.pop(card.index, None)
+        for name in [n for n, named in self._named.items() if named.card.index == card.index]:
+            del self._named[name]
+
     def _find(self, name: str) -> Named | None:
         if name not in self._named:
             try:
@@ -123,24 +133,51 @@ class Devices:
         return self._cards[index]
 
 
+#: NVML_ERROR_..., by what they mean for one value. What stands in none of these is a value that
+#: could not be read this time: it is asked for again.
+_UNSUPPORTED = (
+    "NOT_SUPPORTED",
+    "FUNCTION_NOT_FOUND",
+    "ARGUMENT_VERSION_MISMATCH",
+    "VGPU_ECC_NOT_SUPPORTED",
+    "FREQ_NOT_SUPPORTED",
+    "DEPRECATED",
+    "RESET_TYPE_NOT_SUPPORTED",
+)
+_PERMISSION = ("NO_PERMISSION", "OPERATING_SYSTEM")
+#: What concerns NVML as a whole.
+_GENERAL = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
+
+
 def missing(nvml: Any, error: Exception) -> MissingReason:
     """Why there is no value.
 
     Raises:
         NVMLError: The error concerns all cards: NVML itself has to be opened again.
     """
-    if isinstance(error, nvml.NVMLError_NoPermission):
-        return MissingReason.PERMISSION
-    if isinstance(
-        error,
-        nvml.NVMLError_NotSupported
-        | nvml.NVMLError_FunctionNotFound
-        | nvml.NVMLError_ArgumentVersionMismatch,
-    ):
+    return missing_for(nvml, getattr(error, "value", nvml.NVML_ERROR_UNKNOWN))
+
+
+def missing_for(nvml: Any, code: int) -> MissingReason:
+    """Why there is no value, by NVML's number of the error (``nvmlReturn_t``).
+
+    Raises:
+        NVMLError: See `missing`.
+    """
+    if code in _codes(nvml, _GENERAL):
+        raise nvml.NVMLError(code)
+    if code in _codes(nvml, _UNSUPPORTED):
         return MissingReason.UNSUPPORTED
-    if isinstance(error, nvml.NVMLError_Uninitialized | nvml.NVMLError_DriverNotLoaded):
-        raise error
+    if code in _codes(nvml, _PERMISSION):
+        return MissingReason.PERMISSION
     return MissingReason.LOST
+
+
+@lru_cache
+def _codes(nvml: Any, names: tuple[str, ...]) -> frozenset[int]:
+    return frozenset(
+        getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")
+    )
 
 
 def probe_nvml(name: str) -> Availability:

@@ -1,101 +1,52 @@
-"""NVIDIA GPUs through NVML: load, memory, power, energy, temperature, clocks."""
+"""NVIDIA GPUs through NVML: load, memory, power, energy, clocks, traffic, errors; run by run.
+
+Most of it is of a whole card, whoever uses it, and says so by its scope: under MIG, and where runs
+share a card, it is the same for all of them. What belongs to one run has the scope of its
+processes or of its MIG device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.nvidia import Card, Devices, Named, missing, probe_nvml
-from radt.model import MissingReason, Scope, SeriesKind
-
-_PROCESS_MEMORY = "process.gpu.memory"
-#: NVML's "not available" for an unsigned 64-bit value.
-_NOT_AVAILABLE = 2**64 - 1
-
-
-def _utilization(nvml: Any, handle: Any) -> float:
-    return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0
+from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
+from radt.listeners.nvidia import Card, Devices, Named, probe_nvml
+from radt.listeners.smi_card import CardReader, CardValue, Snapshot
+from radt.listeners.smi_events import ThrottleWatch, User, XidWatch
+from radt.listeners.smi_idle import IdlePowers
+from radt.listeners.smi_metrics import METRICS, MIG_MEMORY_USED, XID_ERRORS
+from radt.listeners.smi_runs import CardRuns
+from radt.model import MissingReason, Scope
 
 
-def _memory(nvml: Any, handle: Any) -> Any:
-    # Version 2 keeps apart what the driver reserves, which version 1 counts as used.
-    return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+@dataclass(slots=True)
+class _Watched:
+    """A card that runs have, and what is remembered of it from reading to reading."""
 
-
-def _memory_used(nvml: Any, handle: Any) -> float:
-    return float(_memory(nvml, handle).used)
-
-
-def _memory_total(nvml: Any, handle: Any) -> float:
-    return float(_memory(nvml, handle).total)
-
-
-def _power(nvml: Any, handle: Any) -> float:
-    return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3  # mW
-
-
-def _energy(nvml: Any, handle: Any) -> float:
-    return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # mJ
-
-
-def _temperature(nvml: Any, handle: Any) -> float:
-    return float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-
-
-def _clock_sm(nvml: Any, handle: Any) -> float:
-    return float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)) * 1e6  # MHz
-
-
-def _clock_memory(nvml: Any, handle: Any) -> float:
-    return float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)) * 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class _GpuMetric:
-    """A metric of a whole GPU and how to read it."""
-
-    metric: Metric
-    read: Callable[[Any, Any], float]
-
-
-def _gpu(
-    name: str,
-    unit: str,
-    read: Callable[[Any, Any], float],
-    description: str = "",
-    kind: SeriesKind = SeriesKind.GAUGE,
-) -> _GpuMetric:
-    return _GpuMetric(Metric(name, unit, Scope.GPU, kind, description), read)
-
-
-_GPU_METRICS = (
-    _gpu("gpu.utilization", "1", _utilization, "share of time with at least one kernel running"),
-    _gpu("gpu.memory.used", "By", _memory_used, "without what the driver reserves"),
-    _gpu("gpu.memory.total", "By", _memory_total),
-    _gpu("gpu.power", "W", _power, "as the board averages it"),
-    _gpu("gpu.energy", "J", _energy, "since the driver was loaded", SeriesKind.COUNTER),
-    _gpu("gpu.temperature", "Cel", _temperature),
-    _gpu("gpu.clock.sm", "Hz", _clock_sm),
-    _gpu("gpu.clock.memory", "Hz", _clock_memory),
-)
-_METRICS = (
-    *(entry.metric for entry in _GPU_METRICS),
-    Metric(_PROCESS_MEMORY, "By", Scope.PROCESS, description="of the run's processes only"),
-)
+    card: Card
+    reader: CardReader
+    runs: CardRuns
+    throttles: ThrottleWatch = field(default_factory=ThrottleWatch)
+    known: frozenset[str] = frozenset()
 
 
 class SmiListener(Listener):
     """NVIDIA GPUs through NVML."""
 
     name: ClassVar[str] = "smi"
-
     by_default: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
         self._devices = Devices()
+        self._idle = IdlePowers()
+        self._xids = XidWatch()
+        self._watched: dict[int, _Watched] = {}
+        #: The device of every name that could be resolved once.
+        self._named: dict[str, Named] = {}
 
     @classmethod
     def probe(cls) -> Availability:
@@ -104,82 +55,106 @@ class SmiListener(Listener):
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
+        return METRICS
 
     def open(self) -> None:
+        """Open NVML, and look which cards are idle before any run starts."""
         self._devices.open()
+        self._xids.open(self._devices.nvml)
+        self._idle.open()
+        for card in self._devices.all_cards():
+            watched = self._watch(card)
+            watched.runs.begin(self._now_ns(), watched.reader.energy())
 
     def close(self) -> None:
+        if self._devices.nvml is not None:
+            self._xids.close()
         self._devices.close()
+        self._watched.clear()
+        self._named.clear()
 
-    def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
+    def sample(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
         found = self._devices.find(gpu for target in targets for gpu in target.gpus)
-        read: dict[int, list[Reading]] = {}
-        for name, named in found.items():
-            if named is None:
-                for entry in _GPU_METRICS:
-                    yield Reading(entry.metric.name, MissingReason.LOST, name, gpu=name)
-                continue
-            # Runs may name one card by index, UUID and MIG devices: read once, given to all.
-            card = named.card
-            if card.index not in read:
-                read[card.index] = list(self._read(card))
-            for reading in read[card.index]:
-                yield Reading(reading.metric, reading.value, card.entity, gpu=name)
-        yield from self._process_memory(targets, found)
-
-    def _read(self, card: Card) -> Iterator[Reading]:
-        nvml = self._devices.nvml
-        for entry in _GPU_METRICS:
-            try:
-                value: float | MissingReason = entry.read(nvml, card.handle)
-            except nvml.NVMLError as error:
-                value = missing(nvml, error)
-            yield Reading(entry.metric.name, value)
-
-    def _process_memory(
-        self, targets: Sequence[Target], found: dict[str, Named | None]
-    ) -> Iterator[Reading]:
-        used: dict[int, dict[int, int | None] | MissingReason] = {}
+        self._named |= {name: named for name, named in found.items() if named is not None}
+        pids = {target.run_id: frozenset(target.pids) for target in targets}
+        here: dict[int, list[User]] = {}
+        gone: dict[int, list[User]] = {}
         for target in targets:
-            own = {
-                named.card.index: named.card
-                for name in target.gpus
-                if (named := found[name]) is not None
-            }
-            for card in own.values():
-                if card.index not in used:
-                    used[card.index] = self._processes(card)
-                processes = used[card.index]
-                value = (
-                    processes
-                    if isinstance(processes, MissingReason)
-                    else _memory_of(processes, target.pids)
-                )
-                yield Reading(_PROCESS_MEMORY, value, card.entity, run_id=target.run_id)
+            for name in target.gpus:
+                named = found[name] or self._named.get(name)
+                if named is None:
+                    continue
+                users = here if found[name] is not None else gone
+                users.setdefault(named.card.index, []).append(User(target.run_id, named))
+        for name in found.keys() - self._named.keys():
+            yield from _unknown(name, self._now_ns())
+        for index, users_gone in gone.items():
+            yield from self._unreachable(self._watched[index], users_gone)
+        for users_here in here.values():
+            yield from self._card(self._watch(users_here[0].named.card), users_here, pids)
+        yield from self._xids.take(
+            {users[0].named.card.uuid: (users[0].named.card, users) for users in here.values()}
+        )
 
-    def _processes(self, card: Card) -> dict[int, int | None] | MissingReason:
-        """Bytes by process id on a card, of plain and of MPS clients."""
-        nvml = self._devices.nvml
-        try:
-            found = nvml.nvmlDeviceGetComputeRunningProcesses(card.handle)
-        except nvml.NVMLError as error:
-            return missing(nvml, error)
-        try:
-            found = [*found, *nvml.nvmlDeviceGetMPSComputeRunningProcesses(card.handle)]
-        except nvml.NVMLError as error:
-            # Drivers without MPS have no such list; anything else counts.
-            if missing(nvml, error) is not MissingReason.UNSUPPORTED:
-                raise
-        return {process.pid: process.usedGpuMemory for process in found}
+    def _watch(self, card: Card) -> _Watched:
+        watched = self._watched.get(card.index)
+        if watched is None or watched.card.uuid != card.uuid:
+            nvml = self._devices.nvml
+            watched = self._watched[card.index] = _Watched(
+                card, CardReader(nvml, card), CardRuns(nvml, card, self._idle)
+            )
+        elif watched.card is not card:  # it was lost and is back
+            watched.card = card
+            watched.reader.relearn(card)
+            watched.runs.relearn(card)
+        return watched
+
+    def _card(
+        self, watched: _Watched, users: Sequence[User], pids: Mapping[str, frozenset[int]]
+    ) -> Iterator[Reading | Occurrence]:
+        """One card, read once for all its runs."""
+        card = watched.card
+        if {user.run_id for user in users} - watched.known:
+            watched.reader.relearn(card)
+            watched.runs.relearn(card)
+        watched.known = frozenset(user.run_id for user in users)
+        snapshot = watched.reader.read(self._now_ns())
+        xids = self._xids.count(card)
+        snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, xids)
+        yield from _for_all(snapshot, card, users)
+        own = list(watched.runs.read(snapshot, users, pids))
+        yield from own
+        reasons = snapshot.number("gpu.clock.event_reasons")
+        if reasons is not None:
+            yield from watched.throttles.take(card, int(reasons), snapshot.at_ns, users)
+        mig_lost = any(
+            one.metric == MIG_MEMORY_USED and one.value is MissingReason.LOST for one in own
+        )
+        if snapshot.lost or mig_lost:
+            # It may come back with another handle, after a reset or made anew.
+            self._devices.forget(card)
+            self._xids.forget(card)
+
+    def _unreachable(self, watched: _Watched, users: Sequence[User]) -> Iterator[Reading]:
+        """A card that was there before."""
+        snapshot = watched.reader.unreachable(self._now_ns())
+        snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, MissingReason.LOST)
+        yield from _for_all(snapshot, watched.card, users)
+        yield from watched.runs.unreachable(snapshot.at_ns, users)
 
 
-def _memory_of(processes: dict[int, int | None], pids: Sequence[int]) -> float | MissingReason:
-    """What the given processes use of a card; never what others use."""
-    own = [processes[pid] for pid in pids if pid in processes]
-    if any(value is None or value == _NOT_AVAILABLE for value in own):
-        return MissingReason.UNSUPPORTED
-    if not own and any(not Path(f"/proc/{pid}").exists() for pid in processes):
-        # In a container NVML reports process ids of the host: any of them may be ours.
-        return MissingReason.PERMISSION
-    return float(sum(value for value in own if value is not None))
+def _for_all(snapshot: Snapshot, card: Card, users: Sequence[User]) -> Iterator[Reading]:
+    """What was read of a card, under each name that runs have for it."""
+    for name in dict.fromkeys(user.named.name for user in users):
+        for one in snapshot.values.values():
+            yield Reading(
+                one.metric, one.value, card.entity, None, name, one.method, snapshot.at_ns
+            )
+
+
+def _unknown(name: str, at_ns: int) -> Iterator[Reading]:
+    """A device that has never been there."""
+    scope = Scope.MIG if name.startswith("MIG-") else Scope.GPU
+    for metric in METRICS:
+        if metric.scope is scope:
+            yield Reading(metric.name, MissingReason.LOST, name, gpu=name, at_ns=at_ns)

@@ -1,0 +1,203 @@
+"""Who uses a card: processes with their memory, and their share of the SMs' time.
+
+In a container NVML may report process ids of the host, in one of its lists or in all. Then what is
+the run's own cannot be told, and the reason is `MissingReason.PERMISSION`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radt.listeners.nvidia import MigDevice, missing
+from radt.listeners.smi_card import NOT_AVAILABLE
+from radt.model import MissingReason
+
+#: ``gpuInstanceId`` and ``computeInstanceId`` of a process on a card without MIG.
+_NO_INSTANCE = 2**32 - 1
+#: The kernel keeps 15 characters of a name. The control daemon is called the same; it does not use
+#: a card.
+_MPS_SERVER = "nvidia-cuda-mps-server"[:15]
+#: The driver takes samples once in a sixth to one second. A busy card without a sample for longer
+#: than this has none to give.
+_PATIENCE_NS = 3_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Compute processes on a device: their memory in bytes, None where it is not told."""
+
+    memory: Mapping[int, int | None] = field(default_factory=dict)
+    clients: frozenset[int] = frozenset()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset(self.memory)
+
+    def servers(self) -> frozenset[int]:
+        """MPS servers: what they do, they do for their clients."""
+        if not self.clients:
+            return frozenset()
+        return frozenset(pid for pid in self.memory if _is_mps_server(pid))
+
+    def unknown(self) -> bool:
+        """Whether there are process ids that mean nothing here."""
+        return any(not _exists(pid) for pid in self.memory)
+
+    def memory_of(self, pids: Iterable[int]) -> float | MissingReason:
+        """What the given processes use of the device; never what others use."""
+        own = [self.memory[pid] for pid in pids if pid in self.memory]
+        if any(value is None or value == NOT_AVAILABLE for value in own):
+            return MissingReason.UNSUPPORTED
+        if not own and self.unknown():
+            return MissingReason.PERMISSION
+        return float(sum(value for value in own if value is not None))
+
+
+def read_processes(
+    nvml: Any, handle: Any, mig: MigDevice | None = None
+) -> Processes | MissingReason:
+    """Plain processes and clients of MPS on a card, or on one MIG device (whose handle it is).
+
+    Raises:
+        NVMLError: See `radt.listeners.nvidia.missing`.
+    """
+    try:
+        plain = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError as error:
+        return missing(nvml, error)
+    try:
+        clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+    except nvml.NVMLError as error:
+        # Drivers without MPS have no such list; without it, anything else would be a part only.
+        reason = missing(nvml, error)
+        if reason is not MissingReason.UNSUPPORTED:
+            return reason
+        clients = []
+    return Processes(
+        {one.pid: one.usedGpuMemory for one in (*plain, *clients) if _on(one, mig)},
+        frozenset(one.pid for one in clients if _on(one, mig)),
+    )
+
+
+def merged(before: Processes, now: Processes) -> Processes:
+    """Whoever was on the card at either of two instants."""
+    return Processes({**before.memory, **now.memory}, before.clients | now.clients)
+
+
+def _on(process: Any, mig: MigDevice | None) -> bool:
+    if mig is None:
+        return True
+    return process.gpuInstanceId in (_NO_INSTANCE, mig.gpu_id) and (
+        process.computeInstanceId in (_NO_INSTANCE, mig.compute_id)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SmTime:
+    """Share of time in which kernels of each process ran on the card, 0-1."""
+
+    shares: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        return sum(self.shares.values())
+
+    def of(self, pids: frozenset[int], processes: Processes) -> float | MissingReason:
+        """What the given processes used, some of them perhaps through an MPS server.
+
+        NVML may put the time of MPS clients down to their server. It is a run's if all clients are
+        the run's, and nobody's if they are of several.
+        """
+        on_card = pids & processes.pids
+        if not on_card and processes.unknown():
+            return MissingReason.PERMISSION
+        used = sum(share for pid, share in self.shares.items() if pid in pids)
+        known = processes.pids | pids
+        if on_card and self.shares and not any(p in known or _exists(p) for p in self.shares):
+            return MissingReason.PERMISSION
+        served = sum(self.shares.get(pid, 0.0) for pid in processes.servers() - pids)
+        if not served or not processes.clients & pids:
+            return used
+        if processes.clients - processes.servers() <= pids:
+            return used + served
+        return MissingReason.UNATTRIBUTABLE
+
+
+class SmTimeReader:
+    """Reads the processes' utilisation of one card, each time since the time before."""
+
+    def __init__(self) -> None:
+        self._seen_us = _wall_us()
+        self._asked_ns: int | None = None
+        self._unsupported = False
+
+    def relearn(self) -> None:
+        """Ask again, even if there was nothing to ask for."""
+        self._unsupported = False
+
+    def read(
+        self, nvml: Any, handle: Any, now_ns: int, utilization: float | None
+    ) -> SmTime | MissingReason | None:
+        """What was used since the previous time; None if it is too early to tell.
+
+        Args:
+            nvml: `pynvml`.
+            handle: The card's.
+            now_ns: Monotonic time.
+            utilization: The card's, which tells an idle card from one without samples.
+
+        Raises:
+            NVMLError: See `radt.listeners.nvidia.missing`.
+        """
+        if self._unsupported:
+            return MissingReason.UNSUPPORTED
+        # If the wall clock was set back, samples would seem to be old for a long time.
+        since_us = min(self._seen_us, _wall_us())
+        if self._asked_ns is None:
+            self._asked_ns = now_ns
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+        except nvml.NVMLError as error:
+            # Success with no samples is an error to pynvml, too.
+            if error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
+                reason = missing(nvml, error)
+                self._unsupported = reason is MissingReason.UNSUPPORTED
+                # Between asking for the number of samples and for the samples, one came.
+                retry = error.value == nvml.NVML_ERROR_INSUFFICIENT_SIZE
+                return None if retry and self._patient(now_ns) else reason
+            samples = []
+        # Drivers are known to fill the array up with remains, e.g. nvtop's issue 110.
+        good = [
+            one for one in samples if one.pid and one.timeStamp > since_us and one.smUtil <= 100
+        ]
+        if not good and utilization:
+            return None if self._patient(now_ns) else MissingReason.LOST
+        self._seen_us = max((one.timeStamp for one in good), default=since_us)
+        self._asked_ns = None
+        by_pid: dict[int, list[float]] = {}
+        for one in good:
+            by_pid.setdefault(one.pid, []).append(one.smUtil / 100.0)
+        return SmTime({pid: sum(values) / len(values) for pid, values in by_pid.items()})
+
+    def _patient(self, now_ns: int) -> bool:
+        return self._asked_ns is not None and now_ns - self._asked_ns < _PATIENCE_NS
+
+
+def _wall_us() -> int:
+    """NVML's time of samples."""
+    return time.time_ns() // 1000
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _is_mps_server(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == _MPS_SERVER
+    except OSError:
+        return False

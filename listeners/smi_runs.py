@@ -1,0 +1,162 @@
+"""What belongs to single runs on one card: memory, SM time and energy of their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from radt.listeners.api import Reading
+from radt.listeners.nvidia import Card, MigDevice, missing
+from radt.listeners.smi_card import Snapshot
+from radt.listeners.smi_energy import EnergySplit, Moment
+from radt.listeners.smi_events import User
+from radt.listeners.smi_idle import IdlePowers
+from radt.listeners.smi_metrics import (
+    MIG_MEMORY_TOTAL,
+    MIG_MEMORY_USED,
+    PROCESS_ENERGY,
+    PROCESS_MEMORY,
+    PROCESS_UTILIZATION,
+)
+from radt.listeners.smi_processes import Processes, SmTime, SmTimeReader, merged, read_processes
+from radt.listeners.smi_sources import Value
+from radt.model import MissingReason
+
+
+class CardRuns:
+    """Reads what is the runs' own on one card."""
+
+    def __init__(self, nvml: Any, card: Card, idle: IdlePowers) -> None:
+        self.card = card
+        self._nvml = nvml
+        self._split = EnergySplit(card.uuid, idle)
+        self._sm_time = SmTimeReader()
+        self._mig = False
+
+    def relearn(self, card: Card) -> None:
+        """The card is back, or has another run: MIG's mode may have changed in between.
+
+        Raises:
+            NVMLError: See `radt.listeners.nvidia.missing`.
+        """
+        self.card = card
+        self._sm_time.relearn()
+        try:
+            current, _ = self._nvml.nvmlDeviceGetMigMode(card.handle)
+        except self._nvml.NVMLError as error:
+            missing(self._nvml, error)
+            current = self._nvml.NVML_DEVICE_MIG_DISABLE
+        self._mig = current == self._nvml.NVML_DEVICE_MIG_ENABLE
+
+    def begin(self, at_ns: int, energy_j: Value) -> None:
+        """Note how the card stands before any run of ours: it may be idle.
+
+        Raises:
+            NVMLError: See `radt.listeners.nvidia.missing`.
+        """
+        processes = read_processes(self._nvml, self.card.handle)
+        self._split.begin(Moment(at_ns, energy_j, processes))
+
+    def read(
+        self, snapshot: Snapshot, users: Sequence[User], pids: Mapping[str, frozenset[int]]
+    ) -> Iterator[Reading]:
+        """Read for these runs.
+
+        Args:
+            snapshot: What was read of the card just now.
+            users: The runs on the card.
+            pids: Their processes, by run.
+
+        Raises:
+            NVMLError: See `radt.listeners.nvidia.missing`.
+        """
+        devices = {user.named.mig for user in users}
+        listed = {mig: self._processes(mig) for mig in devices}
+        for run, mig in self._places(users):
+            processes = listed[mig]
+            memory: Value = (
+                processes.memory_of(pids[run]) if isinstance(processes, Processes) else processes
+            )
+            yield self._reading(PROCESS_MEMORY, memory, run, mig, snapshot.at_ns)
+        yield from self._mig_memory(users, snapshot.at_ns)
+        if self._split.due(snapshot.at_ns):
+            yield from self._shares(snapshot, users, pids, listed.get(None))
+
+    def unreachable(self, at_ns: int, users: Sequence[User]) -> Iterator[Reading]:
+        """What there is to say of runs on a card that cannot be found."""
+        lost = MissingReason.LOST
+        for run, mig in self._places(users):
+            for metric in (PROCESS_MEMORY, PROCESS_UTILIZATION, PROCESS_ENERGY):
+                yield self._reading(metric, lost, run, mig, at_ns)
+        for user in users:
+            if (mig := user.named.mig) is not None:
+                for metric in (MIG_MEMORY_USED, MIG_MEMORY_TOTAL):
+                    yield Reading(metric, lost, mig.entity, gpu=user.named.name, at_ns=at_ns)
+        self._split.begin(Moment(at_ns, lost, lost))
+
+    def _places(self, users: Sequence[User]) -> list[tuple[str, MigDevice | None]]:
+        """Each run once, even if it has several names for the card; once for each MIG device."""
+        return list(dict.fromkeys((user.run_id, user.named.mig) for user in users))
+
+    def _processes(self, mig: MigDevice | None) -> Processes | MissingReason:
+        handle = self.card.handle if mig is None else mig.handle
+        return read_processes(self._nvml, handle, mig)
+
+    def _mig_memory(self, users: Sequence[User], at_ns: int) -> Iterator[Reading]:
+        nvml = self._nvml
+        names = dict.fromkeys((user.named.name, user.named.mig) for user in users)
+        for name, mig in names:
+            if mig is None:
+                continue
+            try:
+                info = nvml.nvmlDeviceGetMemoryInfo(mig.handle, version=nvml.nvmlMemory_v2)
+                used: Value = float(info.used)
+                total: Value = float(info.total)
+            except nvml.NVMLError as error:
+                used = total = missing(nvml, error)
+            yield Reading(MIG_MEMORY_USED, used, mig.entity, gpu=name, at_ns=at_ns)
+            yield Reading(MIG_MEMORY_TOTAL, total, mig.entity, gpu=name, at_ns=at_ns)
+
+    def _shares(
+        self,
+        snapshot: Snapshot,
+        users: Sequence[User],
+        pids: Mapping[str, frozenset[int]],
+        processes: Processes | MissingReason | None,
+    ) -> Iterator[Reading]:
+        at_ns = snapshot.at_ns
+        divided = self._mig or processes is None
+        sm: SmTime | MissingReason | None = MissingReason.UNSUPPORTED
+        if not divided:
+            busy = snapshot.number("gpu.utilization")
+            sm = self._sm_time.read(self._nvml, self.card.handle, at_ns, busy)
+        if sm is None:
+            return
+        before = self._split.before
+        now = Moment(
+            at_ns,
+            snapshot.values["gpu.energy"].value,
+            MissingReason.UNATTRIBUTABLE if processes is None else processes,
+            mig=divided,
+        )
+        joules = self._split.account(now, sm, {user.run_id: pids[user.run_id] for user in users})
+        for run, mig in self._places(users):
+            used = _used(sm, pids[run], before, now) if isinstance(sm, SmTime) else sm
+            yield self._reading(PROCESS_UTILIZATION, used, run, mig, at_ns)
+            yield self._reading(PROCESS_ENERGY, joules[run], run, mig, at_ns)
+
+    def _reading(
+        self, metric: str, value: Value, run: str, mig: MigDevice | None, at_ns: int
+    ) -> Reading:
+        entity = self.card.entity if mig is None else mig.entity
+        return Reading(metric, value, entity, run_id=run, at_ns=at_ns)
+
+
+def _used(sm: SmTime, pids: frozenset[int], before: Moment | None, now: Moment) -> Value:
+    """What the run's processes have used, as a share of time."""
+    if isinstance(now.processes, MissingReason):
+        return now.processes
+    processes = now.processes
+    if before is not None and isinstance(before.processes, Processes):
+        processes = merged(before.processes, processes)
+    return sm.of(pids, processes)
