@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from functools import cache, partial
@@ -29,8 +31,7 @@ class RangeTracing(Protocol):
 class ProfileRange(ContextDecorator):
     """A stretch that profilers record and that is a span of the run; cheap without any.
 
-    To NVIDIA's tools it is an NVTX range of the whole process (start and end, not push and pop):
-    PyTorch runs the backward pass in threads of its own, which a range of one thread would miss.
+    To NVIDIA's tools it is an NVTX range that is pushed and popped, in the thread that enters it.
 
     Args:
         journal: Where the span goes.
@@ -55,31 +56,38 @@ class ProfileRange(ContextDecorator):
             if self._tracer is not None:
                 self._tracer.range_ended()
             raise
-        self._end_nvtx = begin_nvtx_range(RANGE_NAME)
+        self._end_nvtx = push_nvtx_range(RANGE_NAME)
         return self
 
     def __exit__(self, *error: object) -> None:
         end, self._end_nvtx = self._end_nvtx, None
         if end is not None:
-            _guarded(end)
+            end()
         if self._marker is not None:
             self._marker.end()
         if self._tracer is not None:
             self._tracer.range_ended()
 
 
-def begin_nvtx_range(name: str) -> End | None:
-    """Open a range through PyTorch or the package nvtx; what closes it, None without either."""
+def push_nvtx_range(name: str) -> End | None:
+    """Push a range through PyTorch or the package nvtx; what pops it, None without either."""
     torch = loaded_torch()
     if torch is not None and (torch.version.cuda or getattr(torch.version, "hip", None)):
         nvtx = torch.cuda.nvtx
-        handle = _guarded(partial(nvtx.range_start, name))
-        return None if handle is None else partial(nvtx.range_end, handle)
-    package = _nvtx_package()
-    if package is None:
+        push, pop = nvtx.range_push, nvtx.range_pop
+    elif (package := _nvtx_package()) is not None:
+        push, pop = package.push_range, package.pop_range
+    else:
         return None
-    handle = _guarded(partial(package.start_range, name))
-    return None if handle is None else partial(package.end_range, handle)
+    if not _works(partial(push, name)):
+        return None
+    thread = os.getpid(), threading.get_ident()
+
+    def end() -> None:
+        if (os.getpid(), threading.get_ident()) == thread:  # others have stacks of their own
+            _works(pop)
+
+    return end
 
 
 @cache
@@ -95,9 +103,10 @@ def _nvtx_package() -> Any:
         return None
 
 
-def _guarded(action: Callable[[], Any]) -> Any:
+def _works(action: Callable[[], object]) -> bool:
     try:
-        return action()
+        action()
     except Exception as error:  # noqa: BLE001 - a profiler must never end training
         warn_once(f"NVTX ranges do not work: {type(error).__name__}: {error}")
-        return None
+        return False
+    return True
