@@ -187,8 +187,13 @@ class AmdsmiListener(Listener):
         return tuple(value.metric for value in _VALUES)
 
     def open(self) -> None:
-        self._smi = _library.take()
-        self._handles = self._smi.amdsmi_get_processor_handles()
+        smi = _library.take()
+        try:
+            self._handles = smi.amdsmi_get_processor_handles()
+        except smi.AmdSmiException:
+            _library.give_back(smi)
+            raise
+        self._smi = smi
 
     def close(self) -> None:
         smi, self._smi, self._handles = self._smi, None, ()
