@@ -51,13 +51,11 @@ class Quantity:
 
     @property
     def subtitle(self) -> str:
-        """What has to be known at first sight: ``rate · whole GPU · estimated``."""
-        words = [SCOPE_WORDS[scope] for scope in self.scopes or (self.scope,)]
-        if self.kind is SeriesKind.COUNTER:
-            words.insert(0, "rate")
-        if self.estimated:
-            words.append("estimated")
-        return " · ".join(words)
+        """What has to be known at first sight: ``estimated rate · process tree``."""
+        words = ["estimated"] if self.estimated else []
+        words += ["rate"] if self.kind is SeriesKind.COUNTER else []
+        scopes = [SCOPE_WORDS[scope] for scope in self.scopes or (self.scope,)]
+        return " · ".join([*([" ".join(words)] if words else []), *scopes])
 
     @property
     def explanation(self) -> str:

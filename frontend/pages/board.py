@@ -124,7 +124,7 @@ def card(metric: str, quantity: Quantity | None, chosen: Mapping[str, Aggregate]
                 [
                     html.H2(metric, title=metric),
                     html.Span("", id={"type": "unit", "metric": metric}, className="unit"),
-                    html.Span(subtitle, className="unit", title=subtitle),
+                    html.Span(subtitle, className="unit subtitle", title=subtitle),
                     *(_explanation(quantity) if quantity else ()),
                     html.Span(className="push"),
                     html.Div(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from radt.model import RunStatus
+from radt.model import RunStatus, Scope, SeriesKind
+from radt.store.records import SeriesRecord
 
 PULSE = re.compile(r"revision\.data")
 CHART = '.card[data-metric="{}"] .js-plotly-plot'
@@ -371,3 +372,35 @@ def test_it_fits_and_charts_have_the_colours_of_the_page(demo, serve, watched, w
     expect(card.locator(".main-svg").first).not_to_have_css(
         "background", re.compile(re.escape(paper))
     )
+
+
+def test_a_counter_says_what_is_drawn_and_how_it_was_measured(demo, serve, watched):
+    """By pointing at it and by the keyboard, and though the head has no room for all of it."""
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    method = "share of the card's energy by SM time"
+    fields = {"interval_s": 1.0, "method": method, "estimated": True}
+    demo.writer.add_series(
+        [
+            SeriesRecord(
+                *(run_id, 5, "smi", "process.gpu.energy", "J", Scope.PROCESS),
+                SeriesKind.COUNTER,
+                **fields,
+            )
+        ]
+    )
+    at_s = np.arange(20.0)
+    demo.append(run_id, demo.origin_ns(run_id), 5, at_s, 90 * at_s)
+    page = watched.page
+    page.set_viewport_size({"width": 900, "height": 900})
+    page.goto(f"{serve()}/?m=process.gpu.energy&level=workload")
+    card = page.locator(".card")
+    expect(card.locator(".unit").first).to_have_text("W")
+    expect(card.locator(".subtitle")).to_have_text("estimated rate · process tree")
+    how = card.locator(".how")
+    how.focus()
+    expect(page.get_by_text("Share of the card's energy by SM time.")).to_be_visible()
+    shown = page.locator(CHART.format("process.gpu.energy"))
+    values = "g => Array.from((g._fullData || []).filter(t => t.name == 'solo')[0].y)"
+    assert shown.evaluate(values)[1] == pytest.approx(90.0)
+    assert watched.errors == []

@@ -382,7 +382,7 @@ def test_what_is_estimated_is_dashed_and_says_so(demo, source, level):
     (trace,) = [one for one in drawn["data"] if one["name"].startswith("mix")]
     assert trace["line"]["dash"] == "6px,3px"
     assert "W estimated" in trace["hovertemplate"]
-    assert data.quantity.subtitle == "rate · process tree · estimated"
+    assert data.quantity.subtitle == "estimated rate · process tree"
     assert data.quantity.explanation.startswith("Share of the card's energy above idle by SM time.")
     measured = timeseries.figure(draw(source, "process.memory.rss", level=level), Scheme.DARK)
     assert not any("6px" in str(one.get("line")) for one in measured["data"])
