@@ -119,7 +119,8 @@ class SmiListener(Listener):
             watched.runs.relearn(card)
         watched.known = frozenset(user.run_id for user in users)
         snapshot = watched.reader.read(self._now_ns())
-        xids = self._xids.count(card)
+        lost = snapshot.lost
+        xids = MissingReason.LOST if lost else self._xids.count(card)
         snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, xids)
         yield from _for_all(snapshot, card, users)
         own = list(watched.runs.read(snapshot, users, pids))
@@ -130,7 +131,7 @@ class SmiListener(Listener):
         mig_lost = any(
             one.metric == MIG_MEMORY_USED and one.value is MissingReason.LOST for one in own
         )
-        if snapshot.lost or mig_lost:
+        if lost or mig_lost:
             # It may come back with another handle, after a reset or made anew.
             self._devices.forget(card)
             self._xids.forget(card)

@@ -22,6 +22,9 @@ from radt.listeners.smi_processes import Processes, SmTime, SmTimeReader, merged
 from radt.listeners.smi_sources import Value
 from radt.model import MissingReason
 
+#: When to ask again for samples of processes that the driver does not have yet.
+_RETRY_NS = 300_000_000
+
 
 class CardRuns:
     """Reads what is the runs' own on one card."""
@@ -31,6 +34,7 @@ class CardRuns:
         self._nvml = nvml
         self._split = EnergySplit(card.uuid, idle)
         self._sm_time = SmTimeReader()
+        self._ask_ns = 0
         self._mig = False
 
     def relearn(self, card: Card) -> None:
@@ -79,7 +83,7 @@ class CardRuns:
             )
             yield self._reading(PROCESS_MEMORY, memory, run, mig, snapshot.at_ns)
         yield from self._mig_memory(users, snapshot.at_ns)
-        if self._split.due(snapshot.at_ns):
+        if self._split.due(snapshot.at_ns) and snapshot.at_ns >= self._ask_ns:
             yield from self._shares(snapshot, users, pids, listed.get(None))
 
     def unreachable(self, at_ns: int, users: Sequence[User]) -> Iterator[Reading]:
@@ -131,6 +135,7 @@ class CardRuns:
             busy = snapshot.number("gpu.utilization")
             sm = self._sm_time.read(self._nvml, self.card.handle, at_ns, busy)
         if sm is None:
+            self._ask_ns = at_ns + _RETRY_NS
             return
         before = self._split.before
         now = Moment(

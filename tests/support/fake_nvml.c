@@ -22,6 +22,15 @@
  *     placement I ID START SIZE     where an instance of this profile may lie
  *     existing I ID START [SLICES...]   there from the start: a GPU instance, and in it compute
  *                              instances of so many slices
+ *     lost I                   GPU I has fallen off the bus
+ *     at SECONDS LINE          the line counts from this time on
+ *     until SECONDS LINE       the line counts before this time; may follow "at SECONDS"
+ *
+ * Of lines about the same thing, the last counts. fake_nvml_smi.c has more: fields, samples of
+ * processes, events; fake_nvml_gpm.c has GPM.
+ *
+ * $FAKE_NVML_CLOCK names a file with the seconds on the clock of the hardware; without it, time is
+ * monotonic time.
  *
  * $FAKE_NVML_STATE names the file that holds the MIG instances that there are, so that they outlive
  * the process; "existing" lines are taken over when it is not there.
@@ -34,10 +43,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4 };
-enum { NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, IN_USE = 19, INSUFFICIENT_RESOURCES = 23 };
+enum { NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15, IN_USE = 19, INSUFFICIENT_RESOURCES = 23 };
 enum { VERSION_MISMATCH = 25 };
 #define MEMORY_V2 0x02000028u
 #define GPU_INSTANCE_PROFILE_INFO_V2 0x02000098u
@@ -72,9 +82,18 @@ typedef struct {
     unsigned multiprocessors, copy, decoders, encoders, jpegs, ofas, gi_slices, ci_slices;
     unsigned long long memory_mb;
 } Attributes;
+typedef struct {
+    unsigned id, scope;
+    long long timestamp, latency;
+    int type, code;
+    union { double d; unsigned ui; unsigned long ul; unsigned long long ull; long long sll; int si; } value;
+} FieldValue;
+enum { ENERGY_FIELD = 83 };
+static void answer(int gpu, FieldValue *field);
 
 _Static_assert(sizeof(GpuInstanceProfileInfo) == 0x98, "nvmlGpuInstanceProfileInfo_v2_t");
 _Static_assert(sizeof(ComputeInstanceProfileInfo) == 0x88, "nvmlComputeInstanceProfileInfo_v2_t");
+_Static_assert(sizeof(FieldValue) == 40, "nvmlFieldValue_t");
 
 static int initialised = 0;
 
@@ -95,12 +114,54 @@ static FILE *config(void) {
     return path ? fopen(path, "r") : NULL;
 }
 
+/* Seconds on the clock of the hardware. */
+static double seconds(void) {
+    const char *path = getenv("FAKE_NVML_CLOCK");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    struct timespec now;
+    double told = 0;
+    if (!path) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec + now.tv_nsec / 1e9;
+    }
+    if (!file || fscanf(file, "%lf", &told) != 1) abort();
+    fclose(file);
+    return told;
+}
+
+/* The next line that counts now, without what says when it counts; as fgets. */
+static char *next_line(char *line, int size, FILE *file) {
+    while (fgets(line, size, file)) {
+        double when;
+        char word[8];
+        int used, counts = 1;
+        while (sscanf(line, "%7s %lf%n", word, &when, &used) == 2 &&
+               (!strcmp(word, "at") || !strcmp(word, "until"))) {
+            double now = seconds();
+            counts &= !strcmp(word, "at") ? now >= when : now < when;
+            memmove(line, line + used + 1, strlen(line + used));
+        }
+        if (counts) return line;
+    }
+    return NULL;
+}
+
+static int lost(int gpu) {
+    FILE *file = config();
+    char line[256];
+    int index, found = 0;
+    while (file && next_line(line, sizeof line, file))
+        found |= sscanf(line, "lost %d", &index) == 1 && index == gpu;
+    if (file) fclose(file);
+    return found;
+}
+
 /* What a function is to return before it does anything. */
 static int fate(const char *function) {
     FILE *file = config();
     char line[256], name[128];
     int code, result = SUCCESS;
-    while (file && fgets(line, sizeof line, file)) {
+    while (file && next_line(line, sizeof line, file)) {
         if (sscanf(line, "fail %127s %d", name, &code) == 2 && !strcmp(name, function)) result = code;
         if (sscanf(line, "crash %127s", name) == 1 && !strcmp(name, function)) abort();
     }
@@ -114,11 +175,16 @@ static int fate(const char *function) {
     note("%s " format, __func__, __VA_ARGS__);                  \
     { int code = fate(__func__); if (code != SUCCESS) return code; }
 
+/* Likewise, of a function on a device. */
+#define BEGIN_ON(handle, format, ...)                           \
+    BEGIN(format, __VA_ARGS__)                                  \
+    if (lost(device_of(handle))) return GPU_IS_LOST;
+
 /* The end of a function that changes something: whether the caller lives to hear of it. */
 static int ended(const char *function) {
     FILE *file = config();
     char line[256], name[128];
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "crash_after %127s", name) == 1 && !strcmp(name, function))
             kill(getpid(), SIGKILL);
     if (file) fclose(file);
@@ -141,9 +207,23 @@ static unsigned gpu_count(void) {
     FILE *file = config();
     char line[256];
     unsigned count = 0;
-    while (file && fgets(line, sizeof line, file)) sscanf(line, "count %u", &count);
+    while (file && next_line(line, sizeof line, file)) sscanf(line, "count %u", &count);
     if (file) fclose(file);
     return count;
+}
+
+/* The number of a line "WORD I NUMBER". */
+static unsigned long long number(const char *word, int wanted, unsigned long long otherwise) {
+    FILE *file = config();
+    char line[256], name[64];
+    int index;
+    unsigned long long told;
+    while (file && next_line(line, sizeof line, file))
+        if (sscanf(line, "%63s %d %llu", name, &index, &told) == 3 && !strcmp(name, word) &&
+            index == wanted)
+            otherwise = told;
+    if (file) fclose(file);
+    return otherwise;
 }
 
 /* One of the nine numbers of a GPU's line. */
@@ -152,7 +232,7 @@ static unsigned long long value(void *handle, int which) {
     char line[256];
     int index;
     unsigned long long v[9] = {0}, found = 0;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "gpu %d %llu %llu %llu %llu %llu %llu %llu %llu %llu", &index, v, v + 1,
                    v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8) == 10 &&
             index == device_of(handle))
@@ -173,7 +253,7 @@ static int flag(const char *word) {
     FILE *file = config();
     char line[256], name[128];
     int found = 0;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         found |= sscanf(line, "%127s", name) == 1 && !strcmp(name, word);
     if (file) fclose(file);
     return found;
@@ -184,7 +264,7 @@ static int mig_mode(int gpu, unsigned *current, unsigned *pending) {
     char line[256];
     int index, found = 0;
     unsigned now, then;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "mig %d %u %u", &index, &now, &then) == 3 && index == gpu)
             *current = now, *pending = then, found = 1;
     if (file) fclose(file);
@@ -206,7 +286,7 @@ static int profile_by(int gpu, int by_id, int wanted, Profile *profile) {
     char line[256];
     int owner, found = 0;
     Profile one;
-    while (!found && file && fgets(line, sizeof line, file))
+    while (!found && file && next_line(line, sizeof line, file))
         if (sscanf(line, "profile %d %d %d %d %d %d %d %d %63s", &owner, &one.index, &one.id,
                    &one.slices, &one.count, &one.multiprocessors, &one.memory_mb, &one.ofas,
                    one.name) == 9 &&
@@ -221,7 +301,7 @@ static int placements(int gpu, int id, Placement *into, int room) {
     char line[256];
     int owner, profile, number = 0;
     Placement one;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "placement %d %d %u %u", &owner, &profile, &one.start, &one.size) == 4 &&
             owner == gpu && profile == id) {
             if (into && number < room) into[number] = one;
@@ -235,7 +315,7 @@ static int slices_of(int gpu) {
     FILE *file = config();
     char line[256];
     int index, number, slices = 7;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "slices %d %d", &index, &number) == 2 && index == gpu) slices = number;
     if (file) fclose(file);
     return slices;
@@ -282,7 +362,7 @@ static void original(State *state) {
     FILE *file = config();
     char line[256];
     int gpu, profile, start, used;
-    while (file && fgets(line, sizeof line, file)) {
+    while (file && next_line(line, sizeof line, file)) {
         if (sscanf(line, "existing %d %d %d%n", &gpu, &profile, &start, &used) != 3) continue;
         Placement possible[MOST], where = {0, 0};
         int number = placements(gpu, profile, possible, MOST), slices, step, ci_start = 0;
@@ -307,7 +387,7 @@ static State *load(void) {
         original(&shown);
         return &shown;
     }
-    while (fgets(line, sizeof line, file)) {
+    while (next_line(line, sizeof line, file)) {
         Gi gi;
         Ci ci;
         if (sscanf(line, "gi %d %d %d %d %d", &gi.gpu, &gi.id, &gi.profile, &gi.start, &gi.size) == 5)
@@ -357,7 +437,7 @@ static int in_use(int gpu, int gi, int ci) {
     char line[256], name[32], bytes[64];
     int index, on_gi, on_ci, found = 0;
     unsigned pid;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "%31s %d %u %63s %d %d", name, &index, &pid, bytes, &on_gi, &on_ci) == 6 &&
             (!strcmp(name, "process") || !strcmp(name, "mps")) && index == gpu && on_gi == gi &&
             on_ci == ci)
@@ -406,6 +486,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     BEGIN("%u", index)
     if (index >= gpu_count()) return INVALID_ARGUMENT;
+    if (lost(index)) return GPU_IS_LOST;
     *handle = (void *)(long)(index + 1);
     return SUCCESS;
 }
@@ -414,32 +495,45 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     BEGIN("%s", uuid)
     unsigned index, gi, ci;
     if (sscanf(uuid, "MIG-fake-%u-%u-%u", &index, &gi, &ci) == 3) {
+        if (lost(index)) return GPU_IS_LOST;
         if (!find_ci(load(), index, gi, ci)) return NOT_FOUND;
         *handle = handle_of(MIG_DEVICE, index, gi, ci);
         return SUCCESS;
     }
     if (sscanf(uuid, "GPU-fake-%u", &index) != 1 || index >= gpu_count()) return NOT_FOUND;
+    if (lost(index)) return GPU_IS_LOST;
     *handle = (void *)(long)(index + 1);
     return SUCCESS;
 }
 
 int nvmlDeviceGetIndex(void *handle, unsigned *index) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     *index = device_of(handle);
     return SUCCESS;
 }
 
 int nvmlDeviceGetUtilizationRates(void *handle, Utilization *rates) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
+    if (mig_on(device_of(handle))) return NOT_SUPPORTED;
     rates->gpu = value(handle, 0);
-    rates->memory = 1;
+    rates->memory = number("memory_utilization", device_of(handle), 1);
     return SUCCESS;
 }
 
 int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory *memory) {
-    BEGIN("%d %x", device_of(handle), memory->version)
+    BEGIN_ON(handle, "%d %x", device_of(handle), memory->version)
     if (memory->version != MEMORY_V2) return VERSION_MISMATCH;
     if (hidden_by_mig(handle)) return NO_PERMISSION;
+    if (kind_of(handle) == MIG_DEVICE) {
+        Profile profile;
+        Gi *gi = find_gi(load(), device_of(handle), gi_of(handle));
+        if (!gi || !profile_by(gi->gpu, 1, gi->profile, &profile)) return NOT_FOUND;
+        memory->total = (unsigned long long)profile.memory_mb << 20;
+        memory->reserved = 0;
+        memory->used = number("mig_memory", device_of(handle) * 100 + gi->id, 0);
+        memory->free = memory->total - memory->used;
+        return SUCCESS;
+    }
     memory->total = value(handle, 1);
     memory->reserved = value(handle, 2);
     memory->used = value(handle, 3);
@@ -448,7 +542,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory *memory) {
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, MemoryV1 *memory) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     if (hidden_by_mig(handle)) return NO_PERMISSION;
     memory->total = value(handle, 1);
     memory->used = value(handle, 2) + value(handle, 3);
@@ -457,26 +551,28 @@ int nvmlDeviceGetMemoryInfo(void *handle, MemoryV1 *memory) {
 }
 
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     *milliwatts = value(handle, 4);
     return SUCCESS;
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules) {
-    BEGIN("%d", device_of(handle))
-    *millijoules = value(handle, 5);
+    BEGIN_ON(handle, "%d", device_of(handle))
+    FieldValue energy = {.id = ENERGY_FIELD};
+    answer(device_of(handle), &energy);
+    *millijoules = energy.code == SUCCESS ? energy.value.ull : value(handle, 5);
     return SUCCESS;
 }
 
 int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *degrees) {
-    BEGIN("%d %d", device_of(handle), sensor)
+    BEGIN_ON(handle, "%d %d", device_of(handle), sensor)
     if (sensor != 0) return INVALID_ARGUMENT;
     *degrees = value(handle, 6);
     return SUCCESS;
 }
 
 int nvmlDeviceGetClockInfo(void *handle, int clock, unsigned *megahertz) {
-    BEGIN("%d %d", device_of(handle), clock)
+    BEGIN_ON(handle, "%d %d", device_of(handle), clock)
     if (clock != 1 && clock != 2) return INVALID_ARGUMENT; /* 1 SM, 2 memory */
     *megahertz = value(handle, clock == 1 ? 7 : 8);
     return SUCCESS;
@@ -488,7 +584,7 @@ static int processes(const char *kind, void *handle, unsigned *count, Process *f
     char line[256], name[32], bytes[64];
     int index, gi, ci;
     unsigned pid, number = 0, room = found ? *count : 0;
-    while (file && fgets(line, sizeof line, file)) {
+    while (file && next_line(line, sizeof line, file)) {
         int read = sscanf(line, "%31s %d %u %63s %d %d", name, &index, &pid, bytes, &gi, &ci);
         if (read < 4 || strcmp(name, kind) || index != device_of(handle)) continue;
         if (kind_of(handle) == MIG_DEVICE &&
@@ -508,12 +604,12 @@ static int processes(const char *kind, void *handle, unsigned *count, Process *f
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, Process *found) {
-    BEGIN("%d %u", device_of(handle), *count)
+    BEGIN_ON(handle, "%d %u", device_of(handle), *count)
     return processes("process", handle, count, found);
 }
 
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count, Process *found) {
-    BEGIN("%d %u", device_of(handle), *count)
+    BEGIN_ON(handle, "%d %u", device_of(handle), *count)
     return processes("mps", handle, count, found);
 }
 
@@ -521,18 +617,18 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length) {
     BEGIN("%u", length)
     FILE *file = config();
     char line[256], text[64] = "570.00";
-    while (file && fgets(line, sizeof line, file)) sscanf(line, "driver %63s", text);
+    while (file && next_line(line, sizeof line, file)) sscanf(line, "driver %63s", text);
     if (file) fclose(file);
     snprintf(version, length, "%s", text);
     return SUCCESS;
 }
 
 int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     FILE *file = config();
     char line[256], text[128] = "Fake GPU", found[128];
     int index;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "name %d %127[^\n]", &index, found) == 2 && index == device_of(handle))
             memcpy(text, found, sizeof text);
     if (file) fclose(file);
@@ -552,7 +648,7 @@ int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
 }
 
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
-    BEGIN("%d %d", device_of(handle), kind_of(handle))
+    BEGIN_ON(handle, "%d %d", device_of(handle), kind_of(handle))
     if (kind_of(handle) == MIG_DEVICE)
         snprintf(uuid, length, "MIG-fake-%d-%d-%d", device_of(handle), gi_of(handle), ci_of(handle));
     else
@@ -561,14 +657,14 @@ int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
 }
 
 int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     FILE *file = config();
     char line[256];
     int index;
     unsigned found;
     if (kind_of(handle) == MIG_DEVICE) return NOT_SUPPORTED;
     *mode = 0;
-    while (file && fgets(line, sizeof line, file))
+    while (file && next_line(line, sizeof line, file))
         if (sscanf(line, "compute_mode %d %u", &index, &found) == 2 && index == device_of(handle))
             *mode = found;
     if (file) fclose(file);
@@ -576,12 +672,12 @@ int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) {
 }
 
 int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     return mig_mode(device_of(handle), current, pending) ? SUCCESS : NOT_SUPPORTED;
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     unsigned current, pending;
     *count = mig_mode(device_of(handle), &current, &pending) ? 7 : 0;
     return SUCCESS;
@@ -589,7 +685,7 @@ int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
 
 /* NVML's list has holes; here, the first place is one. */
 int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **device) {
-    BEGIN("%d %u", device_of(handle), index)
+    BEGIN_ON(handle, "%d %u", device_of(handle), index)
     State *state = load();
     unsigned place = 1;
     if (!mig_on(device_of(handle))) return NOT_FOUND;
@@ -606,34 +702,34 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **dev
 }
 
 int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *is) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     *is = kind_of(handle) == MIG_DEVICE;
     return SUCCESS;
 }
 
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **device) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     if (kind_of(handle) != MIG_DEVICE) return INVALID_ARGUMENT;
     *device = (void *)(long)(device_of(handle) + 1);
     return SUCCESS;
 }
 
 int nvmlDeviceGetGpuInstanceId(void *handle, unsigned *id) {
-    BEGIN("%d", gi_of(handle))
+    BEGIN_ON(handle, "%d", gi_of(handle))
     if (kind_of(handle) != MIG_DEVICE) return NOT_SUPPORTED;
     *id = gi_of(handle);
     return SUCCESS;
 }
 
 int nvmlDeviceGetComputeInstanceId(void *handle, unsigned *id) {
-    BEGIN("%d", ci_of(handle))
+    BEGIN_ON(handle, "%d", ci_of(handle))
     if (kind_of(handle) != MIG_DEVICE) return NOT_SUPPORTED;
     *id = ci_of(handle);
     return SUCCESS;
 }
 
 int nvmlDeviceGetAttributes_v2(void *handle, Attributes *attributes) {
-    BEGIN("%d %d", gi_of(handle), ci_of(handle))
+    BEGIN_ON(handle, "%d %d", gi_of(handle), ci_of(handle))
     State *state = load();
     Profile profile;
     Gi *gi = find_gi(state, device_of(handle), gi_of(handle));
@@ -649,7 +745,7 @@ int nvmlDeviceGetAttributes_v2(void *handle, Attributes *attributes) {
 }
 
 int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned index, GpuInstanceProfileInfo *info) {
-    BEGIN("%d %u %x", device_of(handle), index, info->version)
+    BEGIN_ON(handle, "%d %u %x", device_of(handle), index, info->version)
     Profile profile;
     if (info->version != GPU_INSTANCE_PROFILE_INFO_V2) return VERSION_MISMATCH;
     if (index >= PROFILES) return INVALID_ARGUMENT;
@@ -666,7 +762,7 @@ int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned index, GpuInstan
 
 /* The first version lacks the version and the name. */
 int nvmlDeviceGetGpuInstanceProfileInfo(void *handle, unsigned index, GpuInstanceProfileInfoV1 *info) {
-    BEGIN("%d %u", device_of(handle), index)
+    BEGIN_ON(handle, "%d %u", device_of(handle), index)
     Profile profile;
     if (index >= PROFILES) return INVALID_ARGUMENT;
     if (!profile_by(device_of(handle), 0, index, &profile)) return NOT_SUPPORTED;
@@ -679,7 +775,7 @@ int nvmlDeviceGetGpuInstanceProfileInfo(void *handle, unsigned index, GpuInstanc
 
 int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *handle, unsigned id, Placement *into,
                                                   unsigned *count) {
-    BEGIN("%d %u", device_of(handle), id)
+    BEGIN_ON(handle, "%d %u", device_of(handle), id)
     Profile profile;
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
@@ -725,7 +821,7 @@ static int free_place(State *state, int gpu, const Profile *profile, const Place
 }
 
 int nvmlDeviceGetGpuInstanceRemainingCapacity(void *handle, unsigned id, unsigned *count) {
-    BEGIN("%d %u", device_of(handle), id)
+    BEGIN_ON(handle, "%d %u", device_of(handle), id)
     State *state = load();
     Profile profile;
     Placement found;
@@ -757,7 +853,7 @@ static int create_gi(void *handle, unsigned id, const Placement *wanted, void **
 }
 
 int nvmlDeviceCreateGpuInstance(void *handle, unsigned id, void **instance) {
-    BEGIN("%d %u", device_of(handle), id)
+    BEGIN_ON(handle, "%d %u", device_of(handle), id)
     int code = create_gi(handle, id, NULL, instance);
     if (code != SUCCESS) return code;
     END
@@ -765,14 +861,14 @@ int nvmlDeviceCreateGpuInstance(void *handle, unsigned id, void **instance) {
 
 int nvmlDeviceCreateGpuInstanceWithPlacement(void *handle, unsigned id, const Placement *where,
                                              void **instance) {
-    BEGIN("%d %u %u:%u", device_of(handle), id, where->start, where->size)
+    BEGIN_ON(handle, "%d %u %u:%u", device_of(handle), id, where->start, where->size)
     int code = create_gi(handle, id, where, instance);
     if (code != SUCCESS) return code;
     END
 }
 
 int nvmlGpuInstanceDestroy(void *handle) {
-    BEGIN("%d %d", device_of(handle), gi_of(handle))
+    BEGIN_ON(handle, "%d %d", device_of(handle), gi_of(handle))
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
     int lock = locked();
@@ -791,7 +887,7 @@ int nvmlGpuInstanceDestroy(void *handle) {
 }
 
 int nvmlDeviceGetGpuInstances(void *handle, unsigned profile, void **instances, unsigned *count) {
-    BEGIN("%d %u", device_of(handle), profile)
+    BEGIN_ON(handle, "%d %u", device_of(handle), profile)
     State *state = load();
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
@@ -803,7 +899,7 @@ int nvmlDeviceGetGpuInstances(void *handle, unsigned profile, void **instances, 
 }
 
 int nvmlDeviceGetGpuInstanceById(void *handle, unsigned id, void **instance) {
-    BEGIN("%d %u", device_of(handle), id)
+    BEGIN_ON(handle, "%d %u", device_of(handle), id)
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
     if (!find_gi(load(), device_of(handle), id)) return NOT_FOUND;
@@ -812,7 +908,7 @@ int nvmlDeviceGetGpuInstanceById(void *handle, unsigned id, void **instance) {
 }
 
 int nvmlGpuInstanceGetInfo(void *handle, GpuInstanceInfo *info) {
-    BEGIN("%d %d", device_of(handle), gi_of(handle))
+    BEGIN_ON(handle, "%d %d", device_of(handle), gi_of(handle))
     Gi *gi = find_gi(load(), device_of(handle), gi_of(handle));
     if (!gi) return NOT_FOUND;
     info->device = (void *)(long)(gi->gpu + 1);
@@ -830,7 +926,7 @@ static int slices_of_compute_profile(unsigned index) {
 
 int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *handle, unsigned index, unsigned engine,
                                                   ComputeInstanceProfileInfo *info) {
-    BEGIN("%d %d %u %u %x", device_of(handle), gi_of(handle), index, engine, info->version)
+    BEGIN_ON(handle, "%d %d %u %u %x", device_of(handle), gi_of(handle), index, engine, info->version)
     Profile profile;
     Gi *gi = find_gi(load(), device_of(handle), gi_of(handle));
     int slices = slices_of_compute_profile(index);
@@ -875,7 +971,7 @@ static int create_ci(void *handle, unsigned id, const Placement *wanted, void **
 }
 
 int nvmlGpuInstanceCreateComputeInstance(void *handle, unsigned id, void **instance) {
-    BEGIN("%d %d %u", device_of(handle), gi_of(handle), id)
+    BEGIN_ON(handle, "%d %d %u", device_of(handle), gi_of(handle), id)
     int code = create_ci(handle, id, NULL, instance);
     if (code != SUCCESS) return code;
     END
@@ -883,7 +979,7 @@ int nvmlGpuInstanceCreateComputeInstance(void *handle, unsigned id, void **insta
 
 int nvmlGpuInstanceCreateComputeInstanceWithPlacement(void *handle, unsigned id,
                                                       const Placement *where, void **instance) {
-    BEGIN("%d %d %u %u:%u", device_of(handle), gi_of(handle), id, where->start, where->size)
+    BEGIN_ON(handle, "%d %d %u %u:%u", device_of(handle), gi_of(handle), id, where->start, where->size)
     int code = create_ci(handle, id, where, instance);
     if (code != SUCCESS) return code;
     END
@@ -891,7 +987,7 @@ int nvmlGpuInstanceCreateComputeInstanceWithPlacement(void *handle, unsigned id,
 
 int nvmlGpuInstanceGetComputeInstances(void *handle, unsigned profile, void **instances,
                                        unsigned *count) {
-    BEGIN("%d %d %u", device_of(handle), gi_of(handle), profile)
+    BEGIN_ON(handle, "%d %d %u", device_of(handle), gi_of(handle), profile)
     State *state = load();
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
@@ -906,7 +1002,7 @@ int nvmlGpuInstanceGetComputeInstances(void *handle, unsigned profile, void **in
 }
 
 int nvmlGpuInstanceGetComputeInstanceById(void *handle, unsigned id, void **instance) {
-    BEGIN("%d %d %u", device_of(handle), gi_of(handle), id)
+    BEGIN_ON(handle, "%d %d %u", device_of(handle), gi_of(handle), id)
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
     if (!find_ci(load(), device_of(handle), gi_of(handle), id)) return NOT_FOUND;
@@ -915,7 +1011,7 @@ int nvmlGpuInstanceGetComputeInstanceById(void *handle, unsigned id, void **inst
 }
 
 int nvmlComputeInstanceGetInfo_v2(void *handle, ComputeInstanceInfo *info) {
-    BEGIN("%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
+    BEGIN_ON(handle, "%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
     Ci *ci = find_ci(load(), device_of(handle), gi_of(handle), ci_of(handle));
     if (!ci) return NOT_FOUND;
     info->device = (void *)(long)(ci->gpu + 1);
@@ -928,7 +1024,7 @@ int nvmlComputeInstanceGetInfo_v2(void *handle, ComputeInstanceInfo *info) {
 }
 
 int nvmlComputeInstanceDestroy(void *handle) {
-    BEGIN("%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
+    BEGIN_ON(handle, "%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
     int code = may_manage(handle);
     if (code != SUCCESS) return code;
     int lock = locked();
@@ -947,4 +1043,5 @@ int nvmlComputeInstanceDestroy(void *handle) {
     END
 }
 
+#include "fake_nvml_smi.c"
 #include "fake_nvml_gpm.c"
