@@ -11,7 +11,7 @@ from radt.cli.options import home_option
 from radt.errors import UsageError
 from radt.home import Home
 from radt.report.summary import summarise
-from radt.report.tables import summary_table
+from radt.report.tables import energy_rules, energy_table, summary_table
 from radt.store.reader import StoreReader
 
 
@@ -22,7 +22,8 @@ def command(experiment: str, home: Path | None) -> None:
     """Print time per epoch, slowdown against solo, throughput and load of an EXPERIMENT.
 
     The first epoch is warm-up and left out. "vs solo" compares with the run of the same file,
-    parameters and devices that ran alone.
+    parameters and devices that ran alone. "energy" is that of whole GPUs, each counted once,
+    whoever used them meanwhile; "est." is a run's share by the rule that is printed.
     """
     with StoreReader(Home.resolve(home).store_path) as reader:
         workloads = summarise(reader, experiment)
@@ -35,3 +36,8 @@ def command(experiment: str, home: Path | None) -> None:
     console.print()
     console.print(summary_table(workloads))
     console.print()
+    if (energies := energy_table(workloads)) is not None:
+        console.print(energies)
+        for rule in energy_rules(workloads):
+            console.print(f"  est.: {rule}", style="dim", markup=False)
+        console.print()

@@ -16,13 +16,13 @@ import numpy as np
 
 from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.report.attempts import Attempt, standing_attempts
+from radt.report.energy import WorkloadEnergy, workload_energy
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
 
 #: What scripts call their throughput, in samples per second.
 THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
 CPU_METRIC = "process.cpu.utilization"
-ENERGY_METRIC = "gpu.energy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """One workload in numbers; ``energy_j`` counts each GPU once, and is a mean over repeats."""
+    """One workload in numbers."""
 
     label: str
     groups: Sequence[GroupSummary]
-    energy_j: float | None
+    energy: WorkloadEnergy
 
     @property
     def run_count(self) -> int:
@@ -103,7 +103,7 @@ def summarise(reader: StoreReader, experiment: str) -> list[WorkloadSummary]:
                 _group(like, None if alone else baselines.get(like[0].baseline_key))
                 for like in _alike(rows)
             ],
-            energy_j=_mean(_energy_once_per_gpu(reader, attempt.runs) for attempt in repeats),
+            energy=workload_energy(reader, repeats),
         )
         for rows, repeats, alone in zip(workloads, standing, solo, strict=True)
     ]
@@ -231,22 +231,3 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _total(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _energies(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, float]:
-    """Joules of each GPU between the first and the last reading of these runs."""
-    ranges: dict[str, tuple[float, float]] = {}
-    for summary in reader.summary([run.run_id for run in runs]):
-        entity = summary.series.entity
-        if (
-            summary.series.metric == ENERGY_METRIC
-            and summary.minimum is not None
-            and summary.maximum is not None
-        ):
-            low, high = ranges.get(entity, (summary.minimum, summary.maximum))
-            ranges[entity] = (min(low, summary.minimum), max(high, summary.maximum))
-    return {entity: high - low for entity, (low, high) in ranges.items()}
-
-
-def _energy_once_per_gpu(reader: StoreReader, runs: Sequence[RunRecord]) -> float | None:
-    return _total(_energies(reader, runs).values())

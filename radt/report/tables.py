@@ -18,7 +18,7 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     Where runs came to no end, the column of times says how they ended.
     """
     with_repeats = any(group.repeats > 1 for workload in workloads for group in workload.groups)
-    with_energy = any(workload.energy_j is not None for workload in workloads)
+    with_energy = any(workload.energy.gpus_j is not None for workload in workloads)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  workload", no_wrap=True, overflow="ellipsis", max_width=16)
     table.add_column("runs", no_wrap=True, overflow="ellipsis", max_width=18)
@@ -46,10 +46,35 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
                 units.percent(group.cpu_cores),
             ]
             if with_energy:
-                cells.append(
-                    f"{units.significant(workload.energy_j)} J"
-                    if first and workload.energy_j is not None
-                    else units.NO_VALUE
-                )
+                cells.append(_joules(workload.energy.gpus_j if first else None))
             table.add_row(*cells)
     return table
+
+
+def energy_table(workloads: Sequence[WorkloadSummary]) -> Table | None:
+    """What is estimated for each run of what its GPUs used; None where nothing is."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("  workload", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=24)
+    table.add_column("energy, est.", justify="right", no_wrap=True)
+    table.add_column("of its GPUs", justify="right", no_wrap=True)
+    for workload in workloads:
+        energy = workload.energy
+        rows = [(f"{run.letter}  {run.name}".strip(), run.estimated_j) for run in energy.runs]
+        if energy.rest_j is not None:
+            rows.append(("idle and others", energy.rest_j))
+        for position, (name, amount_j) in enumerate(rows):
+            share = amount_j / energy.gpus_j if energy.gpus_j else None
+            label = Text(f"  {workload.label if position == 0 else ''}", style="bold")
+            table.add_row(label, Text(name), _joules(amount_j), units.percent(share))
+    return table if table.row_count else None
+
+
+def energy_rules(workloads: Sequence[WorkloadSummary]) -> Sequence[str]:
+    """By which rules `energy_table` apportions."""
+    rules = (run.method for workload in workloads for run in workload.energy.runs if run.method)
+    return tuple(dict.fromkeys(rules))
+
+
+def _joules(amount_j: float | None) -> str:
+    return units.NO_VALUE if amount_j is None else f"{units.significant(amount_j)} J"

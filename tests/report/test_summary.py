@@ -159,13 +159,6 @@ def test_a_run_without_markers_or_metrics_has_no_numbers_rather_than_zeros(study
     assert (group.time_per_epoch_s, group.samples_per_s, group.cpu_cores) == (None, None, None)
 
 
-def test_energy_of_a_shared_card_is_counted_once(study: Study) -> None:
-    study.run("pair", "a", [1.0, 1.0], energy_j=(1000.0, 1100.0))
-    study.run("pair", "b", [1.0, 1.0], energy_j=(1020.0, 1150.0))
-    (pair,) = study.summarise()
-    assert pair.energy_j == 150.0
-
-
 def test_table_at_80_columns(study: Study) -> None:
     study.run("solo", "a", [9.0, 2.0], cpu=0.984)
     study.run("three", "a", [9.0, 5.66], cpu=0.66, throughput=1234.0)
@@ -254,7 +247,7 @@ def test_repeats_of_one_series_are_averaged(study: Study) -> None:
     solo, pair = study.summarise()
     assert (solo.groups[0].time_per_epoch_s, solo.groups[0].repeats) == (2.0, 3)
     assert solo.groups[0].cpu_cores == pytest.approx(0.2)
-    assert solo.energy_j == pytest.approx(200.0)
+    assert solo.energy.gpus_j == pytest.approx(200.0)
     (group,) = pair.groups
     assert (group.time_per_epoch_s, group.slowdown, len(group.runs)) == (4.0, 2.0, 2)
     assert group.cpu_cores == pytest.approx(0.8)  # the sum of the rows, not of the repeats

@@ -1,0 +1,127 @@
+"""Energy of workloads: what GPUs used as a whole, and what of it is estimated for each run.
+
+GPUs count their energy as a whole. Of runs that share one, only their sum is known; a run's part
+is there if a listener has apportioned it, and then says by which rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from radt.report.attempts import Attempt
+from radt.store import chunks, counters
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, Samples, SeriesRecord
+
+GPU_ENERGY = "gpu.energy"
+RUN_ENERGY = "process.gpu.energy"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnergy:
+    """What is estimated for one row, the mean of its repeats; ``method`` is the rule."""
+
+    letter: str
+    name: str
+    estimated_j: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEnergy:
+    """``gpus_j`` counts each GPU once, whoever used it; None where it was not measured."""
+
+    gpus_j: float | None
+    runs: Sequence[RunEnergy] = ()
+
+    @property
+    def rest_j(self) -> float | None:
+        """What no run of the workload is given: idle power, and what others used."""
+        if self.gpus_j is None or not self.runs:
+            return None
+        return max(0.0, self.gpus_j - sum(run.estimated_j for run in self.runs))
+
+
+def workload_energy(reader: StoreReader, repeats: Sequence[Attempt]) -> WorkloadEnergy:
+    """The mean over the repeats of a workload.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    runs = [run for attempt in repeats for run in attempt.runs]
+    series: dict[str, list[SeriesRecord]] = {run.run_id: [] for run in runs}
+    for record in reader.series(list(series)):
+        if record.metric in (GPU_ENERGY, RUN_ENERGY):
+            series[record.run_id].append(record)
+    wholes = [
+        total for attempt in repeats if (total := _gpus_j(reader, attempt.runs, series)) is not None
+    ]
+    return WorkloadEnergy(fmean(wholes) if wholes else None, _of_runs(reader, runs, series))
+
+
+def _gpus_j(
+    reader: StoreReader, runs: Iterable[RunRecord], series: Mapping[str, Sequence[SeriesRecord]]
+) -> float | None:
+    """Joules of all GPUs of a workload while at least one of its runs was there.
+
+    All runs on a GPU have readings of the same counter, so these are put together first. Where two
+    listeners read it, the one that more runs have counts: each may count from another start.
+    """
+    readings: dict[tuple[str, str], dict[str, list[SeriesRecord]]] = {}
+    for run in runs:
+        for record in series[run.run_id]:
+            if record.metric == GPU_ENERGY:
+                by_listener = readings.setdefault((run.host, record.entity), {})
+                by_listener.setdefault(record.listener, []).append(record)
+    totals = []
+    for by_listener in readings.values():
+        chosen = max(sorted(by_listener), key=lambda name: len(by_listener[name]))
+        totals.append(_grown_j(reader, by_listener[chosen]))
+    known = [total for total in totals if total is not None]
+    return sum(known) if known else None
+
+
+def _grown_j(reader: StoreReader, series: Sequence[SeriesRecord]) -> float | None:
+    parts = [reader.samples(one.run_id, one.series_no) for one in series]
+    parts = [part for part in parts if len(part) > 1]
+    if not parts:
+        return None
+    together = _united(parts)
+    found = counters.increases(together.times_ns, together.values, series[0].wraps_at)
+    # Between two runs, one of which was resumed later, nobody of the workload was there.
+    there = np.zeros(len(found.amounts), dtype=bool)
+    for part in parts:
+        there |= (found.start_ns >= part.times_ns[0]) & (found.end_ns <= part.times_ns[-1])
+    return float(found.amounts[there].sum())
+
+
+def _united(parts: Sequence[Samples]) -> Samples:
+    """All readings in time order; what several runs have of one instant counts once."""
+    together = chunks.time_sorted(chunks.joined(parts))
+    first = np.diff(together.times_ns, prepend=together.times_ns[0] - 1) > 0
+    return Samples(together.times_ns[first], together.values[first])
+
+
+def _of_runs(
+    reader: StoreReader, runs: Iterable[RunRecord], series: Mapping[str, Sequence[SeriesRecord]]
+) -> Sequence[RunEnergy]:
+    rows: dict[str, list[RunEnergy]] = {}
+    for run in runs:
+        estimates = [one for one in series[run.run_id] if one.metric == RUN_ENERGY]
+        totals = [
+            counters.total_of(reader.samples(run.run_id, one.series_no), one) for one in estimates
+        ]
+        known = [total for total in totals if total is not None]
+        if known:
+            estimate = RunEnergy(run.letter, run.name, sum(known), estimates[0].method)
+            rows.setdefault(run.letter, []).append(estimate)
+    return [
+        RunEnergy(
+            row[-1].letter, row[-1].name, fmean(one.estimated_j for one in row), row[-1].method
+        )
+        for row in rows.values()
+    ]
