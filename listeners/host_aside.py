@@ -10,6 +10,9 @@ from typing import Generic, TypeVar
 
 _Value = TypeVar("_Value")
 
+#: What small processes need; so their values come with the sample that asked for them.
+_PATIENCE_S = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[_Value]):
@@ -45,11 +48,9 @@ class Aside(Generic[_Value]):
         Raises:
             Exception: What reading has raised.
         """
-        if self._thread is not None and self._thread.is_alive():
+        if self._busy:
             return {}
-        if self._error is not None:
-            raise self._error
-        ready, self._ready = self._ready, {}
+        ready = self._collect()
         self._due_ns = {run_id: at_ns for run_id, at_ns in self._due_ns.items() if run_id in trees}
         now_ns = time.monotonic_ns()
         due = {run: pids for run, pids in trees.items() if self._due_ns.get(run, 0) <= now_ns}
@@ -58,6 +59,19 @@ class Aside(Generic[_Value]):
                 target=self._work, args=(due, len(trees)), name="listener-aside", daemon=True
             )
             self._thread.start()
+            self._thread.join(_PATIENCE_S)
+            if not self._busy:
+                ready |= self._collect()
+        return ready
+
+    @property
+    def _busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _collect(self) -> dict[str, Taken[_Value]]:
+        if self._error is not None:
+            raise self._error
+        ready, self._ready = self._ready, {}
         return ready
 
     def wait(self) -> None:

@@ -1,0 +1,155 @@
+"""The ps listener against threads of which is known what they use and where."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+
+from radt.listeners.api import Target
+from radt.listeners.ps import PsListener
+from tests.listeners.workloads import (
+    BURN,
+    FAMILY,
+    IDLE,
+    THREADS,
+    Bench,
+    Sampled,
+    bench,
+    opened,
+    sample,
+    targets,
+)
+
+__all__ = ["bench"]
+
+_CPU = "process.thread.cpu.utilization"
+_CORE = "process.thread.core"
+#: Rounding to ticks, of user and system time.
+_TICKS_S = 0.03
+
+
+class _Timed:
+    """A listener and the shortest and longest time that may lie between its samples."""
+
+    def __init__(self, **options: str | None) -> None:
+        self._listener = opened(PsListener(), **options)
+        self._before_s = self._after_s = 0.0
+        self.shortest_s = self.longest_s = 0.0
+
+    def sample(self, *trees: Target) -> Sampled:
+        before_s = time.monotonic()
+        sampled = sample(self._listener, *trees)
+        after_s = time.monotonic()
+        self.shortest_s, self.longest_s = before_s - self._after_s, after_s - self._before_s
+        self._before_s, self._after_s = before_s, after_s
+        return sampled
+
+    def assert_used(self, cores: float, used_s: float) -> None:
+        assert cores * self.shortest_s - _TICKS_S <= used_s
+        assert used_s <= cores * self.longest_s + _TICKS_S
+
+
+def test_a_busy_thread_has_a_name_and_a_core_and_a_later_one_takes_its_place(
+    bench: Bench,
+) -> None:
+    workload = bench.start(THREADS)
+    name = f"{psutil.Process(workload.pid).name()}/crunch (1) x"
+    timed = _Timed(min="0.02")
+    assert timed.sample(*targets(workload)).metrics("0") == set(), "nothing to compare with"
+    for _ in range(2):
+        facts = workload.work()
+        sampled = timed.sample(*targets(workload))
+        assert name in sampled.entities(_CPU, "0")
+        timed.assert_used(sampled(_CPU, "0", name), facts["cpu_s"])
+        assert sampled(_CORE, "0", name) == facts["core"]
+        assert not any("waits" in entity for entity in sampled.entities(_CPU, "0"))
+        workload.work()
+        ended = timed.sample(*targets(workload))
+        assert name not in ended.entities(_CPU, "0")
+    assert not any(entity.endswith(" 2") for entity in ended.entities(_CPU, "0"))
+
+
+def test_an_idle_thread_that_was_busy_goes_on_at_nothing(bench: Bench) -> None:
+    burn = bench.start(BURN, 0.2)
+    name = psutil.Process(burn.pid).name()
+    timed = _Timed()
+    timed.sample(*targets(burn))
+    used_s = burn.work()["cpu_s"]
+    sampled = timed.sample(*targets(burn))
+    timed.assert_used(sampled(_CPU, "0", name), used_s)
+    assert sampled(_CPU, "0", "other") * timed.shortest_s <= _TICKS_S
+    assert sampled.raw(_CORE, "0", "other") is None
+    idle = timed.sample(*targets(burn))
+    assert idle(_CPU, "0", name) <= _TICKS_S / timed.shortest_s
+    assert idle(_CORE, "0", name) in range(psutil.cpu_count())
+    burn.process.kill()
+    burn.process.wait()
+    assert timed.sample(*targets(burn)).metrics("0") == set()
+
+
+def test_beyond_the_highest_number_all_is_other(bench: Bench) -> None:
+    burns = [bench.start(BURN, 0.2) for _ in range(3)]
+    tree = Target("0", pids=tuple(burn.pid for burn in burns))
+    timed = _Timed(max="1")
+    timed.sample(tree)
+    for burn in burns:
+        burn.go()
+    used_s = sum(burn.done()["cpu_s"] for burn in burns)
+    sampled = timed.sample(tree)
+    entities = sampled.entities(_CPU, "0")
+    assert len(entities) == 2
+    assert "other" in entities
+    cores = sum(sampled(_CPU, "0", entity) for entity in entities)
+    assert cores * timed.shortest_s - 3 * _TICKS_S <= used_s
+    assert used_s <= cores * timed.longest_s + 3 * _TICKS_S
+
+
+def test_processes_of_one_name_are_numbered(bench: Bench) -> None:
+    burns = [bench.start(BURN, 0.2) for _ in range(2)]
+    name = psutil.Process(burns[0].pid).name()
+    tree = Target("0", pids=tuple(burn.pid for burn in burns))
+    timed = _Timed(min="0.01")
+    timed.sample(tree)
+    for burn in burns:
+        burn.go()
+    for burn in burns:
+        burn.done()
+    assert timed.sample(tree).entities(_CPU, "0") == {name, f"{name} 2", "other"}
+    # Of another run, names are its own.
+    first, second = targets(*burns)
+    timed = _Timed(min="0")
+    timed.sample(first, second)
+    assert timed.sample(first, second).entities(_CPU, "1") <= {name, "other"}
+
+
+def test_threads_that_did_nothing_have_no_series(bench: Bench) -> None:
+    parent = bench.start(FAMILY, 2, 1)
+    timed = _Timed(min="0")
+    children = parent.work()["children"]
+    tree = Target("0", pids=(parent.pid, *children))
+    timed.sample(tree)
+    assert timed.sample(tree).entities(_CPU, "0") == {"other"}, "none has used anything"
+
+
+def test_no_process_no_thread() -> None:
+    timed = _Timed()
+    for _ in range(2):
+        assert timed.sample(Target("0"), Target("1", pids=(4194304,))).readings == []
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("max", None), ("max", "many"), ("min", None), ("min", "nan"), ("min", "-1"), ("min", "x")],
+)
+def test_options_that_make_no_sense(word: str, value: str | None) -> None:
+    with pytest.raises(ValueError, match=word):
+        PsListener.check_option(word, value)
+
+
+def test_options_that_do(bench: Bench) -> None:
+    PsListener.check_option("max", "8")
+    PsListener.check_option("min", "0.5")
+    workload = bench.start(IDLE)
+    assert sample(opened(PsListener(), max="0", min="0"), *targets(workload)).readings == []

@@ -1,0 +1,118 @@
+"""What is read of /proc, held against psutil and against what processes say of themselves."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from radt import procfs
+
+
+def test_what_this_process_is() -> None:
+    me = os.getpid()
+    stat = procfs.process_stat(me)
+    known = psutil.Process()
+    assert stat is not None
+    assert (stat.parent, stat.group) == (os.getppid(), os.getpgrp())
+    assert stat.alive
+    assert stat.threads == known.num_threads()
+    used_s = sum(known.cpu_times()[:2])
+    assert stat.own_cpu_ticks / procfs.TICKS_PER_S == pytest.approx(used_s, abs=0.1)
+    assert procfs.own_start_ticks() == stat.started_ticks
+    assert me in procfs.all_pids()
+
+
+def test_what_was_written_and_read(tmp_path: Path) -> None:
+    before = procfs.process_io(os.getpid())
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 123_456)
+    file.read_bytes()
+    after = procfs.process_io(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert 123_456 <= after.written_bytes - before.written_bytes < 140_000
+    assert 123_456 <= after.read_bytes - before.read_bytes < 160_000
+    assert after.disk_written_bytes >= before.disk_written_bytes
+
+
+def test_memory_and_its_parts() -> None:
+    memory = procfs.process_memory(os.getpid())
+    known = psutil.Process().memory_full_info()
+    assert memory is not None
+    total = memory.anon_bytes + memory.file_bytes + memory.shmem_bytes
+    assert total == pytest.approx(known.rss, rel=0.02)
+    assert memory.swap_bytes == known.swap
+    pss = procfs.process_pss(os.getpid())
+    assert pss == pytest.approx(known.pss, rel=0.02)
+
+
+def test_threads_by_name_and_core() -> None:
+    core = min(os.sched_getaffinity(0))
+    up, end, tid = threading.Event(), threading.Event(), 0
+
+    def work() -> None:
+        nonlocal tid
+        tid = threading.get_native_id()
+        os.sched_setaffinity(0, {core})  # of this thread alone
+        Path(f"/proc/self/task/{tid}/comm").write_text("a) R 1 \n\t(b")
+        while time.thread_time() < 0.05:
+            pass
+        up.set()
+        end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    up.wait()
+    try:
+        stat = procfs.thread_stat(os.getpid(), tid)
+        switches = procfs.thread_switches(os.getpid(), tid)
+        assert tid in procfs.thread_ids(os.getpid())
+    finally:
+        end.set()
+        thread.join()
+    assert stat is not None
+    assert (stat.tid, stat.core) == (tid, core)
+    assert stat.name == "a) R 1 ??(b"
+    assert stat.cpu_ticks >= 4
+    assert switches is not None
+    assert min(switches) >= 0
+
+
+def test_switches_of_the_first_thread_are_as_psutil_says() -> None:
+    before = psutil.Process().num_ctx_switches()
+    found = procfs.thread_switches(os.getpid(), os.getpid())
+    after = psutil.Process().num_ctx_switches()
+    assert found is not None
+    assert before.voluntary <= found[0] <= after.voluntary
+    assert before.involuntary <= found[1] <= after.involuntary
+
+
+def test_of_a_process_that_is_not_there_nothing_is_known() -> None:
+    none = 4194304  # the kernel's numbers end below
+    assert procfs.process_stat(none) is None
+    assert procfs.process_io(none) is None
+    assert procfs.process_memory(none) is None
+    assert procfs.process_pss(none) is None
+    assert procfs.thread_ids(none) == []
+    assert procfs.thread_stat(none, none) is None
+    assert procfs.thread_switches(none, none) is None
+    assert procfs.environment(none) == [b""]
+
+
+def test_kernel_threads_have_no_memory() -> None:
+    """2 is kthreadd, unless in a container, where it is some process or none."""
+    stat = procfs.process_stat(2)
+    if stat is None or stat.rss_bytes:
+        pytest.skip("no kernel threads are visible")
+    assert procfs.process_memory(2) is None
+
+
+def test_start_times_include_suspension() -> None:
+    boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    ticks = procfs.boot_ticks(time.monotonic_ns())
+    assert ticks / procfs.TICKS_PER_S == pytest.approx(boot_ns / 1e9, abs=1)
