@@ -19,8 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from radt.listeners.dcgm_command import HostengineError
-from radt.listeners.dcgm_engine import MIN_INTERVAL_S, Engine, Key, Snapshot, Taken, Watch
+from radt.listeners.dcgm_engine import (
+    MIN_INTERVAL_S,
+    Engine,
+    HostengineError,
+    Key,
+    Snapshot,
+    Taken,
+    Watch,
+)
 from radt.listeners.dcgm_fields import (
     Refusal,
     Refused,
@@ -112,7 +119,10 @@ class BindingsEngine(Engine):
     def close(self) -> None:
         for watch in list(self._watches):
             watch.close()
-        self._connection.Shutdown()  # it is closed at the other end in any case
+        try:
+            self._connection.Shutdown()
+        except self._structs.DCGMError as error:  # the host engine has gone before
+            log.debug("%s", error)
 
     def forget(self, watch: BindingsWatch) -> None:
         """It is closed."""
@@ -202,6 +212,7 @@ class BindingsWatch(Watch):
             known = engine.instances(card)
             for gpu_id in sorted(instances & known.keys()):
                 self._places[_INSTANCE, known[gpu_id]] = gpu_id
+        self._unknown = instances - set(self._places.values())
         self._pairs = engine.pairs(list(self._places))
         self._group = engine.empty_group()
         try:
@@ -211,7 +222,6 @@ class BindingsWatch(Watch):
         except HostengineError:
             self.close()
             raise
-        self._settled_ns = time.monotonic_ns()
 
     def read(self) -> Snapshot:
         try:
@@ -219,7 +229,7 @@ class BindingsWatch(Watch):
         except HostengineError as error:
             if error.status == Status.CONNECTION_NOT_VALID:
                 raise
-            return Snapshot({}, self._refused, error.message, self._settled_ns)
+            return Snapshot({}, self._refused, error.message, self._unknown)
         now_ns = time.monotonic_ns()
         to_monotonic_ns = now_ns - time.time_ns()
         values: dict[Key, Taken] = {}
@@ -230,7 +240,7 @@ class BindingsWatch(Watch):
             # Microseconds since 1970; an error has no time.
             at_ns = raw.ts * 1000 + to_monotonic_ns if raw.status == Status.OK else now_ns
             values[key] = Taken(_value(raw), at_ns)
-        return Snapshot(values, self._refused, "", self._settled_ns)
+        return Snapshot(values, self._refused, "", self._unknown)
 
     def close(self) -> None:
         for field_group in self._field_groups:

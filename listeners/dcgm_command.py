@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from radt.errors import ListenerError
+from radt.listeners.dcgm_engine import HostengineError
 from radt.listeners.dcgm_fields import Refusal, Status
+
+if TYPE_CHECKING:
+    import subprocess
 
 NAME = "dcgmi"
 #: dcgmi itself waits 5 s for a host engine that does not answer.
@@ -56,14 +59,6 @@ _PHRASES = {
 }
 
 
-class HostengineError(ListenerError):
-    """The host engine does not do what it is asked for; ``status`` is DCGM's code."""
-
-    def __init__(self, message: str, status: int, remedy: str | None = None) -> None:
-        super().__init__(message, remedy)
-        self.status = status
-
-
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """DCGM's numbers: of GPUs by UUID, of GPU instances by the card's UUID and NVML's id."""
@@ -79,6 +74,8 @@ def find() -> str | None:
 
 def start(dcgmi: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start dcgmi; it ends with the thread that calls this. All it says comes through stdout."""
+    import subprocess  # not on import: names of listeners are needed where nothing is sampled
+
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), dcgmi, *arguments],
         stdin=subprocess.DEVNULL,
@@ -93,6 +90,8 @@ def ask(dcgmi: str, *arguments: str, timeout_s: float = ANSWER_S) -> tuple[int, 
     Raises:
         HostengineError: It does not answer in time, or cannot be run.
     """
+    import subprocess
+
     try:
         process = start(dcgmi, arguments)
     except OSError as error:
@@ -111,16 +110,15 @@ def ask(dcgmi: str, *arguments: str, timeout_s: float = ANSWER_S) -> tuple[int, 
     return process.returncode, output.decode(errors="replace")
 
 
-def inventory(dcgmi: str) -> Inventory:
-    """Ask for the GPUs and GPU instances.
+def inventory(dcgmi: str, *, instances: bool) -> Inventory:
+    """Ask for the GPUs, and for GPU instances if they are wanted.
 
     Raises:
         HostengineError: The host engine cannot be reached, or does not say.
     """
-    return Inventory(
-        parse_cards(_answer(dcgmi, "discovery", "-l")),
-        parse_instances(_answer(dcgmi, "discovery", "-c")),
-    )
+    cards = parse_cards(_answer(dcgmi, "discovery", "-l"))
+    found = parse_instances(_answer(dcgmi, "discovery", "-c")) if instances else {}
+    return Inventory(cards, found)
 
 
 def _answer(dcgmi: str, *arguments: str) -> str:

@@ -20,8 +20,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from radt.listeners import dcgm_command as command
-from radt.listeners.dcgm_command import HostengineError
-from radt.listeners.dcgm_engine import MIN_INTERVAL_S, Engine, Key, Snapshot, Taken, Watch
+from radt.listeners.dcgm_engine import (
+    MIN_INTERVAL_S,
+    Engine,
+    HostengineError,
+    Key,
+    Snapshot,
+    Taken,
+    Watch,
+)
 from radt.listeners.dcgm_fields import Refusal, Refused, Status, accept
 from radt.model import MissingReason
 
@@ -85,7 +92,7 @@ class DmonWatch(Watch):
         self._values: dict[Key, Taken] = {}
         self._refused: dict[int, Refused] = {}
         self._trouble = ""
-        self._settled_ns: int | None = None
+        self._unknown: frozenset[int] = frozenset()
         self._places: dict[tuple[str, int], int | None] = {}
         self._thread = threading.Thread(target=self._run, name="dcgmi-dmon", daemon=True)
         self._thread.start()
@@ -96,9 +103,7 @@ class DmonWatch(Watch):
 
     def read(self) -> Snapshot:
         with self._lock:
-            return Snapshot(
-                dict(self._values), dict(self._refused), self._trouble, self._settled_ns
-            )
+            return Snapshot(dict(self._values), dict(self._refused), self._trouble, self._unknown)
 
     def close(self) -> None:
         """Tell the process to end; the host engine takes its groups and watches away."""
@@ -150,16 +155,18 @@ class DmonWatch(Watch):
 
     def _entities(self) -> str:
         """What to watch as ``dcgmi -i`` wants it."""
-        known = command.inventory(self._dcgmi)
+        known = command.inventory(self._dcgmi, instances=bool(self._instances))
         if self._uuid not in known.cards:
             raise HostengineError(f"DCGM does not know {self._uuid}", Status.GPU_NOT_SUPPORTED)
         card = known.cards[self._uuid]
         places: dict[tuple[str, int], int | None] = {(CARD, card): None}
         for gpu_id in self._instances:
             number = known.instances.get((self._uuid, gpu_id))
-            if number is not None:  # else it is gone, or DCGM has not noticed it yet
+            if number is not None:
                 places[INSTANCE, number] = gpu_id
         self._places = places
+        with self._lock:
+            self._unknown = self._instances - set(places.values())
         return ",".join(f"{'i:' if kind == INSTANCE else ''}{number}" for kind, number in places)
 
     def _settle(self, entities: str, fields: tuple[int, ...], text: str) -> tuple[int, ...]:
@@ -212,7 +219,7 @@ class DmonWatch(Watch):
                 if values:
                     rows += 1
                     if not once:
-                        self._keep(values, now_ns)
+                        self._keep(values)
                 else:
                     lines = [*lines[1 - _KEPT_LINES :], line]
         finally:
@@ -237,12 +244,10 @@ class DmonWatch(Watch):
             for number, cell in zip(fields, cells, strict=True)
         }
 
-    def _keep(self, values: dict[Key, Taken], now_ns: int) -> None:
+    def _keep(self, values: dict[Key, Taken]) -> None:
         with self._lock:
             self._values.update(values)
             self._trouble = ""
-            if self._settled_ns is None:
-                self._settled_ns = now_ns
 
     def _troubled(self, text: str) -> None:
         with self._lock:

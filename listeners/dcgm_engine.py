@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from radt.errors import ListenerError
 from radt.listeners.dcgm_fields import Refused
 from radt.model import MissingReason
 
@@ -14,6 +15,14 @@ MIN_INTERVAL_S = 0.1
 
 #: A value's place: GPU instance (None for the card itself) and field.
 Key = tuple[int | None, int]
+
+
+class HostengineError(ListenerError):
+    """The host engine does not do what it is asked for; ``status`` is DCGM's code."""
+
+    def __init__(self, message: str, status: int, remedy: str | None = None) -> None:
+        super().__init__(message, remedy)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +38,14 @@ class Snapshot:
     """What a watch has now.
 
     ``trouble`` says why there is nothing new at the moment; it is empty while all is well.
-    ``settled_ns`` is when the fields were first watched, None before.
+    ``unknown`` are GPU instances that DCGM did not know when the watch began: it notices new ones
+    after some seconds.
     """
 
     values: Mapping[Key, Taken] = field(default_factory=dict)
     refused: Mapping[int, Refused] = field(default_factory=dict)
     trouble: str = ""
-    settled_ns: int | None = None
+    unknown: frozenset[int] = frozenset()
 
 
 class Watch(ABC):

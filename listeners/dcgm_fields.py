@@ -230,25 +230,35 @@ def _accept(
     fields: tuple[int, ...],
     attempt: Callable[[Sequence[int]], Refusal | None],
     refused: dict[int, Refused],
+    *,
+    module_works: bool = False,
 ) -> None:
-    if not fields:
-        return
-    refusal = attempt(fields)
+    refusal = attempt(fields) if fields else None
     if refusal is None:
         return
     culprits = refusal.culprits & frozenset(fields)
+    profiling = tuple(number for number in fields if number in PROFILING)
+    parts = _parts(fields)
     if not culprits and refusal.status in _WHOLE_MODULE:
-        culprits = PROFILING & frozenset(fields)
+        culprits = frozenset(profiling)
     if not culprits and len(fields) == 1:
         culprits = frozenset(fields)
+    if not culprits and refusal.status == Status.PROFILING_LIBRARY_ERROR and not module_works:
+        # That of one field, or that of all while another tool has the counters: one field tells.
+        probe = attempt(profiling[:1])
+        if probe is not None and probe.status == refusal.status:
+            culprits = frozenset(profiling)
+        else:
+            module_works = True
+            rest = [tuple(n for n in part if n not in profiling[:1]) for part in parts]
+            parts = rest[0], rest[1]
     if culprits:
         reason = reason_of(refusal.status)
         lasting = reason in (MissingReason.UNSUPPORTED, MissingReason.PERMISSION)
         refused.update((number, Refused(reason, lasting)) for number in culprits)
-        _accept(tuple(n for n in fields if n not in culprits), attempt, refused)
-        return
-    for part in _parts(fields):
-        _accept(part, attempt, refused)
+        parts = tuple(n for n in fields if n not in culprits), ()
+    for part in parts:
+        _accept(part, attempt, refused, module_works=module_works)
 
 
 def _parts(fields: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
