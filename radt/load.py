@@ -19,6 +19,7 @@ def load(
     *,
     home: Path | str | None = None,
     metrics: str | Sequence[str] | None = None,
+    rates: bool = False,
 ) -> pd.DataFrame:
     """Everything that was measured in a run, one row a value, at full resolution.
 
@@ -26,11 +27,15 @@ def load(
         run: Id of a run (radt's or MLflow's, or its first characters), or several.
         home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
         metrics: Only these metrics.
+        rates: Counters as rates since the reading before, bytes as ``By/s``, joules as ``W``: they
+            survive wraps and restarts of the counter.
 
     Returns:
         Columns ``time`` (UTC), ``elapsed_s`` (seconds since the run started), ``metric``,
         ``value``, ``unit``, ``scope``, ``entity``, ``listener``, ``step`` (missing for hardware),
-        by series and time; with several runs also ``run_id``, first.
+        ``kind`` (``gauge``, or ``counter`` for what only grows), ``estimated``, ``method`` (how it
+        was measured, or by which rule estimated), ``wraps_at`` (where a counter starts again from
+        0), by series and time; with several runs also ``run_id``, first.
 
     Raises:
         RunNotFoundError: No run matches, or more than one.
@@ -45,4 +50,4 @@ def load(
     names = [metrics] if isinstance(metrics, str) else metrics
     with StoreReader(Home.resolve(home).store_path) as reader:
         runs = [reader.find_run(one) for one in ids]
-        return load_frame(reader, runs, names, with_run_id=not isinstance(run, str))
+        return load_frame(reader, runs, names, with_run_id=not isinstance(run, str), rates=rates)

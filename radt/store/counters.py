@@ -14,10 +14,11 @@ Values that are not finite are no readings: the increase across them goes to the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from radt.model import SeriesKind
 from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
 _NS_PER_S = 1e9
@@ -119,6 +120,12 @@ def rates(samples: Samples, series: SeriesRecord) -> Samples:
     per_s = rate(samples.times_ns, samples.values, series.wraps_at)
     known = np.isfinite(per_s)
     return Samples(samples.times_ns[known], per_s[known] * rate_unit(series.unit).factor)
+
+
+def rate_series(series: SeriesRecord) -> SeriesRecord:
+    """What `rates` makes of a counter: a gauge in another unit."""
+    unit = rate_unit(series.unit).unit
+    return replace(series, unit=unit, kind=SeriesKind.GAUGE, wraps_at=None)
 
 
 def total_of(samples: Samples, series: SeriesRecord) -> float | None:

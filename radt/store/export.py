@@ -33,6 +33,10 @@ _SCHEMA = pa.schema(
         pa.field("entity", _LABEL),
         pa.field("listener", _LABEL),
         pa.field("step", pa.int64()),
+        pa.field("kind", _LABEL),
+        pa.field("estimated", pa.bool_()),
+        pa.field("method", _LABEL),
+        pa.field("wraps_at", pa.float64()),
     ]
 )
 

@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 
 from radt.errors import UsageError
-from radt.model import NO_STEP
+from radt.model import NO_STEP, SeriesKind
+from radt.store import counters
 from radt.store.chunks import joined
 from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
 
 #: Columns that are the same for a whole series; kept as categories, a byte or two a row.
-_LABELS = ("metric", "unit", "scope", "entity", "listener")
+_LABELS = ("metric", "unit", "scope", "entity", "listener", "kind", "method")
 _COLUMNS = (
     "time",
     "elapsed_s",
@@ -26,6 +27,10 @@ _COLUMNS = (
     "entity",
     "listener",
     "step",
+    "kind",
+    "estimated",
+    "method",
+    "wraps_at",
 )
 
 
@@ -35,19 +40,21 @@ def load_frame(
     metrics: Sequence[str] | None = None,
     *,
     with_run_id: bool = False,
+    rates: bool = False,
 ) -> pd.DataFrame:
-    """The samples of runs; see `radt.load` for the columns.
+    """The samples of runs; see `radt.load` for the columns and for ``rates``.
 
     Raises:
         UsageError: No run has one of the metrics.
     """
     chosen = select_series(reader, runs, metrics)
-    return series_frame(
-        runs,
-        chosen,
-        [reader.samples(series.run_id, series.series_no) for series in chosen],
-        with_run_id=with_run_id,
-    )
+    samples = [reader.samples(series.run_id, series.series_no) for series in chosen]
+    if rates:
+        for index, series in enumerate(chosen):
+            if series.kind is SeriesKind.COUNTER:
+                samples[index] = counters.rates(samples[index], series)
+                chosen[index] = counters.rate_series(series)
+    return series_frame(runs, chosen, samples, with_run_id=with_run_id)
 
 
 def select_series(
@@ -99,6 +106,8 @@ def series_frame(
         "elapsed_s": (together.times_ns - starts) / 1e9,
         "value": together.values,
         "step": _steps(together.steps, len(together)),
+        "estimated": np.repeat(np.array([one.estimated for one in series], dtype=np.bool_), counts),
+        "wraps_at": _limits([one.wraps_at for one in series], counts),
     }
     for label in _LABELS:
         columns[label] = _labels([str(getattr(one, label)) for one in series], counts)
@@ -121,6 +130,12 @@ def _labels(labels: Sequence[str], counts: Sequence[int]) -> pd.Categorical:
         np.repeat(np.array(codes, dtype=np.int32), counts),
         categories=pd.Index(categories, dtype="str"),
     )
+
+
+def _limits(limits: Sequence[float | None], counts: Sequence[int]) -> pd.arrays.FloatingArray:
+    missing = np.array([limit is None for limit in limits], dtype=np.bool_)
+    values = np.array([limit or 0.0 for limit in limits], dtype=np.float64)
+    return pd.arrays.FloatingArray(np.repeat(values, counts), np.repeat(missing, counts))
 
 
 def _steps(steps: Int64Array | None, count: int) -> pd.arrays.IntegerArray:

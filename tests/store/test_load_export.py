@@ -17,15 +17,16 @@ from click.testing import CliRunner
 from radt.cli.export import command
 from radt.errors import RunNotFoundError, UsageError
 from radt.load import load
-from radt.model import NO_STEP
+from radt.model import NO_STEP, Scope, SeriesKind
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, Samples, SeriesBatch
+from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
 
 START_NS = 1_790_000_000_123_456_789
 COLUMNS = [
     *("time", "elapsed_s", "metric", "value", "unit"),
     *("scope", "entity", "listener", "step"),
+    *("kind", "estimated", "method", "wraps_at"),
 ]
 
 
@@ -60,6 +61,30 @@ def test_load_is_tidy_and_exact(home: Path, run_id: str) -> None:
     assert power["elapsed_s"].tolist() == list(range(5000))
     labels = power[["unit", "scope", "entity", "listener"]].drop_duplicates()
     assert labels.to_numpy().tolist() == [["W", "gpu", "gpu0", "smi"]]
+
+
+def test_load_says_how_a_series_came_about(home: Path, run_id: str, writer: StoreWriter) -> None:
+    fields = {"method": "RAPL, of all", "estimated": True, "wraps_at": 262_143.3}
+    energy = SeriesRecord(
+        *(run_id, 9, "rapl", "cpu.energy", "J", Scope.HOST, SeriesKind.COUNTER), **fields
+    )
+    writer.add_series([energy])
+    samples = Samples(np.array([START_NS, START_NS + 1]), np.array([1.0, 2.0]))
+    writer.append(run_id, [SeriesBatch(9, samples)])
+    frame = load(run_id, home=home, metrics=["cpu.energy", "gpu.power"])
+    columns = ["kind", "estimated", "method", "wraps_at"]
+    found = {metric: part[columns] for metric, part in frame.groupby("metric", observed=True)}
+    assert found["cpu.energy"].drop_duplicates().to_numpy().tolist() == [
+        ["counter", True, "RAPL, of all", 262_143.3]
+    ]
+    power = found["gpu.power"].drop_duplicates()
+    assert power[["kind", "estimated", "method"]].to_numpy().tolist() == [["gauge", False, ""]]
+    assert power["wraps_at"].isna().all()
+    assert str(frame["wraps_at"].dtype) == "Float64"
+    rates = load(run_id, home=home, metrics=["cpu.energy", "gpu.power"], rates=True)
+    power = rates[rates["metric"] == "cpu.energy"]
+    assert power[["value", "unit", "kind"]].to_numpy().tolist() == [[1e9, "W", "gauge"]]
+    assert len(rates) == len(frame) - 1
 
 
 def test_load_takes_several_runs_and_some_metrics(
