@@ -67,5 +67,8 @@ def _lines(contents: Contents) -> list[str]:
 
 
 def _placed(clock: ClockMap) -> str:
-    within = "" if clock.error_ns is None else f", within {duration(clock.error_ns / 1e9)}"
-    return f"placed {clock.alignment.value}{within}"
+    """How well a PyTorch trace lies on the run's clock."""
+    if clock.error_ns is None:
+        return "placed by the wall clock, as it does not say what radt's was"
+    drift = f", drift of {duration(abs(clock.drift_ns) / 1e9)} taken out" if clock.drift_ns else ""
+    return f"on the run's clock within {duration(clock.error_ns / 1e9)}{drift}"

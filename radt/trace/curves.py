@@ -22,7 +22,7 @@ GAP_INTERVALS = 3.5
 #: A pause that is known to be a gap is longer than this many.
 _MISSED_INTERVALS = 1.5
 _NOTHING = 0.0
-_WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "ratio", "Cel": "°C", "": "value"}
+_WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "value", "Cel": "°C", "": "value"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,6 @@ class Steps:
 
 def unit_of(series: SeriesRecord) -> str:
     """What the steps of a series are in, in words that stand behind its name."""
-    if series.interval_s is None and series.unit in ("", "1"):
-        return "value"  # a script's loss is no ratio
     unit = rate_unit(series.unit).unit if series.kind is SeriesKind.COUNTER else series.unit
     return _WORDS.get(unit, unit.replace("{", "").replace("}", ""))
 

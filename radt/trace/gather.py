@@ -173,11 +173,11 @@ def _name(series: SeriesRecord, entity: str, others: Mapping[tuple[str, ...], Cu
 
 
 def _offset_ns(spool: Path) -> int | None:
-    """Wall-clock less monotonic time, as the run's process had it; None if it left no journal."""
+    """Wall-clock less monotonic time, of radt's clock; None when the run's journal is gone."""
     for path in sorted(RunDir(spool).journal.glob(f"*/{META_FILE}")):
         try:
             meta = JournalMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
-            continue  # of a process that was killed while it began: the next one says the same
+            continue  # of a process that was killed while it began, or just taken away
         return meta.offset_ns
     return None

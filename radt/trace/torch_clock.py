@@ -25,16 +25,17 @@ MARK_CATEGORY = "user_annotation"
 class Alignment(StrEnum):
     """How a trace was brought to the run's clock."""
 
-    MARKS = "by its marks"
-    DRIFTING = "by its marks; the clocks drifted between them"
-    WALL_CLOCK = "by the wall clock only, as it has no marks"
+    MARKS = "marks"
+    DRIFTING = "drifting"
+    WALL_CLOCK = "wall clock"  # it has no marks, or does not say what radt's clock was
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
     """What the profiled process noted, in order of time (N,).
 
-    ``offset_ns``, added to monotonic times, makes wall-clock times as that process saw them.
+    ``offset_ns``, added to monotonic times, makes times of radt's clock; None if it is not said.
+    (What the wall clock showed is noted, too, but may have been stepped since radt's was set.)
     """
 
     marker: str
@@ -50,15 +51,15 @@ class Notes:
             return None
         monotonic_ns = _numbers(value.get("monotonic_ns"))
         uncertainty_ns = _numbers(value.get("uncertainty_ns"))
-        wall_ns = _numbers(value.get("wall_ns"))
         if not monotonic_ns or list(monotonic_ns) != sorted(monotonic_ns):
             return None
+        offset_ns = value.get("offset_ns")
         return cls(
             value["marker"],
             str(value.get("process", "")),
             monotonic_ns,
             (*uncertainty_ns, *(0 for _ in monotonic_ns[len(uncertainty_ns) :])),
-            wall_ns[0] - monotonic_ns[0] if wall_ns else None,
+            offset_ns if isinstance(offset_ns, int) else None,
         )
 
 
@@ -77,6 +78,11 @@ class ClockMap:
     offsets_ns: tuple[int, ...]  # at the anchors, to be added
     error_ns: int | None
     alignment: Alignment
+
+    @property
+    def drift_ns(self) -> int:
+        """How much the clocks drifted apart from the first mark to the last; 0 if not at all."""
+        return self.offsets_ns[-1] - self.offsets_ns[0]
 
     def to_wall_ns(self, trace_ns: int) -> int:
         """The time on radt's clock."""
@@ -101,14 +107,15 @@ def clock_map(
             lack the last ones.
         notes: What the profiled process noted.
         run_offset_ns: What makes monotonic times of the run's process times of radt's clock, if
-            known; else what the notes say counts.
+            that is known otherwise than by the notes.
         base_ns: Wall-clock time of the trace's time 0.
     """
+    unsure = ClockMap((0,), (base_ns,), None, Alignment.WALL_CLOCK)
     if notes is None or not marks_ns:
-        return ClockMap((0,), (base_ns,), None, Alignment.WALL_CLOCK)
-    offset_ns = notes.offset_ns if run_offset_ns is None else run_offset_ns
+        return unsure
+    offset_ns = run_offset_ns if notes.offset_ns is None else notes.offset_ns
     if offset_ns is None:
-        return ClockMap((0,), (base_ns,), None, Alignment.WALL_CLOCK)
+        return unsure
     ranges = [
         (mark_ns, noted_ns + offset_ns - mark_ns, uncertainty_ns)
         for mark_ns, noted_ns, uncertainty_ns in zip(
