@@ -1,50 +1,54 @@
-"""``radt listeners``: what can be measured on this machine."""
+"""``radt listeners``: what can be measured on this machine, and by which names."""
 
 from __future__ import annotations
 
+import json
+
 import click
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
+from radt.cli.listener_entries import Entry, all_entries, entry_of
+from radt.cli.listener_lines import overview_lines, source_lines
+from radt.cli.render import printable
+from radt.errors import UsageError
+from radt.experiment.cells import did_you_mean
 from radt.listeners import registry
-from radt.listeners.api import Availability, Listener
+from radt.listeners.api import Registry
 
 
 @click.command("listeners")
-def command() -> None:
-    """List the listeners installed here: whether they work, and what they read.
+@click.argument("name", required=False)
+@click.option("-v", "--verbose", is_flag=True, help="Also the series of what does not work here.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def command(name: str | None, verbose: bool, as_json: bool) -> None:
+    """List what can be measured here; of one listener or profiler NAME, everything there is to say.
 
-    Names go into the Listeners column of an experiment file, joined by +, with an interval if it
-    shall not be the default: top@500ms+smi.
+    Names go into the Listeners column of an experiment file, joined by +, with options and with an
+    interval if it shall not be the default: top:cores@500ms+smi. The word default stands for the
+    listeners of a run that names none.
     """
-    console = Console(highlight=False)
     found = registry.load()
-    for name, kind in sorted(found.listeners.items()):
-        _print_listener(console, name, kind)
-    for name, reason in sorted(found.broken.items()):
-        console.print(Text.assemble((name, "bold"), "  ", ("cannot be loaded", "red")))
-        console.print(Padding(Text(reason, style="dim"), (0, 0, 1, 2)))
+    entries = all_entries(found) if name is None else [_find(found, name)]
+    if as_json:
+        document = [entry.document() for entry in entries]
+        click.echo(json.dumps(document if name is None else document[0], indent=2))
+        return
+    console = Console(highlight=False)
+    lines = (
+        overview_lines(entries, console.width, verbose=verbose)
+        if name is None
+        else source_lines(entries[0], console.width)
+    )
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True)
 
 
-def _print_listener(console: Console, name: str, kind: type[Listener]) -> None:
-    answer = _probe(kind)
-    state = ("available", "green") if answer.available else ("unavailable", "yellow")
-    interval = (f"every {kind.default_interval_s:g} s", "dim")
-    console.print(Text.assemble((name, "bold"), "  ", state, "  ", interval))
-    for line in filter(None, (answer.reason, answer.remedy)):
-        console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for metric in kind.metrics():
-        table.add_row(
-            metric.name, metric.unit, str(metric.scope), Text(metric.description, style="dim")
-        )
-    console.print(Padding(table, (0, 0, 1, 2)))
-
-
-def _probe(kind: type[Listener]) -> Availability:
-    try:
-        return kind.probe()
-    except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
-        return Availability(False, f"its probe raised {type(error).__name__}: {error}")
+def _find(found: Registry, name: str) -> Entry:
+    wanted = name.lower()
+    entry = entry_of(found, registry.ALIASES.get(wanted, wanted))
+    if entry is None:
+        names = (*found.names, *found.broken, *registry.ALIASES)
+        remedy = did_you_mean(name, names) or "radt listeners shows what there is"
+        raise UsageError(f"there is no listener or profiler {printable(name)!r}", remedy)
+    return entry
