@@ -7,7 +7,7 @@ reading. What is resolved here is kept until NVML has to be opened again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +22,7 @@ class Card:
 
     index: int
     uuid: str
-    handle: Any
+    handle: Any = field(compare=False)
 
     @property
     def entity(self) -> str:
@@ -37,7 +37,7 @@ class MigDevice:
     uuid: str
     gpu_id: int
     compute_id: int
-    handle: Any
+    handle: Any = field(compare=False)
 
     @property
     def entity(self) -> str:

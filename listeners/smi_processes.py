@@ -66,11 +66,11 @@ def read_processes(
         NVMLError: See `radt.listeners.nvidia.missing`.
     """
     try:
-        plain = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        plain = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     except nvml.NVMLError as error:
         return missing(nvml, error)
     try:
-        clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+        clients = _listed(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
     except nvml.NVMLError as error:
         # Drivers without MPS have no such list; without it, anything else would be a part only.
         reason = missing(nvml, error)
@@ -81,6 +81,15 @@ def read_processes(
         {one.pid: one.usedGpuMemory for one in (*plain, *clients) if _on(one, mig)},
         frozenset(one.pid for one in clients if _on(one, mig)),
     )
+
+
+def _listed(nvml: Any, function: str, handle: Any) -> list[Any]:
+    # Without a version, pynvml takes a driver that is a bit older for a mistake of its caller.
+    try:
+        found: list[Any] = getattr(nvml, f"{function}_v3")(handle)
+    except nvml.NVMLError_FunctionNotFound:
+        found = getattr(nvml, f"{function}_v2")(handle)
+    return found
 
 
 def merged(before: Processes, now: Processes) -> Processes:
