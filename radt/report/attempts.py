@@ -1,7 +1,8 @@
 """Which runs of an experiment stand for its rows.
 
 Every start of a workload makes new runs. What counts is one start of each workload, as only its
-runs were really collocated; of a series of repeats it is all of them.
+runs were really collocated; of a series of repeats it is all of them. A start with a profiler in it
+measures the profiler, in the rows beside the profiled one, too; it stands for nothing but itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from radt.model import RunStatus
 from radt.store.records import RunRecord
+from radt.store.tags import PROFILED
 
 #: Set by the runner: what the repeats of a workload have in common.
 SERIES_TAG = "radt.series"
@@ -23,13 +25,15 @@ RESULTS = (RunStatus.FINISHED, RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILE
 class Attempt:
     """One start of a workload: of each row the run that counts, if it came to a result.
 
-    ``complete`` is whether all rows did.
+    ``complete`` is whether all rows did; ``is_profiled`` whether one of them was slowed down by a
+    profiler.
     """
 
     label: str
     runs: tuple[RunRecord, ...]
     series: str
     complete: bool
+    is_profiled: bool = False
 
     @property
     def finished(self) -> bool:
@@ -46,16 +50,18 @@ class Attempt:
 
 
 def standing_attempts(
-    runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
+    runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]], *, profiled: bool = False
 ) -> list[list[Attempt]]:
     """For each workload the start that stands for it, or the repeats of one series, oldest first.
 
     The newest in which all rows finished; else the newest in which all came to a result; else the
-    newest in which one did. A run without a workload stands for itself.
+    newest in which one did. A run without a workload stands for itself. ``profiled`` asks for those
+    of profiled starts, too, which stand beside the others.
     """
-    by_label: dict[str, list[Attempt]] = {}
+    by_label: dict[tuple[str, bool], list[Attempt]] = {}
     for attempt in _attempts(runs, tags):
-        by_label.setdefault(attempt.label, []).append(attempt)
+        if profiled or not attempt.is_profiled:
+            by_label.setdefault((attempt.label, attempt.is_profiled), []).append(attempt)
     chosen = []
     for attempts in by_label.values():
         best = max(attempts, key=lambda a: (a.finished, a.complete, a.created_ns))
@@ -67,6 +73,13 @@ def standing_attempts(
         ]
         chosen.append(together)
     return sorted(chosen, key=lambda together: together[-1].created_ns)
+
+
+def profiled_runs(
+    runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
+) -> list[RunRecord]:
+    """Runs that came to a result in profiled starts."""
+    return [run for attempt in _attempts(runs, tags) if attempt.is_profiled for run in attempt.runs]
 
 
 def _attempts(
@@ -87,7 +100,10 @@ def _attempts(
         if results:
             label = rows[0].workload or rows[0].workload_id
             series = tags.get(results[0].run_id, {}).get(SERIES_TAG, "")
-            attempts.append(Attempt(label, results, series, len(results) == len(counted)))
+            is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)
+            attempts.append(
+                Attempt(label, results, series, len(results) == len(counted), is_profiled)
+            )
     return sorted(attempts, key=lambda attempt: attempt.created_ns)
 
 

@@ -9,16 +9,18 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
 
 from radt.model import SOFTWARE, MarkerKind, RunStatus
-from radt.report.attempts import Attempt, standing_attempts
+from radt.report.attempts import Attempt, profiled_runs, standing_attempts
 from radt.report.energy import WorkloadEnergy, workload_energy
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+from radt.store.tags import PROFILED, PROFILED_BESIDE
+from radt.units import plural
 
 #: What scripts call their throughput, in samples per second.
 THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
@@ -28,6 +30,8 @@ CPU_METRIC = "process.cpu.utilization"
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """One row in numbers, the means of its finished repeats; None where it was not measured.
+
+    ``profiled`` says which profiler it ran under, or beside.
 
     ``cpu_cores`` is the mean CPU time per time of the process tree. ``run`` is the newest repeat's,
     and ``repeats`` 0 where none finished.
@@ -39,6 +43,7 @@ class RunSummary:
     cpu_cores: float | None
     baseline_key: tuple[str, str, str]
     repeats: int = 1
+    profiled: str = ""
 
     @property
     def status(self) -> RunStatus:
@@ -82,30 +87,63 @@ class WorkloadSummary:
         return sum(len(group.runs) for group in self.groups)
 
 
-def summarise(reader: StoreReader, experiment: str) -> list[WorkloadSummary]:
-    """The runs that stand for the rows of an experiment, workload by workload.
+def profiled_count(reader: StoreReader, experiment: str) -> int:
+    """How many runs of an experiment `summarise` leaves out: profiled ones and their neighbours.
 
     Raises:
         StoreError: The store cannot be read.
     """
     runs = reader.runs(experiment=experiment)
-    standing = standing_attempts(runs, reader.tags_of([run.run_id for run in runs]))
+    return len(profiled_runs(runs, reader.tags_of([run.run_id for run in runs])))
+
+
+def left_out_text(count: int) -> str:
+    """What is said of them."""
+    were = "was" if count == 1 else "were"
+    return f"{plural(count, 'run')} {were} slowed down by a profiler and left out"
+
+
+def summarise(
+    reader: StoreReader, experiment: str, *, profiled: bool = False
+) -> list[WorkloadSummary]:
+    """The runs that stand for the rows of an experiment, workload by workload.
+
+    Args:
+        reader: The store.
+        experiment: The experiment's name.
+        profiled: Include workloads that a profiler slowed down. They are no baseline to others.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    runs = reader.runs(experiment=experiment)
+    tags = reader.tags_of([run.run_id for run in runs])
+    standing = standing_attempts(runs, tags, profiled=profiled)
     summaries = _summarise_runs(
         reader, [run for repeats in standing for attempt in repeats for run in attempt.runs]
     )
+    summaries = {
+        run_id: replace(summary, profiled=_profiled(tags.get(run_id, {})))
+        for run_id, summary in summaries.items()
+    }
     workloads = [[*map(_mean_of_repeats, _rows(repeats, summaries))] for repeats in standing]
     solo = [all(attempt.solo for attempt in repeats) for repeats in standing]
-    baselines = _baselines([rows for rows, alone in zip(workloads, solo, strict=True) if alone])
+    measured_alone = [
+        alone and not repeats[0].is_profiled for repeats, alone in zip(standing, solo, strict=True)
+    ]
+    baselines = _baselines(
+        [rows for rows, own in zip(workloads, measured_alone, strict=True) if own]
+    )
     return [
         WorkloadSummary(
             label=rows[0].run.workload or "–",
             groups=[
-                _group(like, None if alone else baselines.get(like[0].baseline_key))
+                _group(like, None if is_baseline else baselines.get(like[0].baseline_key))
                 for like in _alike(rows)
             ],
             energy=workload_energy(reader, repeats),
         )
-        for rows, repeats, alone in zip(workloads, standing, solo, strict=True)
+        for rows, repeats, is_baseline in zip(workloads, standing, measured_alone, strict=True)
     ]
 
 
@@ -131,6 +169,7 @@ def _mean_of_repeats(row: Sequence[RunSummary]) -> RunSummary:
         cpu_cores=_mean(one.cpu_cores for one in finished),
         baseline_key=finished[-1].baseline_key,
         repeats=len(finished),
+        profiled=finished[-1].profiled,
     )
 
 
@@ -195,8 +234,13 @@ def _length_s(epoch: MarkerRecord) -> float:
 def _alike(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
     groups: dict[tuple[object, ...], list[RunSummary]] = {}
     for run in runs:
-        groups.setdefault((run.baseline_key, run.status), []).append(run)
+        groups.setdefault((run.baseline_key, run.status, run.profiled), []).append(run)
     return list(groups.values())
+
+
+def _profiled(tags: Mapping[str, str]) -> str:
+    beside = tags.get(PROFILED_BESIDE, "")
+    return tags.get(PROFILED, "") or (f"beside {beside}" if beside else "")
 
 
 def _baselines(
@@ -212,8 +256,9 @@ def _baselines(
 
 def _group(runs: Sequence[RunSummary], baseline_s: float | None) -> GroupSummary:
     time_s = _mean(run.time_per_epoch_s for run in runs)
+    name = ", ".join(dict.fromkeys(run.run.name for run in runs))
     return GroupSummary(
-        name=", ".join(dict.fromkeys(run.run.name for run in runs)),
+        name=f"{name} ({runs[0].profiled})" if runs[0].profiled else name,
         runs=runs,
         status=runs[0].status,
         time_per_epoch_s=time_s,

@@ -18,7 +18,7 @@ from radt.experiment.decision import decide
 from radt.experiment.plan import ExperimentPlan, RunPlan
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.report.summary import summarise
+from radt.report.summary import left_out_text, profiled_count, summarise
 from radt.report.tables import summary_table
 from radt.runner.console import shown_path as shown
 from radt.runner.due import Due
@@ -106,6 +106,8 @@ def print_closing(
         if workloads:
             console.say("")
             console.print(summary_table(workloads))
+        if left_out := profiled_count(session.reader, name):
+            console.say(f"  {left_out_text(left_out)} (radt report --profiled)", "dim")
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
     program = _program()
     console.say("")

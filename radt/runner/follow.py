@@ -131,14 +131,14 @@ class Follower:
         assert row.startable is not None
         code = row.startable.exit_code(event.exit.code)
         profiling = row.profiling
-        if profiling is not None and profiling.program_code is not None:
-            code = profiling.program_code
+        if profiling is not None and (end := profiling.program_end) is not None:
+            code = end.code
         how = replace(event.exit, code=code)
         self._say_what_was_left(row, event)
         ending = self._ending(row, how)
         if profiling is not None:
-            if row.verdict is None:
-                ending = profiling.ending(ending, event.exit.code, how.tail)
+            if row.escalation is None and not workload.stop:
+                ending = profiling.ending(ending, event.exit, how.tail)
             self._say_of_profiler(row, profiling, event.exit)
         if (devices := workload.provision.devices) is not None:
             if why := devices.verified(row.letter):
@@ -160,7 +160,7 @@ class Follower:
         )
 
     def _say_of_profiler(self, row: Row, profiling: Profiling, how: Exit) -> None:
-        if problem := profiling.problem(how.code, how.tail):
+        if problem := profiling.problem(how, how.tail):
             self._workload.recording.tags(row.run_id, {PROFILER_PROBLEM: problem})
             self._workload.say(f"{row.letter}: {problem}", "red")
 

@@ -15,6 +15,7 @@ from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
 from radt.runner import witness
 from radt.runner.ending import Ending
+from radt.runner.process import Exit
 from radt.store import tags
 
 #: Where reports are, in the run's artifacts.
@@ -108,6 +109,14 @@ class Profilers:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """What the program ended with (negative for a signal), and when (monotonic)."""
+
+    code: int
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Profiling:
     """What profilers do to a run. ``name`` is that of the one that goes before its command."""
 
@@ -126,12 +135,13 @@ class Profiling:
         return [*self.prefix, *own, *command]
 
     @property
-    def program_code(self) -> int | None:
-        """What the program ended with; None if it has not, or nobody saw it."""
+    def program_end(self) -> ProgramEnd | None:
+        """How the program ended; None if it has not, or nobody saw it."""
         try:
-            return int(self.note.read_text(encoding="ascii"))
+            code, ended_ns = self.note.read_text(encoding="ascii").split()
         except (OSError, ValueError):
             return None
+        return ProgramEnd(int(code), int(ended_ns))
 
     @property
     def reports(self) -> list[Path]:
@@ -139,35 +149,44 @@ class Profiling:
         folder = self.note.parent / "artifacts" / REPORTS
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
-    def ending(self, ending: Ending, code: int, tail: Sequence[str]) -> Ending:
-        """How the run ended, given how it did by the program's exit code, or by the profiler's.
+    def ending(self, ending: Ending, how: Exit, tail: Sequence[str]) -> Ending:
+        """How the run ended, which nobody asked to end.
 
         Args:
-            ending: That.
-            code: The profiler's exit code.
+            ending: How it did going by the program's exit code, or else the profiler's.
+            how: How the profiler ended.
             tail: The last lines of the output.
         """
-        if not self.prefix or ending.status not in (RunStatus.FINISHED, RunStatus.FAILED):
+        if not self.prefix:
             return ending
         error = profiler_error(tail)
-        if self.program_code is None:
-            how = f"{self.name} ended before the program did (exit code {code})"
-            return Ending(RunStatus.FAILED, f"{how}: {error}" if error else how)
-        if ending.status is RunStatus.FAILED and any(_SHUT_DOWN in line for line in tail):
+        if self._is_first(how):
+            said = f"{self.name} ended before the program did (exit code {how.code})"
+            return Ending(RunStatus.FAILED, f"{said}: {error}" if error else said)
+        ended = ending.status in (RunStatus.FAILED, RunStatus.KILLED)
+        if ended and any(_SHUT_DOWN in line for line in tail):
             why = error or "it does not say why"
             return Ending(RunStatus.FAILED, f"{self.name} ended it: {why}")
         return ending
 
-    def problem(self, code: int, tail: Sequence[str]) -> str:
+    def problem(self, how: Exit, tail: Sequence[str]) -> str:
         """What the profiler has not done; empty if all is well."""
         if not self.prefix:
             return ""
         error = profiler_error(tail)
         if not self.reports:
             return f"{self.name} has left no report" + (f": {error}" if error else "")
-        if code not in (0, self.program_code) and error:
+        end = self.program_end
+        if error and how.code != 0 and (end is None or end.code == 0):
             return f"{self.name}: {error}"
         return ""
+
+    def _is_first(self, how: Exit) -> bool:
+        """Whether the profiler ended, of itself, before the program did."""
+        end = self.program_end
+        if end is None:
+            return how.code >= 0
+        return how.ended_ns is not None and how.ended_ns < end.ended_ns
 
 
 def workload_tags(rows: Mapping[str, Profilers]) -> dict[str, dict[str, str]]:

@@ -111,7 +111,7 @@ class Row:
             or time.monotonic() < self.started_monotonic_s + timeout_s
         ):
             return False
-        if self.profiling is not None and self.profiling.program_code is not None:
+        if self.profiling is not None and self.profiling.program_end is not None:
             return False  # it was in time; its report does not count
         self.timed_out = True
         self.escalate(signal.SIGINT)

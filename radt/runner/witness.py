@@ -8,6 +8,7 @@ ended the program itself. Imports nothing of radt, which ``-I -S`` hides from it
 import os
 import signal
 import sys
+import time
 
 #: The program gets these, too, and decides what they mean.
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -15,7 +16,10 @@ EXIT_NOT_EXECUTABLE = 127
 
 
 def main(note: str, command: list[str]) -> None:
-    """Run the command, note its exit code (negative for a signal), and end as it did."""
+    """Run the command, note how and when it ended, and end as it did.
+
+    The note holds its exit code, negative for a signal, and the monotonic time in ns.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     for number in HEARD:
         signal.signal(number, lambda *_: None)
@@ -40,7 +44,7 @@ def main(note: str, command: list[str]) -> None:
 def write(note: str, code: int) -> None:
     """Whole or not at all: it is read by whoever finds it."""
     with open(note + ".part", "w", encoding="ascii") as file:  # noqa: PTH123 - one import less
-        file.write(str(code))
+        file.write(f"{code} {time.monotonic_ns()}")
     os.replace(note + ".part", note)  # noqa: PTH105
 
 
