@@ -81,6 +81,9 @@ class _Recording:
         self._clock = _Clock()
         self._record_function = torch.profiler.record_function
         self._step: Any = None
+        if torch.autograd._profiler_enabled():  # noqa: SLF001 - its only name
+            # A second profiler would silently take the first one's events.
+            raise RuntimeError("the script has a profiler of its own on")
         with self._record_function(CLOCK_MARKER):
             pass  # the first one ever takes longer
         activities = [torch.profiler.ProfilerActivity.CPU]
