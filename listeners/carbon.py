@@ -51,9 +51,9 @@ class CarbonListener(Listener):
     name: ClassVar[str] = "carbon"
     default_interval_s: ClassVar[float] = 10.0
     accepts: ClassVar[Mapping[str, str]] = {
-        "country": "whose electricity it is: country=dnk (ISO 3166, three letters)",
-        "intensity": "g CO2e per kWh: intensity=151.65; goes before the country",
-        "pue": "energy of the building over that of its computers: pue=1.3; 1 if not given",
+        "country=CODE": "whose electricity it is (ISO 3166, three letters), as country=dnk",
+        "intensity=NUMBER": "g CO2e per kWh, as intensity=151.65; goes before the country",
+        "pue=NUMBER": "energy of the building over that of its computers; 1 if not given",
     }
 
     #: Where the kernel shows the processors' energy.

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from radt.errors import UsageError
+from radt.experiment.cells import parse_listener
+from radt.listeners import registry
+from radt.listeners.api import options_of
 from radt.listeners.carbon import CarbonListener
 from radt.listeners.grid import grid_of
 from radt.model import MissingReason
@@ -25,6 +29,10 @@ _READ = """
 import json, sys
 from pathlib import Path
 from radt.listeners.api import Target
+from radt.errors import UsageError
+from radt.experiment.cells import parse_listener
+from radt.listeners import registry
+from radt.listeners.api import options_of
 from radt.listeners.carbon import CarbonListener
 root, options, steps = json.loads(sys.argv[1])
 CarbonListener.root = Path(root)
@@ -200,6 +208,13 @@ def test_options_that_make_no_sense(word: str, value: str | None, message: str) 
 def test_options_that_do(option: tuple[str, str]) -> None:
     CarbonListener.check_option(*option)
     assert grid_of(dict([option])).pue >= 1.0
+
+
+def test_options_as_they_stand_in_a_listeners_column() -> None:
+    choice = parse_listener("carbon:country=dnk:pue=1.3", registry.load())
+    assert grid_of(options_of(choice.options)).rule.endswith("codecarbon 3.3.2) × PUE 1.3")
+    with pytest.raises(UsageError, match="three letters"):
+        parse_listener("carbon:country=denmark", registry.load())
 
 
 def test_emissions_are_marked_as_estimated() -> None:
