@@ -113,7 +113,7 @@ class EnergySplit:
     ) -> float | None:
         """Energy above idle in J; None while the idle power is not known."""
         assert isinstance(now.energy_j, float)
-        used = isinstance(sm, SmTime) and sm.total > 0
+        used = isinstance(sm, SmTime) and sm.of_the_gone()
         if before is None or isinstance(before.energy_j, MissingReason):
             used_j = seconds = 0.0
         elif now.energy_j < before.energy_j:  # the driver was loaded again

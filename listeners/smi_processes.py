@@ -115,6 +115,10 @@ class SmTime:
     def total(self) -> float:
         return sum(self.shares.values())
 
+    def of_the_gone(self) -> bool:
+        """Whether processes that are there no longer have used the card."""
+        return any(share and not _exists(pid) for pid, share in self.shares.items())
+
     def of(self, pids: frozenset[int], processes: Processes) -> float | MissingReason:
         """What the given processes used, some of them perhaps through an MPS server.
 
