@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from radt.frontend.source import Source
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.tags import PROFILED
 
 #: As many runs as the eight colours tell apart are shown until the user chooses.
 AUTOMATIC_RUNS = 8
@@ -29,13 +31,17 @@ STATUS_WORDS: Mapping[RunStatus, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run, its workload, and its place among the experiment's runs (from 0)."""
+    """A run, its workload, and its place among the experiment's runs (from 0).
+
+    ``profiled`` is the profiler that slowed it down, empty for none.
+    """
 
     record: RunRecord
     workload: WorkloadRecord
     ordinal: int
     workload_ordinal: int
     alone: bool
+    profiled: str = ""
 
     @property
     def run_id(self) -> str:
@@ -66,6 +72,11 @@ class WorkloadEntry:
     record: WorkloadRecord
     runs: tuple[RunEntry, ...]
     ordinal: int
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether a profiler slowed a run down, and with it those beside it."""
+        return any(run.profiled for run in self.runs)
 
     @property
     def status(self) -> RunStatus:
@@ -104,9 +115,11 @@ class Catalog:
         """The runs of the newest workloads, as many whole workloads as colours can tell apart.
 
         Workloads that have not begun do not count; of a bigger newest workload all runs are shown.
+        Profiled workloads are shown only where there are no others: they are no measurements.
         """
         chosen: list[str] = []
         begun = [w for w in self.workloads if any(r.record.started_ns for r in w.runs)]
+        begun = [w for w in begun if not w.is_profiled] or begun
         for workload in reversed(begun or self.workloads[-1:]):
             if chosen and len(chosen) + len(workload.runs) > AUTOMATIC_RUNS:
                 break
@@ -128,13 +141,29 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
         workloads = sorted(
             reader.workloads(experiment), key=lambda w: (w.created_ns, w.label, w.workload_id)
         )
-        return Catalog(experiment, _entries(workloads, runs_of))
+        run_ids = [run.run_id for runs in runs_of.values() for run in runs]
+        return Catalog(experiment, _entries(workloads, runs_of, _profiled(source, reader, run_ids)))
 
     return source.remember(("catalog", experiment), read)
 
 
+#: What is known of runs already: the tag comes with the run, and stays.
+_KNOWN: WeakKeyDictionary[Source, dict[str, str]] = WeakKeyDictionary()
+
+
+def _profiled(source: Source, reader: StoreReader, run_ids: Sequence[str]) -> Mapping[str, str]:
+    """The profilers of runs. Read once a run: there are many tags, and this is called often."""
+    known = _KNOWN.setdefault(source, {})
+    new = [run_id for run_id in run_ids if run_id not in known]
+    tags = reader.tags_of(new)
+    known |= {run_id: tags.get(run_id, {}).get(PROFILED, "") for run_id in new}
+    return known
+
+
 def _entries(
-    workloads: Sequence[WorkloadRecord], runs_of: Mapping[str, list[RunRecord]]
+    workloads: Sequence[WorkloadRecord],
+    runs_of: Mapping[str, list[RunRecord]],
+    profiled: Mapping[str, str],
 ) -> tuple[WorkloadEntry, ...]:
     entries: list[WorkloadEntry] = []
     ordinal = 0
@@ -144,7 +173,14 @@ def _entries(
             runs_of.get(workload.workload_id, ()), key=lambda r: (len(r.letter), r.letter, r.run_id)
         )
         runs = tuple(
-            RunEntry(record, workload, ordinal + place, index, alone=len(records) == 1)
+            RunEntry(
+                record,
+                workload,
+                ordinal + place,
+                index,
+                alone=len(records) == 1,
+                profiled=profiled[record.run_id],
+            )
             for place, record in enumerate(records)
         )
         ordinal += len(runs)

@@ -18,6 +18,7 @@ _FIELDS: Mapping[str, Callable[[RunEntry], str]] = {
     "collocation": lambda run: run.record.collocation,
     "listener": lambda run: run.record.listeners,
     "run": lambda run: run.record.run_id,
+    "profiled": lambda run: run.profiled,
 }
 
 

@@ -201,10 +201,12 @@ def facts(catalog: Catalog) -> str:
         for status, word in STATUS_WORDS.items()
         if states[status] and status is not RunStatus.FINISHED
     ]
+    profiled = sum(bool(run.profiled) for run in catalog.runs.values())
     parts = [
         units.plural(len(catalog.workloads), "workload"),
         units.plural(len(catalog.runs), "run"),
         *unusual,
+        *([f"{profiled:,} profiled"] if profiled else []),
     ]
     return " · ".join(parts)
 

@@ -122,7 +122,7 @@ def nodes(workloads: Sequence[WorkloadEntry], level: Level) -> list[Node]:
             "nodeProps": {
                 "data-title": f"workload {workload.record.label}",
                 "data-name": units.plural(len(workload.runs), "run"),
-                **_note(workload.status, None),
+                **_note(workload.status, None, profiled=workload.is_profiled),
                 **(_swatch(workload.ordinal) if level is Level.WORKLOAD else {}),
             },
             "children": [_run_node(run, run.record.letter, level) for run in workload.runs],
@@ -278,11 +278,18 @@ def _run_node(run: RunEntry, label: str, level: Level) -> Node:
         "value": run.run_id,
         "label": label,
         "nodeProps": {
-            "data-title": f"{run.title} · {record.devices} · {record.run_id}",
+            "data-title": " · ".join(
+                [
+                    run.title,
+                    *([f"profiled by {run.profiled}"] if run.profiled else []),
+                    record.devices,
+                    record.run_id,
+                ]
+            ),
             "data-name": record.name,
             "data-run": record.run_id,
             "data-reason": record.end_reason,
-            **_note(record.status, run),
+            **_note(record.status, run, profiled=bool(run.profiled)),
             **(_swatch(ordinal) if has_swatch else {}),
         },
     }
@@ -292,14 +299,16 @@ def _swatch(ordinal: int) -> dict[str, str]:
     return {f"data-{scheme}": colour(ordinal, scheme) for scheme in Scheme}
 
 
-def _note(status: RunStatus, run: RunEntry | None) -> dict[str, str]:
-    """How long a run took; in words what went otherwise."""
+def _note(status: RunStatus, run: RunEntry | None, *, profiled: bool) -> dict[str, str]:
+    """How long a run took; in words what went otherwise, and that it is no measurement."""
     note = "" if status is RunStatus.FINISHED else STATUS_WORDS[status]
     if run is not None and run.record.started_ns is not None:
         if run.record.ended_ns is not None and status is RunStatus.FINISHED:
             note = units.duration((run.record.ended_ns - run.origin_ns) / 1e9)
         elif status is RunStatus.RUNNING:
             note = units.stopwatch(max(0.0, (time.time_ns() - run.origin_ns) / 1e9))
+    if profiled:
+        note = f"profiled · {note}" if note else "profiled"
     return {"data-note": note, "data-status": status.value}
 
 
