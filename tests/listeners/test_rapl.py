@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.listeners.energy import Meter, Zone
+from radt.collector.numbering import Numbering
+from radt.collector.protocol import Registration
+from radt.collector.runs import ActiveRun, Taken
+from radt.collector.sorting import SortedReadings
+from radt.listeners.energy import Meter, Zone, zones
 from radt.listeners.rapl import RaplListener
 from radt.model import MissingReason, SeriesKind
 from radt.store.counters import increases
@@ -160,8 +165,6 @@ def test_amd_has_the_same_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_dies_of_one_package_are_packages(tmp_path: Path) -> None:
     names = {"intel-rapl:0": "package-0-die-1", "intel-rapl:0:0": "dram"}
     powercap = Powercap.with_zones(tmp_path / "powercap", names)
-    from radt.listeners.energy import zones
-
     assert [zone.entity for zone in zones(powercap.root)] == ["dram-0-die-1", "package-0-die-1"]
     assert all(isinstance(zone, Zone) and zone.apart for zone in zones(powercap.root))
 
@@ -177,3 +180,32 @@ def test_a_meter_counts_as_the_store_does(values: list[int], wraps_at: float | N
     times = np.arange(len(values), dtype=np.int64)
     assert grown[0] == 0.0
     assert grown[1:] == increases(times, np.array(values, float), wraps_at).amounts.tolist()
+
+
+def test_where_it_wraps_reaches_the_store(powercap: Powercap) -> None:
+    """Each zone's own limit, also of one that could not be read at first."""
+    (powercap.root / "intel-rapl:0:1" / "max_energy_range_uj").write_text(f"{65_712 * UJ}\n")
+    (powercap.root / "intel-rapl:0:1" / "energy_uj").write_text("")
+    registration = Registration("r" * 32, "/store", "/spool")
+    run = ActiveRun(registration, None, buffered_points=1000)
+    run.expect("rapl", 1.0)
+    run.started(1, time.monotonic_ns())
+    listener = opened()
+    metrics = {metric.name: metric for metric in listener.metrics()}
+
+    def read() -> Taken:
+        readings = SortedReadings(listener.sample([]), metrics)
+        run.record("rapl", 1.0, time.monotonic_ns(), 1, readings, metrics)
+        return run.take()
+
+    first = read()
+    powercap.set("intel-rapl:0:1", 7.0)
+    second = read()
+    numbering = Numbering(run.run_id, (), ())
+    for taken in (second, first):
+        for missing in taken.missing:
+            numbering.series(missing.key, missing.metric, missing.interval_s)
+        for key, column in taken.columns.items():
+            numbering.series(key, column.metric, column.interval_s, column.method)
+    found = {one.entity: one.wraps_at for one in numbering.new_series()}
+    assert (found["dram-0"], found["package-0"]) == (65_712.0, 262_143.0)
