@@ -221,44 +221,57 @@ def accept(
     besides those that were accepted before: so of fields that work alone and not together, the
     first ones stay. Halves are tried, so that one bad field of n costs 2 log n attempts.
     """
-    refused: dict[int, Refused] = {}
-    _accept(tuple(fields), attempt, refused)
-    return refused
+    acceptance = _Acceptance(attempt)
+    acceptance.of(tuple(fields))
+    return acceptance.refused
 
 
-def _accept(
-    fields: tuple[int, ...],
-    attempt: Callable[[Sequence[int]], Refusal | None],
-    refused: dict[int, Refused],
-    *,
-    module_works: bool = False,
-) -> None:
-    refusal = attempt(fields) if fields else None
-    if refusal is None:
-        return
-    culprits = refusal.culprits & frozenset(fields)
-    profiling = tuple(number for number in fields if number in PROFILING)
-    parts = _parts(fields)
-    if not culprits and refusal.status in _WHOLE_MODULE:
-        culprits = frozenset(profiling)
-    if not culprits and len(fields) == 1:
-        culprits = frozenset(fields)
-    if not culprits and refusal.status == Status.PROFILING_LIBRARY_ERROR and not module_works:
-        # That of one field, or that of all while another tool has the counters: one field tells.
-        probe = attempt(profiling[:1])
-        if probe is not None and probe.status == refusal.status:
-            culprits = frozenset(profiling)
-        else:
-            module_works = True
-            rest = [tuple(n for n in part if n not in profiling[:1]) for part in parts]
-            parts = rest[0], rest[1]
-    if culprits:
-        reason = reason_of(refusal.status)
-        lasting = reason in (MissingReason.UNSUPPORTED, MissingReason.PERMISSION)
-        refused.update((number, Refused(reason, lasting)) for number in culprits)
-        parts = tuple(n for n in fields if n not in culprits), ()
-    for part in parts:
-        _accept(part, attempt, refused, module_works=module_works)
+class _Acceptance:
+    """What has been found out so far."""
+
+    def __init__(self, attempt: Callable[[Sequence[int]], Refusal | None]) -> None:
+        self._attempt = attempt
+        self._accepted: set[int] = set()
+        self.refused: dict[int, Refused] = {}
+
+    def of(self, fields: tuple[int, ...]) -> None:
+        """Get these fields watched as far as can be."""
+        fields = tuple(number for number in fields if number not in self._accepted)
+        refusal = self._try(fields) if fields else None
+        if refusal is None:
+            return
+        culprits = self._culprits(fields, refusal)
+        if culprits:
+            reason = reason_of(refusal.status)
+            lasting = reason in (MissingReason.UNSUPPORTED, MissingReason.PERMISSION)
+            self.refused.update((number, Refused(reason, lasting)) for number in culprits)
+            self.of(tuple(number for number in fields if number not in culprits))
+            return
+        for part in _parts(fields):
+            self.of(part)
+
+    def _try(self, fields: tuple[int, ...]) -> Refusal | None:
+        refusal = self._attempt(fields)
+        if refusal is None:
+            self._accepted.update(fields)
+        return refusal
+
+    def _culprits(self, fields: tuple[int, ...], refusal: Refusal) -> frozenset[int]:
+        """The fields that a refusal is about; none if that is still to be found out."""
+        if len(fields) == 1:
+            return frozenset(fields)
+        if culprits := refusal.culprits & frozenset(fields):
+            return culprits
+        profiling = PROFILING & frozenset(fields)
+        if refusal.status in _WHOLE_MODULE:
+            return profiling
+        held = refusal.status == Status.PROFILING_LIBRARY_ERROR
+        if held and profiling and PROFILING.isdisjoint(self._accepted):
+            # Of one field, or of all while another tool has the counters: one field tells.
+            alone = self._try((min(profiling),))
+            if alone is not None and alone.status == refusal.status:
+                return profiling
+        return frozenset()
 
 
 def _parts(fields: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

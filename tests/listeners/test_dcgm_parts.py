@@ -1,0 +1,282 @@
+"""What the dcgm listener is made of: finding the fields that can be watched, and reading dcgmi."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radt.listeners import dcgm_command
+from radt.listeners.dcgm_engine import Snapshot, Taken, Watch
+from radt.listeners.dcgm_fields import (
+    ALL,
+    BY_NUMBER,
+    METRICS,
+    PROFILING,
+    Refusal,
+    Status,
+    accept,
+    value_of,
+)
+from radt.listeners.dcgm_values import Judge, State
+from radt.model import MissingReason
+
+SECOND = 10**9
+
+
+class Hostengine:
+    """Refuses some fields, and some together; counts attempts."""
+
+    def __init__(self, bad: dict[int, int], exclusive: frozenset[int] = frozenset()) -> None:
+        self.bad = bad
+        self.exclusive = exclusive
+        self.watched: list[int] = []
+        self.attempts = 0
+
+    def __call__(self, fields: Sequence[int]) -> Refusal | None:
+        self.attempts += 1
+        for number in fields:
+            if number in self.bad:
+                return Refusal(self.bad[number])
+        if len(self.exclusive & {*self.watched, *fields}) > 1:
+            return Refusal(Status.PROFILING_MULTI_PASS)
+        self.watched.extend(fields)
+        return None
+
+
+NUMBERS = st.sampled_from(ALL)
+OF_ONE_FIELD = st.sampled_from(
+    (Status.NOT_SUPPORTED, Status.PROFILING_LIBRARY_ERROR, Status.UNKNOWN_FIELD)
+)
+
+
+@given(st.dictionaries(NUMBERS, OF_ONE_FIELD, max_size=5), st.frozensets(NUMBERS, max_size=4))
+def test_all_that_can_be_watched_together_is_watched(
+    bad: dict[int, int], exclusive: frozenset[int]
+) -> None:
+    # A field that another tool's hold is tried with must not be bad, or all are taken to be.
+    bad.pop(1001, None)
+    engine = Hostengine(bad, exclusive)
+    refused = accept(ALL, engine)
+    assert sorted([*engine.watched, *refused]) == sorted(ALL), "each once"
+    assert bad.keys() <= refused.keys()
+    free = exclusive - bad.keys()
+    assert len(refused.keys() - bad.keys()) == max(0, len(free) - 1), "one of those stays"
+
+
+def test_one_bad_field_costs_few_attempts() -> None:
+    engine = Hostengine({1006: Status.NOT_SUPPORTED})
+    accept(ALL, engine)
+    assert engine.attempts <= 12
+
+
+@pytest.mark.parametrize(
+    "status", [Status.MODULE_NOT_LOADED, Status.REQUIRES_ROOT, Status.PROFILING_LIBRARY_ERROR]
+)
+def test_a_module_that_does_not_work_costs_few_attempts(status: int) -> None:
+    engine = Hostengine(dict.fromkeys(PROFILING, status))
+    assert accept(ALL, engine).keys() == PROFILING
+    assert engine.attempts <= 3
+
+
+def test_what_may_pass_is_worth_another_try() -> None:
+    held = accept(ALL, Hostengine(dict.fromkeys(PROFILING, Status.PROFILING_LIBRARY_ERROR)))
+    assert not any(why.lasting for why in held.values())
+    absent = accept(ALL, Hostengine({1006: Status.NOT_SUPPORTED}))
+    assert absent[1006].lasting
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (1.5, 1.5),
+        (2**40, 2.0**40),
+        (2.0**47, None),
+        (2.0**47 + 1, MissingReason.LOST),
+        (2.0**47 + 2, MissingReason.UNSUPPORTED),
+        (2.0**47 + 3, MissingReason.PERMISSION),
+        (2.0**47 + 9, None),
+        (2**47, 2.0**47),  # an integer that a double would have as blank
+        (0x7FFFFFFFFFFFFFF0, None),
+        (0x7FFFFFFFFFFFFFF2, MissingReason.UNSUPPORTED),
+    ],
+)
+def test_blank_values(raw: float, value: float | MissingReason | None) -> None:
+    assert value_of(raw) == value
+
+
+def test_metrics_have_names_of_their_own() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+
+
+# What dcgmi says ----------------------------------------------------------------------------
+
+#: From an issue of NVIDIA/dcgm-exporter (328).
+DISCOVERY = """\
+2 GPUs found.
++--------+----------------------------------------------------------------------+
+| GPU ID | Device Information                                                   |
++--------+----------------------------------------------------------------------+
+| 0      | Name: NVIDIA A100 80GB PCIe                                          |
+|        | PCI Bus ID: 00000000:21:00.0                                         |
+|        | Device UUID: GPU-e665046a-bc33-f1cf-45d8-3bb2ebe43516                |
++--------+----------------------------------------------------------------------+
+| 11     | Name: NVIDIA A100 80GB PCIe                                          |
+|        | PCI Bus ID: 00000000:81:00.0                                         |
+|        | Device UUID: GPU-9165ca67-552f-a457-77ad-2f0b8eadede0                |
++--------+----------------------------------------------------------------------+
+1 NvSwitches found.
++-----------+
+| Switch ID |
++-----------+
+| 8         |
++-----------+
+0 CPUs found.
++--------+----------------------------------------------------------------------+
+| CPU ID | Device Information                                                   |
++--------+----------------------------------------------------------------------+
++--------+----------------------------------------------------------------------+
+"""
+
+#: As dcgmi 3.1 prints them.
+HIERARCHY = """\
++-------------------+--------------------------------------------------------------------+
+| Instance Hierarchy                                                                     |
++===================+====================================================================+
+| GPU 0             | GPU GPU-73fa6136-5962-8760-3543-871462d498eb (EntityID: 0)         |
+| -> I 0/1          | GPU Instance (EntityID: 3)                                         |
+|    -> CI 0/1/0    | Compute Instance (EntityID: 3)                                     |
+| -> I 0/13         | GPU Instance (EntityID: 0)                                         |
+|    -> CI 0/13/0   | Compute Instance (EntityID: 0)                                     |
++-------------------+--------------------------------------------------------------------+
+| GPU 1             | GPU GPU-f04cff15-f427-9612-3f5e-60a6e0cd2018 (EntityID: 1)         |
+| -> I 1/1          | GPU Instance (EntityID: 100)                                       |
+|    -> CI 1/1/0    | Compute Instance (EntityID: 100)                                   |
++-------------------+--------------------------------------------------------------------+
+"""
+
+
+def test_gpus_of_discovery() -> None:
+    assert dcgm_command.parse_cards(DISCOVERY) == {
+        "GPU-e665046a-bc33-f1cf-45d8-3bb2ebe43516": 0,
+        "GPU-9165ca67-552f-a457-77ad-2f0b8eadede0": 11,
+    }
+
+
+def test_gpu_instances_of_discovery() -> None:
+    first, second = (
+        f"GPU-{tail}"
+        for tail in (
+            "73fa6136-5962-8760-3543-871462d498eb",
+            "f04cff15-f427-9612-3f5e-60a6e0cd2018",
+        )
+    )
+    assert dcgm_command.parse_instances(HIERARCHY) == {
+        (first, 1): 3,
+        (first, 13): 0,
+        (second, 1): 100,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (
+            "Error setting watches. Result: -33: This request is serviced by a module of DCGM "
+            "that is not currently loaded",
+            Status.MODULE_NOT_LOADED,
+        ),
+        (  # DCGM 2
+            "Error setting watches. Result: The third-party Profiling module returned an "
+            "unrecoverable error",
+            Status.PROFILING_LIBRARY_ERROR,
+        ),
+        (
+            "Error setting watches. Result: Unable to watch one or more of the requested fields "
+            "because doing so requires the host engine to be running as root.",
+            Status.REQUIRES_ROOT,
+        ),
+        (
+            "Error getting values information. Return -21: The connection to the host engine is "
+            "not valid any longer",
+            Status.CONNECTION_NOT_VALID,
+        ),
+        (
+            "Error: unable to establish a connection to the specified host: localhost\n"
+            "Error: Unable to connect to host engine. Host engine connection "
+            "invalid/disconnected.",
+            Status.CONNECTION_NOT_VALID,
+        ),
+        ("Error: Got invalid field ID. '157'. See dcgm_fields.h", Status.UNKNOWN_FIELD),
+        ("Segmentation fault", Status.GENERIC_ERROR),
+        ("", Status.GENERIC_ERROR),
+    ],
+)
+def test_what_dcgmi_complains_of(text: str, status: int) -> None:
+    assert dcgm_command.status_of(text) == status
+
+
+def test_a_field_that_dcgmi_names_is_the_one_refused() -> None:
+    refusal = dcgm_command.refusal_of("Error: Got invalid field ID. '157'. See dcgm_fields.h")
+    assert refusal.culprits == {157}
+
+
+# What values are worth ----------------------------------------------------------------------
+
+
+class Silent(Watch):
+    def read(self) -> Snapshot:
+        return Snapshot()
+
+    def close(self) -> None:
+        """It has nothing."""
+
+
+def _judge(
+    state: State, taken: Taken | None, now_s: float, number: int = 1002
+) -> Taken | MissingReason | None:
+    values = {} if taken is None else {(None, number): taken}
+    judge = Judge(state, Snapshot(values), round(now_s * SECOND), interval_s=1.0)
+    return judge.of(None, BY_NUMBER[number])
+
+
+@pytest.fixture
+def state() -> State:
+    return State(Silent(), frozenset(), paused=False, begun_ns=0)
+
+
+def test_a_value_is_given_once_and_lost_when_three_intervals_late(state: State) -> None:
+    first, second = Taken(0.5, 2 * SECOND), Taken(0.25, 9 * SECOND)
+    assert _judge(state, first, 2.1) == first
+    assert _judge(state, first, 3.1) is None
+    assert _judge(state, first, 4.9) is None
+    assert _judge(state, first, 5.1) is MissingReason.LOST
+    assert _judge(state, first, 6.1) is MissingReason.LOST
+    assert _judge(state, second, 9.1) == second
+
+
+def test_the_first_value_is_waited_for(state: State) -> None:
+    assert _judge(state, None, 7.9) is None
+    assert _judge(state, None, 8.1) is MissingReason.LOST
+
+
+def test_a_value_from_before_the_watch_is_not_given(state: State) -> None:
+    kept = Taken(0.5, -30 * SECOND)
+    assert _judge(state, kept, 0.1) is None
+    assert _judge(state, kept, 8.1) is MissingReason.LOST
+
+
+def test_blank_at_first_is_nothing_and_then_unsupported(state: State) -> None:
+    assert _judge(state, Taken(None, SECOND), 1.1) is None
+    assert _judge(state, Taken(None, 8 * SECOND), 8.1) is MissingReason.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(1002, MissingReason.PAUSED), (155, MissingReason.LOST)]
+)
+def test_blank_after_values(state: State, number: int, reason: MissingReason) -> None:
+    _judge(state, Taken(0.5, SECOND), 1.1, number)
+    assert _judge(state, Taken(None, 2 * SECOND), 2.1, number) is reason
