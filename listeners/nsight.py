@@ -23,7 +23,7 @@ from radt.listeners.api import Availability, ProfiledRun, Profiler
 
 #: The NVTX range to record.
 RANGE = "profile"
-#: Where installers put the tools without putting them on PATH; beside ``bin``, as in ``target``.
+#: Where installers put the tools, which they do not put on PATH.
 _PLACES: Mapping[str, Sequence[str]] = {
     "nsys": (
         "/usr/local/cuda/bin/nsys",
@@ -45,6 +45,7 @@ RAW_KERNELS = 100
 #: Ports below are for system services.
 _PORTS = range(1024, 65536)
 _DEFAULT_PORT = 49152
+_ROOT = Path("/")
 
 
 @functools.lru_cache(maxsize=16)
@@ -52,9 +53,8 @@ def find_tool(tool: str, path: str) -> str:
     """Where the tool is: on PATH, else the newest in the usual folders; empty if nowhere."""
     if found := shutil.which(tool, path=path):
         return os.path.abspath(found)  # noqa: PTH100 - a link's own name counts
-    root = Path("/")
     for pattern in _PLACES[tool]:
-        places = [one for one in root.glob(pattern[1:]) if os.access(one, os.X_OK)]
+        places = [one for one in _ROOT.glob(pattern[1:]) if os.access(one, os.X_OK)]
         if places:
             return str(max(places, key=_version))
     return ""

@@ -12,7 +12,8 @@ from radt.durations import parse_duration_s
 from radt.errors import UsageError
 from radt.experiment.columns import Column
 from radt.experiment.sources import probed
-from radt.listeners.api import Registry, Source, options_of
+from radt.listeners.api import Registry
+from radt.listeners.options import check_options
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
 
@@ -124,34 +125,10 @@ def parse_listener(text: str, registry: Registry) -> ListenerChoice:
     if kind is None:
         raise _unknown_listener(given, name, registry)
     choice = replace(ListenerChoice.parse(text), name=name)
-    for word, value in options_of(choice.options).items():
-        _check_option(kind, word, value)
+    check_options(kind, choice.options)
     if choice.interval_s is not None and name in registry.profilers:
         raise UsageError(f"{name} does not sample, so it has no interval", f"Write {name}")
     return choice
-
-
-def _check_option(kind: type[Source], word: str, value: str | None) -> None:
-    forms = {form.partition("=")[0]: form for form in kind.accepts}
-    if word not in forms:
-        known = ", ".join(f"{kind.name}:{form}" for form in kind.accepts)
-        raise UsageError(
-            f"listener {kind.name} has no option {word!r}",
-            f"It takes {known}" if known else f"Write {kind.name} alone",
-        )
-    if ("=" in forms[word]) != (value is not None):
-        raise UsageError(
-            f"option {word!r} of {kind.name} is incomplete"
-            if value is None
-            else f"option {word!r} of {kind.name} takes no value",
-            f"Write {kind.name}:{forms[word]}",
-        )
-    try:
-        kind.check_option(word, value)
-    except ValueError as error:
-        raise UsageError(
-            f"{word}={value} of {kind.name}: {error}", f"Write {kind.name}:{forms[word]}"
-        ) from error
 
 
 def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:

@@ -12,6 +12,8 @@ import time
 
 #: The program gets these, too, and decides what they mean.
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+#: Python ignores these; the program does so only if it wants to.
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 EXIT_NOT_EXECUTABLE = 127
 
 
@@ -25,7 +27,7 @@ def main(note: str, command: list[str]) -> None:
         signal.signal(number, lambda *_: None)
     try:
         pid = os.posix_spawnp(
-            command[0], command, os.environ, setsigmask=(), setsigdef=(*HEARD, signal.SIGPIPE)
+            command[0], command, os.environ, setsigmask=(), setsigdef=(*HEARD, *IGNORED)
         )
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be executed: {error.strerror}\n")

@@ -1,0 +1,130 @@
+"""What is made of the ends and words of profilers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radt.model import RunStatus
+from radt.runner import witness
+from radt.runner.ending import Ending
+from radt.runner.process import Exit
+from radt.runner.profiling import NOTE, Profiling, profiler_error
+from radt.runner.stop import Escalation
+from tests.support.bench import wait_until
+
+
+@pytest.fixture
+def profiling(tmp_path: Path) -> Profiling:
+    (tmp_path / "artifacts" / "profiles").mkdir(parents=True)
+    return Profiling("ncu", ("ncu",), {}, (), tmp_path / NOTE)
+
+
+def under_witness(note: Path, *command: str) -> list[str]:
+    return [sys.executable, "-I", "-S", witness.__file__, str(note), *command]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", -15), ("kill -KILL $$", -9)],
+)
+def test_the_witness_ends_as_the_program_did(tmp_path: Path, script: str, code: int) -> None:
+    note = tmp_path / "note"
+    done = subprocess.run(under_witness(note, "sh", "-c", script), check=False)
+
+    assert done.returncode == code
+    assert note.read_text().split()[0] == str(code)
+    assert [path.name for path in tmp_path.iterdir()] == ["note"]
+
+
+def test_the_witness_leaves_signals_to_the_program(tmp_path: Path) -> None:
+    note, ready = tmp_path / "note", tmp_path / "ready"
+    script = f"trap 'exit 7' INT; trap '' TERM; touch '{ready}'; while :; do sleep 0.05; done"
+    process = subprocess.Popen(under_witness(note, "sh", "-c", script), start_new_session=True)
+    wait_until(ready.exists, "the program runs")
+    process.send_signal(signal.SIGTERM)  # to the witness alone
+    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGINT)
+
+    assert process.wait(20) == 7
+    assert note.read_text().split()[0] == "7"
+
+
+def test_the_witness_of_what_cannot_be_executed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        under_witness(tmp_path / "note", str(tmp_path / "none")),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 127
+    assert "none cannot be executed: No such file" in done.stderr
+    assert (tmp_path / "note").read_text().split()[0] == "127"
+
+
+def test_whose_end_it_was(profiling: Profiling) -> None:
+    finished, failed = Ending(RunStatus.FINISHED), Ending(RunStatus.FAILED, "exit code 1")
+    killed = Ending(RunStatus.KILLED, "killed by SIGKILL")
+
+    nobody_saw = profiling.ending(finished, Exit(0, ended_ns=10), [])
+    assert nobody_saw.reason == "ncu ended before the program did (exit code 0)"
+    assert profiling.ending(killed, Exit(-9, ended_ns=10), []) == killed  # all of it was killed
+    profiling.note.write_text("-15 11")
+    assert profiling.ending(killed, Exit(0, ended_ns=10), []).status is RunStatus.FAILED
+    profiling.note.write_text("1 9")
+    assert profiling.ending(failed, Exit(1, ended_ns=10), []) == failed
+    shut_down = ["==ERROR== no space", "==PROF== Trying to shutdown target application"]
+    assert profiling.ending(killed, Exit(9, ended_ns=10), shut_down).reason == (
+        "ncu ended it: no space"
+    )
+    assert profiling.ending(finished, Exit(0, ended_ns=10), shut_down) == finished
+
+
+def test_what_a_profiler_has_not_done(profiling: Profiling) -> None:
+    profiling.note.write_text("0 9")
+    assert profiling.problem(Exit(0), []) == "ncu has left no report"
+    (profiling.note.parent / "artifacts/profiles/r.ncu-rep").write_text("x")
+    assert profiling.problem(Exit(0), ["==ERROR== something"]) == ""
+    assert profiling.problem(Exit(1), ["==ERROR== something"]) == "ncu: something"
+    profiling.note.write_text("1 9")
+    assert profiling.problem(Exit(1), ["==ERROR== the program's"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        (["==ERROR== ERR_NVGPUCTRPERM - The user does not have"], "NVreg_RestrictProfiling"),
+        (
+            [
+                "==ERROR== Profiling failed because a driver resource was unavailable. Ensure that "
+                "no other tool (like DCGM) is concurrently collecting profiling data."
+            ],
+            "somebody else reads the GPU's counters",
+        ),
+        (["==WARNING== No kernels were profiled."], "no kernel ran"),
+        (["unrecognised option '--wait'", "", "usage: nsys profile"], "unrecognised option"),
+        (["==ERROR== The application returned an error code (1)."], ""),
+        (["an error in the script", "ValueError: no"], ""),
+    ],
+)
+def test_their_own_words(tail: list[str], expected: str) -> None:
+    found = profiler_error(tail)
+    assert expected in found and bool(expected) == bool(found)
+
+
+def test_patience_comes_before_insisting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("radt.runner.stop.time.monotonic", lambda: now_s)
+    patient, usual = Escalation(signal.SIGINT, patience_s=100.0), Escalation(signal.SIGINT)
+    assert patient.next_signal() == usual.next_signal() == signal.SIGINT
+    now_s += 30
+    assert (patient.next_signal(), usual.next_signal()) == (None, signal.SIGTERM)
+    now_s += 90
+    assert patient.next_signal() is signal.SIGTERM
+    patient.kill_now()
+    assert patient.is_hurried and patient.next_signal() is signal.SIGKILL
