@@ -223,7 +223,14 @@ def test_mps_clients_with_times_of_their_own(
 
 # MIG ---------------------------------------------------------------------------------------------
 
-_MIG = ("count 1", mig_gpu(0), "existing 0 9 0 3", "existing 0 19 4 1", "field 0 83 ull 1 300000")
+_MIG = (
+    "count 1",
+    mig_gpu(0),
+    "existing 0 9 0 3",
+    "existing 0 19 4 1",
+    "field 0 83 ull 1 300000",
+    "mig_memory 2 222",
+)
 _ONE, _TWO = "MIG-fake-0-1-0", "MIG-fake-0-2-0"
 
 
@@ -233,7 +240,6 @@ def test_mig_instances_have_their_own_memory(nvml: SampledNvml, rights: str) -> 
         *_MIG,
         rights,
         "mig_memory 1 111",
-        "mig_memory 2 222",
         f"process 0 {OWN} 300 1 0",
         f"process 0 {os.getppid()} 400 2 0",
     )

@@ -524,15 +524,19 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory *memory) {
     BEGIN_ON(handle, "%d %x", device_of(handle), memory->version)
     if (memory->version != MEMORY_V2) return VERSION_MISMATCH;
     if (hidden_by_mig(handle)) return NO_PERMISSION;
+    int instance = device_of(handle) * 100 + gi_of(handle);
+    unsigned long long used = number("mig_memory", instance, NOT_AVAILABLE);
     if (kind_of(handle) == MIG_DEVICE) {
         Profile profile;
         Gi *gi = find_gi(load(), device_of(handle), gi_of(handle));
         if (!gi || !profile_by(gi->gpu, 1, gi->profile, &profile)) return NOT_FOUND;
-        memory->total = (unsigned long long)profile.memory_mb << 20;
-        memory->reserved = 0;
-        memory->used = number("mig_memory", device_of(handle) * 100 + gi->id, 0);
-        memory->free = memory->total - memory->used;
-        return SUCCESS;
+        if (used != NOT_AVAILABLE) {
+            memory->total = (unsigned long long)profile.memory_mb << 20;
+            memory->reserved = 0;
+            memory->used = used;
+            memory->free = memory->total - memory->used;
+            return SUCCESS;
+        }
     }
     memory->total = value(handle, 1);
     memory->reserved = value(handle, 2);

@@ -11,7 +11,8 @@
  *     reasons I MASK           nvmlClocksEventReasons
  *     power_limit I MW         as enforced
  *     memory_utilization I PERCENT
- *     mig_memory I*100+GI BYTES     what is used of the memory of a GPU instance
+ *     mig_memory I*100+GI BYTES     what is used of the memory of a GPU instance; without this, it
+ *                              has the memory of the whole GPU
  *     xid I NUMBER [GI CI]     an XID error; lines must only be added
  *     no_events I 1            GPU I cannot tell of events
  */
