@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO := experiments/quickstart/demo.csv
 
-.PHONY: demo test check bench dashboard clean pins
+.PHONY: demo test check bench gpu-check dashboard clean pins
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -25,6 +25,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.torch
 	$(BIN)/python -m benchmarks
+
+# On a machine with an NVIDIA GPU; writes a block for docs/measurements.md.
+gpu-check: $(VENV)/.torch
+	$(BIN)/python -m benchmarks.gpu_check
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info radt-data $(DEMO) .mypy_cache .pytest_cache .ruff_cache

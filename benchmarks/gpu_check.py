@@ -1,0 +1,423 @@
+"""Whether the GPU listeners say what is so: beside an idle card, a memory copy, a matrix product.
+
+``make gpu-check``, on a machine with an NVIDIA GPU and PyTorch with CUDA. The listeners ``smi`` and
+``gpm`` are read as the collector reads them while a load of known size runs: bytes copied and
+floating-point operations are counted by the load itself, what the card could do at most follows
+from its clocks, so that the activity that the listeners should show is known. Also taken are how
+long each call of NVML takes, and whether GPM works for an unprivileged user.
+
+What it is at goes to stderr, a block of Markdown for docs/measurements.md to stdout. The exit code
+is 1 if there is no GPU to check, and 2 if a value is not plausible.
+
+With ``--loads cpu`` the loads run on the CPU instead, to try this out with any NVML: what is shown
+then is no measurement, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from radt.listeners.api import Listener, Reading, Target
+from radt.listeners.gpm import GpmListener
+from radt.listeners.smi import SmiListener
+from radt.model import MissingReason, SeriesKind
+from radt.units import duration, significant, size
+
+LISTENERS: tuple[type[Listener], ...] = (SmiListener, GpmListener)
+PHASES = {"idle": None, "memory copy": "copy", "matrix product": "product"}
+#: How far a share may lie from what the load says of itself.
+TOLERANCE = 0.15
+IDLE = 0.05
+NOBODY = 65534
+EXIT_NO_GPU, EXIT_IMPLAUSIBLE = 1, 2
+_SHOWN = (
+    *("gpu.utilization", "gpu.sm.active", "gpu.sm.occupancy", "gpu.tensor.active"),
+    *("gpu.dram.active", "gpu.fp32.active", "gpu.fp16.active", "gpu.pcie.rx", "gpu.pcie.tx"),
+    *("gpu.power", "gpu.energy", "gpu.clock.sm", "gpu.clock.memory", "gpu.temperature"),
+    *("gpu.memory.used", "process.gpu.memory"),
+)
+
+
+@dataclass
+class Phase:
+    """What was read beside one load. Times in seconds; missing values by their reason."""
+
+    name: str
+    values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    missing: dict[str, MissingReason] = field(default_factory=dict)
+    took_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    load: Mapping[str, Any] = field(default_factory=dict)
+
+    def mean(self, metric: str, kind: SeriesKind = SeriesKind.GAUGE) -> float | None:
+        """The mean; of a counter, its rate."""
+        values, times = self.values.get(metric, []), self.times.get(metric, [])
+        if kind is SeriesKind.GAUGE:
+            return statistics.fmean(values) if values else None
+        return (values[-1] - values[0]) / (times[-1] - times[0]) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A value beside what it should be."""
+
+    phase: str
+    what: str
+    value: float | None
+    expected: str
+    holds: bool | None
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def timed_nvml() -> Iterator[dict[str, list[float]]]:
+    """Take the time of every call of NVML, whoever makes it."""
+    import pynvml
+
+    times: dict[str, list[float]] = defaultdict(list)
+    before = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvml")}
+    functions = {name: one for name, one in before.items() if callable(one)}
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            begun_s = time.perf_counter()
+            try:
+                return function(*arguments, **more)
+            finally:
+                times[name].append(time.perf_counter() - begun_s)
+
+        return call
+
+    for name, function in functions.items():
+        setattr(pynvml, name, timed(name, function))
+    try:
+        yield times
+    finally:
+        for name, function in functions.items():
+            setattr(pynvml, name, function)
+
+
+@contextmanager
+def load(what: str | None, where: str, index: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A load that works while the body runs: its process id, and afterwards what it did."""
+    done: dict[str, Any] = {}
+    if what is None:
+        yield os.getpid(), done
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.gpu_loads", what, where, str(index)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    if process.stdout.readline() != "working\n":
+        process.communicate()
+        raise SystemExit(f"the load {what!r} failed with exit code {process.returncode}")
+    yield process.pid, done
+    done.update(json.loads(process.communicate()[0]))
+
+
+def watch(
+    listeners: Sequence[Listener], name: str, target: Target, seconds: float, interval_s: float
+) -> Phase:
+    """Read all listeners on a schedule, as the collector does."""
+    phase = Phase(name)
+    end_s = time.monotonic() + seconds
+    due_s = time.monotonic()
+    while due_s < end_s:
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        for listener in listeners:
+            begun_s = time.perf_counter()
+            readings = list(listener.sample([target]))
+            phase.took_s[listener.name].append(time.perf_counter() - begun_s)
+            for one in readings:
+                if isinstance(one, Reading):
+                    _keep(phase, one)
+        due_s += interval_s
+    return phase
+
+
+def _keep(phase: Phase, reading: Reading) -> None:
+    if isinstance(reading.value, MissingReason):
+        phase.missing[reading.metric] = reading.value
+        return
+    phase.values[reading.metric].append(reading.value)
+    at_s = time.monotonic() if reading.at_ns is None else reading.at_ns / 1e9
+    phase.times[reading.metric].append(at_s)
+
+
+# Unprivileged ------------------------------------------------------------------------------------
+
+
+def as_nobody(index: int) -> str:
+    """What GPM says to a user without privileges; in words."""
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--as-nobody", "--gpu", str(index)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or f"could not be tried: {done.stderr.strip()[-200:]}"
+
+
+def try_as_nobody(index: int) -> str:
+    """Become nobody, for good, and read GPM once."""
+    import pynvml  # noqa: F401 - nobody may not be able to read it
+
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    answer = GpmListener.probe()
+    who = f"user id {os.getuid()}"
+    if not answer.available:
+        return f"not available to {who}: {answer.reason}"
+    listener = GpmListener()
+    listener.open()
+    readings: list[Reading] = []
+    deadline_s = time.monotonic() + 5.0
+    while not readings and time.monotonic() < deadline_s:
+        readings = list(listener.sample([Target("check", (str(index),))]))
+        time.sleep(0.05)
+    listener.close()
+    refused = sorted({str(one.value) for one in readings if isinstance(one.value, MissingReason)})
+    count = sum(not isinstance(one.value, MissingReason) for one in readings)
+    said = f"{count} of {len(readings)} values for {who}"
+    return f"{said}; the others: {', '.join(refused)}" if refused else said
+
+
+# Judging -----------------------------------------------------------------------------------------
+
+
+def peak_bytes_per_s(index: int) -> float | None:
+    """What the memory could do: two transfers a clock over the width of its bus."""
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        width = pynvml.nvmlDeviceGetMemoryBusWidth(handle)
+        clock_hz = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6
+    except pynvml.NVMLError:
+        return None
+    return float(2 * width / 8 * clock_hz)
+
+
+def judge(phases: Mapping[str, Phase], index: int) -> Iterator[Verdict]:
+    """Compare what was read with what the loads did."""
+    idle, copy, product = (phases[name] for name in PHASES)
+    for metric in ("gpu.utilization", "gpu.sm.active", "gpu.dram.active", "gpu.tensor.active"):
+        value = idle.mean(metric)
+        holds = None if value is None else value <= IDLE
+        yield Verdict("idle", metric, value, f"at most {IDLE:.0%}", holds)
+    peak = peak_bytes_per_s(index)
+    share = copy.load["per_s"] / peak if peak else None
+    yield _near("memory copy", "gpu.dram.active", copy, share, "bytes copied over the peak")
+    value = copy.mean("gpu.tensor.active")
+    holds = None if value is None else value <= IDLE
+    yield Verdict("memory copy", "gpu.tensor.active", value, f"at most {IDLE:.0%}", holds)
+    clock_hz, per_clock = product.mean("gpu.clock.sm"), product.load.get("flop_per_clock")
+    share = product.load["per_s"] / (clock_hz * per_clock) if clock_hz and per_clock else None
+    yield _near("matrix product", "gpu.tensor.active", product, share, "FLOP over the peak")
+    value = product.mean("gpu.sm.active")
+    holds = None if value is None else value >= 1 - TOLERANCE
+    yield Verdict("matrix product", "gpu.sm.active", value, f"at least {1 - TOLERANCE:.0%}", holds)
+    before, value = idle.mean("gpu.power"), product.mean("gpu.power")
+    known = before is not None and value is not None
+    yield Verdict(
+        "matrix product",
+        "gpu.power",
+        value,
+        f"above {significant(before)} W, idle" if before is not None else "above idle",
+        value > before if known and value is not None and before is not None else None,
+    )
+
+
+def _near(phase: str, metric: str, read: Phase, share: float | None, why: str) -> Verdict:
+    value = read.mean(metric)
+    if share is None:
+        return Verdict(phase, metric, value, f"unknown: {why}", None)
+    holds = None if value is None else abs(value - share) <= TOLERANCE
+    return Verdict(phase, metric, value, f"{share:.0%} ± {TOLERANCE:.0%} ({why})", holds)
+
+
+# Output ------------------------------------------------------------------------------------------
+
+
+def markdown(
+    phases: Mapping[str, Phase],
+    verdicts: Sequence[Verdict],
+    calls: Mapping[str, Sequence[float]],
+    about: Sequence[str],
+) -> Iterator[str]:
+    """The block for docs/measurements.md."""
+    yield "## GPU listeners beside loads of known size"
+    yield ""
+    yield from about
+    yield ""
+    yield "| mean of | " + " | ".join(phases) + " |"
+    yield "|---|" + "---:|" * len(phases)
+    kinds = {metric.name: metric for kind in LISTENERS for metric in kind.metrics()}
+    for name in _SHOWN:
+        if name in kinds:
+            cells = " | ".join(_cell(phase, name, kinds[name]) for phase in phases.values())
+            yield f"| `{name}` | {cells} |"
+    loads = " | ".join(_load_cell(phase) for phase in phases.values())
+    yield f"| the load's own count | {loads} |"
+    yield ""
+    yield "| beside | value | is | should be | |"
+    yield "|---|---|---:|---|---|"
+    for one in verdicts:
+        mark = {True: "✔", False: "✘", None: "not known"}[one.holds]
+        value = "–" if one.value is None else significant(one.value)
+        yield f"| {one.phase} | `{one.what}` | {value} | {one.expected} | {mark} |"
+    yield ""
+    yield "| call | times | median | longest |"
+    yield "|---|---:|---:|---:|"
+    for name, times in sorted(calls.items()):
+        median = duration(statistics.median(times))
+        yield f"| {name} | {len(times)} | {median} | {duration(max(times))} |"
+
+
+def _cell(phase: Phase, name: str, metric: Any) -> str:
+    value = phase.mean(name, metric.kind)
+    if value is None:
+        reason = phase.missing.get(name)
+        return "–" if reason is None else str(reason)
+    counted = {"J": "W", "By": "By/s"}.get(metric.unit, f"{metric.unit}/s")
+    return _quantity(value, counted if metric.kind is SeriesKind.COUNTER else metric.unit)
+
+
+def _quantity(value: float, unit: str) -> str:
+    match unit:
+        case "1":
+            return f"{value * 100:.1f} %"
+        case "By" | "By/s":
+            return size(value) + unit.removeprefix("By")
+        case "Hz":
+            return f"{significant(value / 1e6)} MHz"
+        case "Cel":
+            return f"{value:.0f} °C"
+    return f"{significant(value)} {unit}"
+
+
+def _load_cell(phase: Phase) -> str:
+    if not phase.load:
+        return "–"
+    unit = "GB/s" if phase.name == "memory copy" else "TFLOP/s"
+    return f"{significant(phase.load['per_s'] / (1e9 if unit == 'GB/s' else 1e12))} {unit}"
+
+
+def _about(options: argparse.Namespace, device: str) -> list[str]:
+    import pynvml
+
+    driver = pynvml.nvmlSystemGetDriverVersion()
+    day = datetime.now(UTC).date().isoformat()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    lines = [
+        f"`python -m benchmarks.gpu_check`, {day}, {device}, driver {driver}, as {user}, "
+        f"{options.seconds:g} s each, a reading every {options.interval * 1000:g} ms.",
+    ]
+    if options.loads == "cpu":
+        lines.insert(
+            0, "**No measurement:** the loads ran on the CPU, the GPU had nothing to do.\n"
+        )
+    return lines
+
+
+def _absence(options: argparse.Namespace) -> str:
+    """Why nothing can be checked here; empty if it can."""
+    answer = SmiListener.probe()
+    if not answer.available:
+        needs = "It needs an NVIDIA GPU with its driver, and PyTorch with CUDA"
+        return f"there is no GPU to check here ({answer.reason}). {needs}."
+    if options.loads == "gpu":
+        done = subprocess.run(
+            [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.stdout.strip() != "True":
+            why = "PyTorch sees no CUDA" if done.returncode == 0 else "PyTorch cannot be imported"
+            return f"there is a GPU, but {why}. Its loads need torch with CUDA."
+    return ""
+
+
+def main() -> int:
+    """Check one GPU."""
+    parser = argparse.ArgumentParser(prog="gpu-check", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--gpu", type=int, default=0, help="NVML's index (0)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each load (10)")
+    parser.add_argument(
+        "--interval", type=float, default=0.2, help="seconds between readings (0.2)"
+    )
+    parser.add_argument("--loads", choices=("gpu", "cpu"), default="gpu", help="where loads run")
+    parser.add_argument("--as-nobody", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_nobody:
+        print(try_as_nobody(options.gpu))
+        return 0
+    if why := _absence(options):
+        print(f"gpu-check: {why}", file=sys.stderr)
+        return EXIT_NO_GPU
+    return _check(options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    import pynvml
+
+    phases: dict[str, Phase] = {}
+    with timed_nvml() as calls:
+        listeners = [kind() for kind in LISTENERS if kind.probe().available]
+        for listener in listeners:
+            listener.interval_s = options.interval
+            listener.open()
+        calls.clear()  # of opening; what is of interest is what every reading costs
+        for name, what in PHASES.items():
+            print(f"gpu-check: {name}, {options.seconds:g} s", file=sys.stderr, flush=True)
+            with load(what, options.loads, options.gpu) as (pid, done):
+                target = Target("check", (str(options.gpu),), (pid,))
+                phase = watch(listeners, name, target, options.seconds, options.interval)
+            phase.load = done
+            phases[name] = phase
+        latencies = {name: list(times) for name, times in calls.items()}
+        for listener in listeners:
+            latencies[f"a reading of {listener.name}"] = [
+                took_s for phase in phases.values() for took_s in phase.took_s[listener.name]
+            ]
+        pynvml.nvmlInit()
+        device = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(options.gpu)))
+        about = _about(options, device)
+        verdicts = list(judge(phases, options.gpu))
+        pynvml.nvmlShutdown()
+        for listener in listeners:
+            listener.close()
+    about += ["", f"GPM without privileges: {as_nobody(options.gpu)}."]
+    if GpmListener not in map(type, listeners):
+        about.append(f"GPM: {GpmListener.probe().reason}.")
+    for line in markdown(phases, verdicts, latencies, about):
+        print(line)
+    wrong = [one for one in verdicts if one.holds is False]
+    for one in wrong:
+        value = "–" if one.value is None else significant(one.value)
+        print(
+            f"gpu-check: {one.what} beside {one.phase} is {value}, should be {one.expected}",
+            file=sys.stderr,
+        )
+    return EXIT_IMPLAUSIBLE if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Loads of known size for `benchmarks.gpu_check`, each in a process of its own.
+
+``python -m benchmarks.gpu_loads copy|product gpu|cpu INDEX`` prints a line when it works at full
+speed, goes on until its input ends, and then prints what it has done as JSON. On the CPU it is
+numpy that works: for trying the check where there is no GPU, and no measurement of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: Multiply-adds of 16-bit floats on tensor cores, dense: FLOP per clock and SM, by compute
+#: capability. NVIDIA's architecture white papers: the peak over SMs and boost clock.
+TENSOR_FLOP_PER_CLOCK = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192}
+_COPY_BYTES = 1 << 30
+_COPY_BYTES_CPU = 1 << 24
+_SIDE = 8192
+_SIDE_CPU = 512
+_WARM_UP = 10
+_BATCH = 20
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a load did: work per second (bytes or FLOP), and what the device could do at most.
+
+    ``flop_per_clock`` is of the whole device; None where it is not known.
+    """
+
+    per_s: float
+    device: str
+    flop_per_clock: float | None = None
+
+
+def _on_gpu(what: str, index: int) -> tuple[Callable[[], Any], Callable[[], None], float, Done]:
+    import torch
+
+    torch.cuda.set_device(index)
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    per_clock = TENSOR_FLOP_PER_CLOCK.get(capability)
+    done = Done(
+        0.0, properties.name, per_clock and float(per_clock * properties.multi_processor_count)
+    )
+    if what == "copy":
+        size = min(_COPY_BYTES, torch.cuda.mem_get_info(index)[0] // 8)
+        source = torch.ones(size, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source), torch.cuda.synchronize, 2.0 * size, done
+    left = torch.randn(_SIDE, _SIDE, device="cuda", dtype=torch.bfloat16)
+    right = torch.randn(_SIDE, _SIDE, device="cuda", dtype=torch.bfloat16)
+    into = torch.empty_like(left)
+    return (
+        lambda: torch.mm(left, right, out=into),
+        torch.cuda.synchronize,
+        2.0 * _SIDE**3,
+        done,
+    )
+
+
+def _on_cpu(what: str) -> tuple[Callable[[], Any], Callable[[], None], float, Done]:
+    import numpy as np
+
+    done = Done(0.0, "the CPU, through numpy")
+    if what == "copy":
+        source = np.ones(_COPY_BYTES_CPU, dtype=np.uint8)
+        target = np.empty_like(source)
+        return lambda: np.copyto(target, source), lambda: None, 2.0 * source.nbytes, done
+    left = np.ones((_SIDE_CPU, _SIDE_CPU), dtype=np.float32)
+    into = np.empty_like(left)
+    return (lambda: np.matmul(left, left, out=into)), lambda: None, 2.0 * _SIDE_CPU**3, done
+
+
+def main(what: str, where: str, index: str) -> None:
+    """Work until the input ends."""
+    step, finish, per_step, done = _on_cpu(what) if where == "cpu" else _on_gpu(what, int(index))
+    for _ in range(_WARM_UP):
+        step()
+    finish()
+    print("working", flush=True)
+    ended = selectors.DefaultSelector()
+    ended.register(sys.stdin, selectors.EVENT_READ)
+    begun_s, steps = time.perf_counter(), 0
+    while not ended.select(0):
+        for _ in range(_BATCH):
+            step()
+        finish()
+        steps += _BATCH
+    took_s = time.perf_counter() - begun_s
+    print(json.dumps(asdict(done) | {"per_s": steps * per_step / took_s}), flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order
+    main(*sys.argv[1:])
