@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from radt.frontend.charts.quantity import Quantity
+from radt.frontend.charts.quantity import Quantity, drawn_unit
 from radt.frontend.source import Source
-from radt.model import SOFTWARE
+from radt.model import SOFTWARE, SeriesKind
 from radt.store.records import SeriesRecord
 
 AUTOMATIC_CHARTS = 4
@@ -38,13 +38,20 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
 def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
     """What the series of one metric measure."""
     first = series[0]
+    drawn = {drawn_unit(one.unit, one.kind) for one in series}
+    mixed = len({one.kind for one in series}) > 1
+    several = len({one.listener for one in series}) > 1
+    methods = (
+        f"{one.method} ({one.listener})" if several else one.method for one in series if one.method
+    )
     return Quantity(
         first.metric,
-        first.unit,
+        # One listener's counter may be another's rate.
+        min(drawn) if mixed else first.unit,
         first.scope,
-        first.kind,
+        SeriesKind.GAUGE if mixed else first.kind,
         first.listener,
-        methods=tuple(dict.fromkeys(one.method for one in series if one.method)),
+        methods=tuple(dict.fromkeys(methods)),
         estimated=any(one.estimated for one in series),
         scopes=tuple(dict.fromkeys(one.scope for one in series)),
     )

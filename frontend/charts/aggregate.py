@@ -49,9 +49,11 @@ def workload_lines(
     Raises:
         StoreError: The store cannot be read.
     """
-    by_workload: dict[str, list[Feed]] = {}
+    by_workload: dict[tuple[str, str], list[Feed]] = {}
     for feed in found:
-        by_workload.setdefault(feed.parts[0][0].record.workload_id, []).append(feed)
+        key = (feed.parts[0][0].record.workload_id, feed.listener)
+        by_workload.setdefault(key, []).append(feed)
+    several = len({feed.listener for feed in found}) > 1
     result = []
     for group in by_workload.values():
         run = group[0].parts[0][0]
@@ -61,9 +63,13 @@ def workload_lines(
         grid_s = grid(members, window)
         cells = [on_grid(member, grid_s) for member in members]
         count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
+        if several:
+            count = f"{group[0].listener} {count}".strip()
         label = f"{run.record.workload}  {count}".strip()
         line = combine(cells, grid_s, aggregate, label, run)
-        result.append(replace(line, estimated=any(feed.estimated for feed in group)))
+        short = f"{line.short} {group[0].listener}" if several else line.short
+        estimated = any(feed.estimated for feed in group)
+        result.append(replace(line, short=short, estimated=estimated))
     return tuple(result)
 
 

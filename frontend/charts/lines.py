@@ -67,6 +67,7 @@ class Feed:
     label: str
     short: str
     ordinal: int
+    listener: str
     parts: tuple[tuple[RunEntry, SeriesRecord], ...]
 
     @property
@@ -75,24 +76,33 @@ class Feed:
 
 
 def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple[Feed, ...]:
-    """Sort the series of one metric into lines, in the order of the runs."""
+    """Sort the series of one metric into lines, in the order of the runs.
+
+    What two listeners have read of the same thing are two lines, named after them.
+    """
+    series = tuple(series)
+    several = len({record.listener for record in series}) > 1
     own: list[Feed] = []
-    shared: dict[tuple[str, str, str], list[tuple[RunEntry, SeriesRecord]]] = {}
+    shared: dict[tuple[str, str, str, str], list[tuple[RunEntry, SeriesRecord]]] = {}
     for record in series:
         run = runs[record.run_id]
         if record.scope in _SHARED:
-            key = (run.record.workload_id, run.record.host, record.entity)
+            key = (run.record.workload_id, run.record.host, record.entity, record.listener)
             shared.setdefault(key, []).append((run, record))
         else:
             suffix = f" {record.entity}" if record.entity else ""
-            title = f"{run.title} {record.entity}".rstrip()
-            own.append(Feed(title, run.short + suffix, run.ordinal, ((run, record),)))
-    for (_, host, entity), parts in shared.items():
-        first = min(parts, key=lambda part: part[0].ordinal)[0]
+            if several:
+                suffix += f" {record.listener}"
+            parts = ((run, record),)
+            title = run.title + suffix
+            own.append(Feed(title, run.short + suffix, run.ordinal, record.listener, parts))
+    for (_, host, entity, listener), on_device in shared.items():
+        first = min(on_device, key=lambda part: part[0].ordinal)[0]
         device = entity or "host"
         label = f"{first.record.workload}  {entity or host or 'host'}"
         short = f"{first.record.workload} {device}" if entity else first.record.workload
-        own.append(Feed(label, short, first.ordinal, tuple(parts)))
+        suffix = f" {listener}" if several else ""
+        own.append(Feed(label + suffix, short + suffix, first.ordinal, listener, tuple(on_device)))
     return tuple(sorted(own, key=lambda feed: (feed.ordinal, feed.label)))
 
 

@@ -47,7 +47,7 @@ class Quantity:
     @property
     def drawn_unit(self) -> str:
         """Of what is drawn: counters as their rates."""
-        return rate_unit(self.unit).unit if self.kind is SeriesKind.COUNTER else self.unit
+        return drawn_unit(self.unit, self.kind)
 
     @property
     def subtitle(self) -> str:
@@ -82,6 +82,11 @@ class Quantity:
     def from_zero(self) -> bool:
         """Whether the axis starts at zero, so that heights can be compared."""
         return _adds_up(self.drawn_unit) or self.drawn_unit == _RATIO
+
+
+def drawn_unit(unit: str, kind: SeriesKind) -> str:
+    """The unit of what is drawn: counters as their rates."""
+    return rate_unit(unit).unit if kind is SeriesKind.COUNTER else unit
 
 
 def unit_scale(unit: str, largest: float) -> UnitScale:

@@ -12,6 +12,7 @@ from statistics import fmean
 
 import numpy as np
 
+from radt.model import Scope
 from radt.report.attempts import Attempt
 from radt.store import chunks, counters
 from radt.store.reader import StoreReader
@@ -19,6 +20,8 @@ from radt.store.records import RunRecord, Samples, SeriesRecord
 
 GPU_ENERGY = "gpu.energy"
 RUN_ENERGY = "process.gpu.energy"
+#: Energy of a machine's GPUs that no run was given is not that of a workload.
+_COUNTED = ((GPU_ENERGY, Scope.GPU), (RUN_ENERGY, Scope.PROCESS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def workload_energy(reader: StoreReader, repeats: Sequence[Attempt]) -> Workload
     runs = [run for attempt in repeats for run in attempt.runs]
     series: dict[str, list[SeriesRecord]] = {run.run_id: [] for run in runs}
     for record in reader.series(list(series)):
-        if record.metric in (GPU_ENERGY, RUN_ENERGY):
+        if (record.metric, record.scope) in _COUNTED:
             series[record.run_id].append(record)
     wholes = [
         total for attempt in repeats if (total := _gpus_j(reader, attempt.runs, series)) is not None

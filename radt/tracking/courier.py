@@ -36,7 +36,7 @@ from radt.tracking.points import (
     epoch_points,
     hardware_means,
     look_back_ns,
-    series_name,
+    series_names,
     software_points,
     summary_values,
 )
@@ -101,9 +101,11 @@ class Courier:
 
     def _send_content(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
         series = self._reader.series([run.run_id])
-        keys = unique_keys(series_name(one) for one in series)
-        self._send_texts(run, mlflow_id, sent, series, keys)
-        self._send_points(run, mlflow_id, sent, series, keys)
+        names = series_names(series)
+        keys = unique_keys(names.values())
+        self._send_texts(run, mlflow_id, sent, keys)
+        key_of = {number: keys[name] for number, name in names.items()}
+        self._send_points(run, mlflow_id, sent, series, key_of)
         if not run.status.ended:
             return
         self._send_summary(run, mlflow_id, sent)
@@ -126,11 +128,10 @@ class Courier:
         run: RunRecord,
         mlflow_id: str,
         sent: _Sent,
-        series: Sequence[SeriesRecord],
-        keys: dict[str, str],
+        keys: Mapping[str, str],
     ) -> None:
         params = deliverable_params(self._reader.params(run.run_id), ended=run.status.ended)
-        tags = deliverable_tags(run, self._reader.tags(run.run_id), series, keys)
+        tags = deliverable_tags(run, self._reader.tags(run.run_id), keys)
         self._send_new(params, sent.params, partial(self._target.log_params, mlflow_id), sent)
         self._send_new(tags, sent.tags, partial(self._target.set_tags, mlflow_id), sent)
 
@@ -173,7 +174,7 @@ class Courier:
         mlflow_id: str,
         sent: _Sent,
         series: Sequence[SeriesRecord],
-        keys: dict[str, str],
+        key_of: Mapping[int, str],
     ) -> None:
         """All new points, several series in one request."""
         delivered = self._reader.delivered(run.run_id)
@@ -189,7 +190,7 @@ class Courier:
 
         for one in series:
             done = delivered.get(one.series_no, 0)
-            key = keys[series_name(one)]
+            key = key_of[one.series_no]
             if one.listener != SOFTWARE:
                 new, until_ns = self._new_means(run, one, key, done)
                 points += new

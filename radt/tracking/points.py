@@ -10,7 +10,7 @@ so that what is sent twice after a crash is stored once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +45,28 @@ class Point(NamedTuple):
     value: float
     timestamp_ms: int
     step: int
+
+
+def series_names(series: Sequence[SeriesRecord]) -> dict[int, str]:
+    """The name of each series of a run by its number: `series_name`, as long as that is one's own.
+
+    Several listeners may read the same thing (``gpu.power`` by NVML and by DCGM). Put together they
+    would be a line that jumps between two sources: the first in the run has the name, what comes
+    later has its listener behind it.
+    """
+    return _told_apart(series, series_name)
+
+
+def _told_apart(
+    series: Sequence[SeriesRecord], name_of: Callable[[SeriesRecord], str]
+) -> dict[int, str]:
+    names: dict[int, str] = {}
+    owners: dict[str, str] = {}
+    for one in sorted(series, key=lambda one: one.series_no):
+        name = name_of(one)
+        own = owners.setdefault(name, one.listener) == one.listener
+        names[one.series_no] = name if own else f"{name}/{one.listener}"
+    return names
 
 
 def series_name(series: SeriesRecord) -> str:
@@ -184,6 +206,10 @@ def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
     ]
 
 
+def _summary_name(series: SeriesRecord) -> str:
+    return f"summary/{series.metric}" + (f"/{series.entity}" if series.entity else "")
+
+
 def summary_values(
     run: RunRecord,
     summaries: Sequence[SummaryRecord],
@@ -201,13 +227,12 @@ def summary_values(
         totals: How much each counter grew (`radt.store.counters.total_of`), by number of series.
     """
     values: dict[str, float | None] = {}
+    names = _told_apart([summary.series for summary in summaries], _summary_name)
     for summary in summaries:
         series = summary.series
         if series.listener == SOFTWARE:
             continue
-        name = f"summary/{series.metric}"
-        if series.entity:
-            name += f"/{series.entity}"
+        name = names[series.series_no]
         if series.kind is SeriesKind.COUNTER:
             values[f"{name}/total"] = totals.get(series.series_no)
         else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from radt.store.records import RunRecord, SeriesRecord
+from radt.store.records import RunRecord
 from radt.tracking.names import MAX_PARAM_LENGTH, MAX_TAG_LENGTH, cut, unique_keys
-from radt.tracking.points import series_name
 
 _UNNAMED = re.compile(r"arg\d+")
 
@@ -40,18 +39,18 @@ def command_line_names(text: str) -> frozenset[str]:
 
 
 def deliverable_tags(
-    run: RunRecord, tags: Mapping[str, str], series: Sequence[SeriesRecord], keys: Mapping[str, str]
+    run: RunRecord, tags: Mapping[str, str], keys: Mapping[str, str]
 ) -> dict[str, str]:
     """The run's tags, how it ended, and the real names of series that MLflow does not allow.
 
     Args:
-        keys: MLflow's key of each name of `series_name`.
+        keys: MLflow's key of each name of a series.
     """
     tag_keys = unique_keys(tags)
     found = {tag_keys[name]: value for name, value in tags.items()}
-    for name in (series_name(one) for one in series):
-        if keys[name] != name:
-            found[f"radt.metric.{keys[name]}"[:250]] = name
+    for name, key in keys.items():
+        if key != name:
+            found[f"radt.metric.{key}"[:250]] = name
     if run.status.ended:
         found["radt.status"] = run.status.value  # MLflow has fewer
         if run.end_reason:

@@ -300,7 +300,8 @@ def add(demo, run_name, number, metric, unit, scope, at_s, values, **fields):
     """A series of one of the demo's runs, besides what it has."""
     run_id = demo.run_ids[run_name]
     fields = {"kind": SeriesKind.COUNTER, "entity": "gpu0", "interval_s": 1.0} | fields
-    record = SeriesRecord(run_id, number, "smi", metric, unit, scope, **fields)
+    listener = fields.pop("listener", "smi")
+    record = SeriesRecord(run_id, number, listener, metric, unit, scope, **fields)
     demo.writer.add_series([record])
     demo.append(run_id, demo.origin_ns(run_id), number, at_s, values)
 
@@ -404,3 +405,24 @@ def test_units_of_drawn_counters(unit, expected):
     quantity = Quantity("m", unit, Scope.HOST, SeriesKind.COUNTER, "iostat")
     assert unit_scale(quantity.drawn_unit, 5.0).label == expected
     assert quantity.from_zero
+
+
+def test_what_two_listeners_read_of_one_card_are_two_lines(demo, source):
+    """One counts bytes, the other says bytes per second; they are never mixed into one line."""
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    add(demo, "solo a", 5, "gpu.pcie.rx", "By", Scope.GPU, at_s, 1e6 * at_s, method="field 198")
+    fields = {"kind": SeriesKind.GAUGE, "listener": "gpm", "method": "GPM metric 21"}
+    rates = np.full(30, 2e6)
+    add(demo, "solo a", 6, "gpu.pcie.rx", "By/s", Scope.GPU, at_s + 0.3, rates, **fields)
+    data = draw(source, "gpu.pcie.rx")
+    found = {line.short: line.curve.values for line in data.lines}
+    assert found["solo gpu0 smi"] == pytest.approx(1e6)
+    assert found["solo gpu0 gpm"] == pytest.approx(2e6)
+    assert data.quantity.drawn_unit == "By/s"
+    assert "Field 198 (smi). GPM metric 21 (gpm)." in data.quantity.explanation
+    together = draw(source, "gpu.pcie.rx", level=Level.WORKLOAD, aggregate=Aggregate.SUM)
+    assert {line.short: line.curve.values.max() for line in together.lines} == {
+        "solo smi": pytest.approx(1e6),
+        "solo gpm": pytest.approx(2e6),
+    }

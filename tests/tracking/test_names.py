@@ -101,7 +101,7 @@ def test_long_and_undecodable_values_fit() -> None:
 
 def test_tags_tell_the_end_and_the_real_names() -> None:
     run = RunRecord("r", "w", "e", "1", "a", "n", 0, status=RunStatus.KILLED, end_reason="signal 9")
-    tags = deliverable_tags(run, {"a?": "x" * 9000}, [], {})
+    tags = deliverable_tags(run, {"a?": "x" * 9000}, {})
     assert tags == {
         "a_": "x" * 7999 + "…",
         "radt.status": "KILLED",
@@ -111,6 +111,6 @@ def test_tags_tell_the_end_and_the_real_names() -> None:
 
 def test_tag_has_the_exact_state_as_soon_as_it_is_the_last() -> None:
     ended = RunRecord("r", "w", "e", "1", "a", "n", 0, status=RunStatus.OOM, exit_code=1)
-    assert deliverable_tags(ended, {}, [], {}) == {"radt.status": "OOM", "radt.exit_code": "1"}
+    assert deliverable_tags(ended, {}, {}) == {"radt.status": "OOM", "radt.exit_code": "1"}
     running = RunRecord("r", "w", "e", "1", "a", "n", 0, status=RunStatus.RUNNING)
-    assert deliverable_tags(running, {}, [], {}) == {}
+    assert deliverable_tags(running, {}, {}) == {}

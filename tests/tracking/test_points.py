@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from radt.tracking.points import (
     hardware_means,
     look_back_ns,
     series_name,
+    series_names,
     software_points,
     summary_values,
 )
@@ -160,6 +162,26 @@ def test_series_names() -> None:
     assert series_name(series("n", SOFTWARE, kind=SeriesKind.COUNTER)) == "n"
 
 
+def test_listeners_that_read_the_same_are_told_apart() -> None:
+    """Also from each other's rates, which have names of their own."""
+    found = series_names(
+        [
+            series("gpu.power", "smi", "gpu0", number=0),
+            series("gpu.power", "dcgm", "gpu0", number=3),
+            series("gpu.power", "dcgm", "gpu1", number=2),
+            series("gpu.pcie.rx", "smi", "gpu0", SeriesKind.COUNTER, number=4),
+            series("gpu.pcie.rx", "gpm", "gpu0", unit="By/s", number=5),
+        ]
+    )
+    assert found == {
+        0: "system/gpu.power/gpu0",
+        2: "system/gpu.power/gpu1",
+        3: "system/gpu.power/gpu0/dcgm",
+        4: "system/gpu.pcie.rx_per_s/gpu0",
+        5: "system/gpu.pcie.rx/gpu0",
+    }
+
+
 def marker(number: int, start_s: float, end_s: float | None, **fields: object) -> MarkerRecord:
     end_ns = None if end_s is None else ORIGIN_NS + round(end_s * S)
     values: dict[str, object] = {"kind": MarkerKind.EPOCH, "name": "epoch", "step": number}
@@ -195,7 +217,17 @@ def test_summary() -> None:
     ]
     epochs = [Point("e", 30.0, 0, 1), Point("e", 20.0, 0, 2), Point("e", 22.0, 0, 3)]
     ledger = [LedgerRecord("r", "smi", 1.0, 10, 9, 1, 0)]
+    summaries = [
+        replace(
+            summary, series=replace(summary.series, series_no=summary.series.series_no or 10 + n)
+        )
+        for n, summary in enumerate(summaries)
+    ]
+    other = replace(summaries[0].series, listener="dcgm", series_no=20)
+    summaries.append(replace(summaries[0], series=other, mean=151.0, maximum=201.0))
     assert summary_values(run, summaries, epochs, ledger, {4: 8.0}) == {
+        "summary/gpu.power/gpu0/dcgm/mean": 151.0,
+        "summary/gpu.power/gpu0/dcgm/max": 201.0,
         "summary/gpu.power/gpu0/mean": 150.0,
         "summary/gpu.power/gpu0/max": 200.0,
         "summary/gpu.energy/gpu0/total": 8.0,
