@@ -34,6 +34,7 @@ from radt.listeners.api import Listener, Reading, Target
 from radt.listeners.gpm import GpmListener
 from radt.listeners.smi import SmiListener
 from radt.model import MissingReason, SeriesKind
+from radt.nvml import opened
 from radt.units import duration, significant, size
 
 LISTENERS: tuple[type[Listener], ...] = (SmiListener, GpmListener)
@@ -113,14 +114,18 @@ def timed_nvml() -> Iterator[dict[str, list[float]]]:
 
 
 @contextmanager
-def load(what: str | None, where: str, index: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A load that works while the body runs: its process id, and afterwards what it did."""
+def load(what: str | None, where: str, uuid: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A load that works while the body runs: its process id, and afterwards what it did.
+
+    It sees the GPU of this UUID only: CUDA may count GPUs in another order than NVML.
+    """
     done: dict[str, Any] = {}
     if what is None:
         yield os.getpid(), done
         return
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu_loads", what, where, str(index)],
+        [sys.executable, "-m", "benchmarks.gpu_loads", what, where],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": uuid},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -379,6 +384,9 @@ def _check(options: argparse.Namespace) -> int:
     import pynvml
 
     phases: dict[str, Phase] = {}
+    with opened():
+        handle = pynvml.nvmlDeviceGetHandleByIndex(options.gpu)
+        uuid, device = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
     with timed_nvml() as calls:
         listeners = [kind() for kind in LISTENERS if kind.probe().available]
         for listener in listeners:
@@ -387,7 +395,7 @@ def _check(options: argparse.Namespace) -> int:
         calls.clear()  # of opening; what is of interest is what every reading costs
         for name, what in PHASES.items():
             print(f"gpu-check: {name}, {options.seconds:g} s", file=sys.stderr, flush=True)
-            with load(what, options.loads, options.gpu) as (pid, done):
+            with load(what, options.loads, uuid) as (pid, done):
                 target = Target("check", (str(options.gpu),), (pid,))
                 phase = watch(listeners, name, target, options.seconds, options.interval)
             phase.load = done
@@ -397,13 +405,11 @@ def _check(options: argparse.Namespace) -> int:
             latencies[f"a reading of {listener.name}"] = [
                 took_s for phase in phases.values() for took_s in phase.took_s[listener.name]
             ]
-        pynvml.nvmlInit()
-        device = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(options.gpu)))
-        about = _about(options, device)
-        verdicts = list(judge(phases, options.gpu))
-        pynvml.nvmlShutdown()
         for listener in listeners:
             listener.close()
+    with opened():
+        about = _about(options, device)
+        verdicts = list(judge(phases, options.gpu))
     about += ["", f"GPM without privileges: {as_nobody(options.gpu)}."]
     if GpmListener not in map(type, listeners):
         about.append(f"GPM: {GpmListener.probe().reason}.")

@@ -1,14 +1,14 @@
 """Loads of known size for `benchmarks.gpu_check`, each in a process of its own.
 
-``python -m benchmarks.gpu_loads copy|product gpu|cpu INDEX`` prints a line when it works at full
-speed, goes on until its input ends, and then prints what it has done as JSON. On the CPU it is
-numpy that works: for trying the check where there is no GPU, and no measurement of one.
+``python -m benchmarks.gpu_loads copy|product gpu|cpu`` prints a line when it works at full speed,
+goes on until its input ends, and then prints what it has done as JSON. On the GPU, it takes the
+first one that CUDA shows. On the CPU it is numpy that works: for trying the check where there is no
+GPU, and no measurement of one.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import selectors
 import sys
 import time
@@ -39,18 +39,17 @@ class Done:
     flop_per_clock: float | None = None
 
 
-def _on_gpu(what: str, index: int) -> tuple[Callable[[], Any], Callable[[], None], float, Done]:
+def _on_gpu(what: str) -> tuple[Callable[[], Any], Callable[[], None], float, Done]:
     import torch
 
-    torch.cuda.set_device(index)
-    properties = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(0)
     capability = (properties.major, properties.minor)
     per_clock = TENSOR_FLOP_PER_CLOCK.get(capability)
     done = Done(
         0.0, properties.name, per_clock and float(per_clock * properties.multi_processor_count)
     )
     if what == "copy":
-        size = min(_COPY_BYTES, torch.cuda.mem_get_info(index)[0] // 8)
+        size = min(_COPY_BYTES, torch.cuda.mem_get_info()[0] // 8)
         source = torch.ones(size, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         return lambda: target.copy_(source), torch.cuda.synchronize, 2.0 * size, done
@@ -78,9 +77,9 @@ def _on_cpu(what: str) -> tuple[Callable[[], Any], Callable[[], None], float, Do
     return (lambda: np.matmul(left, left, out=into)), lambda: None, 2.0 * _SIDE_CPU**3, done
 
 
-def main(what: str, where: str, index: str) -> None:
+def main(what: str, where: str) -> None:
     """Work until the input ends."""
-    step, finish, per_step, done = _on_cpu(what) if where == "cpu" else _on_gpu(what, int(index))
+    step, finish, per_step, done = _on_cpu(what) if where == "cpu" else _on_gpu(what)
     for _ in range(_WARM_UP):
         step()
     finish()
@@ -98,5 +97,4 @@ def main(what: str, where: str, index: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order
     main(*sys.argv[1:])

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu_check
+from benchmarks.gpu_check import PHASES, Phase
+from benchmarks.gpu_loads import TENSOR_FLOP_PER_CLOCK
 from tests.support.nvml import FakeNvml, build_library, plain_gpu
 
 _ROOT = Path(__file__).parents[2]
@@ -92,3 +95,42 @@ def test_what_is_read_beside_each_load_becomes_markdown(cells: dict[str, list[st
     assert "NVIDIA H100" in shown
     assert "GPM without privileges: 5 of 13 values for user id" in shown
     assert (os.getuid() != 0) or "user id 65534" in shown
+
+
+def _phases(tensor: float, dram: float, busy: float) -> dict[str, Phase]:
+    """A card with 132 SMs at 1.5 GHz, half of its tensor peak and 90 % of 3 TB/s used by loads."""
+    quiet = dict.fromkeys(("gpu.utilization", "gpu.sm.active", "gpu.dram.active"), 0.0)
+    idle = quiet | {"gpu.tensor.active": 0.0, "gpu.power": 70.0}
+    copy = {"gpu.dram.active": dram, "gpu.tensor.active": 0.0}
+    product = {"gpu.clock.sm": 1.5e9, "gpu.tensor.active": tensor, "gpu.sm.active": busy}
+    product["gpu.power"] = 600.0
+    phases = {}
+    for name, values in zip(PHASES, (idle, copy, product), strict=True):
+        phases[name] = Phase(name)
+        for metric, value in values.items():
+            phases[name].values[metric] = [value]
+    phases["memory copy"].load = {"per_s": 2.7e12}
+    per_clock = 132 * TENSOR_FLOP_PER_CLOCK[9, 0]
+    phases["matrix product"].load = {"per_s": 0.5 * 1.5e9 * per_clock, "flop_per_clock": per_clock}
+    return phases
+
+
+def test_a_value_far_from_what_the_load_says_is_not_plausible(monkeypatch) -> None:
+    monkeypatch.setattr(gpu_check, "peak_bytes_per_s", lambda index: 3e12)
+    right = list(gpu_check.judge(_phases(tensor=0.48, dram=0.85, busy=0.97), 0))
+    assert {one.holds for one in right} == {True}
+    wrong = list(gpu_check.judge(_phases(tensor=0.9, dram=0.45, busy=0.3), 0))
+    assert [(one.phase, one.what) for one in wrong if not one.holds] == [
+        ("memory copy", "gpu.dram.active"),
+        ("matrix product", "gpu.tensor.active"),
+        ("matrix product", "gpu.sm.active"),
+    ]
+
+
+def test_what_cannot_be_known_is_not_judged(monkeypatch) -> None:
+    monkeypatch.setattr(gpu_check, "peak_bytes_per_s", lambda index: None)
+    phases = _phases(tensor=0.48, dram=0.85, busy=0.97)
+    phases["idle"].values.clear()
+    phases["matrix product"].load = {"per_s": 1.0, "flop_per_clock": None}
+    known = [one.what for one in gpu_check.judge(phases, 0) if one.holds is not None]
+    assert known == ["gpu.tensor.active", "gpu.sm.active"], "of the copy, and of the product"
