@@ -32,6 +32,7 @@ class Follower:
         self._context_noted = False
         self._waiting_since_s: float | None = None
         self._wait_told = False
+        self._state_before: str | None = None  # what the view said before reports were written
 
     def follow(self) -> None:
         """Return when every row has ended."""
@@ -55,12 +56,27 @@ class Follower:
         for row in workload.rows if not workload.stop else ():
             row.check_time()
         self._look_at_context()
+        self._look_at_reports()
         self._verify_devices()
         live = workload.recording.live([row.run_id for row in workload.rows])
         for row in workload.rows:
             if row.outcome is None and (now := live.get(row.run_id)) is not None:
                 row.view.update(now)
         workload.session.console.show_live(workload.view)
+
+    def _look_at_reports(self) -> None:
+        """Say what is waited for: a report may take longer than the run."""
+        view = self._workload.view
+        writing = [
+            f"{row.letter}: {profiling.name} writes its report"
+            for row in self._workload.alive
+            if (profiling := row.profiling) is not None and profiling.program_end is not None
+        ]
+        if writing:
+            self._state_before = view.state if self._state_before is None else self._state_before
+            view.state = ", ".join(writing)
+        elif self._state_before is not None:
+            view.state, self._state_before = self._state_before, None
 
     def _verify_devices(self) -> None:
         devices, alive = self._workload.provision.devices, self._workload.alive
@@ -109,7 +125,7 @@ class Follower:
         if asked is not None:
             for row in self._workload.rows:
                 if row.is_prefixed and row.escalation is None:
-                    row.escalate(asked.first)
+                    row.escalate()
         if asked is not None and (number := asked.next_signal()):
             self._workload.view.state = f"stopping ({number.name})"
             for row in self._workload.rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -125,13 +125,12 @@ class Profiling:
     environment: Mapping[str, str]
     notices: tuple[str, ...]
     note: Path
-    _own: str = field(default=sys.executable)
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The command under the profiler, with a witness of how it ends."""
         if not self.prefix:
             return list(command)
-        own = (self._own, "-I", "-S", witness.__file__, str(self.note))
+        own = (sys.executable, "-I", "-S", witness.__file__, str(self.note))
         return [*self.prefix, *own, *command]
 
     @property

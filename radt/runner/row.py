@@ -82,12 +82,16 @@ class Row:
     def stop(self, verdict: Ending) -> None:
         """Begin to end the run: it asks, insists and kills; the first verdict counts."""
         if self.escalation is None and self.outcome is None:
-            self.escalate(signal.SIGINT)
+            self.escalate()
             self.verdict = verdict
 
-    def escalate(self, first: signal.Signals) -> None:
-        """Begin with this signal, and have patience where a report is to be written."""
-        self.escalation = Escalation(first, patience_s=PATIENCE_S if self.is_prefixed else 0.0)
+    def escalate(self) -> None:
+        """Begin to end it. Where a report is to be written, it has time for that.
+
+        SIGINT, unlike SIGTERM, leaves alone what the profiler has in groups of its own.
+        """
+        patience_s = PATIENCE_S if self.is_prefixed else 0.0
+        self.escalation = Escalation(signal.SIGINT, patience_s=patience_s)
 
     def is_news(self, number: int) -> bool:
         """Whether the run has not been asked to end as urgently before; noted as asked now.
@@ -114,5 +118,5 @@ class Row:
         if self.profiling is not None and self.profiling.program_end is not None:
             return False  # it was in time; its report does not count
         self.timed_out = True
-        self.escalate(signal.SIGINT)
+        self.escalate()
         return True

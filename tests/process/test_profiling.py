@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +17,8 @@ from radt.model import RunStatus
 from radt.runner import witness
 from radt.runner.ending import Ending
 from radt.runner.process import Exit
-from radt.runner.profiling import NOTE, Profiling, profiler_error
+from radt.runner.profiling import NOTE, PATIENCE_S, Profiling, profiler_error
+from radt.runner.row import Row
 from radt.runner.stop import Escalation
 from tests.support.bench import wait_until
 
@@ -128,3 +132,20 @@ def test_patience_comes_before_insisting(monkeypatch: pytest.MonkeyPatch) -> Non
     assert patient.next_signal() is signal.SIGTERM
     patient.kill_now()
     assert patient.is_hurried and patient.next_signal() is signal.SIGKILL
+
+
+def test_a_report_is_not_timed(profiling: Profiling) -> None:
+    """The program was in time; what comes after it is the profiler's."""
+    recorded = SimpleNamespace(plan=SimpleNamespace(timeout_s=1.0))
+    row = Row(
+        recorded=cast(Any, recorded),
+        view=cast(Any, None),
+        startable=cast(Any, SimpleNamespace(profiling=profiling)),
+        process=cast(Any, object()),
+        started_monotonic_s=time.monotonic() - 10,
+    )
+    profiling.note.write_text("0 9")
+    assert not row.check_time()
+    profiling.note.unlink()
+    assert row.check_time() and row.timed_out
+    assert row.escalation is not None and row.escalation.patience_s == PATIENCE_S
