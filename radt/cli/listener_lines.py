@@ -20,8 +20,7 @@ _GAP = 2
 _LABEL = 9
 _MIN_COLUMN = 24
 _RATIO = "1"
-#: From what is the run's own to what all share.
-_SCOPES = (Scope.PROCESS, Scope.MIG, Scope.GPU, Scope.HOST, Scope.RUN)
+_SCOPES = (Scope.PROCESS, Scope.GPU, Scope.MIG, Scope.HOST, Scope.RUN)
 _COUNTED, _ESTIMATED = "+", "≈"
 _BETWEEN = " · "
 
@@ -83,7 +82,7 @@ class _Columns:
 def _said(entry: Entry, *, with_series: bool) -> Iterator[_Said]:
     summary = Text(printable(entry.summary).rstrip("."))
     for remark in _remarks(entry):
-        summary.append(" · " if summary else "").append(remark, "cyan")
+        summary.append(" · " if summary else "").append(remark, "cyan" if entry.works else "dim")
     if summary:
         yield summary
     answer = entry.availability
@@ -114,10 +113,12 @@ def _remarks(entry: Entry) -> Iterator[str]:
 
 
 def _short(metric: Metric, skip: int) -> Text:
-    text = Text(f"{_ESTIMATED} " if metric.estimated else "", "yellow")
-    text.append(printable(metric.name[skip:]), "default")
     unit = "" if metric.unit == _RATIO else f" {printable(metric.unit)}"
-    return text.append(unit + (_COUNTED if metric.kind is SeriesKind.COUNTER else ""), "dim")
+    return Text.assemble(
+        (f"{_ESTIMATED} " if metric.estimated else "", "yellow"),
+        printable(metric.name[skip:]),
+        (unit + (_COUNTED if metric.kind is SeriesKind.COUNTER else ""), "dim"),
+    )
 
 
 def _legend(entries: Iterable[Entry], width: int) -> Iterator[Text]:
@@ -260,10 +261,8 @@ class _List:
 
     def lines(self, room: int) -> Iterator[Text]:
         """As many as fit on each line, none broken."""
-        head = Text(self.label.ljust(_LABEL), "dim")
-        if self.family:
-            head.append(f"{printable(self.family)}*  ")
-        line, is_empty = head.copy(), True
+        family = f"{printable(self.family)}*  " if self.family else ""
+        line, is_empty = Text.assemble((self.label.ljust(_LABEL) + family, "dim")), True
         for item in self.items:
             if not is_empty and line.cell_len + len(_BETWEEN) + item.cell_len > room:
                 yield line
