@@ -1,102 +1,277 @@
-"""What the observers cost: CPU time and memory of the collector with eight idle runs.
+"""Who observes in `benchmarks.listeners`, and what that takes of CPU time and memory.
 
-    python benchmarks/observers.py [--runs 8] [--seconds 60]
-
-Each run is a real process with a child, registered as the runner does, with the default listeners
-at 1 Hz. Prints the collector's CPU time (worker and guardian) as a share of one core and its
-resident memory. Uses a data and a runtime folder of its own.
+An observer is a context in which `Observed.start` starts scripts. What radt and its original use is
+what their processes use; MLflow's monitor is a thread of the run's own process, so all of an idle
+run's process is taken for it.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import signal
+import shutil
+import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
 
-_IDLE = """
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
-print("up", flush=True)
-child.wait()
-"""
+import psutil
+
+from benchmarks.peers import peer_python
+from radt.clock import Clock
+from radt.collector.client import CollectorClient
+from radt.collector.protocol import Registration
+from radt.home import RUN_ID_VARIABLE, RUNTIME_VARIABLE, Home
+from radt.model import ListenerChoice, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
+
+SCRIPT = Path(__file__).with_name("observed_script.py")
+ORIGINAL = ("radt==0.2.30", "pandas<3")
+_UP_S = 300.0
 
 
-def measure(runs: int, seconds: float, folder: Path) -> None:
-    """Record idle runs for a while and print what that cost."""
-    from radt.clock import Clock
-    from radt.collector.client import CollectorClient
-    from radt.collector.protocol import Registration
-    from radt.home import Home
-    from radt.model import ListenerChoice, RunStatus
-    from radt.store.reader import StoreReader
-    from radt.store.records import RunRecord
-    from radt.store.writer import StoreWriter
+@dataclass(frozen=True, slots=True)
+class Use:
+    """CPU time so far, memory now, and values recorded so far."""
 
-    home = Home(folder).create()
-    listeners = (ListenerChoice("top"), ListenerChoice("smi"))
-    run_ids = [uuid.uuid4().hex for _ in range(runs)]
-    processes = []
-    with StoreWriter(home.store_path) as writer, CollectorClient.connect() as client:
-        for run_id in run_ids:
-            spool = str(home.run_dir(run_id).create().path)
-            now_ns = Clock.for_machine().now_ns()
-            writer.put_run(RunRecord(run_id, run_ids[0], "e", "1", "a", "", now_ns, spool=spool))
-            warnings = client.register(
-                Registration(run_id, str(home.store_path), spool, listeners=listeners)
-            )
-            process = subprocess.Popen(
-                [sys.executable, "-c", _IDLE],
-                env=os.environ | {"RADT_RUN_ID": run_id},
+    cpu_s: float
+    memory_bytes: int
+    values: int
+
+
+@dataclass
+class Observed:
+    """Scripts under an observer."""
+
+    observer: str = "none"
+    python: Path = Path(sys.executable)
+    env: dict[str, str] = field(default_factory=dict)
+    folder: Path = Path()
+    scripts: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, kind: str, count: int) -> None:
+        """Start scripts of that kind, all at once, and wait until they are up."""
+        environments = [os.environ | self.env | self._of_run(n) for n in range(count)]
+        self.scripts = [
+            subprocess.Popen(
+                [self.python, SCRIPT, self.observer, kind, self.folder],
+                env=env,
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,
+                stderr=subprocess.DEVNULL,
+                text=True,
             )
-            assert process.stdout is not None
-            process.stdout.readline()
-            client.started(run_id, process.pid, time.monotonic_ns())
-            processes.append(process)
-        time.sleep(3)  # what starting costs is not what observing costs
-        before, before_s = client.status(), time.monotonic()
-        time.sleep(seconds)
-        after, took_s = client.status(), time.monotonic() - before_s
-        for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for run_id in run_ids:
-            client.finish(run_id, RunStatus.KILLED)
-        with StoreReader(home.store_path) as reader:
-            ledger = [row for row in reader.ledger(run_ids) if row.listener == "top"]
-    for warning in warnings:
-        print(warning)
-    cpu = (after.cpu_s - before.cpu_s) / took_s
-    missed, expected = (
-        sum(getattr(row, name) for row in ledger) for name in ("missed", "expected")
+            for env in environments
+        ]
+        for number, script in enumerate(self.scripts):
+            while (line := _output(script).readline()) != "up\n":  # the original prints as well
+                if not line:
+                    raise SystemExit(f"a script under {type(self).__name__} did not start")
+            self._started(number, script.pid)
+
+    def work(self) -> list[float]:
+        """Let all scripts do their work; the seconds that each took."""
+        for script in self.scripts:
+            _input(script).write("\n")
+            _input(script).flush()
+        return [float(_output(script).readline()) for script in self.scripts]
+
+    def stop(self) -> None:
+        """Wait for the scripts' end."""
+        for script in self.scripts:
+            script.communicate()
+        self.scripts.clear()
+
+    def use(self) -> Use:
+        """What observing took so far: all that is below the scripts but their own children."""
+        return Use(*_tree_use(script.pid for script in self.scripts), self._values())
+
+    def _of_run(self, number: int) -> Mapping[str, str]:  # noqa: ARG002
+        return {}
+
+    def _started(self, number: int, pid: int) -> None:
+        """A script is up."""
+
+    def _values(self) -> int:
+        return 0
+
+
+@dataclass
+class Radt(Observed):
+    """This radt: the collector and its guardian, and the deliverer if MLflow shall have it all."""
+
+    listeners: tuple[ListenerChoice, ...] = ()
+    devices: tuple[str, ...] = ()
+    delivers: bool = False
+    _client: CollectorClient | None = None
+    _registered: list[str] = field(default_factory=list)
+
+    def start(self, kind: str, count: int) -> None:
+        home = Home(self.folder).create()
+        uri = home.default_tracking_uri if self.delivers else ""
+        self._client = CollectorClient.connect()
+        self._registered = [uuid.uuid4().hex for _ in range(count)]
+        workload = uuid.uuid4().hex
+        with StoreWriter(home.store_path) as writer:
+            for run_id in self._registered:
+                spool = str(home.run_dir(run_id).create().path)
+                now_ns = Clock.for_machine().now_ns()
+                run = RunRecord(run_id, workload, "e", "1", "a", "", now_ns, tracking_uri=uri)
+                writer.put_run(run)
+                warnings = self._client.register(
+                    Registration(
+                        run_id, str(home.store_path), spool, uri, self.listeners, self.devices
+                    )
+                )
+        for warning in warnings:
+            print(f"  {warning}")
+        super().start(kind, count)
+
+    def _of_run(self, number: int) -> Mapping[str, str]:
+        return {RUN_ID_VARIABLE: self._registered[number]}
+
+    def _started(self, number: int, pid: int) -> None:
+        assert self._client is not None
+        self._client.started(self._registered[number], pid, time.monotonic_ns())
+
+    def stop(self) -> None:
+        super().stop()
+        assert self._client is not None
+        for run_id in self._registered:
+            self._client.finish(run_id, RunStatus.FINISHED)
+        self._client.close()
+
+    def use(self) -> Use:
+        assert self._client is not None
+        status = self._client.status()
+        return Use(status.cpu_s, status.rss_bytes, self._values())
+
+    def _values(self) -> int:
+        with StoreReader(Home(self.folder).store_path) as reader:
+            return sum(one.count for one in reader.summary(self._registered))
+
+    def missed(self) -> tuple[int, int]:
+        """Readings that were missed, of how many expected."""
+        with StoreReader(Home(self.folder).store_path) as reader:
+            rows = reader.ledger(self._registered)
+        return sum(row.missed for row in rows), sum(row.expected for row in rows)
+
+
+@dataclass
+class Mlflow(Observed):
+    """MLflow's system metrics, in the process of each run, each second rather than each ten."""
+
+    def __post_init__(self) -> None:
+        self.observer = "mlflow"
+        self.env |= {
+            "MLFLOW_TRACKING_URI": f"sqlite:///{self.folder / 'mlflow.db'}",
+            "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "1",
+        }
+        _make_database(self.python, self.env)
+
+    def _values(self) -> int:
+        return _rows(self.folder / "mlflow.db")
+
+
+@dataclass
+class Original(Observed):
+    """radt 0.2.30 from PyPI: processes of its own for each listener of each run."""
+
+    def __post_init__(self) -> None:
+        self.observer = "original"
+        self.python = peer_python("radt-0.2.30", ORIGINAL)
+        self.env |= {
+            "MLFLOW_TRACKING_URI": f"sqlite:///{self.folder / 'mlflow.db'}",
+            "RADT_PRESENT": "True",
+            **{f"RADT_LISTENER_{name.upper()}": "True" for name in original_listeners()},
+        }
+        _make_database(self.python, self.env)
+
+    def _values(self) -> int:
+        return _rows(self.folder / "mlflow.db")
+
+
+def original_listeners() -> Sequence[str]:
+    """Listeners of the original that read each second and whose programs are installed."""
+    return [name for name in ("top", "free", "iostat") if shutil.which(name)]
+
+
+@contextmanager
+def private_folders() -> Iterator[Path]:
+    """A data folder that is gone afterwards, and a collector of its own that leaves soon."""
+    with TemporaryDirectory(prefix="radt-bench-") as folder, TemporaryDirectory() as runtime:
+        before = dict(os.environ)
+        os.environ |= {RUNTIME_VARIABLE: runtime, "RADT_COLLECTOR_IDLE_S": "1"}
+        try:
+            yield Path(folder)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            _wait_for_collector(runtime)
+
+
+def _wait_for_collector(runtime: str) -> None:
+    """The folders may go when nobody uses them any longer."""
+    deadline = time.monotonic() + _UP_S
+    while time.monotonic() < deadline:
+        if not any(
+            RUNTIME_VARIABLE in env and env[RUNTIME_VARIABLE] == runtime for env in _environments()
+        ):
+            return
+        time.sleep(0.2)
+
+
+def _environments() -> Iterator[Mapping[str, str]]:
+    for process in psutil.process_iter():
+        try:
+            yield process.environ()
+        except psutil.Error:
+            continue
+
+
+def _tree_use(roots: Iterable[int]) -> tuple[float, int]:
+    """CPU time of processes with all below them, ended ones included; memory of those alive."""
+    cpu_s, memory = 0.0, 0
+    for root in roots:
+        process = psutil.Process(root)
+        for one in (process, *process.children(recursive=True)):
+            try:
+                times = one.cpu_times()
+                memory += one.memory_full_info().uss
+            except psutil.Error:
+                continue
+            cpu_s += times.user + times.system + times.children_user + times.children_system
+    return cpu_s, memory
+
+
+def _make_database(python: Path, env: Mapping[str, str]) -> None:
+    """MLflow makes its tables, which takes seconds and happens once."""
+    program = "import mlflow; mlflow.search_experiments()"
+    subprocess.run(
+        [python, "-c", program], env=os.environ | dict(env), check=True, stderr=subprocess.DEVNULL
     )
-    print(f"{runs} runs, listeners {'+'.join(after.listeners)}, {took_s:.0f} s")
-    print(f"CPU      {cpu:7.2%} of one core    (bar: 2 %)")
-    print(f"memory   {after.rss_bytes / 1e6:7.1f} MB             (bar: 150 MB)")
-    print(f"readings {expected - missed:7d}, missed {missed}")
 
 
-def main() -> None:
-    """Measure with folders that are gone afterwards."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="radt-bench-") as folder,
-        tempfile.TemporaryDirectory(prefix="radt-") as runtime,
-    ):
-        os.environ["RADT_RUNTIME_DIR"] = runtime
-        os.environ["RADT_COLLECTOR_IDLE_S"] = "1"
-        measure(arguments.runs, arguments.seconds, Path(folder) / "data")
+def _rows(database: Path) -> int:
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        (count,) = connection.execute("SELECT COUNT(*) FROM metrics").fetchone()
+        return int(count)
 
 
-if __name__ == "__main__":
-    main()
+def _output(script: subprocess.Popen[str]) -> IO[str]:
+    assert script.stdout is not None
+    return script.stdout
+
+
+def _input(script: subprocess.Popen[str]) -> IO[str]:
+    assert script.stdin is not None
+    return script.stdin
