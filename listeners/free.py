@@ -115,7 +115,7 @@ class FreeListener(Listener):
             yield from _tree(target)
 
     def _groups(self, targets: Sequence[Target]) -> Iterator[Reading]:
-        """Each limiting group once, whichever runs it limits.
+        """Each group that limits a run's first process, once.
 
         The scope is the machine, as a group may hold more than a run; the entity says which it is.
         """

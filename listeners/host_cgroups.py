@@ -30,7 +30,9 @@ class Hierarchy:
             wanted = "memory" in controllers.split(",") if self.version == 1 else not controllers
             if wanted:
                 group = PurePosixPath(path)
-                return group if group.is_relative_to(self.root) else None
+                # Seen from within a cgroup namespace, groups around it begin with "/..".
+                visible = group.is_relative_to(self.root) and ".." not in group.parts
+                return group if visible else None
         return None
 
     def limiting(self, group: PurePosixPath) -> Limited | None:

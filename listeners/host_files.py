@@ -74,8 +74,9 @@ def meminfo() -> dict[str, int]:
     found = {}
     for line in read("/proc/meminfo").decode("ascii").splitlines():
         name, _, rest = line.partition(":")
-        number, *unit = rest.split()
-        found[name] = int(number) << 10 if unit else int(number)
+        words = rest.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) << 10 if len(words) > 1 else int(words[0])
     return found
 
 

@@ -202,5 +202,18 @@ def test_in_the_hybrid_layout_version_1_counts_memory(groups: _Groups) -> None:
     assert (limited.group, limited.limit_bytes, limited.used_bytes()) == ("/docker/1", 800, 10)
 
 
+def test_the_group_of_a_process_that_is_out_of_sight(
+    groups: _Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups.mount("memory", "cgroup", root="/docker/1", options="rw,memory")
+    hierarchy = groups.hierarchy()
+    lines = {1: b"3:cpu:/docker/1\n2:memory:/docker/1/x:y\n0::/\n", 2: b"2:memory:/docker/2\n"}
+    lines |= {3: b"2:memory:/docker/1/../2\n", 4: b"0::/docker/1\n", 5: b""}
+    files = {f"/proc/{pid}/cgroup": text for pid, text in lines.items()}
+    monkeypatch.setattr("radt.listeners.host_cgroups.read", files.__getitem__)
+    found = {pid: hierarchy.group_of(pid) for pid in lines}
+    assert found == {1: PurePosixPath("/docker/1/x:y"), 2: None, 3: None, 4: None, 5: None}
+
+
 def test_without_control_groups(groups: _Groups) -> None:
     assert groups.hierarchy() is None

@@ -90,20 +90,22 @@ def test_an_idle_thread_that_was_busy_goes_on_at_nothing(bench: Bench) -> None:
 
 
 def test_beyond_the_highest_number_all_is_other(bench: Bench) -> None:
-    burns = [bench.start(BURN, 0.2) for _ in range(3)]
+    burns = [bench.start(BURN, seconds) for seconds in (0.1, 0.3, 0.1)]
+    name = psutil.Process(burns[0].pid).name()
     tree = Target("0", pids=tuple(burn.pid for burn in burns))
-    timed = _Timed(max="1")
+    timed, choosy = _Timed(max="1", min="0"), _Timed(min="1000")
     timed.sample(tree)
+    choosy.sample(tree)
     for burn in burns:
         burn.go()
-    used_s = sum(burn.done()["cpu_s"] for burn in burns)
+    used_s = [burn.done()["cpu_s"] for burn in burns]
     sampled = timed.sample(tree)
-    entities = sampled.entities(_CPU, "0")
-    assert len(entities) == 2
-    assert "other" in entities
-    cores = sum(sampled(_CPU, "0", entity) for entity in entities)
-    assert cores * timed.shortest_s - 3 * _TICKS_S <= used_s
-    assert used_s <= cores * timed.longest_s + 3 * _TICKS_S
+    assert sampled.entities(_CPU, "0") == {name, "other"}
+    timed.assert_used(sampled(_CPU, "0", name), used_s[1])  # the busiest
+    rest = sampled(_CPU, "0", "other")
+    assert rest * timed.shortest_s - 3 * _TICKS_S <= used_s[0] + used_s[2]
+    assert used_s[0] + used_s[2] <= rest * timed.longest_s + 3 * _TICKS_S
+    assert choosy.sample(tree).entities(_CPU, "0") == {"other"}, "none was busy enough"
 
 
 def test_processes_of_one_name_are_numbered(bench: Bench) -> None:
