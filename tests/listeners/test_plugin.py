@@ -95,7 +95,8 @@ def test_broken_ones_are_reported_and_the_others_listed(env: Mapping[str, str]) 
 def bench(tmp_path: Path, env: Mapping[str, str]) -> Iterator[Bench]:
     folder = tmp_path / "user"
     folder.mkdir()
-    made = Bench(folder, dict(env, RADT_COLLECTOR_IDLE_S="2", RADT_HOME=str(folder / "radt-data")))
+    quick = {"RADT_COLLECTOR_IDLE_S": "2", "RADT_FLUSH_S": "0.1"}
+    made = Bench(folder, dict(env, RADT_HOME=str(folder / "radt-data"), **quick))
     yield made
     stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))
 
