@@ -16,10 +16,11 @@ import pytest
 from radt.model import RunStatus
 from radt.runner import witness
 from radt.runner.ending import Ending
+from radt.runner.follow import Follower
 from radt.runner.process import Exit
 from radt.runner.profiling import NOTE, PATIENCE_S, Profiling, profiler_error
 from radt.runner.row import Row
-from radt.runner.stop import Escalation
+from radt.runner.stop import Escalation, StopRequest
 from tests.support.bench import wait_until
 
 
@@ -149,3 +150,41 @@ def test_a_report_is_not_timed(profiling: Profiling) -> None:
     profiling.note.unlink()
     assert row.check_time() and row.timed_out
     assert row.escalation is not None and row.escalation.patience_s == PATIENCE_S
+
+
+def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
+    profiling: Profiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("radt.runner.stop.time.monotonic", lambda: now_s)
+    rows = {
+        name: Row(
+            recorded=cast(Any, None),
+            view=cast(Any, SimpleNamespace(detail="")),
+            startable=cast(Any, SimpleNamespace(profiling=found)),
+            process=cast(Any, object()),
+        )
+        for name, found in (("profiled", profiling), ("plain", None))
+    }
+    names = {id(row): name for name, row in rows.items()}
+    sent: list[tuple[str, str]] = []
+    stop = StopRequest()
+    workload = SimpleNamespace(
+        stop=stop,
+        rows=list(rows.values()),
+        view=SimpleNamespace(state=""),
+        signal=lambda row, number: sent.append((names[id(row)], number.name)),
+    )
+    follower = Follower(cast(Any, workload))
+
+    stop.request(signal.SIGTERM)
+    follower._send_signals()
+    assert sorted(sent) == [("plain", "SIGTERM"), ("profiled", "SIGINT")]
+    sent.clear()
+    now_s += 30
+    follower._send_signals()
+    assert sent == [("plain", "SIGKILL")]
+    sent.clear()
+    stop.request(signal.SIGTERM)
+    follower._send_signals()
+    assert sorted(sent) == [("plain", "SIGKILL"), ("profiled", "SIGKILL")]
