@@ -200,6 +200,8 @@ def test_in_the_hybrid_layout_version_1_counts_memory(groups: _Groups) -> None:
     assert hierarchy.version == 1
     limited = hierarchy.limiting(PurePosixPath("/docker/1/x"))
     assert (limited.group, limited.limit_bytes, limited.used_bytes()) == ("/docker/1", 800, 10)
+    groups.group("memory", memory__limit_in_bytes=2**63 - 4096)
+    assert hierarchy.limiting(PurePosixPath("/docker/1/x")) is None
 
 
 def test_the_group_of_a_process_that_is_out_of_sight(

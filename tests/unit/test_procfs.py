@@ -40,6 +40,22 @@ def test_what_was_written_and_read(tmp_path: Path) -> None:
     assert after.disk_written_bytes >= before.disk_written_bytes
 
 
+def test_what_goes_through_a_pipe_goes_to_no_disk() -> None:
+    there, here = os.pipe()
+    before = procfs.process_io(os.getpid())
+    for _ in range(100):
+        assert len(os.read(there, os.write(here, b"x" * 50_000))) == 50_000
+    after = procfs.process_io(os.getpid())
+    os.close(there)
+    os.close(here)
+    assert before is not None
+    assert after is not None
+    assert after.written_bytes - before.written_bytes >= 5_000_000
+    assert after.read_bytes - before.read_bytes >= 5_000_000
+    assert after.disk_written_bytes - before.disk_written_bytes < 1_000_000
+    assert after.disk_read_bytes - before.disk_read_bytes < 1_000_000
+
+
 def test_memory_and_its_parts() -> None:
     memory = procfs.process_memory(os.getpid())
     known = psutil.Process().memory_full_info()
