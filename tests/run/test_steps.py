@@ -257,6 +257,8 @@ def test_steps_of_a_script(joined: Joined) -> None:
         "    run.epoch(3)\n"
         "    for _ in range(3): run.step(samples=5)\n"
         "    run.step()\n"
+        "    run.epoch(4)\n"
+        "    run.step(samples=5)\n"
         "    if os.fork() == 0:\n"
         "        for batch in run.batches([[1, 2]] * 2): pass\n"
         "        os._exit(0)\n"
@@ -266,11 +268,13 @@ def test_steps_of_a_script(joined: Joined) -> None:
     _, err = joined.run(source)
     assert err == ("radt: something was logged outside of `with radt.Run()`, and is not recorded\n")
     found = joined.found()
-    assert found.steps("step.time") == [*range(1, 20_005)]
+    assert found.steps("step.time") == [*range(1, 20_006)]
     assert all(value > 0 for value in found.values("step.time"))
     assert all(0 <= value <= 1 for value in found.values("data_wait"))
     last = found.steps("samples_per_s")
-    assert {10_000, 20_000, 20_004} <= set(last)  # at the end of each epoch, whatever is left
+    assert {10_000, 20_000, 20_004, 20_005} <= set(
+        last
+    )  # at the end of each epoch, whatever is left
     assert len(found.values("step.time", "child 1")) == 2
     assert found.dropped == 0
 
@@ -290,7 +294,7 @@ def test_switched_off_steps_do_nothing(joined: Joined) -> None:
 
 FOREVER = """\
 import radt, radt.run.limits, time
-radt.run.limits.GRACE_S = 0.2
+radt.run.limits.GRACE_S = {grace}
 def loader():
     yield [1]
     {forever}
@@ -302,14 +306,14 @@ print("behind")
 
 
 @pytest.mark.parametrize(
-    "forever",
+    ("forever", "grace"),
     [
-        "while True: time.sleep(0.02); yield [1]",  # the loop ends at its next step
-        "while True: time.sleep(0.02)",  # it waits for data that do not come
+        ("while True: time.sleep(0.02); yield [1]", "1000"),  # the loop ends at its next step
+        ("while True: time.sleep(0.02)", "0.2"),  # it waits for data that do not come
     ],
 )
-def test_loop_over_batches_ends_with_the_time(joined: Joined, forever: str) -> None:
-    out, err = joined.run(FOREVER.format(forever=forever))
+def test_loop_over_batches_ends_with_the_time(joined: Joined, forever: str, grace: str) -> None:
+    out, err = joined.run(FOREVER.format(forever=forever, grace=grace))
     assert out == "behind\n"
     assert err == "radt: the run ends here: its limit of 0.3 s is reached\n"
     assert joined.found().values("step.time")
