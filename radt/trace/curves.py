@@ -21,6 +21,8 @@ from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 GAP_INTERVALS = 3.5
 #: A pause that is known to be a gap is longer than this many.
 _MISSED_INTERVALS = 1.5
+#: From fewer points nobody can tell how often a series is read.
+_MIN_TO_TELL = 3
 _NOTHING = 0.0
 _WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "value", "Cel": "°C", "": "value"}
 
@@ -75,7 +77,7 @@ def steps(
     """
     if not len(samples):
         return Steps(samples.times_ns, samples.values)
-    interval_ns = None if series.interval_s is None else round(series.interval_s * 1e9)
+    interval_ns = _interval_ns(samples, series)
     last_ns = int(samples.times_ns[-1])
     if series.kind is SeriesKind.COUNTER:
         samples = _rates(samples, series)
@@ -91,6 +93,19 @@ def steps(
     values = np.concatenate([kept.values, np.full(len(breaks_ns), np.nan)])
     order = np.argsort(times_ns, kind="stable")
     return Steps(times_ns[order], values[order])
+
+
+def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
+    """How far readings are apart; None for what scripts log.
+
+    A listener may read what is costly less often than its interval says: then that is no gap.
+    """
+    if series.interval_s is None:
+        return None
+    given_ns = round(series.interval_s * 1e9)
+    if len(samples) < _MIN_TO_TELL:
+        return given_ns
+    return max(given_ns, int(np.median(np.diff(samples.times_ns))))
 
 
 def _rates(samples: Samples, series: SeriesRecord) -> Samples:

@@ -111,6 +111,15 @@ def test_counters_are_nothing_where_nothing_was_measured(store: Store) -> None:
     assert "2 gaps: counters are 0 there" in output
 
 
+def test_what_is_read_less_often_than_its_listener_has_no_gaps(store: Store) -> None:
+    store.run(ended_ns=START_NS + 40 * S)
+    pss = SeriesRecord(RUN_ID, 0, "top", "process.memory.pss", "By", Scope.PROCESS, GAUGE, "", 1.0)
+    store.series(pss, [0, 5, 10, 15, 35], [1, 2, 3, 4, 5])
+    trace, _ = store.trace()
+    _, points = trace.counter(trace.pid("1a"), "process.memory.pss")
+    assert points == [(0, 1), (5, 2), (10, 3), (15, 4), (20, 0), (35, 5), (40, 0)]
+
+
 def test_a_loss_that_diverges_is_marked(store: Store) -> None:
     store.run()
     loss = SeriesRecord(RUN_ID, 0, "run", "loss", "", Scope.RUN, GAUGE)
