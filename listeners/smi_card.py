@@ -58,8 +58,9 @@ class Snapshot:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing at all could be read."""
-        return all(one.value is MissingReason.LOST for one in self.values.values())
+        """Whether nothing at all could be read of what there is."""
+        values = [one.value for one in self.values.values()]
+        return MissingReason.LOST in values and not any(isinstance(one, float) for one in values)
 
 
 class CardReader:

@@ -275,12 +275,27 @@ def test_a_card_that_is_lost_and_comes_back(nvml: SampledNvml) -> None:
         assert sampled["process.gpu.memory", "a"] == "lost"
         assert sampled["gpu.temperature", "1"] == 35
         assert sampled["process.gpu.memory", "b"] == 0
-    nvml.configure(*other)
+    nvml.configure(*other, "generation 0 1")
     sampled = smi.sample()
     assert sampled["gpu.temperature", "GPU-fake-0"] == 61
     assert ("gpu.power", "GPU-fake-0") not in sampled, "nothing is known of the time in between"
     assert smi.sample()["gpu.power", "GPU-fake-0"] == pytest.approx(300)
     assert sampled["gpu.xid.errors", "GPU-fake-0"] == 0
+
+
+@pytest.mark.parametrize("lines", [FULL, PLAIN])
+def test_a_card_that_was_reset_between_two_readings(
+    nvml: SampledNvml, lines: tuple[str, ...]
+) -> None:
+    smi = nvml.open(*lines)
+    smi.sample()
+    nvml.configure(*lines, "generation 0 1")
+    assert smi.sample()["gpu.temperature", "0"] == "lost"
+    sampled = smi.sample()
+    assert sampled["gpu.temperature", "0"] == 61
+    assert sampled["gpu.memory.used", "0"] == 1000
+    asked = nvml.calls("nvmlDeviceRegisterEvents")
+    assert len(asked) == 2, "its errors are watched by the new handle"
 
 
 def test_what_a_lost_card_did_not_have_it_does_not_have(nvml: SampledNvml) -> None:

@@ -291,9 +291,12 @@ def test_of_short_stretches_the_lowest_counts(runtime: Path) -> None:
         now[0] += 100
         idle.measured("GPU-x", watts, seconds)
         assert idle.watts("GPU-x") == expected
+    now[0] += 1
+    idle.measured("GPU-x", 22, 2)
+    assert idle.watts("GPU-x") == 22, "the same stretch, longer"
     again = IdlePowers(lambda: now[0])
     again.open()
-    assert again.watts("GPU-x") == 20
+    assert again.watts("GPU-x") == 22
     assert again.watts("GPU-y") is None
     now[0] += 25 * 3600
     assert again.watts("GPU-x") is None

@@ -23,6 +23,7 @@
  *     existing I ID START [SLICES...]   there from the start: a GPU instance, and in it compute
  *                              instances of so many slices
  *     lost I                   GPU I has fallen off the bus
+ *     generation I N           handles of another generation are worth nothing (after a reset)
  *     at SECONDS LINE          the line counts from this time on
  *     until SECONDS LINE       the line counts before this time; may follow "at SECONDS"
  *
@@ -178,7 +179,8 @@ static int fate(const char *function) {
 /* Likewise, of a function on a device. */
 #define BEGIN_ON(handle, format, ...)                           \
     BEGIN(format, __VA_ARGS__)                                  \
-    if (lost(device_of(handle))) return GPU_IS_LOST;
+    if (lost(device_of(handle))) return GPU_IS_LOST;            \
+    if (outdated(handle)) return INVALID_ARGUMENT;
 
 /* The end of a function that changes something: whether the caller lives to hear of it. */
 static int ended(const char *function) {
@@ -195,13 +197,20 @@ static int ended(const char *function) {
 /* Handles: a GPU is its index + 1; instances carry kind, GPU, GPU instance, compute instance. */
 enum { MIG_DEVICE = 1, GPU_INSTANCE = 2, COMPUTE_INSTANCE = 3 };
 
+static unsigned long long number(const char *word, int wanted, unsigned long long otherwise);
+
 static void *handle_of(int kind, int gpu, int gi, int ci) {
-    return (void *)(((long)kind << 48) | ((long)gi << 32) | ((long)ci << 16) | (long)(gpu + 1));
+    long generation = number("generation", gpu, 0);
+    return (void *)(((long)kind << 48) | ((long)gi << 32) | ((long)ci << 16) | (generation << 8) |
+                    (long)(gpu + 1));
 }
 static int kind_of(void *handle) { return (int)((long)handle >> 48); }
 static int gi_of(void *handle) { return (int)((long)handle >> 32 & 0xffff); }
 static int ci_of(void *handle) { return (int)((long)handle >> 16 & 0xffff); }
-static int device_of(void *handle) { return (int)((long)handle & 0xffff) - 1; }
+static int device_of(void *handle) { return (int)((long)handle & 0xff) - 1; }
+static int outdated(void *handle) {
+    return ((long)handle >> 8 & 0xff) != (long)number("generation", device_of(handle), 0);
+}
 
 static unsigned gpu_count(void) {
     FILE *file = config();
@@ -487,7 +496,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     BEGIN("%u", index)
     if (index >= gpu_count()) return INVALID_ARGUMENT;
     if (lost(index)) return GPU_IS_LOST;
-    *handle = (void *)(long)(index + 1);
+    *handle = handle_of(0, index, 0, 0);
     return SUCCESS;
 }
 
@@ -502,7 +511,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     }
     if (sscanf(uuid, "GPU-fake-%u", &index) != 1 || index >= gpu_count()) return NOT_FOUND;
     if (lost(index)) return GPU_IS_LOST;
-    *handle = (void *)(long)(index + 1);
+    *handle = handle_of(0, index, 0, 0);
     return SUCCESS;
 }
 
@@ -714,7 +723,7 @@ int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *is) {
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **device) {
     BEGIN_ON(handle, "%d", device_of(handle))
     if (kind_of(handle) != MIG_DEVICE) return INVALID_ARGUMENT;
-    *device = (void *)(long)(device_of(handle) + 1);
+    *device = handle_of(0, device_of(handle), 0, 0);
     return SUCCESS;
 }
 
@@ -915,7 +924,7 @@ int nvmlGpuInstanceGetInfo(void *handle, GpuInstanceInfo *info) {
     BEGIN_ON(handle, "%d %d", device_of(handle), gi_of(handle))
     Gi *gi = find_gi(load(), device_of(handle), gi_of(handle));
     if (!gi) return NOT_FOUND;
-    info->device = (void *)(long)(gi->gpu + 1);
+    info->device = handle_of(0, gi->gpu, 0, 0);
     info->id = gi->id;
     info->profile = gi->profile;
     info->placement = (Placement){gi->start, gi->size};
@@ -1018,7 +1027,7 @@ int nvmlComputeInstanceGetInfo_v2(void *handle, ComputeInstanceInfo *info) {
     BEGIN_ON(handle, "%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
     Ci *ci = find_ci(load(), device_of(handle), gi_of(handle), ci_of(handle));
     if (!ci) return NOT_FOUND;
-    info->device = (void *)(long)(ci->gpu + 1);
+    info->device = handle_of(0, ci->gpu, 0, 0);
     info->gpu_instance = handle_of(GPU_INSTANCE, ci->gpu, ci->gi, 0);
     info->id = ci->id;
     for (info->profile = 0; slices_of_compute_profile(info->profile) != ci->slices; info->profile++)

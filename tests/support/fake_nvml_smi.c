@@ -163,7 +163,7 @@ static int next_event(EventSet *set, unsigned gpus, EventData *event) {
         if (sscanf(line, "xid %d %llu %u %u", &gpu, &data, &gi, &ci) < 2) continue;
         if ((gpus >> gpu & 1) && !(set->seen >> order & 1)) {
             set->seen |= 1ull << order;
-            *event = (EventData){(void *)(long)(gpu + 1), XID_EVENT, data, gi, ci};
+            *event = (EventData){handle_of(0, gpu, 0, 0), XID_EVENT, data, gi, ci};
             found = 1;
         }
         order++;
