@@ -105,11 +105,12 @@ def test_the_machine_is_as_psutil_says() -> None:
 
 def test_lines_that_a_kernel_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radt.listeners.free.meminfo", lambda: {"MemTotal": 1})
-    monkeypatch.setattr("radt.listeners.free.vmstat", dict)
+    monkeypatch.setattr("radt.listeners.free.vmstat", lambda: {"pswpout": 3})
     sampled = sample(opened(FreeListener()))
     assert sampled("system.memory.total") == 1
     assert sampled.raw("system.memory.anon") is MissingReason.UNSUPPORTED
     assert sampled.raw("system.swap.in") is MissingReason.UNSUPPORTED
+    assert sampled("system.swap.out") == 3 * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture
