@@ -95,7 +95,9 @@ def _value(
 
 _VALUES = (
     _value("gpu.utilization", "1", _busy("gfx_activity"), "share of time that the GPU computes"),
-    _value("gpu.memory.active", "1", _busy("umc_activity"), "share of time that memory is used"),
+    _value(
+        "gpu.memory.utilization", "1", _busy("umc_activity"), "share of time that memory is used"
+    ),
     _value("gpu.memory.used", "By", _memory_used, "VRAM"),
     _value("gpu.memory.total", "By", _memory_total, "VRAM"),
     _value(

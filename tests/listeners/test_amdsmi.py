@@ -156,7 +156,7 @@ def _sample(listener: AmdsmiListener, runs: Sequence[str] = ("a",)) -> dict[tupl
 def test_values_arrive_in_si_units(listener) -> None:
     assert _sample(listener) == {
         ("gpu.utilization", "amd0"): pytest.approx(0.97),
-        ("gpu.memory.active", "amd0"): pytest.approx(0.3),
+        ("gpu.memory.utilization", "amd0"): pytest.approx(0.3),
         ("gpu.memory.used", "amd0"): 4e9,
         ("gpu.memory.total", "amd0"): 206e9,
         ("gpu.power", "amd0"): 612,
@@ -173,7 +173,7 @@ def test_older_versions_and_cards_are_read_too(amdsmi, listener) -> None:
     assert values["gpu.power", "amd0"] == 41
     assert values["gpu.energy", "amd0"] == pytest.approx(15.3)
     assert values["gpu.clock.sm", "amd0"] == 0.8e9
-    assert values["gpu.memory.active", "amd0"] is MissingReason.UNSUPPORTED
+    assert values["gpu.memory.utilization", "amd0"] is MissingReason.UNSUPPORTED
     assert values["gpu.clock.memory", "amd0"] is MissingReason.UNSUPPORTED
 
 
