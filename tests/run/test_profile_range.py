@@ -92,12 +92,12 @@ def test_what_is_broken_ends_no_training(joined: Joined, broken: str) -> None:
 
 def test_range_that_another_thread_leaves_stays_in_its_stack(joined: Joined) -> None:
     give_fake_torch(joined)
-    joined.run(
+    _, err = joined.run(
         "import radt, threading, torch\n"
         "with radt.Run() as run:\n"
         "    range_ = run.profile().__enter__()\n"
         "    thread = threading.Thread(target=range_.__exit__)\n"
         "    thread.start(); thread.join()\n"
     )
-    assert asked(joined) == ["push profile"]
+    assert (asked(joined), err) == (["push profile"], "")
     assert ranges(joined) == [("profile", None, True), ("profile", None, False)]
