@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_check
-from benchmarks.gpu_check import PHASES, Phase
+from benchmarks import gpu_report
 from benchmarks.gpu_loads import TENSOR_FLOP_PER_CLOCK
+from benchmarks.gpu_report import PHASES, Phase
 from tests.support.nvml import FakeNvml, build_library, plain_gpu
 
 _ROOT = Path(__file__).parents[2]
@@ -116,10 +116,10 @@ def _phases(tensor: float, dram: float, busy: float) -> dict[str, Phase]:
 
 
 def test_a_value_far_from_what_the_load_says_is_not_plausible(monkeypatch) -> None:
-    monkeypatch.setattr(gpu_check, "peak_bytes_per_s", lambda index: 3e12)
-    right = list(gpu_check.judge(_phases(tensor=0.48, dram=0.85, busy=0.97), 0))
+    monkeypatch.setattr(gpu_report, "peak_bytes_per_s", lambda index: 3e12)
+    right = list(gpu_report.judge(_phases(tensor=0.48, dram=0.85, busy=0.97), 0))
     assert {one.holds for one in right} == {True}
-    wrong = list(gpu_check.judge(_phases(tensor=0.9, dram=0.45, busy=0.3), 0))
+    wrong = list(gpu_report.judge(_phases(tensor=0.9, dram=0.45, busy=0.3), 0))
     assert [(one.phase, one.what) for one in wrong if not one.holds] == [
         ("memory copy", "gpu.dram.active"),
         ("matrix product", "gpu.tensor.active"),
@@ -128,9 +128,9 @@ def test_a_value_far_from_what_the_load_says_is_not_plausible(monkeypatch) -> No
 
 
 def test_what_cannot_be_known_is_not_judged(monkeypatch) -> None:
-    monkeypatch.setattr(gpu_check, "peak_bytes_per_s", lambda index: None)
+    monkeypatch.setattr(gpu_report, "peak_bytes_per_s", lambda index: None)
     phases = _phases(tensor=0.48, dram=0.85, busy=0.97)
     phases["idle"].values.clear()
     phases["matrix product"].load = {"per_s": 1.0, "flop_per_clock": None}
-    known = [one.what for one in gpu_check.judge(phases, 0) if one.holds is not None]
+    known = [one.what for one in gpu_report.judge(phases, 0) if one.holds is not None]
     assert known == ["gpu.tensor.active", "gpu.sm.active"], "of the copy, and of the product"
