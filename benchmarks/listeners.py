@@ -44,6 +44,8 @@ from radt.model import ListenerChoice
 
 #: What starting costs is not what observing costs.
 SETTLE_S = 5.0
+#: Who reads less than asked for costs less.
+_MAX_MISSED = 0.1
 #: It costs more, at whatever time; the pairs are about reading.
 _DELIVERING = "radt 1 Hz, to MLflow"
 
@@ -99,6 +101,8 @@ def cost(contender: Contender, runs: int, seconds: float) -> str:
     )
     if missed is not None:
         cells += f"{missed[0]:8,} of {missed[1]:,}"
+        if missed[0] > _MAX_MISSED * missed[1]:
+            return f"{cells}   too many: this says nothing"
     if contender.bar is not None:
         cells += f"   bar {contender.bar:.0%}: {'held' if share <= contender.bar else 'BROKEN'}"
     return cells
