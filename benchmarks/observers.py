@@ -176,7 +176,7 @@ class Mlflow(Observed):
             "MLFLOW_TRACKING_URI": f"sqlite:///{self.folder / 'mlflow.db'}",
             "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "1",
         }
-        _make_database(self.python, self.env)
+        _make_database(self.python, self.env, self.folder)
 
     def _values(self) -> int:
         return _rows(self.folder / "mlflow.db")
@@ -194,7 +194,7 @@ class Original(Observed):
             "RADT_PRESENT": "True",
             **{f"RADT_LISTENER_{name.upper()}": "True" for name in original_listeners()},
         }
-        _make_database(self.python, self.env)
+        _make_database(self.python, self.env, self.folder)
 
     def _values(self) -> int:
         return _rows(self.folder / "mlflow.db")
@@ -253,11 +253,15 @@ def _tree_use(roots: Iterable[int]) -> tuple[float, int]:
     return cpu_s, memory
 
 
-def _make_database(python: Path, env: Mapping[str, str]) -> None:
+def _make_database(python: Path, env: Mapping[str, str], folder: Path) -> None:
     """MLflow makes its tables, which takes seconds and happens once."""
     program = "import mlflow; mlflow.search_experiments()"
     subprocess.run(
-        [python, "-c", program], env=os.environ | dict(env), check=True, stderr=subprocess.DEVNULL
+        [python, "-c", program],
+        cwd=folder,
+        env=os.environ | dict(env),
+        check=True,
+        stderr=subprocess.DEVNULL,
     )
 
 
