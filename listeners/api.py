@@ -36,6 +36,7 @@ class Metric:
 
     ``method`` says how a value comes about where the name does not, and is stored with the series.
     ``estimated`` marks what was not measured but apportioned by a rule, which ``method`` states.
+    ``regular`` is False for what does not come with every sample, because it is dear to read.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Metric:
     method: str = ""
     estimated: bool = False
     wraps_at: float | None = None
+    regular: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class Reading:
     from a card is yielded for each name that targets have for it.
 
     ``method`` and ``wraps_at`` override the metric's, where they depend on the device. They are
-    taken from a series' first reading. ``at_ns`` is when the value was taken (monotonic), where that is not the
-    beginning of `Listener.sample`.
+    taken from a series' first reading. ``at_ns`` is when the value was taken (monotonic), where
+    that is not the beginning of `Listener.sample`.
     """
 
     metric: str

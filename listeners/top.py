@@ -69,6 +69,7 @@ _METRICS = (
         "By",
         Scope.PROCESS,
         description="sum over the run's processes; a page that n processes share counts 1/n",
+        regular=False,
         method=(
             f"/proc/PID/smaps_rollup, every {_PSS_MIN_S:.0f} s or so seldom that it takes at most "
             f"{_PSS_SHARE:.1%} of a core; processes that are not the run's share pages, too"
@@ -83,6 +84,7 @@ _METRICS = (
             Scope.PROCESS,
             SeriesKind.COUNTER,
             description=description,
+            regular=False,
             method=(
                 f"all threads, every {_SWITCHES_MIN_S:.0f} s or so seldom that it takes at most "
                 f"{_SWITCHES_SHARE:.1%} of a core; without those of a thread after the last look "

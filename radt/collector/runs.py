@@ -48,7 +48,7 @@ class Column:
     """Points of one series that have not reached the store."""
 
     metric: Metric
-    interval_s: float
+    interval_s: float | None
     method: str = ""
     times_ns: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -60,7 +60,7 @@ class Missing:
 
     key: SeriesKey
     metric: Metric
-    interval_s: float
+    interval_s: float | None
     start_ns: int
     end_ns: int
     reason: MissingReason
@@ -78,7 +78,7 @@ class Event:
 @dataclass(slots=True)
 class _OpenGap:
     metric: Metric
-    interval_s: float
+    interval_s: float | None
     start_ns: int
     last_ns: int
     reason: MissingReason
@@ -249,14 +249,14 @@ class ActiveRun:
                 value, value_ns = reading.value, reading.at_ns or at_ns
                 if isinstance(value, MissingReason) or math.isnan(value):
                     reason = value if isinstance(value, MissingReason) else MissingReason.LOST
-                    self._without(key, metric, interval_s, value_ns, reason)
+                    self._without(key, metric, spacing_s, value_ns, reason)
                     continue
                 if key in self._gaps:
                     self._close_gap(key, value_ns)
                 column = self._columns.get(key)
                 if column is None:
                     column = self._columns[key] = Column(
-                        metric, interval_s, reading.method or metric.method
+                        metric, spacing_s, reading.method or metric.method
                     )
                 column.times_ns.append(value_ns)
                 column.values.append(value)
@@ -264,7 +264,12 @@ class ActiveRun:
                 self._live.hardware(reading.metric, reading.entity, value)
 
     def _without(
-        self, key: SeriesKey, metric: Metric, interval_s: float, at_ns: int, reason: MissingReason
+        self,
+        key: SeriesKey,
+        metric: Metric,
+        interval_s: float | None,
+        at_ns: int,
+        reason: MissingReason,
     ) -> None:
         gap = self._gaps.get(key)
         if gap is not None and gap.reason is not reason:

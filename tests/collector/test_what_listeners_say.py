@@ -34,6 +34,7 @@ class Talker(Listener):
             Metric("talker.share", "J", Scope.PROCESS, SeriesKind.COUNTER, estimated=True,
                    method="equal shares", wraps_at=4.0),
             Metric("talker.device", "1", Scope.GPU, method="read"),
+            Metric("talker.seldom", "1", Scope.HOST, regular=False),
             Metric("talker.late", "1", Scope.HOST),
             Metric("talker.wide", "1", Scope.HOST),
         ]
@@ -46,6 +47,7 @@ class Talker(Listener):
         yield Reading("talker.options", 100.0 * ("loud" in self.options)
                       + float(self.options.get("times", 0)))
         yield Reading("talker.late", 1.0, at_ns=time.monotonic_ns() - 10_000_000)
+        yield Reading("talker.seldom", 1.0)
         for number in range(400 * ("wide" in self.options)):
             yield Reading("talker.wide", 1.0, str(number))
         if self.since:
@@ -119,6 +121,8 @@ def test_series_say_how_their_values_come_about(talking: Project) -> None:
     assert not series["talker.interval"].estimated
     assert series["talker.interval"].wraps_at is None
     assert series["talker.device"].method == "as GPU-1"
+    assert series["talker.device"].interval_s == 0.05
+    assert series["talker.seldom"].interval_s is None
 
 
 def test_a_value_may_have_been_taken_before_the_reading(talking: Project) -> None:
