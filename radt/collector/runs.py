@@ -245,6 +245,7 @@ class ActiveRun:
                 metric = metrics[reading.metric]
                 if reading.wraps_at is not None:
                     metric = replace(metric, wraps_at=reading.wraps_at)
+                spacing_s = interval_s if metric.regular else None
                 key = SeriesKey(listener, reading.metric, reading.entity)
                 value, value_ns = reading.value, reading.at_ns or at_ns
                 if isinstance(value, MissingReason) or math.isnan(value):
