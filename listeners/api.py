@@ -203,6 +203,18 @@ class Profiler(Source):
         """Variables for the run's processes."""
         return {}
 
+    def notice(self, run: ProfiledRun) -> str:  # noqa: ARG002
+        """What the user has to do when the run starts; empty for nothing."""
+        return ""
+
+
+def probed(kind: type[Source]) -> Availability:
+    """What its probe says; one that raises is a plug-in's mistake, and no reason to fail."""
+    try:
+        return kind.probe()
+    except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
+        return Availability(False, f"its probe raised {type(error).__name__}: {error}")
+
 
 @dataclass(frozen=True)
 class Registry:
@@ -218,7 +230,7 @@ class Registry:
         return tuple(
             ListenerChoice(name)
             for name, kind in sorted(self.listeners.items())
-            if kind.by_default and kind.probe().available
+            if kind.by_default and probed(kind).available
         )
 
     @property

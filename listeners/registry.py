@@ -6,7 +6,7 @@ import functools
 import inspect
 from importlib.metadata import EntryPoint, entry_points
 
-from radt.listeners.api import Listener, Profiler, Registry, Source
+from radt.listeners.api import Listener, Metric, Profiler, Registry, Source
 
 #: Distributions add listeners with an entry point in this group that names a `Listener` class, or a
 #: `Profiler`.
@@ -50,4 +50,6 @@ def _load(point: EntryPoint) -> type[Source]:
         raise TypeError(f"it does not define {missing}")
     if getattr(found, "name", None) != point.name:
         raise ValueError(f"its name is not {point.name!r}, as its entry point says")
+    if not all(isinstance(metric, Metric) for metric in found.metrics()):
+        raise TypeError("metrics() gives something else than Metric")
     return found

@@ -1,4 +1,7 @@
-"""What the smi listener measures, by name."""
+"""What the smi listener measures, by name.
+
+What is dear to read is read once a second at most: with shorter intervals it is not regular.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,14 @@ METRICS: Final = (
     Metric("gpu.memory.reserved", "By", Scope.GPU, description="by driver and firmware"),
     Metric("gpu.power", "W", Scope.GPU, method=PowerMeter.METHOD),
     Metric("gpu.power.instant", "W", Scope.GPU, method="as the board shows it, no mean"),
-    Metric("gpu.power.average", "W", Scope.GPU, method="mean of one second by the driver"),
-    Metric("gpu.power.limit", "W", Scope.GPU, description="in force now"),
+    Metric(
+        "gpu.power.average",
+        "W",
+        Scope.GPU,
+        method="mean of one second by the driver",
+        regular=False,
+    ),
+    Metric("gpu.power.limit", "W", Scope.GPU, description="in force now", regular=False),
     Metric("gpu.energy", "J", Scope.GPU, _COUNTER, _SINCE_DRIVER),
     Metric("gpu.temperature", "Cel", Scope.GPU),
     Metric("gpu.temperature.memory", "Cel", Scope.GPU),
@@ -50,12 +59,14 @@ METRICS: Final = (
         Scope.GPU,
         description="why clocks are as they are: NVML's bits (nvmlClocksEventReasons)",
     ),
-    Metric("gpu.pcie.rx", "By", Scope.GPU, _COUNTER, "received by the GPU"),
-    Metric("gpu.pcie.tx", "By", Scope.GPU, _COUNTER, "sent by the GPU"),
-    Metric("gpu.nvlink.rx", "By", Scope.GPU, _COUNTER, "received, all links"),
-    Metric("gpu.nvlink.tx", "By", Scope.GPU, _COUNTER, "sent, all links"),
-    Metric("gpu.ecc.corrected", "1", Scope.GPU, _COUNTER, f"errors {_SINCE_DRIVER}"),
-    Metric("gpu.ecc.uncorrected", "1", Scope.GPU, _COUNTER, f"errors {_SINCE_DRIVER}"),
+    Metric("gpu.pcie.io.rx", "By", Scope.GPU, _COUNTER, "received by the GPU"),
+    Metric("gpu.pcie.io.tx", "By", Scope.GPU, _COUNTER, "sent by the GPU"),
+    Metric("gpu.nvlink.io.rx", "By", Scope.GPU, _COUNTER, "received, all links"),
+    Metric("gpu.nvlink.io.tx", "By", Scope.GPU, _COUNTER, "sent, all links"),
+    Metric("gpu.ecc.corrected", "1", Scope.GPU, _COUNTER, f"errors {_SINCE_DRIVER}", regular=False),
+    Metric(
+        "gpu.ecc.uncorrected", "1", Scope.GPU, _COUNTER, f"errors {_SINCE_DRIVER}", regular=False
+    ),
     Metric(XID_ERRORS, "1", Scope.GPU, _COUNTER, "the driver's error reports; also markers"),
     Metric(MIG_MEMORY_USED, "By", Scope.MIG),
     Metric(MIG_MEMORY_TOTAL, "By", Scope.MIG),
@@ -66,6 +77,7 @@ METRICS: Final = (
         Scope.PROCESS,
         description="share of time in which kernels of the run's processes ran",
         method="sum over the processes of the driver's samples, over at least 0.9 s",
+        regular=False,
     ),
     Metric(
         PROCESS_ENERGY,
@@ -75,5 +87,6 @@ METRICS: Final = (
         "since the run started",
         method=METHOD,
         estimated=True,
+        regular=False,
     ),
 )

@@ -18,7 +18,7 @@ ENERGY: Final = "gpu.energy"
 POWER: Final = "gpu.power"
 INSTANT: Final = "gpu.power.instant"
 AVERAGE: Final = "gpu.power.average"
-PCIE: Final = ("gpu.pcie.rx", "gpu.pcie.tx")
+PCIE: Final = ("gpu.pcie.io.rx", "gpu.pcie.io.tx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ SOURCES = (
     Source((PCIE[0],), (Field("PCIE_COUNT_RX_BYTES", wide=True),)),
     Source((PCIE[1],), (Field("PCIE_COUNT_TX_BYTES", wide=True),)),
     Source(
-        ("gpu.nvlink.rx",),
+        ("gpu.nvlink.io.rx",),
         (
             Field("NVLINK_THROUGHPUT_DATA_RX", _KIB, _ALL_LINKS, method="payload, in KiB"),
             Field("NVLINK_COUNT_RCV_BYTES", 1.0, _ALL_LINKS, method="with packet headers"),
         ),
     ),
     Source(
-        ("gpu.nvlink.tx",),
+        ("gpu.nvlink.io.tx",),
         (
             Field("NVLINK_THROUGHPUT_DATA_TX", _KIB, _ALL_LINKS, method="payload, in KiB"),
             Field("NVLINK_COUNT_XMIT_BYTES", 1.0, _ALL_LINKS, method="with packet headers"),

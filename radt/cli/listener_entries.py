@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from radt.experiment.sources import probed
-from radt.listeners.api import Availability, Listener, Metric, Profiler, Registry, Source
+from radt.listeners.api import Availability, Listener, Metric, Profiler, Registry, Source, probed
 from radt.model import Scope
 
 

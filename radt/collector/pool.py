@@ -41,7 +41,7 @@ class SamplerPool:
         for choice in {choice.name: choice for choice in run.registration.listeners}.values():
             kind = registry.load().listeners.get(choice.name)
             if kind is None:
-                warnings.append(f"listener {choice.name} is not installed (radt listeners)")
+                warnings.append(_not_read(choice.name))
                 continue
             try:
                 check_options(kind, choice.options)
@@ -115,3 +115,9 @@ class SamplerPool:
                 )
             sampler.add(run)
         return sampler
+
+
+def _not_read(name: str) -> str:
+    if name in registry.load().profilers:
+        return f"{name} goes with a run from its start: use radt SCRIPT --listeners {name}"
+    return f"listener {name} is not installed (radt listeners)"

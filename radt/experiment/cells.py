@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from radt.durations import parse_duration_s
 from radt.errors import UsageError
 from radt.experiment.columns import Column
-from radt.experiment.sources import probed
-from radt.listeners.api import Registry
+from radt.listeners.api import Registry, probed
 from radt.listeners.options import check_options
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus

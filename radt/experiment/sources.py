@@ -7,17 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from radt.errors import UsageError
 from radt.experiment.plan import WorkloadPlan
-from radt.listeners.api import Availability, Profiler, Registry, Source
+from radt.listeners.api import Profiler, Registry, probed
 from radt.model import ListenerChoice
 from radt.units import plural
-
-
-def probed(kind: type[Source]) -> Availability:
-    """What its probe says; one that raises is a plug-in's mistake, and no reason to fail."""
-    try:
-        return kind.probe()
-    except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
-        return Availability(False, f"its probe raised {type(error).__name__}: {error}")
 
 
 def absences(workloads: Iterable[WorkloadPlan], registry: Registry) -> tuple[str, ...]:

@@ -14,13 +14,15 @@ called ``radt.clock``, and the trace's top level says when these were::
         "monotonic_ns": [812345678901234, 812349876543210],
         "uncertainty_ns": [2100, 1800],
         "wall_ns": [1767225600000000000, 1767225604197641976],
+        "offset_ns": 1766413254321098765,
         "run_id": "…", "process": "rank 1", "pid": 4711
     }
 
 In ascending order of ``ts``, the n-th complete event (``"ph": "X"``) whose name is the marker and
 whose ``cat`` is ``user_annotation`` began at ``monotonic_ns[n]``, give or take
 ``uncertainty_ns[n]``. So ``monotonic = monotonic_ns[0] + (ts - ts_0) * 1000``; a trace that was cut
-off may have the first mark only. ``process`` is the rank, empty for the first or only one.
+off may have the first mark only. ``offset_ns`` is what radt's clock of this boot adds to monotonic
+time. ``process`` is the rank, empty for the first or only one.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from radt.clock import Clock
 from radt.run.notices import warn_once
 from radt.run.target import Target
 from radt.run.torch_module import loaded_torch
@@ -117,6 +120,7 @@ class _Recording:
                 "monotonic_ns": self._clock.monotonic_ns,
                 "uncertainty_ns": self._clock.uncertainty_ns,
                 "wall_ns": self._clock.wall_ns,
+                "offset_ns": Clock.for_machine().offset_ns,
             }
             self._profiler.add_metadata_json(CLOCK_KEY, json.dumps(clock | metadata))
         finally:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
@@ -43,14 +42,6 @@ _KNOWN_ERRORS = (
     ),
     (re.compile("No kernels were profiled"), "no kernel ran that it was to record"),
 )
-
-
-@runtime_checkable
-class Announcing(Protocol):
-    """A profiler that needs the user to do something."""
-
-    def notice(self, run: ProfiledRun) -> str:
-        """What the user has to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +92,8 @@ class Profilers:
             if words := profiler.prefix(run):
                 prefix, name = [*prefix, *words], profiler.name
             environment |= profiler.environment(run)
-            if isinstance(profiler, Announcing):
-                notices.append(profiler.notice(run))
+            if notice := profiler.notice(run):
+                notices.append(notice)
         return Profiling(
             name, tuple(prefix), environment, tuple(notices), run_dir.path.absolute() / NOTE
         )

@@ -76,8 +76,8 @@ class SeriesRecord:
 
     ``series_no`` counts from 0 within the run. ``entity`` names what was measured within the scope
     (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one). ``interval_s`` is None for
-    what scripts log and for what a listener reads now and then. ``method``, ``estimated`` and ``wraps_at`` are those of the listener's
-    `radt.listeners.api.Metric`.
+    what scripts log and for what a listener reads now and then. ``method``, ``estimated`` and
+    ``wraps_at`` are those of the listener's `radt.listeners.api.Metric`.
     """
 
     run_id: str

@@ -77,6 +77,7 @@ def test_runs_get_their_own_cards_and_their_own_memory(
     )
     wait_for(lambda: _last(machine, one, "process.gpu.memory") == 300)
     wait_for(lambda: _last(machine, two, "process.gpu.memory") == 400)
+    wait_for(lambda: _last(machine, other, "gpu.power") == 60)
     live = machine.client.live([one.run_id, other.run_id])
     assert live[one.run_id].gpu_utilization == 0.55
     assert live[one.run_id].gpu_memory_bytes == 300

@@ -53,10 +53,10 @@ def test_a_card_that_has_everything(nvml: SampledNvml) -> None:
         "gpu.clock.sm": 1.41e9,
         "gpu.clock.memory": 1.593e9,
         "gpu.clock.event_reasons": 5,
-        "gpu.pcie.tx": 5_002_000_000,
-        "gpu.pcie.rx": 6_004_000_000,
-        "gpu.nvlink.tx": 18 * 1024,
-        "gpu.nvlink.rx": 36 * 1024,
+        "gpu.pcie.io.tx": 5_002_000_000,
+        "gpu.pcie.io.rx": 6_004_000_000,
+        "gpu.nvlink.io.tx": 18 * 1024,
+        "gpu.nvlink.io.rx": 36 * 1024,
         "gpu.ecc.corrected": 2,
         "gpu.ecc.uncorrected": 1,
         "gpu.xid.errors": 0,
@@ -131,7 +131,7 @@ def test_what_a_card_does_not_have_is_asked_for_once(nvml: SampledNvml) -> None:
     for _ in range(3):
         sampled = smi.sample()
         assert sampled["gpu.utilization", "0"] == "unsupported"
-        assert sampled["gpu.nvlink.rx", "0"] == "unsupported"
+        assert sampled["gpu.nvlink.io.rx", "0"] == "unsupported"
         assert sampled["gpu.clock.event_reasons", "0"] == "unsupported"
     assert nvml.count("nvmlDeviceGetUtilizationRates") == 1
     assert nvml.count("nvmlDeviceGetCurrentClocksEventReasons") == 1
@@ -195,26 +195,26 @@ def test_a_new_driver_without_the_old_functions(nvml: SampledNvml) -> None:
 def test_the_newest_nvlink_has_other_counters(nvml: SampledNvml) -> None:
     smi = nvml.open(*PLAIN, "field 0 204/4294967295 ull 700", "field 0 202/4294967295 ull 500")
     sampled = smi.sample()
-    assert sampled["gpu.nvlink.rx", "0"] == 700
-    assert sampled["gpu.nvlink.tx", "0"] == 500
-    assert sampled.one("gpu.nvlink.tx")["method"] == "with packet headers"
+    assert sampled["gpu.nvlink.io.rx", "0"] == 700
+    assert sampled["gpu.nvlink.io.tx", "0"] == 500
+    assert sampled.one("gpu.nvlink.io.tx")["method"] == "with packet headers"
 
 
 def test_pcie_counters_of_32_bits_are_not_believed(nvml: SampledNvml) -> None:
     """A busy link wraps them several times between two readings."""
     smi = nvml.open(*PLAIN, "field 0 197 uint 5000", "field 0 198 ull 6000")
     sampled = smi.sample()
-    assert sampled["gpu.pcie.tx", "0"] == "unsupported"
-    assert sampled["gpu.pcie.rx", "0"] == 6000
+    assert sampled["gpu.pcie.io.tx", "0"] == "unsupported"
+    assert sampled["gpu.pcie.io.rx", "0"] == 6000
 
 
 def test_pcie_counters_that_go_back_are_given_up(nvml: SampledNvml) -> None:
     line = "field 0 197 ull 4000000000 200000000 0 4294967296"
     smi = nvml.open(*PLAIN, line, "field 0 198 ull 6000")
-    assert smi.sample()["gpu.pcie.tx", "0"] == 4_200_000_000
+    assert smi.sample()["gpu.pcie.io.tx", "0"] == 4_200_000_000
     for _ in range(2):
         sampled = smi.sample()
-        assert sampled["gpu.pcie.tx", "0"] == sampled["gpu.pcie.rx", "0"] == "unsupported"
+        assert sampled["gpu.pcie.io.tx", "0"] == sampled["gpu.pcie.io.rx", "0"] == "unsupported"
 
 
 # Errors ------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_what_a_lost_card_did_not_have_it_does_not_have(nvml: SampledNvml) -> No
     nvml.configure(*PLAIN, "lost 0")
     smi.sample()
     sampled = smi.sample()
-    assert sampled["gpu.nvlink.rx", "0"] == "unsupported"
+    assert sampled["gpu.nvlink.io.rx", "0"] == "unsupported"
     assert sampled["gpu.temperature", "0"] == "lost"
 
 

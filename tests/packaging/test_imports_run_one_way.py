@@ -32,7 +32,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "nvml": frozenset(),
     "procfs": frozenset(),
     "schemas": frozenset(),
-    "listeners": frozenset({"model", "errors", "nvml", "procfs"}),
+    "listeners": frozenset({"model", "errors", "nvml", "procfs", "home"}),
     "store": BASE | {"schemas"},
     "journal": BASE | {"store"},
     "collocation": BASE,
