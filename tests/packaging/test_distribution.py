@@ -32,6 +32,7 @@ def source_files() -> set[str]:
     found.add("radt/py.typed")
     for part, pattern in (
         ("frontend", "assets/*"),
+        ("listeners", "data/*"),
         ("schemas", "migrations/*/*.sql"),
         ("schemas", "*.json"),
     ):
