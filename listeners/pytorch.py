@@ -82,8 +82,8 @@ class TorchProfiler(Profiler):
 
     name: ClassVar[str] = "torchprof"
     accepts: ClassVar[Mapping[str, str]] = {
-        "epochs": "which epochs, epochs=2-3 or epochs=1,5 (the second, or the only one)",
-        "steps": "stop after that many steps, where the script reports them (100)",
+        "epochs=NUMBERS": "which epochs, as 2-3 or 1,5; the second, or the only one, if not given",
+        "steps=NUMBER": "stop after that many steps, where the script reports them (100)",
         "memory": "every allocation",
         "stack": "where in the source each operation was called",
         "shapes": "the shapes of inputs",
