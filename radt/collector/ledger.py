@@ -59,6 +59,7 @@ class Account:
     stretches: list[MissedStretch] = field(default_factory=list)
     changed: bool = True
     _last_ns: int = 0
+    _before_ns: int | None = None
     _listed: int = 0
 
     def start(self, start_ns: int) -> None:
@@ -66,6 +67,7 @@ class Account:
         if self.start_ns is None:
             self.start_ns = self._last_ns = start_ns
             self.changed = True
+            self._miss_before()
 
     def resume(self, before: LedgerRecord, last_ns: int) -> None:
         """Go on from what an earlier collector had counted until its last reading."""
@@ -76,8 +78,13 @@ class Account:
         self.late_ns += before.late_ns
         self.late_max_ns = max(self.late_max_ns, before.late_max_ns)
         self.changed = True
-        if self.start_ns is not None:
-            self._miss(last_ns, self.start_ns, "the collector was restarted")
+        self._before_ns = last_ns
+        self._miss_before()
+
+    def _miss_before(self) -> None:
+        """Whichever is known last, the end of what was before or the start of what is now."""
+        if self.start_ns is not None and self._before_ns is not None:
+            self._miss(self._before_ns, self.start_ns, "the collector was restarted")
 
     def reading(self, now_ns: int, took_ns: int) -> None:
         """A reading was begun at ``now_ns`` and kept."""

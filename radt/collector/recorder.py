@@ -138,11 +138,14 @@ class RunRecorder:
         for summary in reader.summary([run_id]):
             listener = summary.series.listener
             last_ns[listener] = max(last_ns.get(listener, 0), summary.last_ns)
+        # One that has read nothing but gaps was written together with the others.
+        newest_ns = max(last_ns.values(), default=None)
+        ends_ns = {row: last_ns.get(row.listener, newest_ns) for row in reader.ledger([run_id])}
         self.run.resume(
             {
-                row.listener: Resumed(row, last_ns[row.listener] - self._clock.offset_ns)
-                for row in reader.ledger([run_id])
-                if row.listener in last_ns
+                row.listener: Resumed(row, end_ns - self._clock.offset_ns)
+                for row, end_ns in ends_ns.items()
+                if end_ns is not None
             }
         )
         return Numbering(run_id, reader.series([run_id]), reader.markers([run_id]))
@@ -233,7 +236,7 @@ class RunRecorder:
             GapRecord(
                 run_id=self.run.run_id,
                 listener=missing.key.listener,
-                series_no=number(missing.key, missing.metric, missing.interval_s),
+                series_no=number(missing.key, missing.metric, missing.interval_s, missing.method),
                 start_ns=wall_ns(missing.start_ns),
                 end_ns=wall_ns(missing.end_ns),
                 reason=missing.reason,

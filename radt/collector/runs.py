@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from radt.collector.ledger import Account, ListenerState, MissedStretch
@@ -21,6 +21,9 @@ from radt.collector.sorting import SortedReadings
 from radt.listeners.api import Metric, Occurrence, Target
 from radt.model import MissingReason, RunStatus
 from radt.store.records import LedgerRecord
+
+#: How often the store hears of gaps that go on.
+_GAP_NEWS_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Missing:
     start_ns: int
     end_ns: int
     reason: MissingReason
+    method: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,13 @@ class _OpenGap:
     start_ns: int
     last_ns: int
     reason: MissingReason
+    method: str
+    told_ns: int = 0
+
+    def until(self, key: SeriesKey, end_ns: int) -> Missing:
+        return Missing(
+            key, self.metric, self.interval_s, self.start_ns, end_ns, self.reason, self.method
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,7 @@ class ActiveRun:
         self._points = 0
         self._columns: dict[SeriesKey, Column] = {}
         self._gaps: dict[SeriesKey, _OpenGap] = {}
+        self._valued: set[SeriesKey] = set()
         self._missing: list[Missing] = []
         self._events: list[Event] = []
         self._accounts: dict[str, Account] = {}
@@ -250,7 +262,9 @@ class ActiveRun:
                 value, value_ns = reading.value, reading.at_ns or at_ns
                 if isinstance(value, MissingReason) or math.isnan(value):
                     reason = value if isinstance(value, MissingReason) else MissingReason.LOST
-                    self._without(key, metric, spacing_s, value_ns, reason)
+                    self._without(
+                        key, _OpenGap(metric, spacing_s, value_ns, value_ns, reason, reading.method)
+                    )
                     continue
                 if key in self._gaps:
                     self._close_gap(key, value_ns)
@@ -259,33 +273,34 @@ class ActiveRun:
                     column = self._columns[key] = Column(
                         metric, spacing_s, reading.method or metric.method
                     )
+                    self._valued.add(key)
                 column.times_ns.append(value_ns)
                 column.values.append(value)
                 self._points += 1
                 self._live.hardware(reading.metric, reading.entity, value)
 
-    def _without(
-        self,
-        key: SeriesKey,
-        metric: Metric,
-        interval_s: float | None,
-        at_ns: int,
-        reason: MissingReason,
-    ) -> None:
+    def _without(self, key: SeriesKey, new: _OpenGap) -> None:
         gap = self._gaps.get(key)
-        if gap is not None and gap.reason is not reason:
-            self._close_gap(key, at_ns)
-            gap = None
-        if gap is None:
-            self._gaps[key] = _OpenGap(metric, interval_s, at_ns, at_ns, reason)
-        else:
-            gap.last_ns = at_ns
+        if gap is not None and gap.reason is new.reason:
+            gap.last_ns = new.last_ns
+            return
+        if gap is not None:
+            self._close_gap(key, new.start_ns)
+        self._gaps[key] = new
 
     def _close_gap(self, key: SeriesKey, end_ns: int) -> None:
-        gap = self._gaps.pop(key)
-        self._missing.append(
-            Missing(key, gap.metric, gap.interval_s, gap.start_ns, end_ns, gap.reason)
-        )
+        self._missing.append(self._gaps.pop(key).until(key, end_ns))
+
+    def _growing_gaps(self) -> Iterator[Missing]:
+        """Gaps that go on, as far as they are: a collector that is killed cannot tell later."""
+        for key, gap in self._gaps.items():
+            if gap.last_ns == gap.start_ns or gap.last_ns - gap.told_ns < _GAP_NEWS_NS:
+                continue
+            # How values come about stands with the first of them, which is yet to come.
+            if gap.reason is MissingReason.LOST and key not in self._valued:
+                continue
+            gap.told_ns = gap.last_ns
+            yield gap.until(key, gap.last_ns)
 
     # Store -----------------------------------------------------------------------------------
 
@@ -313,7 +328,7 @@ class ActiveRun:
             changed = [account for account in self._accounts.values() if account.changed]
             taken = Taken(
                 columns=self._columns,
-                missing=self._missing,
+                missing=[*self._missing, *self._growing_gaps()],
                 events=self._events,
                 ledgers=[account.record(self.run_id) for account in changed],
                 stretches={a.listener: s for a in changed if (s := a.take_stretches())},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,10 +54,14 @@ def test_a_reading_under_way_at_the_end_is_not_missed() -> None:
     assert account.missed == 0
 
 
-def test_what_was_before_a_restart_is_added() -> None:
-    account = _account(10 * S)
+@pytest.mark.parametrize("resumed_first", [False, True])
+def test_what_was_before_a_restart_is_added(resumed_first: bool) -> None:
+    account = Account("top", S)
     before = LedgerRecord("r", "top", 1.0, expected=6, received=5, missed=1, sampling_ns=7)
-    account.resume(before, 6 * S)
+    # The store's thread knows the one, the thread that serves the runner the other.
+    steps = [lambda: account.start(10 * S), lambda: account.resume(before, 6 * S)]
+    for step in reversed(steps) if resumed_first else steps:
+        step()
     account.reading(11 * S, 1)
     record = account.record("r")
     assert (record.expected, record.received, record.missed) == (11, 6, 5)

@@ -10,6 +10,7 @@
  *     fail FUNCTION CODE       the function returns this error
  *     crash FUNCTION           the function takes the process down before it does anything
  *     crash_after FUNCTION     likewise (SIGKILL), after it has done what it does
+ *     hang FUNCTION            the function does not return for as long as this line is there
  *     gpu I UTIL TOTAL RESERVED USED POWER_MW ENERGY_MJ TEMPERATURE SM_MHZ MEMORY_MHZ
  *     process I PID BYTES [GI CI]   a compute process on GPU I; BYTES "n/a" if not known
  *     mps I PID BYTES [GI CI]       likewise, a client of MPS
@@ -161,12 +162,17 @@ static int lost(int gpu) {
 static int fate(const char *function) {
     FILE *file = config();
     char line[256], name[128];
-    int code, result = SUCCESS;
+    int code, result = SUCCESS, hangs = 0;
     while (file && next_line(line, sizeof line, file)) {
         if (sscanf(line, "fail %127s %d", name, &code) == 2 && !strcmp(name, function)) result = code;
         if (sscanf(line, "crash %127s", name) == 1 && !strcmp(name, function)) abort();
+        hangs |= sscanf(line, "hang %127s", name) == 1 && !strcmp(name, function);
     }
     if (file) fclose(file);
+    if (hangs) {
+        usleep(10000);
+        return fate(function);
+    }
     if (result == SUCCESS && !initialised && strcmp(function, "nvmlInitWithFlags"))
         result = UNINITIALIZED;
     return result;
