@@ -28,7 +28,8 @@ class Metric:
 
     ``name`` follows OpenTelemetry where it has one (``system.cpu.utilization``), else the same
     style (``gpu.sm.active``). ``unit`` is UCUM with SI base units (``By``, ``W``, ``J``, ``Hz``,
-    ``Cel``, ``By/s``; ``1`` for a ratio 0-1; ``cores`` for CPU time per time).
+    ``Cel``, ``By/s``; ``1`` for a ratio 0-1, which charts show in %; ``cores`` for CPU time per
+    time; what a gauge counts in braces, ``{threads}``).
 
     A ``COUNTER`` only grows, and is read raw: what looks at it takes differences
     (`radt.store.counters`), which survive a reset, and also a wrap if ``wraps_at`` says at which

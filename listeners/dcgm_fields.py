@@ -76,7 +76,7 @@ FIELDS: Sequence[Field] = (
     _device(156, "energy", "J", "since the driver was loaded", 1e-3, SeriesKind.COUNTER),
     _device(203, "utilization", "1", "share of time with at least one kernel running", 1e-2),
     _device(252, "memory.used", "By", "without what the driver reserves", MIB),
-    _device(112, "clock.event_reasons", "1", "bits of nvmlClocksEventReasons (nvml.h)"),
+    _device(112, "clock.event_reasons", "{bits}", "bits of nvmlClocksEventReasons (nvml.h)"),
     _active(1001, "graphics.active", "share of time with the graphics or compute engine busy"),
     _active(1002, "sm.active", "share of time with at least one warp on an SM, mean of all SMs"),
     _active(1003, "sm.occupancy", "resident warps of those an SM can hold, mean of all SMs"),

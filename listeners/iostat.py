@@ -55,7 +55,11 @@ _METRICS = (
         wraps_at=_BUSY_WRAPS_AT_S,
     ),
     Metric(
-        "system.disk.queue", "1", Scope.HOST, description="requests under way", method=_PER_DISK
+        "system.disk.queue",
+        "{requests}",
+        Scope.HOST,
+        description="requests under way",
+        method=_PER_DISK,
     ),
     Metric(
         "process.disk.read",

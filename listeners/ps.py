@@ -31,7 +31,10 @@ _METRICS = (
         ),
     ),
     Metric(
-        "process.thread.core", "1", Scope.PROCESS, description="number of the core it ran on last"
+        "process.thread.core",
+        "{core}",
+        Scope.PROCESS,
+        description="number of the core it ran on last",
     ),
 )
 

@@ -55,7 +55,7 @@ METRICS: Final = (
     Metric("gpu.clock.memory", "Hz", Scope.GPU),
     Metric(
         "gpu.clock.event_reasons",
-        "1",
+        "{bits}",
         Scope.GPU,
         description="why clocks are as they are: NVML's bits (nvmlClocksEventReasons)",
     ),

@@ -55,7 +55,7 @@ _METRICS = (
     Metric("system.memory.used", "By", Scope.HOST, description="memory that is not available"),
     Metric("system.memory.available", "By", Scope.HOST, description="without swapping"),
     Metric("system.swap.used", "By", Scope.HOST),
-    Metric("system.load", "1", Scope.HOST, description="runnable tasks, mean of one minute"),
+    Metric("system.load", "{tasks}", Scope.HOST, description="runnable tasks, mean of one minute"),
     Metric("process.cpu.utilization", "cores", Scope.PROCESS, description="CPU time per time"),
     Metric(
         "process.memory.rss",
@@ -75,8 +75,8 @@ _METRICS = (
             f"{_PSS_SHARE:.1%} of a core; processes that are not the run's share pages, too"
         ),
     ),
-    Metric("process.threads", "1", Scope.PROCESS),
-    Metric("process.count", "1", Scope.PROCESS),
+    Metric("process.threads", "{threads}", Scope.PROCESS),
+    Metric("process.count", "{processes}", Scope.PROCESS),
     *(
         Metric(
             f"process.context_switches.{way}",

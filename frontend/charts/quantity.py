@@ -16,8 +16,10 @@ _SCALED = {"By": "B", "By/s": "B/s"} | {
 }
 _AS_IS = {"Cel": "°C", "cores": "cores", "1/s": "/s"}
 _RATIO = "1"
+#: What is counted stands in braces (UCUM's annotations): ``{threads}``.
+_COUNTED = "{"
 #: Units whose values add up over processes that run at the same time, besides all per second.
-_ADDITIVE = frozenset({"By", "W", "J", "cores", "g", "g/h"})
+_ADDITIVE = frozenset({"By", "W", "J", "cores", "g", "g/h", "{threads}", "{processes}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class Quantity:
     @property
     def from_zero(self) -> bool:
         """Whether the axis starts at zero, so that heights can be compared."""
-        return _adds_up(self.drawn_unit) or self.drawn_unit == _RATIO
+        unit = self.drawn_unit
+        return _adds_up(unit) or unit == _RATIO or unit.startswith(_COUNTED)
 
 
 def drawn_unit(unit: str, kind: SeriesKind) -> str:

@@ -113,7 +113,9 @@ def _remarks(entry: Entry) -> Iterator[str]:
 
 
 def _short(metric: Metric, skip: int) -> Text:
-    unit = "" if metric.unit == _RATIO else f" {printable(metric.unit)}"
+    unit = (
+        "" if metric.unit == _RATIO or metric.unit.startswith("{") else f" {printable(metric.unit)}"
+    )
     return Text.assemble(
         (f"{_ESTIMATED} " if metric.estimated else "", "yellow"),
         printable(metric.name[skip:]),

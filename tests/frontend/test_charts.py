@@ -188,6 +188,8 @@ def test_there_are_a_few_ticks_at_any_zoom(span_s):
         ("Cel", 71, "°C", 71.0),
         ("cores", 1.98, "cores", 1.98),
         ("s", 0.0042, "ms", 4.2),
+        ("{threads}", 12, "threads", 12),
+        ("{packets}/s", 1200, "packets/s", 1200),
         ("", 0.41, "", 0.41),
     ],
 )
@@ -206,6 +208,8 @@ def test_units_read_well(unit, largest, label, shown):
         ("By", Scope.HOST, Aggregate.MEAN),  # the same bytes, seen by each run
         ("W", Scope.GPU, Aggregate.MEAN),
         ("1", Scope.PROCESS, Aggregate.MEAN),
+        ("{threads}", Scope.PROCESS, Aggregate.SUM),
+        ("{core}", Scope.PROCESS, Aggregate.MEAN),
     ],
 )
 def test_only_what_runs_share_out_adds_up(unit, scope, expected):
