@@ -165,6 +165,7 @@ def test_json_has_everything(plugins: None) -> None:
         "method": "counted by hand",
         "estimated": True,
         "wraps_at": 64.0,
+        "regular": True,
     }
     everything = {entry["name"]: entry for entry in json.loads(_listed("--json"))}
     assert everything["elsewhere"] == one
