@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from radt.frontend.charts.quantity import Quantity, drawn_unit
 from radt.frontend.source import Source
@@ -10,18 +10,17 @@ from radt.model import SOFTWARE, SeriesKind
 from radt.store.records import SeriesRecord
 
 AUTOMATIC_CHARTS = 4
-#: Hardware metrics in the order in which they say most about a training run.
+#: Hardware metrics in the order in which they say most about a training run. Those in one line
+#: tell much the same: the first that there is stands for the others.
 _TELLING = (
-    "gpu.sm.active",
-    "gpu.utilization",
-    "process.cpu.utilization",
-    "process.gpu.memory",
-    "process.memory.rss",
-    "gpu.memory.used",
-    "gpu.power",
-    "system.cpu.utilization",
-    "system.memory.used",
+    ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
+    ("process.cpu.utilization", "system.cpu.utilization"),
+    ("process.gpu.memory", "torch.memory.allocated", "gpu.mig.memory.used", "gpu.memory.used"),
+    ("process.memory.rss", "process.memory.pss", "system.memory.used"),
+    ("gpu.power",),
 )
+#: What radt logs besides the script, which comes after what the script logs (`radt.run.steps`).
+_STEPS = ("step.time", "samples_per_s", "data_wait")
 _SOFTWARE_CHARTS = 2
 
 
@@ -64,15 +63,28 @@ def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
 
 
 def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
-    """At most `AUTOMATIC_CHARTS`: up to two logged ones (a loss first), then telling hardware."""
+    """At most `AUTOMATIC_CHARTS`: up to two logged ones (a loss first), then telling hardware.
+
+    How long steps take comes after what the script logs itself.
+    """
     logged: list[str] = []
     hardware: list[str] = []
     for quantity in available:
         (logged if quantity.listener == SOFTWARE else hardware).append(quantity.metric)
-    logged.sort(key=lambda name: ("loss" not in name.lower(), name))
-    telling = [name for name in _TELLING if name in hardware]
-    telling += [name for name in hardware if name not in telling]
+    logged.sort(key=_software_rank)
+    telling = [first for same in _TELLING if (first := _first_of(same, hardware))]
+    telling += [name for same in _TELLING for name in same if name in hardware]
+    telling = list(dict.fromkeys((*telling, *hardware)))
     chosen = logged[:_SOFTWARE_CHARTS]
     chosen += telling[: AUTOMATIC_CHARTS - len(chosen)]
     chosen += logged[_SOFTWARE_CHARTS:][: AUTOMATIC_CHARTS - len(chosen)]
     return tuple(chosen)
+
+
+def _software_rank(name: str) -> tuple[int, bool, str]:
+    by_radt = _STEPS.index(name) + 1 if name in _STEPS else 0
+    return by_radt, "loss" not in name.lower(), name
+
+
+def _first_of(names: Sequence[str], there: Collection[str]) -> str | None:
+    return next((name for name in names if name in there), None)

@@ -16,7 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.lines import GAP_INTERVALS, BoolArray, Curve, Feed, Line, union
+from radt.frontend.charts.lines import (
+    GAP_INTERVALS,
+    BoolArray,
+    Curve,
+    Feed,
+    Line,
+    union,
+    without_parts,
+)
 from radt.frontend.selection import Aggregate, Window
 from radt.frontend.source import Source, Stretch
 from radt.store.records import Float64Array
@@ -50,7 +58,7 @@ def workload_lines(
         StoreError: The store cannot be read.
     """
     by_workload: dict[tuple[str, str], list[Feed]] = {}
-    for feed in found:
+    for feed in without_parts(found):
         key = (feed.parts[0][0].record.workload_id, feed.listener)
         by_workload.setdefault(key, []).append(feed)
     several = len({feed.listener for feed in found}) > 1

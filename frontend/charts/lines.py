@@ -28,6 +28,7 @@ LINE_POINTS = 1600
 GAP_INTERVALS = 3.5
 _SAME_INSTANT_S = 1e-6
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
+_TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,18 @@ class Feed:
     parts: tuple[tuple[RunEntry, SeriesRecord], ...]
 
     @property
+    def is_total(self) -> bool:
+        """Whether it is no single device or thread; the sum of them, if there are any."""
+        return not self.parts[0][1].entity
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """What all parts of one whole have in common: a listener on a machine, or in a run."""
+        run, record = self.parts[0]
+        owner = (run.record.workload_id, run.record.host)
+        return (self.listener, *(owner if record.scope in _SHARED else (record.run_id,)))
+
+    @property
     def estimated(self) -> bool:
         return any(record.estimated for _, record in self.parts)
 
@@ -78,7 +91,8 @@ class Feed:
 def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple[Feed, ...]:
     """Sort the series of one metric into lines, in the order of the runs.
 
-    What two listeners have read of the same thing are two lines, named after them.
+    What two listeners have read of the same thing are two lines, named after them. What is the
+    sum of others (all disks, besides each) is named total.
     """
     series = tuple(series)
     several = len({record.listener for record in series}) > 1
@@ -96,14 +110,21 @@ def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple
             parts = ((run, record),)
             title = run.title + suffix
             own.append(Feed(title, run.short + suffix, run.ordinal, record.listener, parts))
-    for (_, host, entity, listener), on_device in shared.items():
+    divided = {(workload, host, name) for workload, host, entity, name in shared if entity}
+    for (workload, host, entity, listener), on_device in shared.items():
         first = min(on_device, key=lambda part: part[0].ordinal)[0]
-        device = entity or "host"
-        label = f"{first.record.workload}  {entity or host or 'host'}"
-        short = f"{first.record.workload} {device}" if entity else first.record.workload
+        device = entity or (_TOTAL if (workload, host, listener) in divided else "")
+        label = f"{first.record.workload}  {device or host or 'host'}"
+        short = f"{first.record.workload} {device}".rstrip()
         suffix = f" {listener}" if several else ""
         own.append(Feed(label + suffix, short + suffix, first.ordinal, listener, tuple(on_device)))
     return tuple(sorted(own, key=lambda feed: (feed.ordinal, feed.label)))
+
+
+def without_parts(found: Sequence[Feed]) -> Sequence[Feed]:
+    """Only the total where there is one: with what it is the sum of, all would count twice."""
+    totals = {feed.whole for feed in found if feed.is_total}
+    return [feed for feed in found if feed.is_total or feed.whole not in totals]
 
 
 def lines(

@@ -16,7 +16,7 @@ from radt.frontend.charts.quantity import Quantity, unit_scale
 from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.palette import COLOUR_COUNT, Scheme, colour
 from radt.frontend.selection import Aggregate, Level, Window
-from radt.model import RunStatus, Scope, SeriesKind
+from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
 
 
@@ -288,6 +288,38 @@ def test_automatic_metrics_are_a_loss_and_what_the_hardware_says(demo, source):
     )
 
 
+@pytest.mark.parametrize(
+    ("logged", "hardware", "expected"),
+    [
+        (
+            ["data_wait", "samples_per_s", "step.time", "val_loss"],
+            ["gpu.power", "gpu.utilization", "gpu.sm.active", "process.cpu.utilization"],
+            ["val_loss", "step.time", "gpu.sm.active", "process.cpu.utilization"],
+        ),
+        (
+            ["f1", "samples_per_s", "step.time", "top1"],
+            ["gpu.mig.sm.active", "gpu.mig.memory.used", "gpu.power"],
+            ["f1", "top1", "gpu.mig.sm.active", "gpu.mig.memory.used"],
+        ),
+        (
+            ["samples_per_s", "step.time"],
+            ["gpu.memory.used", "torch.memory.allocated", "gpu.utilization"],
+            ["step.time", "samples_per_s", "gpu.utilization", "torch.memory.allocated"],
+        ),
+        # What tells much the same comes after what tells something else, and before the unknown.
+        (
+            [],
+            ["a.plugin", "gpu.sm.active", "gpu.utilization", "gpu.power"],
+            ["gpu.sm.active", "gpu.power", "gpu.utilization", "a.plugin"],
+        ),
+    ],
+)
+def test_automatic_metrics_tell_different_things(logged, hardware, expected):
+    found = [Quantity(name, "1", Scope.RUN, SeriesKind.GAUGE, SOFTWARE) for name in logged]
+    found += [Quantity(name, "1", Scope.GPU, SeriesKind.GAUGE, "smi") for name in hardware]
+    assert automatic_metrics(found) == tuple(expected)
+
+
 def test_a_scheduled_run_without_samples_draws_nothing(demo, source):
     demo.writer.put_workload(WorkloadRecord("w" * 32, "quickstart", "later", 5))
     demo.writer.put_run(
@@ -430,3 +462,27 @@ def test_what_two_listeners_read_of_one_card_are_two_lines(demo, source):
         "solo smi": pytest.approx(1e6),
         "solo gpm": pytest.approx(2e6),
     }
+
+
+@pytest.mark.parametrize("aggregate", Aggregate)
+def test_a_total_is_told_from_its_parts_and_not_added_to_them(demo, source, aggregate):
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    fields = {"kind": SeriesKind.GAUGE, "listener": "iostat"}
+    for number, entity, value in ((5, "", 30.0), (6, "sda", 10.0), (7, "sdb", 20.0)):
+        values = np.full(30, value)
+        add(
+            demo,
+            *("solo a", number, "system.disk.queue", "{requests}", Scope.HOST, at_s, values),
+            **fields,
+            entity=entity,
+        )
+    found = {line.short: line.curve.values for line in draw(source, "system.disk.queue").lines}
+    assert found == {
+        "solo total": pytest.approx(np.full(30, 30.0)),
+        "solo sda": pytest.approx(np.full(30, 10.0)),
+        "solo sdb": pytest.approx(np.full(30, 20.0)),
+    }
+    (line,) = draw(source, "system.disk.queue", level=Level.WORKLOAD, aggregate=aggregate).lines
+    assert line.curve.values == pytest.approx(30.0)
+    assert line.label == "solo"
