@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from radt.cli.options import home_option
 from radt.errors import UsageError
@@ -48,5 +50,5 @@ def command(experiment: str, profiled: bool, home: Path | None) -> None:
     if (energies := energy_table(workloads)) is not None:
         console.print(energies)
         for rule in energy_rules(workloads):
-            console.print(f"  est.: {rule}", style="dim", markup=False)
+            console.print(Padding(Text(f"est.: {rule}", style="dim"), (0, 0, 0, 2)))
         console.print()

@@ -67,13 +67,20 @@ def workload_energy(reader: StoreReader, repeats: Sequence[Attempt]) -> Workload
 
 
 def _gpus_j(
-    reader: StoreReader, runs: Iterable[RunRecord], series: Mapping[str, Sequence[SeriesRecord]]
+    reader: StoreReader, runs: Sequence[RunRecord], series: Mapping[str, Sequence[SeriesRecord]]
 ) -> float | None:
     """Joules of all GPUs of a workload while at least one of its runs was there.
 
     All runs on a GPU have readings of the same counter, so these are put together first. Where two
-    listeners read it, the one that more runs have counts: each may count from another start.
+    listeners read it, one counts, as each may count from another start: the one that apportioned
+    it, or no part would be a share of the whole; else the one that more runs have.
     """
+    apportioned = {
+        record.listener
+        for run in runs
+        for record in series[run.run_id]
+        if record.metric == RUN_ENERGY
+    }
     readings: dict[tuple[str, str], dict[str, list[SeriesRecord]]] = {}
     for run in runs:
         for record in series[run.run_id]:
@@ -82,7 +89,9 @@ def _gpus_j(
                 by_listener.setdefault(record.listener, []).append(record)
     totals = []
     for by_listener in readings.values():
-        chosen = max(sorted(by_listener), key=lambda name: len(by_listener[name]))
+        chosen = max(
+            sorted(by_listener), key=lambda name: (name in apportioned, len(by_listener[name]))
+        )
         totals.append(_grown_j(reader, by_listener[chosen]))
     known = [total for total in totals if total is not None]
     return sum(known) if known else None

@@ -125,6 +125,15 @@ def test_two_listeners_do_not_count_a_card_twice(lab: Lab) -> None:
     assert lab.energy("pair").gpus_j == 100.0
 
 
+def test_the_whole_is_read_by_who_apportions_it(lab: Lab) -> None:
+    """Though more runs have another listener, or its readings go further."""
+    lab.run("pair", "a", gpus={"gpu0": {0: 1000, 1: 1100}}, estimate={0: 0, 1: 60})
+    for letter in "bc":
+        lab.run("pair", letter, gpus={"gpu0": {0: 5, 2: 305}}, listener="dcgm")
+    energy = lab.energy("pair")
+    assert (energy.gpus_j, energy.rest_j) == (100.0, 40.0)
+
+
 def test_without_a_card_or_with_one_reading_there_is_none(lab: Lab) -> None:
     lab.run("solo", "a")
     lab.run("short", "a", gpus={"gpu0": {0: 1000}})
