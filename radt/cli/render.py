@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from radt.units import plural
 _GAP = "   "
 #: Below this, text in columns side by side is harder to read than one under the other.
 _MIN_COLUMN = 24
+_MAX_COLUMN = 16
 
 
 def render_problems(error: ExperimentError, console: Console | None = None) -> None:
@@ -112,7 +114,7 @@ def render_plan(
     if notes:
         console.print()
     for note in notes:
-        for line in textwrap.wrap(note, max(console.width - 2, _MIN_COLUMN)):
+        for line in _wrapped(note, max(console.width - 2, _MIN_COLUMN)):
             console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
 
 
@@ -213,7 +215,7 @@ def _plan_table(
     table.add_column("run", overflow="fold", max_width=20)
     table.add_column("command", overflow="fold", ratio=1)
     for column in columns:
-        table.add_column(column.name, overflow="fold", max_width=16)
+        table.add_column(column.name, overflow="fold", max_width=_MAX_COLUMN)
     for row in rows:
         is_first = row.run is row.workload.runs[0]
         table.add_row(
@@ -221,10 +223,20 @@ def _plan_table(
             Text(row.run.letter),
             Text(printable(row.run.label)),
             _command_text(row, plan, details),
-            *(Text(printable(column.text(row))) for column in columns),
+            *(_cell(column.text(row)) for column in columns),
             style=None if row.action.runs else "dim",
         )
     return table
+
+
+def _cell(text: str) -> Text:
+    """Broken behind a plus where it has to be, not within a name."""
+    lines = [""]
+    for word in re.findall(r"[^+]*\+|[^+]+", printable(text)):
+        if lines[-1] and len(lines[-1]) + len(word) > _MAX_COLUMN:
+            lines.append("")
+        lines[-1] += word
+    return Text("\n".join(lines))
 
 
 def _said(row: _Row, columns: Sequence[_Column]) -> list[str]:

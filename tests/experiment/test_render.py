@@ -152,6 +152,19 @@ def test_what_differs_has_a_column(plan: Plan) -> None:
     assert [line for line in lines(target) if line in ("  one", "  two")] == ["  one", "  two"]
 
 
+def test_listeners_are_broken_between_names(plan: Plan) -> None:
+    target = console()
+    render_plan(
+        plan("File,Listeners\ntrain.py,top\ntrain.py,ps@500ms+top@250ms+smi@100ms\n"),
+        console=target,
+    )
+    assert [line.split()[-1] for line in lines(target) if "@" in line] == [
+        "ps@0.5s+",
+        "top@0.25s+",
+        "smi@0.1s",
+    ]
+
+
 def test_what_else_differs_stands_below_the_command(plan: Plan, folder: Path) -> None:
     (folder / "requirements.txt").touch()
     target = console()
