@@ -73,15 +73,18 @@ class Feed:
 
     @property
     def is_total(self) -> bool:
-        """Whether it is no single device or thread; the sum of them, if there are any."""
-        return not self.parts[0][1].entity
+        """Whether it is the sum of single devices, if there are any.
+
+        Of a run, what has no entity is its first process, and no sum of the others.
+        """
+        record = self.parts[0][1]
+        return record.scope in _SHARED and not record.entity
 
     @property
-    def whole(self) -> tuple[str, ...]:
-        """What all parts of one whole have in common: a listener on a machine, or in a run."""
-        run, record = self.parts[0]
-        owner = (run.record.workload_id, run.record.host)
-        return (self.listener, *(owner if record.scope in _SHARED else (record.run_id,)))
+    def whole(self) -> tuple[str, str, str]:
+        """What the devices of one total have in common: who read them, and where."""
+        record = self.parts[0][0].record
+        return self.listener, record.workload_id, record.host
 
     @property
     def estimated(self) -> bool:

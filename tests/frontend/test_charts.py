@@ -464,6 +464,18 @@ def test_what_two_listeners_read_of_one_card_are_two_lines(demo, source):
     }
 
 
+def test_a_first_process_is_no_total_of_the_others(demo, source):
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    fields = {"kind": SeriesKind.GAUGE, "listener": SOFTWARE}
+    for number, entity, value in ((5, "", 1.0), (6, "rank 1", 3.0)):
+        values = np.full(30, value)
+        add(demo, "solo a", number, "lag", "s", Scope.RUN, at_s, values, entity=entity, **fields)
+    assert [line.short for line in draw(source, "lag").lines] == ["solo", "solo rank 1"]
+    (line,) = draw(source, "lag", level=Level.WORKLOAD).lines
+    assert line.curve.values == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize("aggregate", Aggregate)
 def test_a_total_is_told_from_its_parts_and_not_added_to_them(demo, source, aggregate):
     demo.quickstart()
