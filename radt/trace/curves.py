@@ -24,7 +24,7 @@ _MISSED_INTERVALS = 1.5
 #: From fewer points nobody can tell how often a series is read.
 _MIN_TO_TELL = 3
 _NOTHING = 0.0
-_WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "value", "Cel": "°C", "": "value"}
+_WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "ratio", "Cel": "°C", "": "value"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,8 @@ def gather(reader: StoreReader, run: RunRecord, *, alone: bool = False) -> Gathe
     first_ns: list[int] = []
     shared: dict[str, dict[tuple[str, ...], Curve]] = {}
     runs = [_traced(reader, record, first_ns, shared) for record in records]
+    for curves in shared.values():
+        _name(curves)
     if not (runs[0].markers or runs[0].curves or shared or runs[0].torch):
         raise UsageError(
             f"run {run.run_id[:12]} has neither samples nor epochs nor a PyTorch trace",
@@ -139,8 +142,9 @@ def _traced(
             curves, entity = own, series.entity
         key = (series.listener, series.metric, entity)
         if key not in curves:
-            curves[key] = Curve(_name(series, entity, curves))
+            curves[key] = Curve(series.metric)
         curves[key].parts.append(Stored(series, summary.count))
+    _name(own)
     profiles = RunDir(Path(record.spool)).artifacts / "profiles"
     return TracedRun(
         record,
@@ -163,13 +167,22 @@ def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
     return f"{card or 'GPU'}{host}", part
 
 
-def _name(series: SeriesRecord, entity: str, others: Mapping[tuple[str, ...], Curve]) -> str:
-    """The name of a track, unlike those of its process."""
-    name = " ".join(filter(None, (series.metric, entity)))
-    if series.estimated:
-        name += " (estimated)"
-    taken = any(curve.name == name for curve in others.values())
-    return f"{name} ({series.listener})" if taken else name
+def _name(curves: Mapping[tuple[str, ...], Curve]) -> None:
+    """Name the tracks of a process, each unlike the others.
+
+    What two listeners have read is named after both; the sum of a machine's devices is its total.
+    """
+    readers = Counter((metric, entity) for _, metric, entity in curves)
+    divided = {(listener, metric) for listener, metric, entity in curves if entity}
+    for (listener, metric, entity), curve in curves.items():
+        is_total = curve.series.scope is Scope.HOST and (listener, metric) in divided
+        remarks = [
+            *(["estimated"] if curve.series.estimated else []),
+            *([listener] if readers[metric, entity] > 1 else []),
+        ]
+        part = entity or ("total" if is_total else "")
+        words = (metric, part, f"({', '.join(remarks)})" if remarks else "")
+        curve.name = " ".join(filter(None, words))
 
 
 def _offset_ns(spool: Path) -> int | None:

@@ -67,7 +67,7 @@ def test_series_have_units_and_counters_become_rates(store: Store) -> None:
     store.run()
     process, run = Scope.PROCESS, Scope.RUN
     store.series(power(), [0, 1, 2], [100, 150, 120])
-    loss = SeriesRecord(RUN_ID, 1, "run", "loss", "1", run, GAUGE, "rank 1")
+    loss = SeriesRecord(RUN_ID, 1, "run", "loss", "", run, GAUGE, "rank 1")
     store.series(loss, [0.5, 3], [2.5, 1.25])
     read = SeriesRecord(
         RUN_ID, 2, "iostat", "process.disk.io", "By", process, COUNTER, "", 2.0, wraps_at=1000.0
@@ -87,6 +87,40 @@ def test_series_have_units_and_counters_become_rates(store: Store) -> None:
     assert trace.counter(pid, "process.disk.io") == ("bytes/s", [(0, 30), (2, 50), (4, 0)])
     assert trace.counter(pid, "energy (estimated)") == ("W", [(0, 50), (1, 0)])
     assert "4 series of 10 values" in output
+
+
+def test_tracks_of_one_process_are_told_apart(store: Store) -> None:
+    store.run()
+    store.series(power(), [0, 1], [100, 150])
+    others = [
+        ("dcgm", "gpu.power", "W", Scope.GPU, "gpu0"),
+        ("dcgm", "gpu.sm.active", "1", Scope.GPU, "gpu0"),
+        ("iostat", "system.disk.queue", "{requests}", Scope.HOST, ""),
+        ("iostat", "system.disk.queue", "{requests}", Scope.HOST, "sda"),
+        ("top", "system.load", "{tasks}", Scope.HOST, ""),
+        ("run", "lag", "s", Scope.RUN, ""),
+        ("run", "lag", "s", Scope.RUN, "rank 1"),
+    ]
+    for number, (listener, metric, unit, scope, entity) in enumerate(others, 1):
+        series = SeriesRecord(RUN_ID, number, listener, metric, unit, scope, GAUGE, entity)
+        store.series(series, [0, 1], [0.5, 1])
+    trace, _ = store.trace()
+    units = {
+        (trace.processes[event["pid"]], event["name"]): next(iter(event["args"]))
+        for event in trace.events
+        if event["ph"] == "C"
+    }
+    own = trace.processes[trace.pid("1a cnn")]
+    assert units == {
+        ("gpu0 of node1", "gpu.power (smi)"): "W",
+        ("gpu0 of node1", "gpu.power (dcgm)"): "W",
+        ("gpu0 of node1", "gpu.sm.active"): "ratio",
+        ("host node1", "system.disk.queue total"): "requests",
+        ("host node1", "system.disk.queue sda"): "requests",
+        ("host node1", "system.load"): "tasks",
+        (own, "lag"): "s",
+        (own, "lag rank 1"): "s",
+    }
 
 
 def test_counters_are_nothing_where_nothing_was_measured(store: Store) -> None:
