@@ -6,7 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says something about the machine only.
+hypothesis.settings.register_profile("radt", deadline=None)
+hypothesis.settings.load_profile("radt")
 
 
 @pytest.fixture(autouse=True)

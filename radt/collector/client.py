@@ -10,9 +10,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from radt.collector.protocol import (
     CollectorStatus,
@@ -35,6 +35,8 @@ _POLL_S = 0.01
 _START_AGAIN_S = 2.0
 #: More than the collector's own patience with a request that is not waiting for a store.
 _ANSWER_TIMEOUT_S = 15.0
+
+AnswerT = TypeVar("AnswerT")
 
 
 class _RefusedError(CollectorError):
@@ -74,7 +76,7 @@ class CollectorClient:
         """
         client = cls(start=start, timeout_s=timeout_s)
         with client._lock:
-            client._open(time.monotonic() + timeout_s)
+            client._persistently(lambda: None, time.monotonic() + timeout_s)
         return client
 
     def __enter__(self) -> Self:
@@ -181,17 +183,23 @@ class CollectorClient:
         deadline = time.monotonic() + self._timeout_s + patience_s
         self._forget_parents_connection()
         with self._lock:
-            while True:
-                try:
-                    if self._socket is None:
-                        self._open(deadline)
-                    return self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S)
-                except OSError as error:
-                    self._drop()
-                    if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                        raise CollectorError(
-                            f"the collector did not answer: {error}", f"Look into {log_path()}"
-                        ) from error
+            return self._persistently(
+                lambda: self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S), deadline
+            )
+
+    def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
+        """Talk over the connection, a new one whenever it breaks: it does as a collector leaves."""
+        while True:
+            try:
+                if self._socket is None:
+                    self._open(deadline)
+                return talk()
+            except OSError as error:
+                self._drop()
+                if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+                    raise CollectorError(
+                        f"the collector did not answer: {error}", f"Look into {log_path()}"
+                    ) from error
 
     def _exchange(self, op: Op, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._socket is not None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -300,3 +302,21 @@ def test_a_collector_that_is_about_to_leave_is_waited_for(
     client = CollectorClient.connect(start=True)
     client.close()
     assert starts == 2
+
+
+def test_a_collector_that_leaves_as_it_is_greeted_is_none() -> None:
+    with socket.socket(socket.AF_UNIX) as leaving:
+        leaving.bind(str(socket_path()))
+        leaving.listen()
+
+        def hang_up() -> None:
+            connection, _ = leaving.accept()
+            leaving.close()
+            socket_path().unlink()
+            connection.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(CollectorError, match="no collector is running"):
+            CollectorClient.connect(start=False)
+        thread.join()

@@ -333,7 +333,11 @@ def _watched(dcgm: Sampled) -> list[set[int]]:
     """The fields that are watched now, by watch."""
     if "PYTHONPATH" not in dcgm.variables:
         found = [process.cmdline() for process in dcgm.dmons()]
-        return [set(map(int, words[words.index("-e") + 1].split(","))) for words in found]
+        return [  # one that is just being started is not dcgmi yet
+            set(map(int, words[words.index("-e") + 1].split(",")))
+            for words in found
+            if "-e" in words
+        ]
     watches = []
     for call in dcgm.calls("watch", "unwatch"):
         if call[0] == "watch" and call[3] == 0:

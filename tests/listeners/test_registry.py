@@ -146,7 +146,7 @@ def test_lines_fit(plugins: None, width: int, arguments: list[str]) -> None:
 def test_one_is_shown_in_full(plugins: None) -> None:
     shown = " ".join(_listed("elsewhere").split())
     assert "here no such bus Plug it in" in shown
-    assert "interval 3 min unless the run says: elsewhere@500ms" in shown
+    assert "interval 3 min unless the run says: elsewhere@30s" in shown
     assert "yes: a run that names none gets it where it works" in shown
     assert "fast without the slow part" in shown
     assert "elsewhere.value J+ 1 what it says; counts up; apportioned, not measured" in shown
