@@ -170,7 +170,7 @@ class Listener(Source):
         """Read everything once, for all runs that want it, as fast as possible."""
 
     def close(self) -> None:
-        """Let go of what `open` took."""
+        """Let go of what `open` took, also after an `open` that raised."""
 
 
 @dataclass(frozen=True, slots=True)

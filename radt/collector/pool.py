@@ -33,6 +33,7 @@ class SamplerPool:
         self._hang_s = hang_s
         self._lock = threading.Lock()
         self._samplers: dict[ListenerChoice, Sampler] = {}
+        self._hung: dict[str, list[threading.Thread]] = {}
 
     def subscribe(self, run: ActiveRun) -> list[str]:
         """Read for this run what it asks for; return warnings about what will not be read."""
@@ -112,6 +113,7 @@ class SamplerPool:
                     self._table,
                     self._blackbox.mark(choice.name),
                     self._hang_s,
+                    self._hung.setdefault(choice.name, []),
                 )
             sampler.add(run)
         return sampler

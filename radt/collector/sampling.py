@@ -53,7 +53,12 @@ class _Turn:
 
 
 class Sampler:
-    """Reads one listener for all runs that want it so: at this interval, with these options."""
+    """Reads one listener for all runs that want it so: at this interval, with these options.
+
+    Args:
+        hung: Threads left behind in this listener, by other samplers of it, too: a device that
+            never answers must not cost every later run three more.
+    """
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Sampler:
         table: ProcessTable,
         mark: ReadingMark,
         hang_s: float,
+        hung: list[threading.Thread],
     ) -> None:
         self.name = kind.name
         self.interval_s = interval_s = choice.interval_s or kind.default_interval_s
@@ -77,7 +83,7 @@ class Sampler:
         self._runs: dict[str, ActiveRun] = {}
         self._failures = 0
         self._good = 0
-        self._abandoned: list[threading.Thread] = []
+        self._hung = hung
         self.state = SamplerState.OPENING
         self.availability = Availability(True)
         #: Set once the listener is open, or known not to work.
@@ -123,20 +129,24 @@ class Sampler:
             if self.state not in (SamplerState.OPENING, SamplerState.READY):
                 return
             assert turn.thread is not None
-            busy_ns = time.monotonic_ns() - turn.busy_since_ns if turn.busy_since_ns else 0
+            since_ns = turn.busy_since_ns  # once: the thread sets it to 0 without asking
+            busy_ns = time.monotonic_ns() - since_ns if since_ns else 0
             if busy_ns > self._hang_ns:
                 reason = f"did not return for {busy_ns / 1e9:.1f} s"
-                self._abandoned.append(turn.thread)
+                self._hung.append(turn.thread)
             elif not turn.thread.is_alive():
                 reason = "its thread died"
             else:
                 return
             turn.abandoned = True
-            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
-            if len(self._abandoned) >= MAX_FAILURES:
+            if self._still_hung() >= MAX_FAILURES:
                 self._failures = MAX_FAILURES
         if self._failed(reason):
             self._turn = self._new_turn()
+
+    def _still_hung(self) -> int:
+        self._hung[:] = [thread for thread in self._hung if thread.is_alive()]
+        return len(self._hung)
 
     def _failed(self, reason: str) -> bool:
         """Count a failure, tell the runs; whether to try again."""
@@ -173,6 +183,10 @@ class Sampler:
                     turn.listener = self._opened(turn)
                 self._sample_until_over(turn, turn.listener)
             except ListenerUnavailableError as error:
+                turn.busy_since_ns = 0
+                if turn.abandoned:  # another turn has taken over, and may fare better
+                    break
+                self._mark.idle()
                 self._unavailable(error)
             # Third-party code: whatever it raises, and sys.exit() too, ends the reading only.
             except (Exception, SystemExit) as error:
@@ -181,10 +195,10 @@ class Sampler:
                     break
                 self._mark.idle()
                 log.exception("listener %s", self.name)
-                self._close(turn)
+                self._close_turn(turn)
                 self._failed(f"raised {type(error).__name__}: {error}")
                 self._wait_until(turn, self._next_tick() * self._interval_ns)
-        self._close(turn)
+        self._close_turn(turn)
 
     def _over(self, turn: _Turn) -> bool:
         return turn.abandoned or self.state not in (SamplerState.OPENING, SamplerState.READY)
@@ -196,19 +210,28 @@ class Sampler:
                 f"the collector died {MAX_STRIKES} times while it was reading",
                 "Look into the collector's log; after a reboot it is tried again",
             )
+        if (hung := self._still_hung()) >= MAX_FAILURES:
+            raise ListenerUnavailableError(
+                f"{hung} earlier readings of it have not returned",
+                "Look whether its device still answers; when they return, the next run has it",
+            )
         self._mark.reading()
         availability = self._kind.probe()
         if availability.available:
             listener = self._kind()
             listener.options = self._options
             listener.interval_s = self.interval_s
-            listener.open()
+            try:
+                listener.open()
+            except BaseException:
+                self._close(listener)  # what it had taken already would be taken again
+                raise
         self._mark.idle()
         turn.busy_since_ns = 0
         if not availability.available:
             raise ListenerUnavailableError(availability.reason, availability.remedy)
         with self._lock:
-            if self.state is SamplerState.OPENING:
+            if self.state is SamplerState.OPENING and not turn.abandoned:
                 self.state = SamplerState.READY
         self.settled.set()
         return listener
@@ -235,8 +258,8 @@ class Sampler:
 
     def _sample(self, turn: _Turn, listener: Listener, runs: Sequence[ActiveRun]) -> None:
         targets = [run.target(self._table.pids(run.run_id)) for run in runs]
+        self._mark.reading()  # before the time is taken, as it may wait
         at_ns = turn.busy_since_ns = time.monotonic_ns()
-        self._mark.reading()
         readings = list(listener.sample(targets))
         took_ns = time.monotonic_ns() - at_ns
         self._mark.idle()
@@ -259,7 +282,7 @@ class Sampler:
         return time.monotonic_ns() // self._interval_ns + 1
 
     def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
-        """Wait for an instant, or without end while no run samples; False when over."""
+        """Wait for an instant; False when over."""
         with self._lock:
             while not self._over(turn):
                 left_ns = at_ns - time.monotonic_ns()
@@ -268,11 +291,13 @@ class Sampler:
                 self._wake.wait(left_ns / 1e9)
         return False
 
-    def _close(self, turn: _Turn) -> None:
+    def _close_turn(self, turn: _Turn) -> None:
         """Close a listener for good; an abandoned one closes itself if it ever returns."""
         listener, turn.listener = turn.listener, None
-        if listener is None:
-            return
+        if listener is not None:
+            self._close(listener)
+
+    def _close(self, listener: Listener) -> None:
         try:
             listener.close()
         except Exception:  # third-party code; it is given up anyway
