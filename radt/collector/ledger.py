@@ -69,8 +69,8 @@ class Account:
             self.changed = True
             self._miss_before()
 
-    def resume(self, before: LedgerRecord, last_ns: int) -> None:
-        """Go on from what an earlier collector had counted until its last reading."""
+    def resume(self, before: LedgerRecord, last_ns: int | None) -> None:
+        """Go on from what an earlier collector had counted until its last reading, if any."""
         self.received += before.received
         self.missed += before.missed
         self.sampling_ns += before.sampling_ns
@@ -103,8 +103,10 @@ class Account:
 
     def end(self, end_ns: int) -> None:
         """Nothing is expected after ``end_ns``."""
-        if self.start_ns is None or self.state is ListenerState.UNAVAILABLE:
+        if self.start_ns is None:
             return
+        if self.state is ListenerState.UNAVAILABLE and not self.received:
+            return  # it was never there: nothing was to be expected
         # A tick that was due just now and is under way is not missed.
         due_ns = end_ns - self.interval_ns // 4
         self._miss(self._last_ns, due_ns, self.explanation or self.reason or "no reading")

@@ -134,18 +134,19 @@ class RunRecorder:
 
     def _resume(self, reader: StoreReader) -> Numbering:
         run_id = self.run.run_id
+        ledgers = {row.listener: row for row in reader.ledger([run_id])}
         last_ns: dict[str, int] = {}
         for summary in reader.summary([run_id]):
             listener = summary.series.listener
-            last_ns[listener] = max(last_ns.get(listener, 0), summary.last_ns)
-        # One that has read nothing but gaps was written together with the others.
-        newest_ns = max(last_ns.values(), default=None)
-        ends_ns = {row: last_ns.get(row.listener, newest_ns) for row in reader.ledger([run_id])}
+            if listener in ledgers:
+                at_ns = summary.last_ns - self._clock.offset_ns
+                last_ns[listener] = max(last_ns.get(listener, at_ns), at_ns)
+        # One that had no values to store was read as long as the others were.
+        any_ns = max(last_ns.values(), default=None)
         self.run.resume(
             {
-                row.listener: Resumed(row, end_ns - self._clock.offset_ns)
-                for row, end_ns in ends_ns.items()
-                if end_ns is not None
+                listener: Resumed(row, last_ns.get(listener, any_ns if row.received else None))
+                for listener, row in ledgers.items()
             }
         )
         return Numbering(run_id, reader.series([run_id]), reader.markers([run_id]))

@@ -97,10 +97,10 @@ class _OpenGap:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A listener's ledger row, and the monotonic time of the last reading behind it."""
+    """A listener's ledger row, and the monotonic time of the last reading behind it, if known."""
 
     ledger: LedgerRecord
-    last_ns: int
+    last_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,7 @@ class ActiveRun:
         self._events: list[Event] = []
         self._accounts: dict[str, Account] = {}
         self._live = LiveState()
+        self._resumed = False
 
     @property
     def run_id(self) -> str:
@@ -180,9 +181,12 @@ class ActiveRun:
                 account.start(time.monotonic_ns())
 
     def unavailable(self, listener: str, reason: str) -> None:
-        """The listener does not work here."""
+        """The listener does not work here, or no longer."""
         with self._lock:
             account = self._accounts[listener]
+            if account.received:
+                what = f"listener {listener} unavailable"
+                self._events.append(Event(what, time.monotonic_ns(), reason))
             account.state, account.reason = ListenerState.UNAVAILABLE, reason
             account.changed = True
 
@@ -305,8 +309,11 @@ class ActiveRun:
     # Store -----------------------------------------------------------------------------------
 
     def resume(self, before: Mapping[str, Resumed]) -> None:
-        """Go on from what an earlier collector had stored of this run."""
+        """Go on from what an earlier collector had stored of this run; once, however often said."""
         with self._lock:
+            if self._resumed:
+                return
+            self._resumed = True
             for listener, resumed in before.items():
                 if (account := self._accounts.get(listener)) is not None:
                     account.resume(resumed.ledger, resumed.last_ns)

@@ -70,6 +70,28 @@ def test_what_was_before_a_restart_is_added(resumed_first: bool) -> None:
     assert "restarted" in stretch.detail
 
 
+def test_what_was_missed_by_a_restart_counts_whoever_is_first() -> None:
+    """The store's thread may know what was before, before the run is said to have started."""
+    account = Account("top", S)
+    account.resume(LedgerRecord("r", "top", 1.0, 6, 5, 1, 7), 6 * S)
+    account.start(10 * S)
+    account.reading(11 * S, 1)
+    record = account.record("r")
+    assert (record.expected, record.received, record.missed) == (11, 6, 5)
+    (stretch,) = account.stretches
+    assert (stretch.start_ns, stretch.end_ns) == (6 * S, 10 * S)
+
+
+def test_what_becomes_unavailable_later_is_missed() -> None:
+    account = _account()
+    account.reading(1 * S, 0)
+    account.state, account.reason = ListenerState.UNAVAILABLE, "the driver is gone"
+    account.end(4 * S + S // 2)
+    record = account.record("r")
+    assert (record.expected, record.missed, record.state) == (4, 3, "unavailable")
+    assert [stretch.detail for stretch in account.stretches] == ["the driver is gone"]
+
+
 def test_a_listener_that_was_never_there_owes_nothing() -> None:
     account = _account()
     account.state = ListenerState.UNAVAILABLE

@@ -1,0 +1,85 @@
+"""One run on its way into the store, without a collector around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from radt.clock import Clock
+from radt.collector.processes import ProcessTable
+from radt.collector.protocol import Registration
+from radt.collector.recorder import RunRecorder
+from radt.collector.runs import ActiveRun
+from radt.model import RunStatus, Scope, SeriesKind
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    LedgerRecord,
+    RunRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.writer import StoreWriter
+
+S = 10**9
+RUN = "r" * 32
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock.for_machine()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[StoreWriter]:
+    writer = StoreWriter(tmp_path / "radt.db")
+    writer.put_workload(
+        WorkloadRecord("w", "e", "1", created_ns=1, status=RunStatus.RUNNING, tracking_uri="")
+    )
+    writer.put_run(RunRecord(RUN, "w", "e", "1", "A", "", created_ns=1))
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def recorder_of(
+    writer: StoreWriter, tmp_path: Path, clock: Clock
+) -> Iterator[Callable[[ActiveRun], RunRecorder]]:
+    reader = StoreReader(tmp_path / "radt.db")
+    yield lambda run: RunRecorder(run, writer, reader, clock, ProcessTable())
+    reader.close()
+
+
+def _run(tmp_path: Path, *listeners: str) -> ActiveRun:
+    registration = Registration(RUN, str(tmp_path / "radt.db"), str(tmp_path / "spool"))
+    run = ActiveRun(registration, None, buffered_points=1000)
+    for name in listeners:
+        run.expect(name, 1.0)
+    return run
+
+
+def test_a_listener_without_values_keeps_its_account_over_a_restart(
+    tmp_path: Path,
+    writer: StoreWriter,
+    clock: Clock,
+    recorder_of: Callable[[ActiveRun], RunRecorder],
+) -> None:
+    """A card that is lost is read, and there is nothing to store."""
+    run = _run(tmp_path, "top", "smi")
+    run.started(1, 10 * S)
+    start_ns = run._accounts["top"].start_ns
+    assert start_ns is not None
+    last_ns = start_ns - 4 * S
+    writer.add_series([SeriesRecord(RUN, 0, "top", "m", "1", Scope.HOST, SeriesKind.GAUGE)])
+    points = Samples(np.array([clock.to_wall_ns(last_ns)]), np.array([1.0]))
+    writer.append(RUN, [SeriesBatch(0, points)])
+    for name in ("top", "smi"):
+        writer.put_ledger(LedgerRecord(RUN, name, 1.0, 6, 5, 1, 7))
+    recorder_of(run)
+    ledgers = {ledger.listener: ledger for ledger in run.take().ledgers}
+    assert ledgers["smi"].received == 5
+    assert ledgers["smi"].missed == ledgers["top"].missed == 1 + 4
