@@ -74,6 +74,8 @@ class RunRecorder:
         self._announced = False
         self._journal_failed = False
         self._pids: set[int] = set()
+        #: What the end adds, made once: the store may fail in the middle of it.
+        self._last_markers: list[MarkerRecord] | None = None
         self._workload_id = ""
         self.ended_already = self._put_rows(reader)
         self._numbering = self._resume(reader)
@@ -292,6 +294,19 @@ class RunRecorder:
             self.written(pending)
             more = more or pending.journal.more
         ended_ns = self._clock.to_wall_ns(ending.ended_ns)
+        if self._last_markers is None:
+            self._last_markers = self._closing_markers(ended_ns)
+        status, reason = self._outcome(ending)
+        with self._writer.transaction():
+            self._writer.put_markers(self._last_markers)
+            self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
+            # The runner says so too, if it lives.
+            self._writer.end_workload(self._workload_id)
+        self._writer.seal(self.run.run_id)
+        self._intake.discard()
+        return status
+
+    def _closing_markers(self, ended_ns: int) -> list[MarkerRecord]:
         markers = list(self._intake.close_open(ended_ns))
         if self._intake.dropped:
             detail = f"{self._intake.dropped} records, mostly for want of disk space"
@@ -300,15 +315,7 @@ class RunRecorder:
                     MarkerKind.EVENT, "journal records dropped", ended_ns, detail=detail
                 )
             )
-        status, reason = self._outcome(ending)
-        with self._writer.transaction():
-            self._writer.put_markers(markers)
-            self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
-            # The runner says so too, if it lives.
-            self._writer.end_workload(self._workload_id)
-        self._writer.seal(self.run.run_id)
-        self._intake.discard()
-        return status
+        return markers
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         said = self._intake.finish

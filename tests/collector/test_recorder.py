@@ -12,11 +12,13 @@ from radt.clock import Clock
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import RunRecorder
-from radt.collector.runs import ActiveRun
-from radt.model import RunStatus, Scope, SeriesKind
+from radt.collector.runs import ActiveRun, Ending
+from radt.errors import StoreError
+from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import (
     LedgerRecord,
+    MarkerRecord,
     RunRecord,
     Samples,
     SeriesBatch,
@@ -60,6 +62,33 @@ def _run(tmp_path: Path, *listeners: str) -> ActiveRun:
     for name in listeners:
         run.expect(name, 1.0)
     return run
+
+
+def test_open_spans_end_with_the_run_though_the_store_failed_at_the_end(
+    tmp_path: Path,
+    writer: StoreWriter,
+    recorder_of: Callable[[ActiveRun], RunRecorder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = _run(tmp_path)
+    run.started(1, 10 * S)
+    writer.put_markers([MarkerRecord(RUN, 0, MarkerKind.SPAN, "load", start_ns=5)])
+    recorder = recorder_of(run)
+    ending = Ending(20 * S, RunStatus.FINISHED)
+    run.end(ending)
+
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "end_run", full)
+        with pytest.raises(StoreError):
+            recorder.finish(ending)
+    recorder.finish(ending)
+    reader = StoreReader(tmp_path / "radt.db")
+    (marker,) = reader.markers([RUN])
+    reader.close()
+    assert marker.end_ns is not None
 
 
 def test_a_listener_without_values_keeps_its_account_over_a_restart(
