@@ -22,16 +22,29 @@ class LogUpdate:
 class LiveState:
     """Collects what a `LiveView` shows. Not thread-safe."""
 
-    _hardware: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: By metric and entity: which listener read it, and its value.
+    _hardware: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
     _metrics: dict[str, float] = field(default_factory=dict)
     _epoch: int | None = None
     _epochs_total: int | None = None
     _samples: int = 0
 
-    def hardware(self, metric: str, entity: str, value: float) -> None:
+    def hardware(self, listener: str, metric: str, entity: str, value: float) -> None:
         """A listener has read a value."""
-        self._hardware.setdefault(metric, {})[entity] = value
+        self._hardware.setdefault(metric, {})[entity] = listener, value
         self._samples += 1
+
+    def missing(self, listener: str, metric: str, entity: str) -> None:
+        """There is no value now: what it was is no news any longer."""
+        values = self._hardware.get(metric)
+        if values is not None and values.get(entity, ("",))[0] == listener:
+            del values[entity]
+
+    def silent(self, listener: str) -> None:
+        """A listener reads no more."""
+        for values in self._hardware.values():
+            for entity in [one for one, (who, _) in values.items() if who == listener]:
+                del values[entity]
 
     def software(self, update: LogUpdate) -> None:
         """The script has logged something."""
@@ -55,9 +68,12 @@ class LiveState:
         )
 
     def _sum(self, metric: str) -> float | None:
-        values = self._hardware.get(metric)
-        return sum(values.values()) if values else None
+        values = self._values(metric)
+        return sum(values) if values else None
 
     def _mean(self, metric: str) -> float | None:
-        values = self._hardware.get(metric)
-        return sum(values.values()) / len(values) if values else None
+        values = self._values(metric)
+        return sum(values) / len(values) if values else None
+
+    def _values(self, metric: str) -> list[float]:
+        return [value for _, value in self._hardware.get(metric, {}).values()]

@@ -184,6 +184,7 @@ class ActiveRun:
         """The listener does not work here, or no longer."""
         with self._lock:
             account = self._accounts[listener]
+            self._live.silent(listener)
             if account.received:
                 what = f"listener {listener} unavailable"
                 self._events.append(Event(what, time.monotonic_ns(), reason))
@@ -194,6 +195,7 @@ class ActiveRun:
         """The listener was given up."""
         self.trouble(listener, f"listener {listener} dropped", reason)
         with self._lock:
+            self._live.silent(listener)
             account = self._accounts[listener]
             account.state, account.reason = ListenerState.DROPPED, reason
             account.changed = True
@@ -269,6 +271,7 @@ class ActiveRun:
                     self._without(
                         key, _OpenGap(metric, spacing_s, value_ns, value_ns, reason, reading.method)
                     )
+                    self._live.missing(listener, reading.metric, reading.entity)
                     continue
                 if key in self._gaps:
                     self._close_gap(key, value_ns)
@@ -281,7 +284,7 @@ class ActiveRun:
                 column.times_ns.append(value_ns)
                 column.values.append(value)
                 self._points += 1
-                self._live.hardware(reading.metric, reading.entity, value)
+                self._live.hardware(listener, reading.metric, reading.entity, value)
 
     def _without(self, key: SeriesKey, new: _OpenGap) -> None:
         gap = self._gaps.get(key)

@@ -7,7 +7,11 @@ import time
 import pytest
 
 from radt.collector.protocol import Registration
-from radt.collector.runs import ActiveRun, Resumed
+from radt.collector.runs import ActiveRun, Ending, Resumed
+from radt.collector.sorting import SortedReadings
+from radt.errors import ListenerError
+from radt.listeners.api import Metric, Occurrence, Reading
+from radt.model import MissingReason, Scope
 from radt.store.records import LedgerRecord
 
 S = 10**9
@@ -21,6 +25,73 @@ def run() -> ActiveRun:
     run.expect("top", 1.0)
     run.started(1, time.monotonic_ns())
     return run
+
+
+METRICS = {
+    "process.memory.rss": Metric("process.memory.rss", "By", Scope.PROCESS),
+    "gpu.utilization": Metric("gpu.utilization", "1", Scope.GPU),
+    "gpu.mig.sm": Metric("gpu.mig.sm", "1", Scope.MIG, method="a mean"),
+}
+
+
+def _read(run: ActiveRun, *readings: Reading | Occurrence, listener: str = "top") -> None:
+    found = SortedReadings(readings, METRICS)
+    run.record(listener, 1.0, time.monotonic_ns(), 1, found, METRICS)
+
+
+def test_live_tables_show_nothing_that_is_no_longer_so(run: ActiveRun) -> None:
+    load = Reading("gpu.utilization", 0.9, "gpu0", gpu="0")
+    _read(run, load, Reading("process.memory.rss", 5.0, run_id=run.run_id))
+    assert (run.live().gpu_utilization, run.live().rss_bytes) == (0.9, 5.0)
+    _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"))
+    assert (run.live().gpu_utilization, run.live().rss_bytes) == (None, 5.0)
+    run.dropped("top", "it hangs")
+    assert run.live().rss_bytes is None
+
+
+def test_one_listener_without_a_value_leaves_the_other_ones(run: ActiveRun) -> None:
+    run.expect("dcgm", 1.0)
+    _read(run, Reading("gpu.utilization", 0.9, "gpu0", gpu="0"))
+    _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"), listener="dcgm")
+    assert run.live().gpu_utilization == 0.9
+
+
+def test_a_card_that_a_run_has_twice_is_recorded_once() -> None:
+    """Two instances of one card."""
+    registration = Registration("r" * 32, "/store", "/spool", devices=("MIG-a", "MIG-b"))
+    run = ActiveRun(registration, None, buffered_points=1000)
+    run.expect("top", 1.0)
+    run.started(1, time.monotonic_ns())
+    _read(
+        run,
+        *(Reading("gpu.utilization", 0.5, "gpu0", gpu=name) for name in ("MIG-a", "MIG-b")),
+        Reading("gpu.mig.sm", 0.1, "gpu0/gi1", gpu="MIG-a"),
+        Reading("gpu.mig.sm", 0.2, "gpu0/gi2", gpu="MIG-b"),
+        *(Occurrence("XID 31", "on gpu0", gpu=name) for name in ("MIG-a", "MIG-b")),
+    )
+    taken = run.take()
+    assert {key.entity: list(one.values) for key, one in taken.columns.items()} == {
+        "gpu0": [0.5],
+        "gpu0/gi1": [0.1],
+        "gpu0/gi2": [0.2],
+    }
+    assert len(taken.events) == 1
+
+
+@pytest.mark.parametrize("metric", ["gpu.utilization", "process.memory.rss"])
+def test_a_reading_that_would_reach_nobody_is_a_mistake(run: ActiveRun, metric: str) -> None:
+    with pytest.raises(ListenerError, match=f"its {metric} .* comes without (gpu|run_id)"):
+        _read(run, Reading(metric, 1.0))
+
+
+def test_how_a_value_would_come_about_stands_with_what_is_missing(run: ActiveRun) -> None:
+    refused = Reading(
+        "gpu.utilization", MissingReason.PERMISSION, "gpu0", gpu="0", method="ask root"
+    )
+    _read(run, refused)
+    run.end(Ending(time.monotonic_ns()))
+    (missing,) = run.take().missing
+    assert (missing.reason, missing.method) == (MissingReason.PERMISSION, "ask root")
 
 
 def test_what_was_before_is_added_once(run: ActiveRun) -> None:
