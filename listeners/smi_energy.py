@@ -59,6 +59,7 @@ class EnergySplit:
     before: Moment | None = None
     _accounts: dict[str, _Account] = field(default_factory=dict)
     _carry_j: float = 0.0
+    _idle_w: float | None = None
     _idle_since: tuple[int, float] | None = None
     _busy_ns: int | None = None
 
@@ -87,6 +88,8 @@ class EnergySplit:
             for run, pids in runs.items()
         }
         new = runs.keys() - self._accounts.keys()
+        if new == runs.keys():
+            self._idle_w = None
         self._accounts = {
             run: _Account(pids, 0.0 if run in new else self._accounts[run].joules)
             for run, pids in runs.items()
@@ -122,7 +125,8 @@ class EnergySplit:
             used_j = now.energy_j - before.energy_j
             seconds = (now.at_ns - before.at_ns) / 1e9
             self._watch_idle(before, now, used=used)
-        idle_w = self.idle.watts(self.uuid)
+        # A run of several days ends with what it began with, as its card is never idle meanwhile.
+        idle_w = self._idle_w = self.idle.watts(self.uuid) or self._idle_w
         if idle_w is None:
             return None
         # The counter moves in steps: what one stretch lacks, the next has too much. Without the

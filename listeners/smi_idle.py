@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -93,7 +94,8 @@ class IdlePowers:
             return
         # Other listeners may have measured other cards meanwhile.
         everything = _read(self._path) | {uuid: new}
-        temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
+        # Of this thread alone: there is a listener for each interval that runs ask for.
+        temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}-{threading.get_ident()}")
         try:
             temporary.write_text(
                 json.dumps({one: asdict(power) for one, power in everything.items()}),

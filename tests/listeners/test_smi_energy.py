@@ -362,6 +362,23 @@ def test_idle_power_that_was_too_high_is_not_held_against_later_work() -> None:
     assert values["a"] == pytest.approx(1100 - 100, abs=100), "at most a second's idle energy"
 
 
+def test_a_run_of_several_days_keeps_the_idle_power_it_began_with() -> None:
+    """Its card is never idle meanwhile."""
+    now_s = [1000.0]
+    idle = IdlePowers(lambda: now_s[0])
+    idle.measured("GPU-x", 50, 5)
+    split, alone = EnergySplit("GPU-x", idle), SmTime({OWN: 0.5})
+    days = {"days": frozenset({OWN})}
+    split.begin(_moment(0, 0, OWN))
+    split.account(_moment(1, 250, OWN), alone, days)
+    assert split.account(_moment(2, 500, OWN), alone, days)["days"] == pytest.approx(200)
+    now_s[0] += 25 * 3600
+    assert split.account(_moment(3, 750, OWN), alone, days)["days"] == pytest.approx(400)
+    others = {"later": frozenset({OWN})}
+    values = split.account(_moment(4, 1000, OWN), alone, others)
+    assert values == {"later": MissingReason.UNATTRIBUTABLE}
+
+
 def test_a_list_that_may_not_be_read_is_a_reason() -> None:
     split = _split()
     before, now = _moment(0, 0, OWN), _moment(1, 250, OWN)
