@@ -80,6 +80,7 @@ class CardReader:
         have changed in between)."""
         self.card = card
         self._choice.clear()
+        self._pcie_before.clear()  # a reset card begins at 0, which is no wrap
 
     def read(self, now_ns: int) -> Snapshot:
         """Read everything that is due.

@@ -217,6 +217,15 @@ def test_pcie_counters_that_go_back_are_given_up(nvml: SampledNvml) -> None:
         assert sampled["gpu.pcie.io.tx", "0"] == sampled["gpu.pcie.io.rx", "0"] == "unsupported"
 
 
+def test_pcie_counters_of_a_card_that_was_reset_are_believed(nvml: SampledNvml) -> None:
+    smi = nvml.open(*PLAIN, "field 0 197 ull 4000000000", "field 0 198 ull 6000")
+    smi.sample()
+    nvml.configure(*PLAIN, "field 0 197 ull 10", "field 0 198 ull 20", "generation 0 1")
+    assert smi.sample()["gpu.pcie.io.tx", "0"] == "lost"
+    for _ in range(2):
+        assert smi.sample()["gpu.pcie.io.tx", "0"] == 10
+
+
 # Errors ------------------------------------------------------------------------------------------
 
 _UNSUPPORTED = {3, 13, 22, 24, 25, 26, 30}
