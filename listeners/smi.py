@@ -88,10 +88,11 @@ class SmiListener(Listener):
                 users.setdefault(named.card.index, []).append(User(target.run_id, named))
         for name in found.keys() - self._named.keys():
             yield from _unknown(name, self._now_ns())
-        for index, users_gone in gone.items():
-            yield from self._unreachable(self._watched[index], users_gone)
-        for users_here in here.values():
-            yield from self._card(self._watch(users_here[0].named.card), users_here, pids)
+        for index in gone.keys() - here.keys():
+            yield from self._unreachable(self._watched[index], gone[index])
+        for index, users_here in here.items():
+            watched = self._watch(users_here[0].named.card)
+            yield from self._card(watched, users_here, gone.get(index, ()), pids)
         yield from self._xids.take(
             {users[0].named.card.uuid: (users[0].named.card, users) for users in here.values()}
         )
@@ -110,9 +111,13 @@ class SmiListener(Listener):
         return watched
 
     def _card(
-        self, watched: _Watched, users: Sequence[User], pids: Mapping[str, frozenset[int]]
+        self,
+        watched: _Watched,
+        users: Sequence[User],
+        gone: Sequence[User],
+        pids: Mapping[str, frozenset[int]],
     ) -> Iterator[Reading | Occurrence]:
-        """One card, read once for all its runs."""
+        """One card, read once for all its runs; of some of them the MIG devices may be gone."""
         card = watched.card
         if {user.run_id for user in users} - watched.known:
             watched.reader.relearn(card)
@@ -122,7 +127,8 @@ class SmiListener(Listener):
         lost = snapshot.lost
         xids = MissingReason.LOST if lost else self._xids.count(card)
         snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, xids)
-        yield from _for_all(snapshot, card, users)
+        yield from _for_all(snapshot, card, [*users, *gone])
+        yield from watched.runs.lost(snapshot.at_ns, gone)
         own = list(watched.runs.read(snapshot, users, pids))
         yield from own
         reasons = snapshot.number("gpu.clock.event_reasons")
@@ -141,7 +147,8 @@ class SmiListener(Listener):
         snapshot = watched.reader.unreachable(self._now_ns())
         snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, MissingReason.LOST)
         yield from _for_all(snapshot, watched.card, users)
-        yield from watched.runs.unreachable(snapshot.at_ns, users)
+        yield from watched.runs.lost(snapshot.at_ns, users)
+        watched.runs.interrupted(snapshot.at_ns)
 
 
 def _for_all(snapshot: Snapshot, card: Card, users: Sequence[User]) -> Iterator[Reading]:

@@ -86,8 +86,8 @@ class CardRuns:
         if self._split.due(snapshot.at_ns) and snapshot.at_ns >= self._ask_ns:
             yield from self._shares(snapshot, users, pids, listed.get(None))
 
-    def unreachable(self, at_ns: int, users: Sequence[User]) -> Iterator[Reading]:
-        """What there is to say of runs on a card that cannot be found."""
+    def lost(self, at_ns: int, users: Sequence[User]) -> Iterator[Reading]:
+        """What there is to say of runs whose card or MIG device cannot be found."""
         lost = MissingReason.LOST
         for run, mig in self._places(users):
             for metric in (PROCESS_MEMORY, PROCESS_UTILIZATION, PROCESS_ENERGY):
@@ -96,7 +96,10 @@ class CardRuns:
             if (mig := user.named.mig) is not None:
                 for metric in (MIG_MEMORY_USED, MIG_MEMORY_TOTAL):
                     yield Reading(metric, lost, mig.entity, gpu=user.named.name, at_ns=at_ns)
-        self._split.begin(Moment(at_ns, lost, lost))
+
+    def interrupted(self, at_ns: int) -> None:
+        """The card cannot be found."""
+        self._split.begin(Moment(at_ns, MissingReason.LOST, MissingReason.LOST))
 
     def _places(self, users: Sequence[User]) -> list[tuple[str, MigDevice | None]]:
         """Each run once, even if it has several names for the card; once for each MIG device."""

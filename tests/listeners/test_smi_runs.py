@@ -294,6 +294,19 @@ def test_an_instance_that_was_made_anew(nvml: SampledNvml) -> None:
     assert smi.sample()["gpu.mig.memory.total", _TWO] == 4864 << 20
 
 
+def test_an_instance_that_is_gone_leaves_its_card_and_its_neighbours(nvml: SampledNvml) -> None:
+    smi = nvml.open(*_MIG)
+    smi.sample(Run("a", [_ONE]), Run("b", [_TWO]))
+    nvml.configure(*(line for line in _MIG if "existing 0 19" not in line))
+    for _ in range(3):
+        sampled = smi.sample()
+    assert sampled["gpu.mig.memory.used", _TWO] == "lost"
+    assert sampled["process.gpu.memory", "b"] == "lost"
+    assert sampled["gpu.power", _ONE] == pytest.approx(300)
+    assert sampled["gpu.power", _TWO] == pytest.approx(300), "the card is there"
+    assert sampled["gpu.mig.memory.used", _ONE] != "lost"
+
+
 def test_an_instance_that_never_was(nvml: SampledNvml) -> None:
     sampled = nvml.open(*_MIG).sample(Run("a", ["MIG-fake-0-5-0"]))
     assert sampled["gpu.mig.memory.used", "MIG-fake-0-5-0"] == "lost"
