@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len, set_cell_size
@@ -17,6 +17,8 @@ from radt.runner.estimate import ProgressView, progress_line
 #: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 NAME_COLUMNS = 14
+#: `radt.run.steps`.
+_OF_STEPS = frozenset({"step.time", "samples_per_s", "data_wait"})
 
 
 @dataclass(slots=True)
@@ -151,17 +153,22 @@ def status_text(run: RunView) -> Text:
 
 
 def progress_text(run: RunView, width: int) -> str:
-    """Epoch and the newest metrics, as many as fit whole."""
+    """Epoch and the newest metrics, as many as fit whole; what the script logs itself first."""
     parts = []
     if run.epoch is not None:
         parts.append(f"epoch {run.epoch}{f'/{run.epochs_total}' if run.epochs_total else ''}")
-    parts += [f"{name} {units.significant(value)}" for name, value in run.metrics.items()]
+    parts += [f"{name} {units.significant(value)}" for name, value in own_first(run.metrics)]
     shown = ""
     for part in parts:
         longer = f"{shown}  {part}" if shown else part
         if cell_len(longer) <= width:
             shown = longer
     return shown
+
+
+def own_first(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    """What the script logs itself, then what `radt.Run.batches` and `step` log for it."""
+    return sorted(metrics.items(), key=lambda metric: metric[0] in _OF_STEPS)
 
 
 def load_text(run: RunView) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from radt.model import RunStatus
 from radt.runner import console as console_module
 from radt.runner.console import RunConsole
-from radt.runner.live import RunView, WorkloadView, live_table
+from radt.runner.live import RunView, WorkloadView, live_table, progress_text
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 
@@ -107,6 +107,13 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
     for part in ("2/3", "three", "3 runs", "▶ 00:18", "epoch 3/5", "64 % cpu  212 MB", "· waiting"):
         assert part in text
     assert "✘ exit code 3" in text
+
+
+def test_what_the_script_logs_goes_before_what_radt_logs_for_it() -> None:
+    metrics = {"data_wait": 0.25, "samples_per_s": 5000.0, "loss": 0.41234}
+    run = RunView("a", "cnn", RunStatus.RUNNING, epoch=3, epochs_total=5, metrics=metrics)
+    assert progress_text(run, 80) == "epoch 3/5  loss 0.412  data_wait 0.250  samples_per_s 5,000"
+    assert progress_text(run, 24) == "epoch 3/5  loss 0.412"
 
 
 @pytest.mark.parametrize(
