@@ -80,7 +80,7 @@ class _Columns:
 
 
 def _said(entry: Entry, *, with_series: bool) -> Iterator[_Said]:
-    summary = Text(printable(entry.summary).rstrip("."))
+    summary = Text(_summary(entry))
     for remark in _remarks(entry):
         summary.append(" · " if summary else "").append(remark, "cyan" if entry.works else "dim")
     if summary:
@@ -141,7 +141,7 @@ def source_lines(entry: Entry, width: int) -> Iterator[Text]:
         yield Text.assemble((name, "bold"), " · ", ("cannot be loaded", "red"))
         yield from _block(Text(" " * _INDENT), [Text(printable(entry.failure))], width)
         return
-    head = Text.assemble((name, "bold"), " · ", printable(entry.summary).rstrip("."))
+    head = Text.assemble((name, "bold"), " · ", _summary(entry))
     yield from _wrapped(head, width)
     yield Text()
     facts = list(_facts(entry))
@@ -165,7 +165,10 @@ def _facts(entry: Entry) -> Iterator[tuple[str, Text]]:
     if not entry.works and answer.remedy:
         yield "", Text(printable(answer.remedy), "dim")
     if entry.interval_s is not None:
-        yield "interval", Text(f"{_interval(entry)} unless the run says: {entry.name}@500ms")
+        yield (
+            "interval",
+            Text(f"{_interval(entry)} unless the run says: {entry.name}@{_other(entry)}"),
+        )
         yield "default", Text(_default(entry))
     if entry.is_profiler:
         yield (
@@ -282,3 +285,13 @@ def _wrapped(text: Text, width: int) -> Iterator[Text]:
     for part in text.wrap(Console(width=width), width):
         part.rstrip()
         yield part
+
+
+def _other(entry: Entry) -> str:
+    """An interval as an example, that makes sense beside the usual one."""
+    return "500ms" if (entry.interval_s or 0) <= 1 else "30s"
+
+
+def _summary(entry: Entry) -> str:
+    """The first line of a docstring, without its markup."""
+    return printable(entry.summary).rstrip(".").replace("``", "")
