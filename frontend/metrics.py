@@ -19,7 +19,7 @@ _TELLING = (
     ("process.memory.rss", "process.memory.pss", "system.memory.used"),
     ("gpu.power",),
 )
-#: What radt logs besides the script, which comes after what the script logs (`radt.run.steps`).
+#: What radt logs for the script, and shows after what it logs itself (`radt.run.steps`).
 _STEPS = ("step.time", "samples_per_s", "data_wait")
 _SOFTWARE_CHARTS = 2
 
@@ -70,7 +70,8 @@ def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
     logged: list[str] = []
     hardware: list[str] = []
     for quantity in available:
-        (logged if quantity.listener == SOFTWARE else hardware).append(quantity.metric)
+        from_inside = quantity.listener == SOFTWARE or quantity.metric in _STEPS
+        (logged if from_inside else hardware).append(quantity.metric)
     logged.sort(key=_software_rank)
     telling = [first for same in _TELLING if (first := _first_of(same, hardware))]
     telling += [name for same in _TELLING for name in same if name in hardware]

@@ -4,12 +4,14 @@ Computed from every recorded point, so that peaks survive in the band however co
 Runs log at their own pace; on the common grid a run without a point in a cell takes part with the
 straight line between its neighbours, or a sum would drop wherever one of the runs happens to pause.
 Before its first and after its last point a run adds nothing to a sum, which is right: it was not
-there. In a gap it was there and nobody knows how much it used, so the sum is missing, not smaller.
+there. In a gap it was there and nobody knows how much it used, so the sum is missing, not smaller;
+likewise until the first and from the last point on of what is read now and then.
 A mean is that of the runs present, and marked as partial where some are not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,26 +29,35 @@ from radt.frontend.charts.lines import (
 )
 from radt.frontend.selection import Aggregate, Window
 from radt.frontend.source import Source, Stretch
-from radt.store.records import Float64Array
+from radt.model import Scope
+from radt.store.records import Float64Array, SeriesRecord
 
 GRID_CELLS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """All points of one run (or device); ``interval_s`` None if it has no regular one."""
+    """All points of one run (or device); ``interval_s`` None if it has no regular one.
+
+    ``lived_s`` is when the run began and ended.
+    """
 
     curve: Curve
     interval_s: float | None
+    lived_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One member on the grid: middle, lowest and highest value of each cell (M,), NaN if absent."""
+    """One member on the grid: middle, lowest and highest value of each cell (M,), NaN if absent.
+
+    ``owed`` (M,) is True where it has no value although it was there.
+    """
 
     middle: Float64Array
     low: Float64Array
     high: Float64Array
+    owed: BoolArray
 
 
 def workload_lines(
@@ -111,9 +122,14 @@ def on_grid(member: Member, edges_s: Float64Array) -> Cells:
     np.minimum.at(low, cell, seen)
     np.maximum.at(high, cell, seen)
     empty = hits == 0
-    middle[empty] = between(member, elapsed_s, values, (edges_s[:-1] + edges_s[1:]) / 2)[empty]
+    middle_s = (edges_s[:-1] + edges_s[1:]) / 2
+    middle[empty] = between(member, elapsed_s, values, middle_s)[empty]
     low[empty], high[empty] = middle[empty], middle[empty]
-    return Cells(middle, low, high)
+    owed = np.zeros(count, dtype=bool)
+    if member.interval_s is None and member.lived_s is not None:
+        start_s, end_s = member.lived_s
+        owed = np.isnan(middle) & (middle_s >= start_s) & (middle_s <= end_s)
+    return Cells(middle, low, high, owed)
 
 
 def between(
@@ -143,6 +159,7 @@ def combine(
     if aggregate is Aggregate.SUM:
         value, low, high = (np.nansum(stack, axis=0) for stack in (middles, lows, highs))
         shown &= ~(in_gap(known)).any(axis=0)
+        shown &= ~np.stack([member.owed for member in cells]).any(axis=0)
     else:
         with np.errstate(invalid="ignore"):
             value = np.nansum(middles, axis=0) / known.sum(axis=0)
@@ -180,4 +197,14 @@ def _read(source: Source, feed: Feed) -> Member:
     for run, record in feed.parts:
         samples = source.samples(Stretch(record), ended=run.record.status.ended)
         curves.append(Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values))
-    return Member(union(curves), feed.parts[0][1].interval_s)
+    run, record = feed.parts[0]
+    return Member(union(curves), record.interval_s, _lived_s(run, record))
+
+
+def _lived_s(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
+    """When the process of a series was there; None of a device, which was there all the time."""
+    started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
+    if record.scope is not Scope.PROCESS or started_ns is None:
+        return None
+    end_s = math.inf if ended_ns is None else (ended_ns - run.origin_ns) / 1e9
+    return (started_ns - run.origin_ns) / 1e9, end_s

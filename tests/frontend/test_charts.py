@@ -315,7 +315,11 @@ def test_automatic_metrics_are_a_loss_and_what_the_hardware_says(demo, source):
     ],
 )
 def test_automatic_metrics_tell_different_things(logged, hardware, expected):
-    found = [Quantity(name, "1", Scope.RUN, SeriesKind.GAUGE, SOFTWARE) for name in logged]
+    listeners = {"step.time": "steps"}
+    found = [
+        Quantity(name, "1", Scope.RUN, SeriesKind.GAUGE, listeners.get(name, SOFTWARE))
+        for name in logged
+    ]
     found += [Quantity(name, "1", Scope.GPU, SeriesKind.GAUGE, "smi") for name in hardware]
     assert automatic_metrics(found) == tuple(expected)
 
@@ -498,3 +502,19 @@ def test_a_total_is_told_from_its_parts_and_not_added_to_them(demo, source, aggr
     (line,) = draw(source, "system.disk.queue", level=Level.WORKLOAD, aggregate=aggregate).lines
     assert line.curve.values == pytest.approx(30.0)
     assert line.label == "solo"
+
+
+def test_a_sum_of_what_is_read_now_and_then_ends_where_one_of_its_runs_is_not_known(demo, source):
+    """Both runs go on; only one was read after 20 s."""
+    demo.quickstart()
+    fields = {"kind": SeriesKind.GAUGE, "listener": "top", "entity": "", "interval_s": None}
+    for letter, at_s in (("a", (1.0, 10.0, 20.0)), ("b", (1.0, 10.0, 20.0, 30.0))):
+        values = np.full(len(at_s), 1e8)
+        add(
+            demo, f"three {letter}", 5, "pss", "By", Scope.PROCESS, np.array(at_s), values, **fields
+        )
+    (line,) = draw(source, "pss", level=Level.WORKLOAD, aggregate=Aggregate.SUM).lines
+    assert line.curve.values == pytest.approx(2e8)
+    assert line.curve.elapsed_s[-1] == pytest.approx(20.0, abs=0.1)
+    (line,) = draw(source, "pss", level=Level.WORKLOAD).lines
+    assert line.curve.elapsed_s[-1] == pytest.approx(30.0, abs=0.1)
