@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -113,10 +113,24 @@ def print_closing(
     console.say("")
     hints = {f"{program} dashboard{home}": "compare at http://127.0.0.1:8050"}
     hints |= {f"{program} report {shlex.quote(name)}{home}": "this table again" for name in names}
+    for line in hint_lines(hints, console.width):
+        console.say(line)
+
+
+def hint_lines(hints: Mapping[str, str], width: int) -> Iterator[Text]:
+    """Commands and what they are for, in two columns or, where these do not fit, below each other.
+
+    A command stays on one line: folded, its end would be lost where it is copied.
+    """
     columns = max(cell_len(command) for command in hints)
+    beside = columns + max(cell_len(purpose) for purpose in hints.values()) + 5 <= width
     for command, purpose in hints.items():
-        padding = " " * (columns - cell_len(command))
-        console.say(Text.assemble("  ", (command, "cyan"), (f"{padding}   {purpose}", "dim")))
+        if beside:
+            padding = " " * (columns - cell_len(command))
+            yield Text.assemble("  ", (command, "cyan"), (f"{padding}   {purpose}", "dim"))
+        else:
+            yield Text.assemble("  ", (command, "cyan"))
+            yield Text(f"    {purpose}", "dim")
 
 
 def _program() -> str:

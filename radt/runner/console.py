@@ -103,6 +103,11 @@ class RunConsole:
         then = re.sub(r"\w", " ", lead)
         self._lines.put(_Line(Text(lead), Text(line[len(lead) :]), Text(then)))
 
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self._console.width
+
     def say(self, message: str | Text, style: str = "", *, indent: int | None = None) -> None:
         """Print a line of radt's own; never dropped, never waited for.
 

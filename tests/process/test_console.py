@@ -11,6 +11,7 @@ from rich.console import Console
 
 from radt.model import RunStatus
 from radt.runner import console as console_module
+from radt.runner.closing import hint_lines
 from radt.runner.console import RunConsole
 from radt.runner.live import RunView, WorkloadView, live_table, progress_text
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
@@ -107,6 +108,25 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
     for part in ("2/3", "three", "3 runs", "▶ 00:18", "epoch 3/5", "64 % cpu  212 MB", "· waiting"):
         assert part in text
     assert "✘ exit code 3" in text
+
+
+def test_hints_fit_with_a_long_folder() -> None:
+    commands = ("radt dashboard --home /tmp/somewhere/radt-data", "radt report shared")
+    hints = dict(
+        zip(commands, ("compare at http://127.0.0.1:8050", "this table again"), strict=True)
+    )
+    wide = [line.plain for line in hint_lines(hints, 120)]
+    assert wide == [
+        "  radt dashboard --home /tmp/somewhere/radt-data   compare at http://127.0.0.1:8050",
+        "  radt report shared                               this table again",
+    ]
+    assert [line.plain for line in hint_lines(hints, len(wide[0]))] == wide
+    assert [line.plain for line in hint_lines(hints, len(wide[0]) - 1)] == [
+        "  radt dashboard --home /tmp/somewhere/radt-data",
+        "    compare at http://127.0.0.1:8050",
+        "  radt report shared",
+        "    this table again",
+    ]
 
 
 def test_what_the_script_logs_goes_before_what_radt_logs_for_it() -> None:
