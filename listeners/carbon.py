@@ -110,7 +110,9 @@ class CarbonListener(Listener):
         read: dict[str, float | MissingReason] = {}
         for name, named in self._devices.find(names).items():
             if named is None:
-                yield Reading(_GPU, MissingReason.LOST, name, gpu=name)
+                last = self._devices.last(name)
+                entity = name if last is None else last.card.entity
+                yield Reading(_GPU, MissingReason.LOST, entity, gpu=name)
                 continue
             card = named.card
             if card.uuid not in read:
@@ -137,7 +139,10 @@ class CarbonListener(Listener):
         try:
             energy_j = nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle) / _MJ_PER_J
         except nvml.NVMLError as error:
-            return missing(nvml, error)
+            reason = missing(nvml, error)
+            if reason is MissingReason.LOST:
+                devices.forget(card)  # it may come back with another handle
+            return reason
         return self._counted(card.uuid, self._meters.setdefault(card.uuid, Meter()).grown(energy_j))
 
     def _counted(self, key: str, grown_j: float) -> float:

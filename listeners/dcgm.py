@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
 from radt.listeners.dcgm_engine import MIN_INTERVAL_S, Engine, HostengineError
-from radt.listeners.dcgm_fields import ALL, FIELDS, METRICS, PROFILING, Status
+from radt.listeners.dcgm_fields import ALL, METRICS, PROFILING, Status
 from radt.listeners.dcgm_values import (
     TROUBLE,
     Judge,
@@ -38,9 +38,9 @@ from radt.listeners.dcgm_values import (
     plans_of,
     readings_of,
     renamed,
+    unknown,
 )
 from radt.listeners.nvidia import Card, Devices, probe_nvml
-from radt.model import MissingReason
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +124,7 @@ class DcgmListener(Listener):
         found = self._devices.find(gpu for target in targets for gpu in target.gpus)
         for name, named in found.items():
             if named is None:
-                for entry in FIELDS:
-                    yield Reading(entry.metric.name, MissingReason.LOST, name, gpu=name)
+                yield from unknown(name, self._devices.last(name))
         plans = plans_of(targets, found)
         for index in self._states.keys() - plans.keys():
             self._drop(index)

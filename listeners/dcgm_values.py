@@ -143,6 +143,16 @@ def all_lost(plan: Plan) -> Iterator[Reading]:
                 yield Reading(entry.mig.name, MissingReason.LOST, entity, gpu=name)
 
 
+def unknown(name: str, last: Named | None) -> Iterator[Reading]:
+    """A device that is not there, or not any longer: then, what it was last."""
+    if last is not None:
+        plan = Plan(last.card, {name: None if last.mig is None else last.mig.gpu_id})
+        yield from all_lost(plan)
+        return
+    for entry in FIELDS:
+        yield Reading(entry.metric.name, MissingReason.LOST, name, gpu=name)
+
+
 def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurrence]:
     """An XID error that was not there before, and trouble with DCGM."""
     if snapshot.trouble and snapshot.trouble != state.trouble:

@@ -120,7 +120,7 @@ class _Window:
 
     def __init__(self, nvml: Any, place: _Place) -> None:
         self._nvml = nvml
-        self._place = place
+        self.place = place
         self._older = nvml.nvmlGpmSampleAlloc()
         self._newer = nvml.nvmlGpmSampleAlloc()
         self._request = nvml.c_nvmlGpmMetricsGet_t()
@@ -159,14 +159,14 @@ class _Window:
         return self._compare(self._newer, self._older)
 
     def _take(self, sample: Any) -> None:
-        handle, gpu_id = self._place.card.handle, self._place.gpu_id
+        handle, gpu_id = self.place.card.handle, self.place.gpu_id
         if gpu_id is None:
             self._nvml.nvmlGpmSampleGet(handle, sample)
         else:
             self._nvml.nvmlGpmMigSampleGet(handle, gpu_id, sample)
 
     def _compare(self, first: Any, second: Any) -> list[float | MissingReason]:
-        request, measures = self._request, self._place.measures
+        request, measures = self._request, self.place.measures
         request.sample1, request.sample2 = first, second
         self._nvml.nvmlGpmMetricsGet(request)
         return [
@@ -184,7 +184,7 @@ class _Window:
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
             except self._nvml.NVMLError as error:  # an NVML that broke down has none to free
-                log.debug("freeing a GPM sample of %s: %s", self._place.entity, error)
+                log.debug("freeing a GPM sample of %s: %s", self.place.entity, error)
 
 
 class GpmListener(Listener):
@@ -234,7 +234,8 @@ class GpmListener(Listener):
         }
         for name in found:
             if name not in named:
-                yield from _unknown(name)
+                last = self._devices.last(name)
+                yield from _unknown(name, None if last is None else _Place.of(last))
                 continue
             for reading in read[named[name].key]:
                 yield replace(reading, gpu=name)
@@ -252,15 +253,23 @@ class GpmListener(Listener):
             else:
                 values = _all_missing(place, MissingReason.UNSUPPORTED)
         except nvml.NVMLError as error:
-            values = _all_missing(place, missing(nvml, error))
+            reason = missing(nvml, error)
+            values = _all_missing(place, reason)
+            if reason is MissingReason.LOST:
+                # It may come back with another handle, after a reset or made anew.
+                self._devices.forget(place.card)
         # Too early for values, there is none to pair with a measure.
         for measure, value in zip(place.measures, values, strict=bool(values)):
             yield Reading(place.prefix + measure.name, value, place.entity, at_ns=at_ns)
 
     def _window(self, place: _Place) -> _Window:
-        if place.key not in self._windows:
-            self._windows[place.key] = _Window(self._devices.nvml, place)
-        return self._windows[place.key]
+        window = self._windows.get(place.key)
+        if window is not None and window.place.card is not place.card:  # it was lost and is back
+            self._windows.pop(place.key).free()
+            window = None
+        if window is None:
+            window = self._windows[place.key] = _Window(self._devices.nvml, place)
+        return window
 
     def _keep(self, places: Collection[_Key]) -> None:
         """Let go of the samples of places that no run is on any longer."""
@@ -277,12 +286,13 @@ def _all_missing(place: _Place, reason: MissingReason) -> list[float | MissingRe
     return [reason] * len(place.measures)
 
 
-def _unknown(name: str) -> Iterator[Reading]:
-    """A device that is not there (any longer)."""
+def _unknown(name: str, last: _Place | None) -> Iterator[Reading]:
+    """A device that is not there, or not any longer: then, what it was last."""
     on_instance = name.startswith(_MIG_PREFIX)
+    entity = name if last is None else last.entity
     for measure in _OF_INSTANCES if on_instance else MEASURES:
         metric = measure.on_instance() if on_instance else measure.on_card()
-        yield Reading(metric.name, MissingReason.LOST, name, gpu=name)
+        yield Reading(metric.name, MissingReason.LOST, entity, gpu=name)
 
 
 def _has_gpm(nvml: Any, handle: Any) -> bool:

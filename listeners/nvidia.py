@@ -65,6 +65,7 @@ class Devices:
         self._nvml: Any = None
         self._named: dict[str, Named] = {}
         self._cards: dict[int, Card] = {}
+        self._last: dict[str, Named] = {}
 
     @property
     def nvml(self) -> Any:
@@ -85,10 +86,18 @@ class Devices:
             self._nvml = None
             self._named.clear()
             self._cards.clear()
+            self._last.clear()
 
     def find(self, names: Iterable[str]) -> dict[str, Named | None]:
         """The device of each name, None where there is none (now)."""
         return {name: self._find(name) for name in names}
+
+    def last(self, name: str) -> Named | None:
+        """What the name was when it was found last, though it may be lost now; None if never.
+
+        Its handle may be worth nothing; it tells under which entity the device was read before.
+        """
+        return self._last.get(name)
 
     def all_cards(self) -> list[Card]:
         """Every GPU of the machine."""
@@ -108,7 +117,7 @@ class Devices:
     def _find(self, name: str) -> Named | None:
         if name not in self._named:
             try:
-                self._named[name] = self._resolve(name)
+                self._named[name] = self._last[name] = self._resolve(name)
             except self._nvml.NVMLError as error:
                 missing(self._nvml, error)  # raises what concerns all devices
                 return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
-from radt.listeners.nvidia import Card, Devices, Named, probe_nvml
+from radt.listeners.nvidia import Card, Devices, probe_nvml
 from radt.listeners.smi_card import CardReader, CardValue, Snapshot
 from radt.listeners.smi_events import ThrottleWatch, User, XidWatch
 from radt.listeners.smi_idle import IdlePowers
@@ -45,8 +45,6 @@ class SmiListener(Listener):
         self._idle = IdlePowers()
         self._xids = XidWatch()
         self._watched: dict[int, _Watched] = {}
-        #: The device of every name that could be resolved once.
-        self._named: dict[str, Named] = {}
 
     @classmethod
     def probe(cls) -> Availability:
@@ -71,23 +69,22 @@ class SmiListener(Listener):
             self._xids.close()
         self._devices.close()
         self._watched.clear()
-        self._named.clear()
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
         found = self._devices.find(gpu for target in targets for gpu in target.gpus)
-        self._named |= {name: named for name, named in found.items() if named is not None}
         pids = {target.run_id: frozenset(target.pids) for target in targets}
         here: dict[int, list[User]] = {}
         gone: dict[int, list[User]] = {}
         for target in targets:
             for name in target.gpus:
-                named = found[name] or self._named.get(name)
+                named = found[name] or self._devices.last(name)
                 if named is None:
                     continue
                 users = here if found[name] is not None else gone
                 users.setdefault(named.card.index, []).append(User(target.run_id, named))
-        for name in found.keys() - self._named.keys():
-            yield from _unknown(name, self._now_ns())
+        for name in found:
+            if self._devices.last(name) is None:
+                yield from _unknown(name, self._now_ns())
         for index in gone.keys() - here.keys():
             yield from self._unreachable(self._watched[index], gone[index])
         for index, users_here in here.items():

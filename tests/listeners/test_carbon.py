@@ -123,6 +123,25 @@ def test_a_driver_that_starts_anew_loses_nothing_it_counts(
     assert [one[1][1] for one in found] == pytest.approx([0.0, 1.0, 2.0])
 
 
+def test_a_card_that_is_lost_and_was_reset(nvml: SampledNvml, tmp_path: Path) -> None:
+    """It comes back with another handle; meanwhile its series is the one that it had."""
+    runs = [["a", ["0"]]]
+
+    def step(joules: float, *more: str) -> list[Any]:
+        line = gpu_line(round(joules * 1e3)) + "".join(f"{one}\n" for one in more)
+        return [{str(nvml.config): line}, runs]
+
+    steps = [
+        step(7_200.0),
+        step(7_200.0, "lost 0"),
+        step(7_200.0, "lost 0"),
+        step(3_600.0, "generation 0 1"),
+    ]
+    found = sampled(nvml, tmp_path / "none", {"intensity": "1000"}, steps)
+    assert [card[2] for _, card in found] == ["gpu0"] * 4
+    assert [card[1] for _, card in found] == [0.0, "lost", "lost", pytest.approx(1.0)]
+
+
 def test_a_card_that_is_not_there_and_one_that_cannot_tell(
     nvml: SampledNvml, tmp_path: Path
 ) -> None:

@@ -288,6 +288,35 @@ def test_no_window_spans_a_failure(nvml, listen) -> None:
     assert listening.sample(["0"]) == {}
 
 
+def test_a_card_that_was_reset_is_looked_up_again(nvml, listen) -> None:
+    """Handles of before are worth nothing; meanwhile its series are those that it had."""
+    works = _hopper(*_values())
+    nvml.configure(*works)
+    listening = listen()
+    listening.sample(["0"], wait=True)
+    nvml.configure(*works, "lost 0")
+    for _ in range(2):
+        readings = listening.readings(["0"], wait=True)
+        assert {(value, entity) for _, value, entity, *_ in readings} == {("lost", "gpu0")}
+    nvml.configure(*works, "generation 0 1")
+    values: dict[tuple[str, str], Any] = {}
+    while not values:
+        values = listening.sample(["0"])
+    assert values["gpu.sm.active", "0"] == pytest.approx(0.8)
+    listening.close()
+    assert nvml.calls("gpm_leak") == []
+
+
+def test_a_card_that_is_reset_between_two_samples_is_looked_up_again(nvml, listen) -> None:
+    works = _hopper(*_values())
+    nvml.configure(*works)
+    listening = listen()
+    listening.sample(["0"], wait=True)
+    nvml.configure(*works, "generation 0 1")
+    assert listening.sample(["0"], wait=True)["gpu.sm.active", "0"] == "lost"
+    assert listening.sample(["0"], wait=True)["gpu.sm.active", "0"] == pytest.approx(0.8)
+
+
 def test_a_gpu_instance_that_is_gone_is_lost(nvml, listen) -> None:
     nvml.configure(*_divided())
     listening = listen()

@@ -104,13 +104,13 @@ static int gpm_take(int gpu, int gi, GpmSample *sample) {
 }
 
 int nvmlGpmSampleGet(void *handle, void *sample) {
-    BEGIN("%d", device_of(handle))
+    BEGIN_ON(handle, "%d", device_of(handle))
     if (kind_of(handle)) return INVALID_ARGUMENT;
     return gpm_take(device_of(handle), -1, gpm_sample(sample));
 }
 
 int nvmlGpmMigSampleGet(void *handle, unsigned gi, void *sample) {
-    BEGIN("%d %u", device_of(handle), gi)
+    BEGIN_ON(handle, "%d %u", device_of(handle), gi)
     if (kind_of(handle) || !mig_on(device_of(handle))) return INVALID_ARGUMENT;
     if (!find_gi(load(), device_of(handle), gi)) return NOT_FOUND;
     return gpm_take(device_of(handle), gi, gpm_sample(sample));
