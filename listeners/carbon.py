@@ -143,7 +143,11 @@ class CarbonListener(Listener):
             if reason is MissingReason.LOST:
                 devices.forget(card)  # it may come back with another handle
             return reason
-        return self._counted(card.uuid, self._meters.setdefault(card.uuid, Meter()).grown(energy_j))
+        first = card.uuid not in self._meters
+        grown_j = self._meters.setdefault(card.uuid, Meter()).grown(energy_j)
+        grams = self._counted(card.uuid, grown_j)
+        # A card always takes power: a counter that has never moved does not count.
+        return grams if first or grams else MissingReason.UNSUPPORTED
 
     def _counted(self, key: str, grown_j: float) -> float:
         grams = self._grams.get(key, 0.0) + grown_j * self._grid.g_per_j

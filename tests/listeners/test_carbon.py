@@ -142,6 +142,14 @@ def test_a_card_that_is_lost_and_was_reset(nvml: SampledNvml, tmp_path: Path) ->
     assert [card[1] for _, card in found] == [0.0, "lost", "lost", pytest.approx(1.0)]
 
 
+def test_a_card_whose_counter_stands_still_emits_something_unknown(
+    nvml: SampledNvml, tmp_path: Path
+) -> None:
+    step = [card_energy(nvml, 7_200.0), [["a", ["0"]]]]
+    found = sampled(nvml, tmp_path / "none", {}, [step, step, step])
+    assert [card[1] for _, card in found[1:]] == [MissingReason.UNSUPPORTED] * 2
+
+
 def test_a_card_that_is_not_there_and_one_that_cannot_tell(
     nvml: SampledNvml, tmp_path: Path
 ) -> None:
