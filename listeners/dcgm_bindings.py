@@ -239,7 +239,10 @@ class BindingsWatch(Watch):
             key = self._places[raw.entityGroupId, raw.entityId], int(raw.fieldId)
             # Microseconds since 1970; an error has no time.
             at_ns = raw.ts * 1000 + to_monotonic_ns if raw.status == Status.OK else now_ns
-            values[key] = Taken(_value(raw), at_ns)
+            # If the wall clock was set back, the newest value seems to be of the future, and those
+            # after it would seem to be older than it.
+            if at_ns <= now_ns:
+                values[key] = Taken(_value(raw), at_ns)
         return Snapshot(values, self._refused, "", self._unknown)
 
     def close(self) -> None:

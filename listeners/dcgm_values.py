@@ -159,14 +159,13 @@ def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurr
         for name in plan.names:
             yield Occurrence(TROUBLE, snapshot.trouble, gpu=name)
     state.trouble = snapshot.trouble
-    if not snapshot.values:
-        return
     taken = snapshot.values.get((None, XID))
-    value = taken.value if taken is not None else None
-    number = float(value) if value is not None and not isinstance(value, MissingReason) else 0.0
+    if taken is None or isinstance(taken.value, MissingReason):
+        return  # which says nothing of errors
+    number = 0.0 if taken.value is None else float(taken.value)
     # DCGM keeps the last error: what it has at first is of earlier.
     if state.xid is not None and number and number != state.xid:
         for name in plan.names:
-            at_ns = None if taken is None else taken.at_ns
-            yield Occurrence(f"XID {number:.0f}", f"on {plan.card.entity}", gpu=name, at_ns=at_ns)
+            what, where = f"XID {number:.0f}", f"on {plan.card.entity}"
+            yield Occurrence(what, where, gpu=name, at_ns=taken.at_ns)
     state.xid = number

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.listeners import dcgm_command
+from radt.listeners.dcgm_bindings import BindingsEngine, BindingsWatch
 from radt.listeners.dcgm_engine import Snapshot, Taken, Watch
 from radt.listeners.dcgm_fields import (
     ALL,
     BY_NUMBER,
     METRICS,
     PROFILING,
+    XID,
     Refusal,
     Status,
     accept,
     value_of,
 )
-from radt.listeners.dcgm_values import Judge, State
+from radt.listeners.dcgm_values import Judge, Plan, State, occurrences
+from radt.listeners.nvidia import Card
 from radt.model import MissingReason
 
 SECOND = 10**9
@@ -241,6 +247,65 @@ def _judge(
     values = {} if taken is None else {(None, number): taken}
     judge = Judge(state, Snapshot(values), round(now_s * SECOND), interval_s=1.0)
     return judge.of(None, BY_NUMBER[number])
+
+
+class _Engine:
+    """Has one value, taken at a time that the test says."""
+
+    def __init__(self) -> None:
+        self.taken_ns = 0
+
+    def call(self, *_: object) -> list[SimpleNamespace]:
+        value = SimpleNamespace(dbl=0.5)
+        return [
+            SimpleNamespace(
+                entityGroupId=1,
+                entityId=0,
+                fieldId=1002,
+                fieldType=ord("d"),
+                status=Status.OK,
+                ts=self.taken_ns // 1000,
+                value=value,
+            )
+        ]
+
+
+def test_a_wall_clock_that_is_set_back_silences_nothing() -> None:
+    """Values that the host engine took before seem to be of the future."""
+    engine, watch = _Engine(), object.__new__(BindingsWatch)
+    watch._engine = cast("BindingsEngine", engine)
+    watch._places, watch._pairs, watch._fields = {(1, 0): None}, [], [1002]
+    watch._refused, watch._unknown = {}, frozenset()
+    engine.taken_ns = time.time_ns() + 3600 * SECOND
+    assert watch.read().values == {}
+    engine.taken_ns = time.time_ns()
+    taken = watch.read().values[None, 1002]
+    assert taken.value == 0.5
+    assert time.monotonic_ns() - taken.at_ns < 60 * SECOND
+
+
+def test_an_error_of_before_is_none_though_other_values_came_first(state: State) -> None:
+    """Nor is one that could not be read for a while."""
+    plan = Plan(Card(0, "GPU-x", None), {"0": None})
+
+    def told(**values: Taken) -> list[str]:
+        numbers = {"xid": XID, "power": 155}
+        snapshot = Snapshot({(None, numbers[name]): one for name, one in values.items()})
+        return [one.name for one in occurrences(plan, state, snapshot)]
+
+    old = Taken(31.0, SECOND)
+    assert told(power=Taken(250.0, SECOND)) == []
+    assert told(power=Taken(250.0, SECOND), xid=old) == []
+    assert told(power=Taken(250.0, SECOND), xid=Taken(MissingReason.LOST, SECOND)) == []
+    assert told(xid=old) == []
+    assert told(xid=Taken(79.0, 2 * SECOND)) == ["XID 79"]
+
+
+def test_none_so_far_and_then_one_is_an_error(state: State) -> None:
+    plan = Plan(Card(0, "GPU-x", None), {"0": None})
+    assert not list(occurrences(plan, state, Snapshot({(None, XID): Taken(None, SECOND)})))
+    found = list(occurrences(plan, state, Snapshot({(None, XID): Taken(31.0, SECOND)})))
+    assert [one.name for one in found] == ["XID 31"]
 
 
 @pytest.fixture
