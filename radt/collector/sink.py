@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from radt.clock import Clock
@@ -124,9 +124,7 @@ class StoreSink:
                 return self._flush_s
             self._open()
             self._flush(runs)
-            for run in runs:
-                if run.ending is not None and run.run_id in self._recorders:
-                    self._end(run)
+            self._end_all(run for run in runs if run.ending is not None)
         except StoreError as error:
             return self._failed(error)
         # Whatever else it is, sampling goes on and writing is tried again.
@@ -208,8 +206,11 @@ class StoreSink:
             if run.ending is not None:
                 self._recorder(run)
         samples = self._samples_due(runs)
-        prepared = [(recorder, recorder.prepare(samples=samples)) for recorder in recorders]
-        work = [(recorder, pending) for recorder, pending in prepared if not pending.empty]
+        work = [
+            (recorder, pending)
+            for recorder in recorders
+            if (pending := self._prepared(recorder, samples=samples)) is not None
+        ]
         if not work:
             return
         assert self._writer is not None
@@ -242,6 +243,18 @@ class StoreSink:
         self._samples_s = now_s
         return True
 
+    def _prepared(self, recorder: RunRecorder, *, samples: bool) -> Pending | None:
+        """What there is to write of a run, None if nothing."""
+        try:
+            pending = recorder.prepare(samples=samples)
+        except StoreError:
+            raise
+        except Exception as error:
+            log.exception("preparing run %s", recorder.run.run_id)
+            self._give_up(recorder.run, f"it cannot be written: {type(error).__name__}: {error}")
+            return None
+        return None if pending.empty else pending
+
     def _write_alone(self, recorder: RunRecorder, pending: Pending) -> bool:
         assert self._writer is not None
         try:
@@ -268,6 +281,22 @@ class StoreSink:
             return None
         self._recorders[run.run_id] = recorder
         return recorder
+
+    def _end_all(self, runs: Iterable[ActiveRun]) -> None:
+        """One that cannot be ended is tried again, and must not keep the others."""
+        failed: Exception | None = None
+        for run in runs:
+            if run.run_id not in self._recorders:
+                continue
+            try:
+                self._end(run)
+            except StoreError:
+                raise
+            except Exception as error:
+                log.exception("ending run %s", run.run_id)
+                failed = error
+        if failed is not None:
+            raise StoreError(f"{type(failed).__name__}: {failed}") from failed
 
     def _end(self, run: ActiveRun) -> None:
         assert run.ending is not None

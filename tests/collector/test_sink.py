@@ -1,0 +1,95 @@
+"""A store's thread: what goes wrong with one run does not keep the others from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from radt.clock import Clock
+from radt.collector.delivery import Deliverers
+from radt.collector.processes import ProcessTable
+from radt.collector.protocol import Registration
+from radt.collector.recorder import Pending, RunRecorder
+from radt.collector.runs import ActiveRun, Ending
+from radt.collector.sink import StoreSink
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.writer import StoreWriter
+
+BAD, GOOD = "b" * 32, "g" * 32
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "radt.db"
+    writer = StoreWriter(path)
+    writer.put_workload(WorkloadRecord("w", "e", "1", created_ns=1))
+    for run_id, letter in ((BAD, "A"), (GOOD, "B")):
+        writer.put_run(RunRecord(run_id, "w", "e", "1", letter, "", created_ns=1))
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def sink(path: Path) -> Iterator[StoreSink]:
+    sink = StoreSink(
+        path, Clock.for_machine(), 0.02, ProcessTable(), Deliverers(), lambda run: None
+    )
+    yield sink
+    sink.stop(5)
+
+
+def _started(sink: StoreSink, run_id: str) -> ActiveRun:
+    registration = Registration(run_id, str(sink.path), str(sink.path.parent / run_id))
+    run = ActiveRun(registration, None, buffered_points=1000)
+    run.started(1, 1)
+    sink.add(run)
+    return run
+
+
+def test_one_that_cannot_be_ended_does_not_keep_the_others(
+    sink: StoreSink, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, broken = RunRecorder.finish, [True]
+
+    def unless_bad(recorder: RunRecorder, ending: Ending) -> RunStatus:
+        if recorder.run.run_id == BAD and broken:
+            raise ValueError("out of order")
+        return finish(recorder, ending)
+
+    monkeypatch.setattr(RunRecorder, "finish", unless_bad)
+    bad, good = _started(sink, BAD), _started(sink, GOOD)
+    assert bad.recorded.wait(5)
+    assert good.recorded.wait(5)
+    for run in (bad, good):
+        run.end(Ending(10**12, RunStatus.FINISHED))
+    sink.wake()
+    assert good.done.wait(5)
+    assert not good.failure
+    assert not bad.done.is_set()
+    broken.clear()
+    assert bad.done.wait(15), "it is tried again"
+    reader = StoreReader(path)
+    assert {reader.run(one).status for one in (BAD, GOOD)} == {RunStatus.FINISHED}
+    reader.close()
+
+
+def test_one_that_cannot_be_prepared_does_not_keep_the_others(
+    sink: StoreSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = RunRecorder.prepare
+
+    def unless_bad(recorder: RunRecorder, *, samples: bool = True, final: bool = False) -> Pending:
+        if recorder.run.run_id == BAD:
+            raise ValueError("out of order")
+        return prepare(recorder, samples=samples, final=final)
+
+    monkeypatch.setattr(RunRecorder, "prepare", unless_bad)
+    bad, good = _started(sink, BAD), _started(sink, GOOD)
+    assert good.recorded.wait(5)
+    assert not good.failure
+    assert bad.done.wait(5)
+    assert "out of order" in bad.failure
