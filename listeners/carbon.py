@@ -84,8 +84,14 @@ class CarbonListener(Listener):
         return _METRICS
 
     def open(self) -> None:
+        """Look what there is to count.
+
+        Raises:
+            ListenerUnavailableError: The interval is too long for the processors' counters.
+        """
         self._grid = grid_of(self.options)
         self._reader = ZoneReader(tuple(zone for zone in zones(self.root) if zone.apart))
+        self._reader.check_interval(self.interval_s)
         readings = self._reader.read()
         domains = {zone.domain for zone, value in readings if isinstance(value, float)}
         memory = "and memory" if "dram" in domains else "without memory, which has no counter here"

@@ -9,16 +9,20 @@ The kernel has a folder for each zone in ``/sys/class/powercap``: ``intel-rapl:0
 from __future__ import annotations
 
 import errno
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability
 from radt.model import MissingReason
 
 POWERCAP = Path("/sys/class/powercap")
 _UJ_PER_J = 1e6
+#: As much as a package draws for longer than moments.
+_MOST_W = 500.0
 _PACKAGE = re.compile(r"package-(?P<number>\d+.*)")
 _ENERGY = "energy_uj"
 
@@ -85,6 +89,22 @@ class ZoneReader:
 
     zones: tuple[Zone, ...]
     _alive: set[str] = field(default_factory=set)
+
+    def check_interval(self, interval_s: float) -> None:
+        """See that no counter can wrap unnoticed between two readings.
+
+        What grows by half of its range or more cannot be told from what was reset.
+
+        Raises:
+            ListenerUnavailableError: The interval is too long for that.
+        """
+        ranges = (zone.wraps_at_j for zone, value in self.read() if isinstance(value, float))
+        longest_s = min((one / 2 / _MOST_W for one in ranges if one), default=math.inf)
+        if interval_s > longest_s:
+            raise ListenerUnavailableError(
+                f"processors' energy counters may wrap unnoticed within {interval_s:g} s",
+                f"Choose an interval of {math.floor(longest_s)} s at most",
+            )
 
     def read(self) -> Iterator[tuple[Zone, float | MissingReason]]:
         """Each zone and its counter in joules."""

@@ -58,10 +58,16 @@ class RaplListener(Listener):
         return _METRICS
 
     def open(self) -> None:
+        """Look which counters there are.
+
+        Raises:
+            ListenerUnavailableError: The interval is too long for them.
+        """
         with_parts = "domains" in self.options
         self._reader = ZoneReader(
             tuple(zone for zone in zones(self.root) if zone.apart or with_parts)
         )
+        self._reader.check_interval(self.interval_s)
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:  # noqa: ARG002
         for zone, value in self._reader.read():

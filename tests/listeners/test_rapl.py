@@ -15,6 +15,9 @@ from radt.collector.numbering import Numbering
 from radt.collector.protocol import Registration
 from radt.collector.runs import ActiveRun, Taken
 from radt.collector.sorting import SortedReadings
+from radt.errors import ListenerUnavailableError
+from radt.listeners.api import Listener
+from radt.listeners.carbon import CarbonListener
 from radt.listeners.energy import Meter, Zone, zones
 from radt.listeners.rapl import RaplListener
 from radt.model import MissingReason, SeriesKind
@@ -78,6 +81,23 @@ def test_each_counter_says_where_it_wraps(powercap: Powercap) -> None:
     assert wraps["dram-0"] == 65_712.0
     assert wraps["package-1"] is None
     assert {metric.kind for metric in RaplListener.metrics()} == {SeriesKind.COUNTER}
+
+
+@pytest.mark.parametrize("kind", [RaplListener, CarbonListener])
+def test_an_interval_in_which_a_counter_may_wrap_twice_is_refused(
+    powercap: Powercap, monkeypatch: pytest.MonkeyPatch, kind: type[Listener]
+) -> None:
+    """262 kJ are 9 minutes at 500 W, of which only half can be told from a reset."""
+    monkeypatch.setattr(CarbonListener, "root", powercap.root)
+    listener = kind()
+    listener.interval_s = 300.0
+    with pytest.raises(ListenerUnavailableError, match="may wrap unnoticed within 300 s") as raised:
+        listener.open()
+    assert raised.value.remedy == "Choose an interval of 262 s at most"
+    listener.close()
+    listener.interval_s = 262.0
+    listener.open()
+    listener.close()
 
 
 def test_a_zone_that_goes_is_lost_and_the_others_stay(powercap: Powercap) -> None:
