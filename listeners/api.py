@@ -12,14 +12,17 @@ through the same door. ``tests/plugins/radt-listener-example`` is a whole packag
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 from radt.model import ListenerChoice, MissingReason, Scope, SeriesKind
+
+#: How long it is believed which listeners work here: to wake up a GPU's driver can take seconds.
+_DEFAULTS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +227,26 @@ class Registry:
     listeners: Mapping[str, type[Listener]]
     profilers: Mapping[str, type[Profiler]] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
+    _looked: list[tuple[float, tuple[ListenerChoice, ...]]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
-    @cached_property
+    @property
     def defaults(self) -> tuple[ListenerChoice, ...]:
-        """The listeners of a run that names none: those meant for it that work here."""
-        return tuple(
-            ListenerChoice(name)
-            for name, kind in sorted(self.listeners.items())
-            if kind.by_default and probed(kind).available
-        )
+        """The listeners of a run that names none: those meant for it that work here.
+
+        It is looked again after a minute: a collector lives for days, in which drivers are loaded
+        and files opened to all.
+        """
+        now_s = time.monotonic()
+        if not self._looked or now_s - self._looked[0][0] > _DEFAULTS_S:
+            found = tuple(
+                ListenerChoice(name)
+                for name, kind in sorted(self.listeners.items())
+                if kind.by_default and probed(kind).available
+            )
+            self._looked[:] = [(now_s, found)]
+        return self._looked[0][1]
 
     @property
     def names(self) -> tuple[str, ...]:

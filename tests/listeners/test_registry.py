@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from radt.cli.listeners import command
 from radt.errors import UsageError
 from radt.listeners import registry
+from radt.listeners.api import Availability, Listener, Metric, Reading, Registry, Target
 
 _PLUGIN = """
 from radt.listeners.api import Availability, Listener, Metric, Reading
@@ -194,3 +195,31 @@ def test_names_are_known_in_any_case_and_by_the_originals_word(plugins: None) ->
 def test_what_a_plugin_says_cannot_steer_the_terminal(plugins: None) -> None:
     assert "\x1b" not in _listed("--verbose") + _listed("elsewhere")
     assert "\\x1b[2J" in _listed("elsewhere")
+
+
+def test_a_default_that_works_later_is_found_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector lives for days; within a minute, nothing is looked at twice."""
+    now_s, works, asked = [0.0], [False], []
+
+    class Driver(Listener):
+        name = "driver"
+        by_default = True
+
+        @classmethod
+        def probe(cls) -> Availability:
+            asked.append(now_s[0])
+            return Availability(works[0], "not loaded")
+
+        @classmethod
+        def metrics(cls) -> Sequence[Metric]:
+            return ()
+
+        def sample(self, targets: Sequence[Target]) -> Sequence[Reading]:
+            return ()
+
+    monkeypatch.setattr("radt.listeners.api.time.monotonic", lambda: now_s[0])
+    found = Registry({"driver": Driver})
+    assert found.defaults == found.defaults == ()
+    works[0], now_s[0] = True, 61.0
+    assert [str(choice) for choice in found.defaults] == ["driver"]
+    assert asked == [0.0, 61.0]
