@@ -251,4 +251,7 @@ def test_a_real_run_under_torchprof(bench: Bench) -> None:
     offset_ns = Clock.for_machine().offset_ns
     expected = [(at_ns + offset_ns - START_NS) / S for at_ns in clock["monotonic_ns"]]
     found = [start for start, _ in named(trace, "radt.clock")]
-    assert found == pytest.approx(expected, rel=0, abs=5e-3)
+    # The narrowest mark decides; how far the others are off is how late they were read.
+    assert len(found) == len(expected)
+    for at, noted, uncertainty_ns in zip(found, expected, clock["uncertainty_ns"], strict=True):
+        assert at == pytest.approx(noted, rel=0, abs=uncertainty_ns / S + 1e-4)
