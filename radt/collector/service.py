@@ -23,6 +23,7 @@ from radt.collector.sink import StoreSink
 from radt.errors import CollectorError
 from radt.home import runtime_dir
 from radt.listeners import registry
+from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
 
 log = logging.getLogger(__name__)
@@ -335,10 +336,10 @@ class Service:
 
 
 def _with_defaults(registration: Registration) -> Registration:
-    """With the usual listeners instead of the word for them: only here is known which work."""
-    if all(choice.name != DEFAULT_LISTENERS for choice in registration.listeners):
-        return registration
-    choices = {choice.name: choice for choice in registry.load().defaults}
-    choices |= {choice.name: choice for choice in registration.listeners}
-    del choices[DEFAULT_LISTENERS]
+    """By their own names, the usual ones instead of the word for them: here is known which work."""
+    own = [replace(one, name=ALIASES.get(one.name, one.name)) for one in registration.listeners]
+    choices = {choice.name: choice for choice in own}
+    if DEFAULT_LISTENERS in choices:
+        del choices[DEFAULT_LISTENERS]
+        choices = {choice.name: choice for choice in registry.load().defaults} | choices
     return replace(registration, listeners=tuple(choices.values()))

@@ -97,6 +97,7 @@ class StoreSink:
         while self._wait(pause_s):
             pause_s = self._turn()
         self._turn()
+        self._turn()  # what came after something that could not be written before
         self._close()
 
     def _wait(self, pause_s: float) -> bool:

@@ -49,10 +49,13 @@ def test_rows_on_mig_instances_have_their_own_instance_also_after_a_crash(
     tags = {one: held.bench.reader.tags(held.run(one).run_id) for one in "ab"}
     # MIG-fake-GPU-GI-CI
     own = {one: tags[one]["radt.mig.uuid"].split("-")[3] for one in "ab"}
-    nvml.add(
+    processes = (
         f"process 0 {held.pids['a']} 300 {own['a']} 0",
         f"process 0 {held.pids['b']} 400 {own['b']} 0",
         f"process 0 {COLLEAGUE} 5000 {own['b']} 0",
+    )
+    nvml.add(
+        *processes,
         f"mig_memory {own['a']} 1111",
         f"mig_memory {own['b']} 2222",
         f"gpm_value 0 {own['a']} 2 30",
@@ -70,6 +73,8 @@ def test_rows_on_mig_instances_have_their_own_instance_also_after_a_crash(
     wait_until(lambda: held.last("a", "gpu.mig.sm.active") == 0.45, "SMs after the crash")
     for letter in "ab":
         held.goes_on(letter, "gpu.power")  # a second has passed
+    for process in processes:  # or the instances could not be taken away
+        nvml.remove(process)
     held.end()
 
     for letter, memory, used, active in (
@@ -85,7 +90,7 @@ def test_rows_on_mig_instances_have_their_own_instance_also_after_a_crash(
         assert places["gpu.mig.sm.active"] == (Scope.MIG, instance)
         assert places["gpu.energy"] == places["gpu.temperature"] == (Scope.GPU, "gpu0")
         assert "gpu.sm.active" not in places, "the card's would look like the run's"
-        assert set(held.samples(letter, "process.gpu.memory").values) == memory
+        assert {max(memory)} <= set(held.samples(letter, "process.gpu.memory").values) <= memory
         # Before the test said what it is, the instance of the fake had the memory of the card.
         assert used <= set(held.samples(letter, "gpu.mig.memory.used").values) <= used | {500, 1000}
         assert set(held.samples(letter, "gpu.mig.sm.active").values) == active
@@ -95,8 +100,8 @@ def test_rows_on_mig_instances_have_their_own_instance_also_after_a_crash(
         assert min(gap.start_ns for gap in gaps) < killed_ns, "what was missing before is known"
         assert max(gap.end_ns for gap in gaps) == held.run(letter).ended_ns
         for listener in ("smi", "gpm"):
-            (outage,) = held.outages(letter, listener)
-            assert outage.detail == "the collector was restarted"
+            why = [outage.detail for outage in held.outages(letter, listener)]
+            assert why.count("the collector was restarted") == 1
 
 
 @pytest.mark.parametrize("collocation", ["-", "MPS"])
@@ -132,8 +137,8 @@ def test_nothing_of_a_colleague_is_given_to_runs(
         held.goes_on("b", "gpu.power", 20)
     held.end()
 
-    assert set(held.samples("a", "process.gpu.memory").values) == {0, 300}
-    assert set(held.samples("b", "process.gpu.memory").values) == {0, 400}
+    assert {300} <= set(held.samples("a", "process.gpu.memory").values) <= {0, 300}
+    assert {400} <= set(held.samples("b", "process.gpu.memory").values) <= {0, 400}
     joules = {one: held.samples(one, "process.gpu.energy").values for one in "ab"}
     utilization = {one: set(held.samples(one, "process.gpu.utilization").values) for one in "ab"}
     if server:
@@ -144,7 +149,7 @@ def test_nothing_of_a_colleague_is_given_to_runs(
                 reasons = {gap.reason for gap in held.gaps(letter, metric)}
                 assert reasons == {MissingReason.UNATTRIBUTABLE}
         return
-    assert utilization == {"a": {0, 0.3}, "b": {0, 0.2}}
+    assert {0.3} <= utilization["a"] <= {0, 0.3} and {0.2} <= utilization["b"] <= {0, 0.2}
     card = held.samples("a", "gpu.energy")
     seconds = (card.times_ns[-1] - card.times_ns[0]) / 1e9
     above_idle_j = card.values[-1] - card.values[0] - IDLE_W * seconds
