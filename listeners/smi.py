@@ -85,14 +85,15 @@ class SmiListener(Listener):
         for name in found:
             if self._devices.last(name) is None:
                 yield from _unknown(name, self._now_ns())
+        # Before they are counted: an error may be the last that is heard of a run.
+        yield from self._xids.take(
+            {users[0].named.card.uuid: (users[0].named.card, users) for users in here.values()}
+        )
         for index in gone.keys() - here.keys():
             yield from self._unreachable(self._watched[index], gone[index])
         for index, users_here in here.items():
             watched = self._watch(users_here[0].named.card)
             yield from self._card(watched, users_here, gone.get(index, ()), pids)
-        yield from self._xids.take(
-            {users[0].named.card.uuid: (users[0].named.card, users) for users in here.values()}
-        )
 
     def _watch(self, card: Card) -> _Watched:
         watched = self._watched.get(card.index)

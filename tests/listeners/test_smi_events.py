@@ -17,6 +17,7 @@ def test_an_xid_error_is_told_once_to_the_runs_on_the_card(nvml: SampledNvml) ->
     sampled = smi.sample()
     assert sampled.names("a") == sampled.names("b") == ["XID 79", "XID 12345"]
     assert sampled.names("c") == []
+    assert sampled["gpu.xid.errors", "0"] == 2, "counted at once: a run may end with it"
     assert sampled.occurrences[0]["detail"] == "gpu0: GPU has fallen off the bus"
     sampled = smi.sample()
     assert sampled.occurrences == []
