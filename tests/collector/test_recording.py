@@ -27,7 +27,10 @@ def test_a_run_is_recorded_to_its_end(project: Project) -> None:
     assert (row.status, row.exit_code, row.end_reason) == (RunStatus.FAILED, 3, "exit code 3")
     times_ns = run.times_ns("system.memory.used")
     assert row.started_ns < times_ns[0] <= times_ns[-1] <= row.ended_ns
-    assert run.times_ns("process.memory.rss") == times_ns, "one instant, one time stamp"
+    rss_ns = run.times_ns("process.memory.rss")
+    # Between the process' end and the news of it there may be a reading of the host alone.
+    assert rss_ns == times_ns[: len(rss_ns)], "one instant, one time stamp"
+    assert len(rss_ns) > 3
     ledger = run.ledger["top"]
     assert ledger.state == "ended"
     assert ledger.received == len(times_ns)
