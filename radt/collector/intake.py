@@ -10,7 +10,7 @@ import numpy as np
 from radt.clock import Clock
 from radt.collector.live import LogUpdate
 from radt.collector.numbering import Numbering
-from radt.collector.runs import SeriesKey
+from radt.collector.outgoing import SeriesKey
 from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
 from radt.journal.reader import JournalReader
 from radt.listeners.api import Metric

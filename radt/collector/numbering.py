@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from radt.collector.runs import SeriesKey
+from radt.collector.outgoing import SeriesKey
 from radt.listeners.api import Metric
 from radt.model import MarkerKind
 from radt.store.records import MarkerRecord, SeriesRecord

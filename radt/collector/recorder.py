@@ -17,8 +17,9 @@ import numpy as np
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
 from radt.collector.numbering import Numbering
+from radt.collector.outgoing import Taken
 from radt.collector.processes import ProcessTable
-from radt.collector.runs import ActiveRun, Ending, Resumed, Taken
+from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.errors import JournalError, RunNotFoundError
 from radt.home import RunDir
 from radt.journal.reader import JournalReader

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from radt.collector.ledger import Account, ListenerState, MissedStretch
+from radt.collector.ledger import Account, ListenerState
 from radt.collector.live import LiveState, LogUpdate
+from radt.collector.outgoing import Column, Event, Missing, OpenGap, SeriesKey, Taken
 from radt.collector.processes import ProcessId
 from radt.collector.protocol import LiveView, Registration, StandaloneRun
 from radt.collector.sorting import SortedReadings
@@ -38,88 +38,11 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesKey:
-    """What makes a series one of its own within a run."""
-
-    listener: str
-    metric: str
-    entity: str = ""
-
-
-@dataclass(slots=True)
-class Column:
-    """Points of one series that have not reached the store."""
-
-    metric: Metric
-    interval_s: float | None
-    method: str = ""
-    times_ns: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A series without values from ``start_ns`` to ``end_ns``."""
-
-    key: SeriesKey
-    metric: Metric
-    interval_s: float | None
-    start_ns: int
-    end_ns: int
-    reason: MissingReason
-    method: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that radt noticed during the run."""
-
-    name: str
-    at_ns: int
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class _OpenGap:
-    metric: Metric
-    interval_s: float | None
-    start_ns: int
-    last_ns: int
-    reason: MissingReason
-    method: str
-    told_ns: int = 0
-
-    def until(self, key: SeriesKey, end_ns: int) -> Missing:
-        return Missing(
-            key, self.metric, self.interval_s, self.start_ns, end_ns, self.reason, self.method
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Resumed:
     """A listener's ledger row, and the monotonic time of the last reading behind it, if known."""
 
     ledger: LedgerRecord
     last_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What goes to the store in one transaction."""
-
-    columns: Mapping[SeriesKey, Column] = field(default_factory=dict)
-    missing: Sequence[Missing] = ()
-    events: Sequence[Event] = ()
-    ledgers: Sequence[LedgerRecord] = ()
-    stretches: Mapping[str, Sequence[MissedStretch]] = field(default_factory=dict)
-
-    @property
-    def points(self) -> int:
-        return sum(len(column.times_ns) for column in self.columns.values())
-
-    @property
-    def empty(self) -> bool:
-        return not (self.columns or self.missing or self.events or self.ledgers or self.stretches)
 
 
 class ActiveRun:
@@ -152,7 +75,7 @@ class ActiveRun:
         self._buffered_points = buffered_points
         self._points = 0
         self._columns: dict[SeriesKey, Column] = {}
-        self._gaps: dict[SeriesKey, _OpenGap] = {}
+        self._gaps: dict[SeriesKey, OpenGap] = {}
         self._valued: set[SeriesKey] = set()
         self._missing: list[Missing] = []
         self._events: list[Event] = []
@@ -269,7 +192,7 @@ class ActiveRun:
                 if isinstance(value, MissingReason) or math.isnan(value):
                     reason = value if isinstance(value, MissingReason) else MissingReason.LOST
                     self._without(
-                        key, _OpenGap(metric, spacing_s, value_ns, value_ns, reason, reading.method)
+                        key, OpenGap(metric, spacing_s, value_ns, value_ns, reason, reading.method)
                     )
                     self._live.missing(listener, reading.metric, reading.entity)
                     continue
@@ -286,7 +209,7 @@ class ActiveRun:
                 self._points += 1
                 self._live.hardware(listener, reading.metric, reading.entity, value)
 
-    def _without(self, key: SeriesKey, new: _OpenGap) -> None:
+    def _without(self, key: SeriesKey, new: OpenGap) -> None:
         gap = self._gaps.get(key)
         if gap is not None and gap.reason is new.reason:
             gap.last_ns = new.last_ns

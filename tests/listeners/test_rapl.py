@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.collector.numbering import Numbering
+from radt.collector.outgoing import Taken
 from radt.collector.protocol import Registration
-from radt.collector.runs import ActiveRun, Taken
+from radt.collector.runs import ActiveRun
 from radt.collector.sorting import SortedReadings
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Listener
