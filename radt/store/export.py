@@ -5,10 +5,7 @@ Only one series is in memory at a time, so the length of a run does not matter.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from radt.errors import UsageError
 from radt.store.frames import select_series, series_frame
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.store.whole_file import whole_file
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
@@ -75,14 +72,8 @@ def export_run(
         series_frame([run], [one], [reader.samples(run.run_id, one.series_no)]) for one in series
     )
     write = _write_parquet if file_format is ExportFormat.PARQUET else _write_csv
-    try:
-        with _complete_or_absent(path) as temporary:
-            return write(frames, temporary)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}",
-            "Give another file with -o, or free some disk space",
-        ) from error
+    with whole_file(path) as temporary:
+        return write(frames, temporary)
 
 
 def _write_parquet(frames: Iterable[pd.DataFrame], path: Path) -> int:
@@ -110,19 +101,3 @@ def _write_csv(frames: Iterable[pd.DataFrame], path: Path) -> int:
             frame.assign(value=values).to_csv(file, header=False, index=False)
             count += len(frame)
     return count
-
-
-@contextmanager
-def _complete_or_absent(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place if the block succeeds."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -13,8 +13,6 @@ import gzip
 import io
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from radt.errors import UsageError
+from radt.store.whole_file import whole_file
 
 #: A quarter of the default level's time for a file that is a fifth larger.
 _COMPRESSION = 3
@@ -146,25 +144,15 @@ def written(path: Path) -> Iterator[IO[str]]:
     Raises:
         UsageError: It cannot be written.
     """
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as raw:
-                yield from _text(raw, compressed=path.suffix == ".gz")
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(0o666 & ~umask)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}",
-            "Give another file with -o, or free some disk space",
-        ) from error
+    with (
+        whole_file(path) as temporary,
+        temporary.open("wb") as raw,
+        _text(raw, compressed=path.suffix == ".gz") as text,
+    ):
+        yield text
 
 
+@contextmanager
 def _text(raw: IO[bytes], *, compressed: bool) -> Iterator[IO[str]]:
     """Text on top of a binary file; broken halves of characters become question marks."""
     with (
