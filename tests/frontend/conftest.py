@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from waitress import wasyncore
 from waitress.server import create_server
 
 from radt.frontend import app
@@ -307,12 +308,17 @@ def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         access = access or Access()
         opened = Source(store_path)
         listener = listen(access.host, 0)
-        server = create_server(app.create_app(opened, access).server, sockets=[listener], threads=4)
+        channels: dict[int, Any] = {}
+        server = create_server(
+            app.create_app(opened, access).server, channels, sockets=[listener], threads=4
+        )
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
 
         def stop() -> None:
-            server.close()
+            # In the server's own thread: another would close what that one waits on.
+            server.trigger.pull_trigger(lambda: wasyncore.close_all(channels))
+            thread.join()
             server.task_dispatcher.shutdown()
             opened.close()
 
