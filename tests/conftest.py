@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which every process below
+# would inherit, also those whose Ctrl-C is what is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says something about the machine only.
 hypothesis.settings.register_profile("radt", deadline=None)
