@@ -32,6 +32,7 @@ def run_experiment(
     *,
     home: Path | str | None = None,
     tracking_uri: str | None = None,
+    store_uri: str | None = None,
     fresh: bool = False,
     **options: object,
 ) -> pd.DataFrame:
@@ -51,6 +52,7 @@ def run_experiment(
         source: An experiment file (CSV, or a sweep in YAML), or its rows.
         home: The data folder.
         tracking_uri: MLflow's address.
+        store_uri: Postgres database that everything recorded is brought to.
         fresh: Run all rows of a table, whatever an earlier call has done. In a file, empty the
             Status cells.
         **options: Fields of `radt.runner.options.ExperimentOptions`: ``rerun``, ``only``,
@@ -97,6 +99,7 @@ def run_experiment(
         options=chosen,
         console=Console(highlight=False),
         tracking_uri=tracking_uri or found[settings.TRACKING_URI] or data.default_tracking_uri,
+        store_uri=store_uri or found[settings.STORE_URI] or None,
     )
     if outcome.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt

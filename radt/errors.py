@@ -19,7 +19,9 @@
     │   ├── SchemaTooNewError
     │   └── CodecError
     ├── JournalError            a journal file is not what it should be
-    └── TrackingError           MLflow refused or could not be reached
+    ├── TrackingError           MLflow refused or could not be reached
+    ├── ArchiveError            the archive of a run cannot be read, or is not whole
+    └── StackError              a server of the stack cannot be started or used
 
 A message says what is wrong; ``remedy`` says what to do about it. The command line prints both
 as one paragraph and exits with ``exit_code``; a traceback there is a bug.
@@ -154,3 +156,11 @@ class JournalError(RadtError):
 
 class TrackingError(RadtError):
     """MLflow refused a request or could not be reached."""
+
+
+class ArchiveError(RadtError):
+    """The archive of a run cannot be written or read, or is not whole."""
+
+
+class StackError(RadtError):
+    """A server of the stack cannot be set up, started or used."""

@@ -26,10 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.errors import UsageError
+from radt.uris import is_postgres, with_driver
 
 HOME_VARIABLE = "RADT_HOME"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
+STORE_VARIABLE = "RADT_STORE_URI"
 _URI_VARIABLES = (TRACKING_VARIABLE, "MLFLOW_TRACKING_URI")
 #: Set for training processes: the run they belong to, and its spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
@@ -118,10 +120,37 @@ class Home:
             UsageError: See `resolve`.
         """
         if chosen := explicit or next(filter(None, map(os.environ.get, _URI_VARIABLES)), None):
-            return chosen
+            return with_driver(chosen)
         from radt.settings import TRACKING_URI, value_for_script
 
         return value_for_script(TRACKING_URI, warn) or self.default_tracking_uri
+
+    def store_uri(
+        self,
+        explicit: str | None = None,
+        *,
+        tracking_uri: str = "",
+        warn: Callable[[str], None] | None = None,
+    ) -> str:
+        """The Postgres database that the store of this folder is brought to; empty for none.
+
+        The URI given, else ``$RADT_STORE_URI``, else as settings say, else the tracking URI if that
+        is a Postgres database.
+
+        Args:
+            explicit: The URI given.
+            tracking_uri: MLflow's.
+            warn: See `resolve`.
+
+        Raises:
+            UsageError: See `resolve`.
+        """
+        if chosen := explicit or os.environ.get(STORE_VARIABLE):
+            return with_driver(chosen)
+        from radt.settings import STORE_URI, value_for_script
+
+        found = value_for_script(STORE_URI, warn)
+        return found or (with_driver(tracking_uri) if is_postgres(tracking_uri) else "")
 
     def run_dir(self, run_id: str) -> RunDir:
         return RunDir(self.path / "runs" / run_id)

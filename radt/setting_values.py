@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from radt.durations import duration_text, parse_duration_s
 from radt.errors import UsageError
 from radt.masking import masked
+from radt.uris import is_postgres, with_driver
 
 T = TypeVar("T")
 
@@ -49,7 +50,19 @@ def _parse_path(text: str, folder: Path) -> Path:
 
 def _parse_uri(text: str, folder: Path) -> str:
     """A URI; SQLite's relative paths become absolute, as other processes have other folders."""
-    return _RELATIVE_SQLITE.sub(lambda found: f"{found[1]}{folder / found[2]}", text.strip())
+    absolute = _RELATIVE_SQLITE.sub(lambda found: f"{found[1]}{folder / found[2]}", text.strip())
+    return with_driver(absolute)
+
+
+def _parse_store_uri(text: str, folder: Path) -> str:
+    uri = _parse_uri(text, folder)
+    if not is_postgres(uri):
+        raise UsageError(
+            f"{masked(uri)!r} is no address of a Postgres database",
+            "Write such as postgresql://me@db.example.org/radt; the store on this machine is in "
+            "the data folder",
+        )
+    return uri
 
 
 def _parse_count(text: str, _folder: Path) -> int:
@@ -107,6 +120,7 @@ def _show_notify(value: str) -> str:
 TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
 PATH = Kind(_parse_path, "FOLDER")
 URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
+STORE_URI = replace(URI, parse=_parse_store_uri)
 NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=_show_notify)
 COUNT = Kind(_parse_count, "N", (int,))
 LIMIT_COUNT: Kind[int | None] = Kind(

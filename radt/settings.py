@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from radt import setting_values
 from radt.errors import UsageError
 from radt.setting_values import (
     COUNT,
@@ -86,6 +87,14 @@ TRACKING_URI = Setting(
     "",
     "MLflow's address.",
     default_text="mlflow.db in the data folder",
+)
+STORE_URI = Setting(
+    "store-uri",
+    ("RADT_STORE_URI",),
+    setting_values.STORE_URI,
+    "",
+    "Postgres database that everything recorded is brought to.",
+    default_text="the tracking URI if it is Postgres",
 )
 REPEAT = Setting(
     "repeat", ("RADT_REPEAT",), COUNT, 1, "Run the whole experiment so many times over."
@@ -169,6 +178,7 @@ COLLECTOR_DELIVERY_S = Setting(
 OPTIONS: tuple[Setting[Any], ...] = (
     HOME,
     TRACKING_URI,
+    STORE_URI,
     REPEAT,
     COOLDOWN,
     MAX_TIME,

@@ -76,6 +76,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @setting_option(settings.QUIET, "-q/ ")
 @setting_option(settings.HOME)
 @setting_option(settings.TRACKING_URI)
+@setting_option(settings.STORE_URI)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
 @click.option("-e", "--experiment", default="", help="Experiment (program only).")
 @click.option("-w", "--workload", default="", help="Workload id (program only).")
@@ -170,6 +171,7 @@ class _Start:
             options=options,
             console=Console(highlight=False),
             tracking_uri=found[settings.TRACKING_URI] or home.default_tracking_uri,
+            store_uri=found[settings.STORE_URI] or None,
             confirm=None if options.yes else confirm,
         )
         return outcome.exit_code
@@ -237,6 +239,7 @@ class _Start:
             options=options,
             console=Console(highlight=False),
             tracking_uri=found[settings.TRACKING_URI] or home.default_tracking_uri,
+            store_uri=found[settings.STORE_URI] or None,
             confirm=None if options.yes else confirm,
         )
         return outcome.exit_code

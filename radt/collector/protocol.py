@@ -71,6 +71,7 @@ class Registration:
         store_path: Absolute path of the sample store, which has the run's row already.
         spool: Absolute path of the run's spool folder (`radt.home.RunDir`).
         tracking_uri: Where MLflow is; empty for a run that MLflow shall not have.
+        store_uri: The Postgres database that the store is brought to; empty for none.
         devices: NVML indices or UUIDs of GPUs or MIG devices; empty for a CPU run.
         profiler: The profiler that the run is under, if it takes the GPU's counters.
         env: ``MLFLOW_*`` and ``AWS_*`` variables for delivery. Kept in memory, never on disk.
@@ -80,6 +81,7 @@ class Registration:
     store_path: str
     spool: str
     tracking_uri: str = ""
+    store_uri: str = ""
     listeners: tuple[ListenerChoice, ...] = ()
     devices: tuple[str, ...] = ()
     profiler: str = ""
@@ -100,6 +102,7 @@ class Registration:
                 store_path=_text(data, "store_path"),
                 spool=_text(data, "spool"),
                 tracking_uri=_text(data, "tracking_uri"),
+                store_uri=_text(data, "store_uri"),
                 listeners=tuple(
                     ListenerChoice(
                         str(choice["name"]),

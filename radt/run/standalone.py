@@ -97,6 +97,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
     stem = script.stem if script is not None else "interactive"
     listeners = parse_listeners(options.listeners)
     gpus = visible_gpus()
+    tracking_uri = target.home.tracking_uri(warn=warn_once)
     devices = "+".join(gpus) or "cpu"
     arguments = sys.argv[1:]
     params = command_params(
@@ -116,7 +117,8 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             run_id=target.run_id,
             store_path=str(target.home.store_path),
             spool=str(target.run_dir.path),
-            tracking_uri=target.home.tracking_uri(warn=warn_once),
+            tracking_uri=tracking_uri,
+            store_uri=target.home.store_uri(tracking_uri=tracking_uri, warn=warn_once),
             listeners=tuple(one for one in listeners if one.name not in INSIDE_WORDS),
             devices=gpus,
             env=delivery_env(os.environ),

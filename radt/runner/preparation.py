@@ -234,6 +234,7 @@ def _register(session: Session, runs: Sequence[RecordedRun]) -> list[str]:
                 store_path=str(session.home.store_path),
                 spool=str(run.run_dir.path),
                 tracking_uri=session.tracking_uri,
+                store_uri=session.store_uri,
                 listeners=run.profilers.sampled,
                 devices=tuple(str(index) for index in run.plan.devices.gpus),
                 env=env,

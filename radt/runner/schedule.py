@@ -267,6 +267,7 @@ def _end_orphan(session: Session, shown_id: str) -> None:
                 store_path=str(session.home.store_path),
                 spool=run.spool,
                 tracking_uri=run.tracking_uri,
+                store_uri=session.store_uri,
                 listeners=(),
                 devices=(),
                 env=delivery_env(os.environ),

@@ -32,6 +32,7 @@ class Session:
 
     home: Home
     tracking_uri: str
+    store_uri: str
     writer: StoreWriter
     reader: StoreReader
     client: CollectorClient
@@ -44,7 +45,12 @@ class Session:
 
 @contextmanager
 def open_session(
-    home: Home, machine: Machine, console: RunConsole, *, explicit_tracking_uri: str | None = None
+    home: Home,
+    machine: Machine,
+    console: RunConsole,
+    *,
+    explicit_tracking_uri: str | None = None,
+    explicit_store_uri: str | None = None,
 ) -> Iterator[Session]:
     """Everything open and running, closed again at the end.
 
@@ -52,13 +58,15 @@ def open_session(
         RadtError: The data folder, the store or the collector cannot be used.
     """
     home.create()
+    tracking_uri = home.tracking_uri(explicit_tracking_uri)
     writer = StoreWriter(home.store_path)
     try:
         client = CollectorClient.connect(start=True)
         try:
             yield Session(
                 home=home,
-                tracking_uri=home.tracking_uri(explicit_tracking_uri),
+                tracking_uri=tracking_uri,
+                store_uri=home.store_uri(explicit_store_uri, tracking_uri=tracking_uri),
                 writer=writer,
                 reader=StoreReader(home.store_path),
                 client=client,

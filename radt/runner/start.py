@@ -41,6 +41,7 @@ def start_experiment(
     options: ExperimentOptions,
     console: Console,
     tracking_uri: str | None = None,
+    store_uri: str | None = None,
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
     """Run what is due of an experiment file; statuses are written back into it.
@@ -65,6 +66,7 @@ def start_experiment(
             options=options.with_repeat_of(source.repeat),
             console=console,
             tracking_uri=tracking_uri,
+            store_uri=store_uri,
             statuses=source.writer(),
             confirm=confirm,
         )
@@ -78,6 +80,7 @@ def start_plan(
     options: ExperimentOptions,
     console: Console,
     tracking_uri: str | None = None,
+    store_uri: str | None = None,
     statuses: StatusSink | None = None,
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
@@ -95,7 +98,13 @@ def start_plan(
     with (
         RunConsole(console, quiet=options.quiet) as output,
         _notifying(options, plan, output) as notifier,
-        open_session(home, machine, output, explicit_tracking_uri=tracking_uri) as session,
+        open_session(
+            home,
+            machine,
+            output,
+            explicit_tracking_uri=tracking_uri,
+            explicit_store_uri=store_uri,
+        ) as session,
         stop.listening(),
     ):
         print_header(session, plan, due)

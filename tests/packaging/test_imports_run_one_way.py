@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BASE = frozenset(
     {"errors", "units", "model", "home", "clock", "masking", "nvml", "params", "procfs"}
-    | {"durations", "packages", "settings", "setting_values", "settings_file"}
+    | {"durations", "packages", "settings", "setting_values", "settings_file", "uris"}
 )
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -25,9 +25,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "durations": frozenset({"errors"}),
     "packages": frozenset(),
     "settings_file": frozenset({"errors"}),
-    "setting_values": frozenset({"durations", "errors", "masking"}),
+    "setting_values": frozenset({"durations", "errors", "masking", "uris"}),
     "settings": frozenset({"errors", "masking", "setting_values", "settings_file"}),
-    "home": frozenset({"errors", "settings"}),
+    "uris": frozenset(),
+    "home": frozenset({"errors", "settings", "uris"}),
     "clock": frozenset({"home", "procfs"}),
     "nvml": frozenset(),
     "procfs": frozenset(),
@@ -38,20 +39,24 @@ ALLOWED: dict[str, frozenset[str]] = {
     "collocation": BASE,
     "environments": BASE,
     "experiment": BASE | {"listeners", "collocation", "environments"},
-    "tracking": BASE | {"store"},
+    "archive": BASE | {"store"},
+    "replication": BASE | {"store"},
+    "stack": BASE | {"store"},
+    "tracking": BASE | {"store", "archive"},
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
-    "load": BASE | {"store"},
+    "load": BASE | {"store", "archive"},
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"listeners", "report"},
     "api": BASE | {"runner", "experiment", "listeners"},
-    "frontend": BASE | {"store"},
+    "frontend": BASE | {"store", "archive", "tracking"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
-    | {"listeners", "frontend", "collocation", "environments"},
+    | {"listeners", "frontend", "collocation", "environments"}
+    | {"archive", "replication", "stack"},
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api"}),
 }

@@ -72,6 +72,7 @@ def test_the_nearest_place_counts(project: Path, monkeypatch: pytest.MonkeyPatch
 VALUES: list[tuple[Setting[Any], object, str, object]] = [
     (settings.HOME, "data", "data", "data"),
     (settings.TRACKING_URI, "http://mlflow", "http://mlflow", "http://mlflow"),
+    (settings.STORE_URI, "postgres://db/x", "postgresql://db/x", "postgresql+psycopg2://db/x"),
     (settings.REPEAT, 3, "3", 3),
     (settings.COOLDOWN, 90, "1min 30s", 90.0),
     (settings.MAX_TIME, "2h", "7200", 7200.0),

@@ -1,0 +1,1 @@
+"""Runs as files that need none of our code to be read."""

@@ -1,0 +1,1 @@
+"""Bring a store to another one."""

@@ -1,0 +1,1 @@
+"""The servers of a team: Postgres, S3, MLflow."""
