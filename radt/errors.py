@@ -17,6 +17,7 @@
     │   └── ListenerUnavailableError
     ├── StoreError              the sample store cannot be read or written
     │   ├── SchemaTooNewError
+    │   ├── SchemaTooOldError
     │   └── CodecError
     ├── JournalError            a journal file is not what it should be
     ├── TrackingError           MLflow refused or could not be reached
@@ -144,6 +145,10 @@ class StoreError(RadtError):
 
 class SchemaTooNewError(StoreError):
     """The store was written by a newer radt."""
+
+
+class SchemaTooOldError(StoreError):
+    """The store has to be brought up to date before this radt can use it."""
 
 
 class CodecError(StoreError):

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from radt.errors import StoreError
 from radt.model import NO_STEP
+from radt.store import copying
+from radt.store.backend import Dialect
 from radt.store.codec import Codec, EncodedSamples, decode, encode, encode_raw
 from radt.store.records import Float64Array, Int64Array, Samples
 from radt.store.tables import Value
@@ -31,10 +33,32 @@ _COLUMNS = (
 )
 _PARAMETERS = ", ".join(f":{name}" for name in _COLUMNS.split(", "))
 
-INSERT = text(
+_INSERT = text(
     f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
     f"VALUES (:run_id, :series_no, :chunk_no, {_PARAMETERS})"
 )
+_TYPES = {
+    "run_id": copying.TEXT,
+    "series_no": copying.INTEGER,
+    "chunk_no": copying.INTEGER,
+    "sealed": copying.SMALLINT,
+    "codec": copying.SMALLINT,
+    "point_count": copying.INTEGER,
+    "finite_count": copying.INTEGER,
+    "first_ns": copying.BIGINT,
+    "last_ns": copying.BIGINT,
+    "first_value": copying.DOUBLE,
+    "last_value": copying.DOUBLE,
+    "value_min": copying.DOUBLE,
+    "value_max": copying.DOUBLE,
+    "value_sum": copying.DOUBLE,
+    "checksum": copying.BIGINT,
+    "time_series_no": copying.INTEGER,
+    "time_chunk_no": copying.INTEGER,
+    "time_data": copying.BYTEA,
+    "value_data": copying.BYTEA,
+    "step_data": copying.BYTEA,
+}
 #: Takes the next number of the series, whichever process wrote the one before.
 APPEND = text(
     f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
@@ -50,6 +74,16 @@ DATA_COLUMNS = (
 
 _EMPTY_TIMES = np.empty(0, dtype=np.int64)
 _EMPTY_VALUES = np.empty(0, dtype=np.float64)
+
+
+def insert(connection: Connection, rows: Sequence[dict[str, Value]]) -> None:
+    """Insert rows of `compacted_rows`."""
+    if not rows:
+        return
+    if Dialect.of(connection) is Dialect.POSTGRES:
+        copying.copy_rows(connection, "chunk", _TYPES, rows)
+    else:
+        connection.execute(_INSERT, rows)
 
 
 class SharedTimes:
@@ -132,7 +166,7 @@ def compacted_rows(
     *,
     seal_rest: bool,
 ) -> Iterator[dict[str, Value]]:
-    """Parameters of `INSERT` for full chunks and the rest, numbered from ``chunk_no`` on."""
+    """Rows for `insert`, of full chunks and the rest, numbered from ``chunk_no`` on."""
     for start in range(0, len(samples), POINTS_PER_CHUNK):
         part = sliced(samples, start, start + POINTS_PER_CHUNK)
         sealed = seal_rest or len(part) == POINTS_PER_CHUNK

@@ -81,4 +81,4 @@ def merge_loose(
     )
     # A few at a time, so that a batch of many million points is not in memory twice.
     while group := list(islice(rows, 64)):
-        connection.execute(chunks.INSERT, group)
+        chunks.insert(connection, group)

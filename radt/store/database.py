@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, text
 
-from radt.store.engine import is_foreign, reader_engine, translated_errors
-from radt.store.migrations import bring_up_to_date
+from radt.store.address import StoreAddress
+from radt.store.backends import backend_of
+from radt.store.migrations import prepare_to_read
 from radt.store.tables import RecordT, Table
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
@@ -25,56 +23,34 @@ class ReadDatabase:
     """An existing store, opened for reading; safe from several threads.
 
     Raises:
-        StoreError: The file cannot be read or is not a store.
+        StoreError: It cannot be read or is not a store.
         SchemaTooNewError: It was written by a later radt.
+        SchemaTooOldError: It is one of Postgres and has to be brought up to date.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.engine = reader_engine(path)
-        with translated_errors(path):
-            bring_up_to_date(self.engine, path)
-        self._token_lock = threading.Lock()
-        self._token_connection: Connection | None = None
-        # `data_version` counts from the opening of a connection. Something random in front keeps a
-        # browser from taking a restarted dashboard's token for one it knows.
-        self._token_base = secrets.randbelow(2**20) << 32
-        self._foreign = is_foreign(path)
+    def __init__(self, address: StoreAddress) -> None:
+        self.address = address
+        self._backend = backend_of(address)
+        self._backend.check_there()
+        self.engine = self._backend.reader_engine()
+        with self._backend.translated_errors():
+            prepare_to_read(self._backend, self.engine)
+        self._changes = self._backend.changes(self.engine)
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
-        with self._token_lock:
-            if self._token_connection is not None:
-                self._token_connection.close()
-                self._token_connection = None
+        """Close the database; harmless if it is closed."""
+        self._changes.close()
         self.engine.dispose()
 
     def change_token(self) -> int:
         """A number below 2**53 that changes whenever somebody has written."""
-        if self._foreign:
-            return self._token_of_files()
-        with self._token_lock, translated_errors(self.path):
-            if self._token_connection is None:
-                # One connection for good: SQLite compares with what this connection saw before.
-                self._token_connection = self.engine.connect()
-            version = self._token_connection.exec_driver_sql("PRAGMA data_version").scalar_one()
-            # Ends the transaction that SQLAlchemy began: inside it the store would never change.
-            self._token_connection.rollback()
-            return self._token_base + int(version)
-
-    def _token_of_files(self) -> int:
-        """For somebody else's store, where no connection may be kept; a tick of 4 ms coarse."""
-        token = 0
-        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                token = hash((token, status.st_mtime_ns, status.st_size))
-        return token % 2**53
+        with self._backend.translated_errors():
+            return self._changes.token()
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A connection that sees the store as it is now, until the end of the block."""
-        with translated_errors(self.path), self.engine.begin() as connection:
+        with self._backend.translated_errors(), self.engine.begin() as connection:
             yield connection
 
     def query(

@@ -1,37 +1,42 @@
 """Bring a store's schema up to date.
 
-Migrations are numbered SQL files in ``schemas/migrations``. All that are missing are applied in one
-transaction together with their record, so that a store is at one version or the next, never
-between, however many processes open it first at the same time.
+Migrations are numbered SQL files in ``schemas/migrations``, with the same numbers for each kind of
+database. All that are missing are applied in one transaction together with their record, so that a
+store is at one version or the next, never between, however many processes open it first at the same
+time.
+
+A file belongs to one user, whose first newer radt brings it up to date. A Postgres store belongs to
+many, some with an older radt that could not use it any more: there somebody has to say so
+(``radt db upgrade``); only an empty one is set up unasked.
 """
 
 from __future__ import annotations
 
 import random
 import re
-import sqlite3
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from radt import __version__
-from radt.errors import SchemaTooNewError, StoreError
-from radt.store.engine import BUSY_TIMEOUT_S, is_busy, writer_engine
+from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.store.backend import Backend, Dialect
 
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+
+#: How long to wait for others that set up the same store.
+_PATIENCE_S = 60.0
 
 _CREATE_VERSION_TABLE = """
 CREATE TABLE IF NOT EXISTS schema_version (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
-    applied_ns INTEGER NOT NULL,
+    applied_ns BIGINT NOT NULL,
     applied_by TEXT NOT NULL
 )
 """
@@ -45,22 +50,11 @@ class Migration:
     name: str
     sql: str
 
-    def statements(self) -> Iterator[str]:
-        """The statements of the file, one by one."""
-        pending = ""
-        for line in self.sql.splitlines(keepends=True):
-            pending += line
-            if sqlite3.complete_statement(pending):
-                yield pending.strip()
-                pending = ""
-        if re.sub(r"--.*", "", pending).strip():
-            raise StoreError(f"migration {self.version} ends in the middle of a statement")
-
 
 @cache
-def migrations(dialect: str = "sqlite") -> tuple[Migration, ...]:
-    """All migrations for a database, in order."""
-    folder = resources.files("radt.schemas") / "migrations" / dialect
+def migrations(dialect: Dialect = Dialect.SQLITE) -> tuple[Migration, ...]:
+    """All migrations for a kind of database, in order."""
+    folder = resources.files("radt.schemas") / "migrations" / dialect.value
     found = [
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
         for file in folder.iterdir()
@@ -74,27 +68,26 @@ def latest_version() -> int:
     return migrations()[-1].version
 
 
-def current_version(connection: Connection) -> int:
+def current_version(backend: Backend, connection: Connection) -> int:
     """The version of a store; 0 for an empty one.
 
     Raises:
-        StoreError: The file is some other program's database.
+        StoreError: It is some other program's database.
     """
-    tables = {
-        str(name)
-        for (name,) in connection.execute(text("SELECT name FROM sqlite_master WHERE type='table'"))
-    }
+    tables = backend.table_names(connection)
     if "schema_version" not in tables:
         if tables:
             raise StoreError(
-                "the database holds other tables and is not a radt store",
-                "Give the folder that holds radt.db, or move this file out of the way",
+                f"{backend.address} holds other tables and is not a radt store",
+                "Give the folder that holds radt.db, or move this file out of the way"
+                if backend.dialect is Dialect.SQLITE
+                else "Give another database: radt's tables go into its schema radt",
             )
         return 0
     return int(connection.execute(text("SELECT MAX(version) FROM schema_version")).scalar() or 0)
 
 
-def check_not_newer(version: int) -> None:
+def check_not_newer(backend: Backend, version: int) -> None:
     """Refuse a store of a later radt.
 
     Raises:
@@ -102,68 +95,96 @@ def check_not_newer(version: int) -> None:
     """
     if version > latest_version():
         raise SchemaTooNewError(
-            f"the store has schema version {version}, this radt {__version__} knows versions up to "
-            f"{latest_version()}",
-            "Upgrade radt, or set RADT_HOME to another folder",
+            f"the store {backend.address} has schema version {version}, this radt {__version__} "
+            f"knows versions up to {latest_version()}",
+            "Upgrade radt, or use another store (RADT_HOME, RADT_STORE_URI)",
         )
 
 
-def open_and_migrate(engine: Engine) -> None:
-    """`migrate`, waiting for others that open the same new store.
+def check_not_older(backend: Backend, version: int) -> None:
+    """Refuse a store that has to be brought up to date first.
 
-    Turning WAL on wants the file for itself and does not honour the busy timeout.
+    Raises:
+        SchemaTooOldError: It is one.
     """
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    if version < latest_version():
+        raise SchemaTooOldError(
+            f"the store {backend.address} has schema version {version}, this radt {__version__} "
+            f"needs {latest_version()}",
+            "Bring it up to date with `radt db upgrade`; older versions of radt cannot use it then",
+        )
+
+
+def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False) -> None:
+    """Have an up-to-date store, waiting for others that open the same new one.
+
+    Args:
+        backend: The store's.
+        engine: Its writer's.
+        upgrade: Bring also a Postgres store up to date that is not empty.
+
+    Raises:
+        SchemaTooNewError: The store was written by a later radt.
+        SchemaTooOldError: It is an older one of Postgres, and ``upgrade`` is not set.
+        StoreError: It is some other program's database.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            migrate(engine)
+            _migrate(backend, engine, upgrade=upgrade or backend.dialect is Dialect.SQLITE)
         except DBAPIError as error:
-            if not is_busy(error.orig) or time.monotonic() > deadline:
+            # Turning WAL on wants the file for itself and does not honour the busy timeout.
+            if not backend.is_busy(error.orig) or time.monotonic() > deadline:
                 raise
             time.sleep(random.uniform(0.005, 0.05))  # noqa: S311 - not for secrets
         else:
             return
 
 
-def bring_up_to_date(reader: Engine, path: Path) -> None:
-    """Check the version a reader finds, and migrate an older store so that it can be read.
+def prepare_to_read(backend: Backend, reader: Engine) -> None:
+    """Check the version a reader finds; an older file is migrated so that it can be read.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.
-        StoreError: The file is some other program's database.
+        SchemaTooOldError: It is an older one of Postgres.
+        StoreError: There is no store, or it is some other program's database.
     """
     with reader.begin() as connection:
-        version = current_version(connection)
-    check_not_newer(version)
-    if version < latest_version():
-        writer = writer_engine(path)
-        try:
-            open_and_migrate(writer)
-        finally:
-            writer.dispose()
+        version = current_version(backend, connection)
+    check_not_newer(backend, version)
+    if version == latest_version():
+        return
+    if backend.dialect is Dialect.POSTGRES:
+        if version == 0:
+            raise StoreError(
+                f"there is no store in {backend.address}",
+                "Run something with it as RADT_STORE_URI, or set it up with `radt db upgrade`",
+            )
+        check_not_older(backend, version)
+    writer = backend.writer_engine()
+    try:
+        prepare_to_write(backend, writer)
+    finally:
+        writer.dispose()
 
 
-def migrate(engine: Engine) -> None:
-    """Apply what is missing; safe from several processes at once.
-
-    Args:
-        engine: An engine whose transactions hold the write lock from their beginning.
-
-    Raises:
-        SchemaTooNewError: The store was written by a later radt.
-        StoreError: The file is some other program's database.
-    """
+def _migrate(backend: Backend, engine: Engine, *, upgrade: bool) -> None:
+    """Apply what is missing; safe from several processes at once."""
     with engine.begin() as connection:
-        version = current_version(connection)
-        check_not_newer(version)
+        if current_version(backend, connection) == latest_version():
+            return
+        backend.begin_migration(connection)
+        version = current_version(backend, connection)
+        check_not_newer(backend, version)
         if version == latest_version():
             return
+        if version and not upgrade:
+            check_not_older(backend, version)
         connection.execute(text(_CREATE_VERSION_TABLE))
-        for migration in migrations():
+        for migration in migrations(backend.dialect):
             if migration.version <= version:
                 continue
-            for statement in migration.statements():
-                connection.exec_driver_sql(statement)
+            backend.run_script(connection, migration.sql)
             connection.execute(
                 text(
                     "INSERT INTO schema_version (version, name, applied_ns, applied_by) "

@@ -8,9 +8,10 @@ from typing import Self
 
 from sqlalchemy import text
 
-from radt.errors import RunNotFoundError, StoreError
+from radt.errors import RunNotFoundError
 from radt.model import RunStatus
 from radt.store import chunks
+from radt.store.address import StoreAddress
 from radt.store.database import ReadDatabase
 from radt.store.downsample import envelope
 from radt.store.points import chunks_after, chunks_between, point_counts
@@ -44,28 +45,18 @@ class StoreReader:
     """Reads a store. Safe from several threads; each call sees all that was committed before.
 
     Args:
-        path: The SQLite file.
+        store: The SQLite file, or the address of a Postgres database.
 
     Raises:
-        StoreError: The file is not there, cannot be read, or is not a store.
+        StoreError: The store is not there, cannot be read, or is not one.
         SchemaTooNewError: It was written by a later radt.
+        SchemaTooOldError: It is one of Postgres and has to be brought up to date.
+        UsageError: The address is none.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).absolute()
-        try:
-            there = self.path.exists()
-        except PermissionError as error:
-            raise StoreError(
-                f"the store {self.path} is in a folder that you may not open",
-                "Ask its owner for the right to read it",
-            ) from error
-        if not there:
-            raise StoreError(
-                f"there is no store {self.path}",
-                "Run an experiment first, or set RADT_HOME (or --home) to the folder of one",
-            )
-        self._database = ReadDatabase(self.path)
+    def __init__(self, store: StoreAddress | Path | str) -> None:
+        self.address = StoreAddress.of(store)
+        self._database = ReadDatabase(self.address)
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +65,7 @@ class StoreReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
+        """Close it; harmless if it is closed."""
         self._database.close()
 
     def change_token(self) -> int:
@@ -124,7 +115,7 @@ class StoreReader:
             WORKLOADS, {"workload_id": workload_id}, "workload_id"
         ):
             return workload
-        raise RunNotFoundError(f"there is no workload {workload_id} in {self.path}")
+        raise RunNotFoundError(f"there is no workload {workload_id} in {self.address}")
 
     def runs(
         self,
@@ -164,7 +155,7 @@ class StoreReader:
         for run in self._database.select(RUNS, {"run_id": run_id}, "run_id"):
             return run
         raise RunNotFoundError(
-            f"there is no run {run_id} in {self.path}", "`radt dashboard` lists the runs"
+            f"there is no run {run_id} in {self.address}", "`radt dashboard` lists the runs"
         )
 
     def find_run(self, given: str) -> RunRecord:
@@ -189,7 +180,7 @@ class StoreReader:
             return matches[0]
         if not matches:
             raise RunNotFoundError(
-                f"no run matches '{given}' in {self.path}", "`radt dashboard` lists the runs"
+                f"no run matches '{given}' in {self.address}", "`radt dashboard` lists the runs"
             )
         some = ", ".join(run.run_id[:12] for run in matches[:3])
         raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")

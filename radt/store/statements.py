@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
@@ -28,6 +28,8 @@ PUT_ARTIFACT = text(
     "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
     "ON CONFLICT (run_id, path) DO NOTHING"
 )
+_RAISE_RUN = text("UPDATE run SET revision = revision + 1 WHERE run_id = :key")
+_RAISE_WORKLOAD = text("UPDATE workload SET revision = revision + 1 WHERE workload_id = :key")
 _PUT_EXPERIMENT = text(
     "INSERT INTO experiment (name, created_ns) VALUES (:name, :created_ns) "
     "ON CONFLICT (name) DO NOTHING"
@@ -57,6 +59,17 @@ def put_experiment(connection: Connection, name: str, created_ns: int) -> None:
     """Insert an experiment unless it is there."""
     row = {"name": to_column(name), "created_ns": created_ns}
     connection.execute(_PUT_EXPERIMENT, row)
+
+
+def raise_revisions(
+    connection: Connection, run_ids: Collection[str], workload_ids: Collection[str]
+) -> None:
+    """Say of runs and workloads that something of them was written; in order, so that two writers
+    never wait for each other."""
+    if run_ids:
+        connection.execute(_RAISE_RUN, [{"key": key} for key in sorted(run_ids)])
+    if workload_ids:
+        connection.execute(_RAISE_WORKLOAD, [{"key": key} for key in sorted(workload_ids)])
 
 
 def mark_done(table: Table[Any]) -> TextClause:

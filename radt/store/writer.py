@@ -14,9 +14,10 @@ from sqlalchemy import Connection, TextClause
 from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.store import chunks, statements
+from radt.store.address import StoreAddress
+from radt.store.backends import backend_of
 from radt.store.compaction import Loose, loose_series, merge_loose
-from radt.store.engine import translated_errors, writer_engine
-from radt.store.migrations import open_and_migrate
+from radt.store.migrations import prepare_to_write
 from radt.store.records import (
     GapRecord,
     JournalCursor,
@@ -49,15 +50,19 @@ class StoreWriter:
     it was before the transaction. Threads take turns; processes wait for each other.
 
     Args:
-        path: The SQLite file.
+        store: The SQLite file, or the address of a Postgres database.
+        upgrade: Bring also a store of Postgres up to date, which others use.
 
     Raises:
         StoreError: It cannot be made or opened, or is some other program's database.
         SchemaTooNewError: It was written by a later radt.
+        SchemaTooOldError: It is one of Postgres and has to be brought up to date.
+        UsageError: The address is none.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, store: StoreAddress | Path | str, *, upgrade: bool = False) -> None:
+        self.address = StoreAddress.of(store)
+        self._backend = backend_of(self.address)
         self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._doomed = False
@@ -65,16 +70,19 @@ class StoreWriter:
         # Both per run, both forgotten when a transaction is rolled back.
         self._series: dict[str, set[int]] = {}
         self._loose: dict[str, dict[int, Loose]] = {}
-        self._engine = writer_engine(self.path)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"the folder of the store {self.path} cannot be made: {error.strerror}",
-                "Set RADT_HOME to a folder you may write to",
-            ) from error
-        with translated_errors(self.path):
-            open_and_migrate(self._engine)
+        # What this transaction wrote of.
+        self._changed_runs: set[str] = set()
+        self._changed_workloads: set[str] = set()
+        self._backend.make_room()
+        self._engine = self._backend.writer_engine()
+        with self._backend.translated_errors():
+            prepare_to_write(self._backend, self._engine, upgrade=upgrade)
+
+    @property
+    def path(self) -> Path:
+        """The file; only of a store that is one."""
+        assert self.address.path is not None
+        return self.address.path
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +91,7 @@ class StoreWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
+        """Close it; harmless if it is closed."""
         with self._lock:
             self._closed = True
             self._engine.dispose()
@@ -109,22 +117,27 @@ class StoreWriter:
     @contextmanager
     def _outermost_transaction(self) -> Iterator[None]:
         if self._closed:
-            raise StoreError(f"the store {self.path} is closed")
+            raise StoreError(f"the store {self.address} is closed")
         self._doomed = False
         try:
-            with translated_errors(self.path), self._engine.begin() as self._connection:
+            with self._backend.translated_errors(), self._engine.begin() as self._connection:
                 yield
                 self._check_not_doomed()
+                statements.raise_revisions(
+                    self._connection, self._changed_runs, self._changed_workloads
+                )
         except BaseException:
             self._series.clear()
             self._loose.clear()
             raise
         finally:
             self._connection = None
+            self._changed_runs.clear()
+            self._changed_workloads.clear()
 
     def _check_not_doomed(self) -> None:
         if self._doomed:
-            raise StoreError(f"a write to {self.path} failed, its transaction was undone")
+            raise StoreError(f"a write to {self.address} failed, its transaction was undone")
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -139,6 +152,7 @@ class StoreWriter:
         with self._writing() as connection:
             statements.put_experiment(connection, workload.experiment, workload.created_ns)
             connection.execute(WORKLOADS.upsert, WORKLOADS.row(workload))
+            self._changed_workloads.add(workload.workload_id)
 
     def update_workload(self, workload_id: str, /, **fields: object) -> None:
         """Change fields of a workload; None becomes NULL.
@@ -147,13 +161,14 @@ class StoreWriter:
             TypeError: A name is no field of `WorkloadRecord`.
             RunNotFoundError: There is no such workload.
         """
-        self._update(WORKLOADS, workload_id, fields)
+        self._update(WORKLOADS, workload_id, fields, self._changed_workloads)
 
     def put_run(self, run: RunRecord) -> None:
         """Insert a run, or replace it."""
         with self._writing() as connection:
             statements.put_experiment(connection, run.experiment, run.created_ns)
             connection.execute(RUNS.upsert, RUNS.row(run))
+            self._changed_runs.add(run.run_id)
 
     def update_run(self, run_id: str, /, **fields: object) -> None:
         """Change fields of a run; None becomes NULL.
@@ -162,7 +177,7 @@ class StoreWriter:
             TypeError: A name is no field of `RunRecord`.
             RunNotFoundError: There is no such run.
         """
-        self._update(RUNS, run_id, fields)
+        self._update(RUNS, run_id, fields, self._changed_runs)
 
     def end_run(
         self,
@@ -186,6 +201,7 @@ class StoreWriter:
                 "reason": to_column(reason),
             }
             if connection.execute(statements.END_RUN, row).rowcount:
+                self._changed_runs.add(run_id)
                 return True
             statements.check_exists(connection, RUNS, run_id)
             return False
@@ -201,15 +217,18 @@ class StoreWriter:
                 "status": to_column(RunStatus.worst(RunStatus(status) for status, _ in runs)),
                 "ended_ns": max(ended_ns for _, ended_ns in runs),
             }
-            return bool(connection.execute(statements.END_WORKLOAD, row).rowcount)
+            if not connection.execute(statements.END_WORKLOAD, row).rowcount:
+                return False
+            self._changed_workloads.add(workload_id)
+            return True
 
     def put_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Set parameters of a run; the last value of a key counts."""
-        self._execute(statements.PUT_PARAM, statements.text_rows(run_id, params))
+        self._put_of_runs(statements.PUT_PARAM, statements.text_rows(run_id, params))
 
     def put_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run; the last value of a key counts."""
-        self._execute(statements.PUT_TAG, statements.text_rows(run_id, tags))
+        self._put_of_runs(statements.PUT_TAG, statements.text_rows(run_id, tags))
 
     # -- samples ----------------------------------------------------------------------------------
 
@@ -233,6 +252,7 @@ class StoreWriter:
                 connection.execute(SERIES.upsert, [SERIES.row(one) for one in series])
             for one in series:
                 self._series.setdefault(one.run_id, set()).add(one.series_no)
+                self._changed_runs.add(one.run_id)
 
     def append(self, run_id: str, batches: Sequence[SeriesBatch]) -> None:
         """Append points; the order of writing is kept, and times may go backwards.
@@ -243,6 +263,8 @@ class StoreWriter:
             StoreError: A series was not declared, or a column has the wrong type or length.
         """
         with self._writing() as connection:
+            self._backend.lock_run(connection, run_id)
+            self._changed_runs.add(run_id)
             self._check_declared(connection, run_id, batches)
             loose = self._loose.setdefault(run_id, {})
             times = chunks.SharedTimes()
@@ -269,6 +291,8 @@ class StoreWriter:
         """Compress all that is loose: the run has ended. Points may still be appended later."""
         times = chunks.SharedTimes()
         with self._writing() as connection:
+            self._backend.lock_run(connection, run_id)
+            self._changed_runs.add(run_id)
             for series_no in loose_series(connection, run_id):
                 merge_loose(connection, run_id, series_no, times, seal_rest=True)
             self._loose.pop(run_id, None)
@@ -289,15 +313,15 @@ class StoreWriter:
 
     def put_markers(self, markers: Sequence[MarkerRecord]) -> None:
         """Insert markers; one whose number is there replaces it."""
-        self._execute(MARKERS.upsert, [MARKERS.row(marker) for marker in markers])
+        self._put_of_runs(MARKERS.upsert, [MARKERS.row(marker) for marker in markers])
 
     def put_ledger(self, ledger: LedgerRecord) -> None:
         """Insert or replace the ledger of one listener in one run."""
-        self._execute(LEDGERS.upsert, [LEDGERS.row(ledger)])
+        self._put_of_runs(LEDGERS.upsert, [LEDGERS.row(ledger)])
 
     def put_gaps(self, gaps: Sequence[GapRecord]) -> None:
         """Insert gaps; one with the same beginning replaces it, which is how a gap grows."""
-        self._execute(GAPS.upsert, [GAPS.row(gap) for gap in gaps])
+        self._put_of_runs(GAPS.upsert, [GAPS.row(gap) for gap in gaps])
 
     def put_cursors(self, run_id: str, cursors: Sequence[JournalCursor]) -> None:
         """Remember how far journals were read: in the transaction that stores what was read."""
@@ -339,10 +363,20 @@ class StoreWriter:
             with self._writing() as connection:
                 connection.execute(statement, rows)
 
-    def _update(self, table: Table[Any], key: str, fields: Mapping[str, object]) -> None:
+    def _put_of_runs(self, statement: TextClause, rows: Sequence[Row]) -> None:
+        """Rows that have the id of their run."""
+        if rows:
+            with self._writing() as connection:
+                connection.execute(statement, rows)
+                self._changed_runs.update(str(row["run_id"]) for row in rows)
+
+    def _update(
+        self, table: Table[Any], key: str, fields: Mapping[str, object], changed: set[str]
+    ) -> None:
         changes = table.changes(fields)
         with self._writing() as connection:
             statements.update(connection, table, key, changes)
+            changed.add(key)
 
 
 def _identity(series: SeriesRecord) -> tuple[str, ...]:

@@ -9,8 +9,10 @@ import pytest
 
 from radt.errors import StoreError
 from radt.store import migrations
+from radt.store.backend import Dialect
 from radt.store.migrations import Migration, latest_version
 from radt.store.reader import StoreReader
+from radt.store.sqlite import statements
 from radt.store.writer import StoreWriter
 
 
@@ -35,7 +37,7 @@ def add_migration(monkeypatch: pytest.MonkeyPatch):
     def add(sql: str) -> None:
         after = Migration(latest_version() + 1, "next", sql)
         together = (*migrations.migrations(), after)
-        monkeypatch.setattr(migrations, "migrations", lambda: together)
+        monkeypatch.setattr(migrations, "migrations", lambda *_: together)
 
     return add
 
@@ -43,17 +45,24 @@ def add_migration(monkeypatch: pytest.MonkeyPatch):
 def test_migrations_are_numbered_without_holes() -> None:
     found = migrations.migrations()
     assert [one.version for one in found] == list(range(1, len(found) + 1))
-    assert all(list(one.statements()) for one in found)
+    assert all(list(statements(one.sql)) for one in found)
+
+
+def test_both_kinds_of_databases_have_the_same_migrations() -> None:
+    names = [
+        [(one.version, one.name) for one in migrations.migrations(dialect)] for dialect in Dialect
+    ]
+    assert names[0] == names[1]
 
 
 def test_statements_are_cut_where_sqlite_says() -> None:
     sql = "-- a; comment\nCREATE TABLE a (b TEXT DEFAULT ';');\n\n"
     sql += "CREATE TRIGGER t INSERT ON a BEGIN\n  DELETE FROM a;\nEND;\n-- the end"
-    first, second = Migration(1, "x", sql).statements()
+    first, second = statements(sql)
     assert first.endswith("(b TEXT DEFAULT ';');")
     assert second.endswith("END;")
     with pytest.raises(StoreError, match="middle of a statement"):
-        list(Migration(1, "x", "CREATE TABLE a (b)").statements())
+        list(statements("CREATE TABLE a (b)"))
 
 
 def test_an_older_store_is_migrated_by_a_writer_once(

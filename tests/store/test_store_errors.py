@@ -13,7 +13,7 @@ import pytest
 
 from radt.errors import RunNotFoundError, SchemaTooNewError, StoreError
 from radt.model import RunStatus
-from radt.store import engine
+from radt.store import sqlite
 from radt.store.migrations import latest_version
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch
@@ -144,7 +144,7 @@ def test_a_store_that_is_a_folder_is_said(tmp_path: Path) -> None:
 def test_a_busy_store_is_an_error_with_a_remedy_after_a_while(
     writer: StoreWriter, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     with StoreWriter(writer.path) as impatient, writer.transaction():
         writer.put_tags(run_id, {"a": "b"})
         with pytest.raises(StoreError, match=r"has been busy.*Another program holds it"):

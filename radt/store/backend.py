@@ -1,0 +1,112 @@
+"""What differs between the databases a store may be in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from radt.errors import StoreError
+from radt.store.address import StoreAddress
+
+
+class Dialect(StrEnum):
+    """Kinds of databases; each has its folder in ``schemas/migrations``."""
+
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+
+    @classmethod
+    def of(cls, connection: Connection) -> Dialect:
+        """The kind that a connection goes to."""
+        return cls.POSTGRES if connection.dialect.name == "postgresql" else cls.SQLITE
+
+
+class Changes(ABC):
+    """Notices that somebody has written to a store."""
+
+    @abstractmethod
+    def token(self) -> int:
+        """A number below 2**53 that changes whenever somebody has written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what it holds; harmless if it has."""
+
+
+class Backend(ABC):
+    """One store's database: how it is opened, and what its errors mean."""
+
+    dialect: Dialect
+
+    def __init__(self, address: StoreAddress) -> None:
+        self.address = address
+
+    @abstractmethod
+    def check_there(self) -> None:
+        """Make sure before reading that there is something.
+
+        Raises:
+            StoreError: There is no store, or it may not be read.
+        """
+
+    @abstractmethod
+    def make_room(self) -> None:
+        """Make what the database needs around it before a writer opens it.
+
+        Raises:
+            StoreError: It cannot be made.
+        """
+
+    @abstractmethod
+    def writer_engine(self) -> Engine:
+        """Connections whose transactions see and keep out others as a writer has to."""
+
+    @abstractmethod
+    def reader_engine(self) -> Engine:
+        """Connections that cannot write and never wait for writers; transactions are snapshots."""
+
+    @abstractmethod
+    def changes(self, reader: Engine) -> Changes:
+        """Notices changes, through a reader's engine."""
+
+    @abstractmethod
+    def table_names(self, connection: Connection) -> frozenset[str]:
+        """Tables where the store's are."""
+
+    @abstractmethod
+    def begin_migration(self, connection: Connection) -> None:
+        """Keep other migrations out until the end of the transaction."""
+
+    @abstractmethod
+    def run_script(self, connection: Connection, sql: str) -> None:
+        """Execute the statements of a migration."""
+
+    @abstractmethod
+    def lock_run(self, connection: Connection, run_id: str) -> None:
+        """Keep others from appending to a run until the end of the transaction."""
+
+    @abstractmethod
+    def is_busy(self, error: BaseException | None) -> bool:
+        """Whether the driver gave up because somebody else holds a lock."""
+
+    @abstractmethod
+    def error(self, error: BaseException | None) -> StoreError:
+        """What the driver raised, with cause and remedy."""
+
+    @contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        """Turn database errors into `StoreError`."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self.error(error.orig) from error
+        except PoolTimeoutError as error:
+            raise StoreError(
+                f"too many readers of {self.address} at once", "Try again in a moment"
+            ) from error

@@ -1,0 +1,225 @@
+"""The store as the schema ``radt`` of a Postgres database, through psycopg2.
+
+What libpq takes from its surroundings counts: ``PGPASSWORD``, ``~/.pgpass``, ``PGSSLMODE`` and so
+on. Options in the URI's query win over those set here.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import Any
+
+import psycopg2.extensions
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
+
+from radt.errors import StoreError, UsageError
+from radt.masking import masked
+from radt.store.address import StoreAddress
+from radt.store.backend import Backend, Changes, Dialect
+
+SCHEMA = "radt"
+
+#: Nothing waits longer for the network: a link that stalls counts as one that is down.
+_CONNECT_TIMEOUT_S = 10
+_SILENCE_MS = 30_000
+_KEEPALIVES = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+#: A statement that takes longer counts as stuck; a reader's may be a big one.
+_STATEMENT_TIMEOUT_MS = 120_000
+_LOCK_TIMEOUT_MS = 30_000
+
+#: Any number that no other program locks ("radT" in ASCII).
+_MIGRATION_LOCK = 0x72616454
+
+#: Blobs as bytes; psycopg2 gives memoryviews.
+_BYTES = psycopg2.extensions.new_type(
+    (17,),
+    "RADT_BYTES",
+    lambda value, cursor: None if value is None else bytes(psycopg2.BINARY(value, cursor)),
+)
+
+
+class PostgresBackend(Backend):
+    """A schema of a database.
+
+    Raises:
+        UsageError: The address cannot be read.
+    """
+
+    dialect = Dialect.POSTGRES
+
+    def __init__(self, address: StoreAddress) -> None:
+        super().__init__(address)
+        try:
+            self._url = make_url(address.uri)
+        except (ArgumentError, ValueError) as error:
+            raise UsageError(
+                f"{address} cannot be read as the address of a database",
+                "Write such as postgresql://me@db.example.org:5432/radt; characters such as @ and "
+                "/ in a password are written as %40 and %2F",
+            ) from error
+
+    def check_there(self) -> None:
+        """Nothing: connecting says so."""
+
+    def make_room(self) -> None:
+        """Nothing: who connects may make a schema, or is told."""
+
+    def writer_engine(self) -> Engine:
+        """One connection at a time; locks are taken by what is written (`lock_run`)."""
+        return self._engine(pool_size=1, max_overflow=4)
+
+    def reader_engine(self) -> Engine:
+        """Transactions are snapshots that may not write."""
+        engine = self._engine(pool_size=4, max_overflow=12, isolation_level="REPEATABLE READ")
+        return engine.execution_options(postgresql_readonly=True)
+
+    def _engine(self, **options: Any) -> Engine:
+        engine = create_engine(
+            self._url,
+            poolclass=QueuePool,
+            pool_pre_ping=True,
+            connect_args=_connect_args(self._url),
+            # Several statements a round trip.
+            executemany_mode="values_plus_batch",
+            executemany_batch_page_size=200,
+            **options,
+        )
+        event.listen(engine, "connect", _set_up)
+        return engine
+
+    def changes(self, reader: Engine) -> Changes:
+        return _Revisions(reader)
+
+    def table_names(self, connection: Connection) -> frozenset[str]:
+        rows = connection.execute(
+            text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": SCHEMA}
+        )
+        return frozenset(str(name) for (name,) in rows)
+
+    def begin_migration(self, connection: Connection) -> None:
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(:number)"), {"number": _MIGRATION_LOCK}
+        )
+        there = connection.execute(
+            text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": SCHEMA}
+        ).first()
+        if there is None:
+            connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
+
+    def run_script(self, connection: Connection, sql: str) -> None:
+        # The driver's own cursor: without parameters it takes `%` and `:name` as they are.
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.execute(sql)
+
+    def lock_run(self, connection: Connection, run_id: str) -> None:
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(hashtextextended(:run_id, 0))"), {"run_id": run_id}
+        )
+
+    def is_busy(self, error: BaseException | None) -> bool:
+        return getattr(error, "pgcode", None) in ("55P03", "40001", "40P01")
+
+    def error(self, error: BaseException | None) -> StoreError:
+        """By SQLSTATE; failures to connect have none (libpq only gives a text)."""
+        said = masked(str(error).strip().splitlines()[0]) if str(error).strip() else "no reason"
+        code = getattr(error, "pgcode", None)
+        for codes, cause, remedy in _REMEDIES:
+            if code and re.match(codes, code):
+                return StoreError(f"{cause.format(address=self.address)} ({said})", remedy)
+        if code is None:
+            remedy = next(
+                (remedy for words, remedy in _REFUSALS.items() if words in str(error)),
+                "Check that it runs and that this machine reaches it; nothing is lost meanwhile",
+            )
+            return StoreError(f"the database {self.address} cannot be reached ({said})", remedy)
+        return StoreError(f"the database {self.address} refused a statement: {said}")
+
+
+class _Revisions(Changes):
+    """Each transaction that wrote anything of a run or workload has raised its revision."""
+
+    def __init__(self, reader: Engine) -> None:
+        self._reader = reader
+
+    def token(self) -> int:
+        with self._reader.begin() as connection:
+            row = connection.execute(_REVISIONS).one()
+        return hash(tuple(int(number) for number in row)) % 2**53
+
+    def close(self) -> None:
+        """Nothing is held: the engine is the reader's."""
+
+
+_REVISIONS = text(
+    "SELECT (SELECT COUNT(*) FROM run), (SELECT COALESCE(SUM(revision), 0) FROM run), "
+    "(SELECT COUNT(*) FROM workload), (SELECT COALESCE(SUM(revision), 0) FROM workload)"
+)
+
+#: Patterns of SQLSTATE, https://www.postgresql.org/docs/17/errcodes-appendix.html
+_REMEDIES: tuple[tuple[str, str, str], ...] = (
+    (
+        "53100",
+        "there is no room left for the database {address}",
+        "Free some disk space there; what was written before is kept",
+    ),
+    (
+        "53300",
+        "the database {address} has no connection left",
+        "Close some clients, or raise its max_connections",
+    ),
+    (
+        "42501",
+        "you have not the right to this in the database {address}",
+        "Ask its owner; for readers there is `radt db grant-reader`",
+    ),
+    (
+        "25006",
+        "the database {address} may not be written",
+        "Use a role that may write, and the primary server instead of a standby",
+    ),
+    (
+        "57014|55P03",
+        "the database {address} took too long",
+        "Somebody may hold a lock there; it is tried again",
+    ),
+    (
+        "57P0.|08...",
+        "the database {address} was shut down or cannot be reached",
+        "Check that it runs and that this machine reaches it; nothing is lost meanwhile",
+    ),
+)
+_REFUSALS = {
+    "password authentication failed": "Check user and password: the URI, PGPASSWORD or ~/.pgpass",
+    "no password supplied": "Give one in PGPASSWORD, ~/.pgpass, or a file named by ?passfile=",
+    "no pg_hba.conf entry": "Its pg_hba.conf lets this machine, user or database not in",
+    "does not exist": "Make the role or the database first: createuser, createdb",
+    "could not translate host name": "Check the name of the server",
+}
+
+
+def _connect_args(url: URL) -> dict[str, Any]:
+    """Arguments of libpq that the URI does not set itself."""
+    usual: dict[str, Any] = {
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": _SILENCE_MS,
+        "application_name": "radt",
+        **_KEEPALIVES,
+    }
+    return {name: value for name, value in usual.items() if name not in url.query}
+
+
+def _set_up(connection: Any, _record: object) -> None:
+    psycopg2.extensions.register_type(_BYTES, connection)
+    # Settings made inside a transaction would be undone with it.
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SET search_path TO {SCHEMA}; "
+            f"SET statement_timeout TO {_STATEMENT_TIMEOUT_MS}; "
+            f"SET lock_timeout TO {_LOCK_TIMEOUT_MS}; "
+            f"SET idle_in_transaction_session_timeout TO {_STATEMENT_TIMEOUT_MS}"
+        )
+    connection.autocommit = False

@@ -1,0 +1,287 @@
+"""The store as an SQLite file, and SQLite's errors turned into ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.pool import NullPool, QueuePool, StaticPool
+
+from radt.errors import StoreError
+from radt.store.address import StoreAddress
+from radt.store.backend import Backend, Changes, Dialect
+
+#: Marks the file as a store; set by the first migration. "radT" in ASCII.
+APPLICATION_ID = 0x72616454
+
+#: How long a connection waits for its turn before the store counts as stuck.
+BUSY_TIMEOUT_S = 60.0
+#: The WAL file is cut back to this size after a checkpoint.
+_WAL_LIMIT_BYTES = 64 * 2**20
+_CACHE_KIB = 16 * 1024
+
+
+class SqliteBackend(Backend):
+    """A file."""
+
+    dialect = Dialect.SQLITE
+
+    def __init__(self, address: StoreAddress) -> None:
+        super().__init__(address)
+        assert address.path is not None
+        self.path = address.path
+
+    def check_there(self) -> None:
+        try:
+            there = self.path.exists()
+        except PermissionError as error:
+            raise StoreError(
+                f"the store {self.path} is in a folder that you may not open",
+                "Ask its owner for the right to read it",
+            ) from error
+        if not there:
+            raise StoreError(
+                f"there is no store {self.path}",
+                "Run an experiment first, or set RADT_HOME (or --home) to the folder of one",
+            )
+
+    def make_room(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"the folder of the store {self.path} cannot be made: {error.strerror}",
+                "Set RADT_HOME to a folder you may write to",
+            ) from error
+
+    def writer_engine(self) -> Engine:
+        """One connection, shared by all threads (the writer holds a lock round its transactions).
+
+        Transactions begin IMMEDIATE: one that began as a reader could not become a writer after
+        somebody else's commit, and no waiting would mend that.
+        """
+        engine = create_engine(
+            URL.create("sqlite", database=str(self.path)),
+            poolclass=StaticPool,
+            connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        )
+        event.listen(engine, "connect", _set_up_writer)
+        event.listen(engine, "begin", _begin_immediate)
+        return engine
+
+    def reader_engine(self) -> Engine:
+        """Connections for readers: they see committed rows, never wait for writers, cannot write.
+
+        Opened ``mode=rw``, which creates nothing: a reader that comes first after a crash must be
+        able to recover the write-ahead log.
+        """
+        if is_foreign(self.path):
+            engine = create_engine(
+                "sqlite://", poolclass=NullPool, creator=lambda: _foreign(self.path)
+            )
+        else:
+            engine = create_engine(
+                URL.create(
+                    "sqlite", database=self.path.as_uri(), query={"mode": "rw", "uri": "true"}
+                ),
+                poolclass=QueuePool,
+                pool_size=4,
+                max_overflow=28,
+                connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+            )
+        event.listen(engine, "connect", _set_up_reader)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def changes(self, reader: Engine) -> Changes:
+        return _FileChanges(self.path) if is_foreign(self.path) else _DataVersion(reader)
+
+    def table_names(self, connection: Connection) -> frozenset[str]:
+        rows = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))
+        return frozenset(str(name) for (name,) in rows)
+
+    def begin_migration(self, connection: Connection) -> None:
+        """Nothing: the transaction holds the write lock from its beginning."""
+
+    def run_script(self, connection: Connection, sql: str) -> None:
+        for statement in statements(sql):
+            connection.exec_driver_sql(statement)
+
+    def lock_run(self, connection: Connection, run_id: str) -> None:
+        """Nothing: the transaction keeps all other writers out."""
+
+    def is_busy(self, error: BaseException | None) -> bool:
+        return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
+
+    def error(self, error: BaseException | None) -> StoreError:
+        """
+        Extended codes (``SQLITE_BUSY_SNAPSHOT``, ``SQLITE_IOERR_WRITE``) begin with the plain
+        one's name.
+        """
+        name = str(getattr(error, "sqlite_errorname", "") or "")
+        plain = "_".join(name.split("_")[:2])
+        if plain in _REMEDIES:
+            cause, remedy = _REMEDIES[plain]
+            cause = cause.format(path=self.path, timeout=BUSY_TIMEOUT_S)
+            return StoreError(f"{cause} ({error})", remedy)
+        return StoreError(f"the store {self.path} refused a statement: {error}")
+
+    @contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        try:
+            with super().translated_errors():
+                yield
+        except sqlite3.Error as error:
+            raise self.error(error) from error
+
+
+class _DataVersion(Changes):
+    """SQLite's own count, which costs microseconds."""
+
+    def __init__(self, reader: Engine) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        # `data_version` counts from the opening of a connection. Something random in front keeps a
+        # browser from taking a restarted dashboard's token for one it knows.
+        self._base = secrets.randbelow(2**20) << 32
+
+    def token(self) -> int:
+        with self._lock:
+            if self._connection is None:
+                # One connection for good: SQLite compares with what this connection saw before.
+                self._connection = self._reader.connect()
+            version = self._connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+            # Ends the transaction that SQLAlchemy began: inside it the store would never change.
+            self._connection.rollback()
+            return self._base + int(version)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+
+class _FileChanges(Changes):
+    """For somebody else's store, where no connection may be kept; a tick of 4 ms coarse."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def token(self) -> int:
+        token = 0
+        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                token = hash((token, status.st_mtime_ns, status.st_size))
+        return token % 2**53
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def statements(sql: str) -> Iterator[str]:
+    """The statements of a script, one by one: SQLite's driver takes no more, but inside its own
+    transactions.
+
+    Raises:
+        StoreError: The last one is not complete.
+    """
+    pending = ""
+    for line in sql.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending.strip()
+            pending = ""
+    if re.sub(r"--.*", "", pending).strip():
+        raise StoreError("a migration ends in the middle of a statement")
+
+
+def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
+    # Leaves BEGIN to the event below instead of to the driver's guesses.
+    connection.isolation_level = None
+    empty = connection.execute("PRAGMA page_count").fetchone() == (0,)
+    if not empty and connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+        # Being made by another process, in WAL already; or no store, to be refused unchanged.
+        return
+    # Some network file systems cannot do WAL. SQLite then keeps its rollback journal: slower, and
+    # readers wait for writers, but nothing is lost.
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the store's folder may not be written: it is somebody else's."""
+    return not os.access(path.absolute().parent, os.W_OK)
+
+
+def _foreign(path: Path) -> sqlite3.Connection:
+    """A connection to somebody else's store, for one transaction only.
+
+    SQLite can read the write-ahead log there as long as a writer keeps it open, but cannot make one
+    where there is none. Then the file is at rest and is read as if nobody ever changed it; so that
+    this is true, no such connection is kept.
+    """
+    at_rest = not path.with_name(f"{path.name}-wal").exists()
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{'immutable=1' if at_rest else 'mode=ro'}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        check_same_thread=False,
+    )
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _set_up_reader(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+
+
+_REMEDIES: dict[str, tuple[str, str]] = {
+    "SQLITE_FULL": (
+        "there is no room left for the store {path}",
+        "Free some disk space; what was written before is kept",
+    ),
+    "SQLITE_BUSY": (
+        "the store {path} has been busy for {timeout:.0f} seconds",
+        "Another program holds it; close it (a database browser, a copy in progress), then go on",
+    ),
+    "SQLITE_READONLY": (
+        "the store {path} may not be written",
+        "Check the permissions of the file and of its folder",
+    ),
+    "SQLITE_CANTOPEN": (
+        "the store {path} cannot be opened",
+        "Check that the folder exists and that you may read and write there",
+    ),
+    "SQLITE_IOERR": (
+        "reading or writing the store {path} failed",
+        "Check the disk; the kernel's log (dmesg) may say more",
+    ),
+    "SQLITE_CORRUPT": (
+        "the store {path} is damaged",
+        "Check the disk; `sqlite3 FILE .recover` saves what can be read",
+    ),
+    "SQLITE_NOTADB": (
+        "{path} is not a radt store",
+        "Give the folder that holds radt.db, or move this file out of the way",
+    ),
+}
