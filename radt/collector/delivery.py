@@ -1,8 +1,9 @@
-"""Processes that bring runs from a store to MLflow: started, told of news, restarted, ended.
+"""Processes that bring runs from a store elsewhere: started, told of news, restarted, ended.
 
 MLflow is far heavier than all of the collector, so it has processes of its own: one for each store
-and tracking server. A deliverer's standard input is its lifeline: a line means that there is
-something new, the end means to finish up and go.
+and tracking server. So has the way to Postgres, whose waiting for a network must not be in the way
+of anything. A deliverer's standard input is its lifeline: a line means that there is something new,
+the end means to finish up and go.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from radt.collector.protocol import ENV_PREFIXES
-from radt.home import TRACKING_VARIABLE
+from radt.collector.protocol import ENV_PREFIXES, Registration
+from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -28,26 +30,32 @@ _MAX_BACKOFF_S = 60.0
 _STABLE_S = 60.0
 
 
+class Way(Enum):
+    """Where to: the work's name for people, its module, and the variable that has the URI."""
+
+    MLFLOW = ("delivery to MLflow", "radt.tracking.deliver", TRACKING_VARIABLE)
+    POSTGRES = ("replication to Postgres", "radt.replication.replicate", STORE_VARIABLE)
+
+    def __init__(self, work: str, module: str, variable: str) -> None:
+        self.work = work
+        self.module = module
+        self.variable = variable
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A store and the MLflow that its runs go to."""
+    """A store, and where its runs go to."""
 
     store: Path
-    tracking_uri: str
+    uri: str
+    way: Way = Way.MLFLOW
 
     def command(self) -> list[str]:
-        return [
-            sys.executable,
-            "-P",
-            "-m",
-            "radt.tracking.deliver",
-            "--store",
-            str(self.store),
-        ]
+        return [sys.executable, "-P", "-m", self.way.module, "--store", str(self.store)]
 
     def environment(self) -> dict[str, str]:
         """The URI is no argument: it may hold a password, which a list of processes would show."""
-        return {TRACKING_VARIABLE: self.tracking_uri}
+        return {self.way.variable: self.uri}
 
 
 class Deliverer:
@@ -85,7 +93,7 @@ class Deliverer:
         """Have it running, with this environment; a new one replaces one that has another.
 
         Args:
-            env: ``MLFLOW_*`` and ``AWS_*`` variables; empty leaves them as they are.
+            env: What `radt.collector.protocol.delivery_env` gave; empty leaves it as it is.
         """
         with self._lock:
             if env and dict(env) != self._env:
@@ -144,7 +152,10 @@ class Deliverer:
         if lived_s > _STABLE_S:
             self._backoff_s = _FIRST_BACKOFF_S
         log.warning(
-            "delivery to MLflow ended with exit code %s, again in %.0f s", code, self._backoff_s
+            "%s ended with exit code %s, again in %.0f s",
+            self._destination.way.work,
+            code,
+            self._backoff_s,
         )
         self._start_at_s = now_s + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
@@ -166,7 +177,7 @@ class Deliverer:
                 start_new_session=True,
             )
         except OSError:
-            log.exception("delivery to MLflow cannot be started")
+            log.exception("%s cannot be started", self._destination.way.work)
             self._start_at_s = now_s + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
             return
@@ -198,14 +209,19 @@ class Deliverers:
         self._lock = threading.Lock()
         self._deliverers: dict[Destination, Deliverer] = {}
 
-    def get(self, store: Path, tracking_uri: str) -> Deliverer:
-        """The deliverer of a store's runs to a tracking server."""
-        destination = Destination(store, tracking_uri)
+    def of(self, registration: Registration) -> list[Deliverer]:
+        """Those that bring a run to where it shall be."""
+        store = Path(registration.store_path)
+        destinations = [
+            Destination(store, uri, way)
+            for way, uri in (
+                (Way.MLFLOW, registration.tracking_uri),
+                (Way.POSTGRES, registration.store_uri),
+            )
+            if uri
+        ]
         with self._lock:
-            found = self._deliverers.get(destination)
-            if found is None:
-                found = self._deliverers[destination] = Deliverer(destination)
-            return found
+            return [self._deliverers.setdefault(one, Deliverer(one)) for one in destinations]
 
     @property
     def pids(self) -> list[int]:

@@ -23,10 +23,15 @@ PROTOCOL_VERSION = 2
 #: Longest line that is accepted; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
 
-#: What of an environment goes to the process that talks to MLflow.
-ENV_PREFIXES = ("MLFLOW_", "AWS_")
+#: What of an environment goes to the processes that talk to MLflow and Postgres: libpq's
+#: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG.
+ENV_PREFIXES = ("MLFLOW_", "AWS_", "PG", "RADT_REPLICATION_S")
 #: These describe a process, not the way to a server.
 _ENV_OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"})
+#: Files, which whoever works in another folder finds by their whole path only.
+_FILE_VARIABLES = frozenset(
+    {"PGPASSFILE", "PGSERVICEFILE", "PGSSLCERT", "PGSSLKEY", "PGSSLROOTCERT", "PGSSLCRL"}
+)
 
 
 def socket_path() -> Path:
@@ -35,12 +40,17 @@ def socket_path() -> Path:
 
 
 def delivery_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that MLflow and its artifact store need."""
+    """The part of an environment that MLflow, its artifact store and Postgres need."""
     return {
-        name: value
+        name: _whole(value) if name in _FILE_VARIABLES else value
         for name, value in environ.items()
         if name.startswith(ENV_PREFIXES) and name not in _ENV_OF_A_RUN
     }
+
+
+def _whole(path: str) -> str:
+    """The path from the root; as it is if it names no file (``PGSSLROOTCERT=system``)."""
+    return str(Path(path).absolute()) if Path(path).exists() else path
 
 
 class Op(StrEnum):
@@ -74,7 +84,7 @@ class Registration:
         store_uri: The Postgres database that the store is brought to; empty for none.
         devices: NVML indices or UUIDs of GPUs or MIG devices; empty for a CPU run.
         profiler: The profiler that the run is under, if it takes the GPU's counters.
-        env: ``MLFLOW_*`` and ``AWS_*`` variables for delivery. Kept in memory, never on disk.
+        env: Variables for delivery (`delivery_env`). Kept in memory, never on disk.
     """
 
     run_id: str

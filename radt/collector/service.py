@@ -198,7 +198,7 @@ class Service:
 
     @property
     def deliverer_pids(self) -> list[int]:
-        """The processes that bring runs to MLflow."""
+        """The processes that bring runs to MLflow and Postgres."""
         return self._deliverers.pids
 
     @property
@@ -249,9 +249,8 @@ class Service:
                 self._runs[run.run_id] = run
                 self._remember(run)
                 self._sink(run)
-        if uri := run.registration.tracking_uri:
-            store = Path(run.registration.store_path)
-            self._deliverers.get(store, uri).ensure(run.registration.env)
+        for deliverer in self._deliverers.of(run.registration):
+            deliverer.ensure(run.registration.env)
         if known is not None:
             return []
         warnings = self._pool.subscribe(run)

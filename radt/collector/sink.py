@@ -334,8 +334,8 @@ class StoreSink:
                 self._poke(recorder.run)
 
     def _poke(self, run: ActiveRun) -> None:
-        if uri := run.registration.tracking_uri:
-            self._deliverers.get(self.path, uri).poke()
+        for deliverer in self._deliverers.of(run.registration):
+            deliverer.poke()
 
     def _close(self) -> None:
         if self._reader is not None:

@@ -39,7 +39,7 @@ class Recorded:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.deliverer = Deliverer(_Recorded(Path("store"), "http://u:pw@host", str(path)))
+        self.deliverer = Deliverer(_Recorded(Path("store"), "http://u:pw@host", record=str(path)))
 
     @property
     def lines(self) -> list[str]:
