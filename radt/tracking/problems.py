@@ -1,0 +1,153 @@
+"""What keeps MLflow from having everything: said once, remembered on disk, and said to be over.
+
+A deliverer writes one file a tracking URI, ``delivery/NAME.json`` in the data folder; whoever asks
+for the backlog reads it, also when no deliverer runs. No password gets into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from radt import units
+from radt.masking import masked
+
+log = logging.getLogger("radt.tracking")
+
+#: The subject of a problem that concerns everything: MLflow cannot be reached.
+EVERYTHING = ""
+#: How often the file is written while a problem stays the same.
+_REFRESH_NS = 30 * 10**9
+_TEXT_LIMIT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What did not work, since when (wall clock), and when it was last tried."""
+
+    text: str
+    since_ns: int
+    last_ns: int
+
+
+def destination_name(store: Path, tracking_uri: str) -> str:
+    """Tells the deliverers of one user apart."""
+    text = f"{store}\n{tracking_uri}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def problem_file(store: Path, tracking_uri: str) -> Path:
+    """Where the deliverer of a store to a tracking URI notes its problems."""
+    return store.parent / "delivery" / f"{destination_name(store, tracking_uri)}.json"
+
+
+def read_problems(path: Path) -> dict[str, Problem]:
+    """Problems by the id of the run or workload they concern, or `EVERYTHING`; none if unknown."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["problems"]
+        return {str(subject): Problem(**fields) for subject, fields in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        # Nobody has had a problem yet, or the machine went down while one was written: the next
+        # attempt tells again.
+        return {}
+
+
+class ProblemBook:
+    """Keeps the problems of one deliverer. Thread-safe; a disk that is full changes nothing.
+
+    Args:
+        path: The file; None keeps them in memory only.
+        label: The tracking URI, for the file and the log; masked here.
+        now_ns: The wall clock.
+    """
+
+    def __init__(
+        self, path: Path | None, label: str, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._path = path
+        self._label = masked(label)
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+        self._problems = {} if path is None else read_problems(path)
+        self._written_ns = 0
+
+    @property
+    def problems(self) -> dict[str, Problem]:
+        """A copy."""
+        with self._lock:
+            return dict(self._problems)
+
+    def note(self, subject: str, text: str) -> None:
+        """Something failed; logged if it had not failed before, or had for another reason.
+
+        Args:
+            subject: The id of the run or workload, or `EVERYTHING`.
+            text: Why, the same each time for the same cause.
+        """
+        text = masked(" ".join(text.split()))[:_TEXT_LIMIT]
+        with self._lock:
+            now_ns = self._now_ns()
+            known = self._problems.get(subject)
+            new = known is None or known.text != text
+            since_ns = now_ns if known is None else known.since_ns
+            self._problems[subject] = Problem(text, since_ns, now_ns)
+            if new:
+                log.warning("%s waits for MLflow: %s", _shown(subject), text)
+            if new or now_ns - self._written_ns > _REFRESH_NS:
+                self._write(now_ns)
+
+    def solved(self, subject: str) -> None:
+        """It worked, or there is nothing left to do; logged if there had been a problem."""
+        with self._lock:
+            known = self._problems.pop(subject, None)
+            if known is None:
+                return
+            now_ns = self._now_ns()
+            lasted = units.duration(max(0, now_ns - known.since_ns) / 1e9)
+            log.warning("%s: over after %s: %s", _shown(subject), lasted, known.text)
+            self._write(now_ns)
+
+    def keep(self, subjects: Collection[str]) -> None:
+        """Forget problems of runs and workloads that are not among these: they are done with."""
+        for subject in self.problems:
+            if subject != EVERYTHING and subject not in subjects:
+                self.solved(subject)
+
+    def _write(self, now_ns: int) -> None:
+        if self._path is None:
+            return
+        self._written_ns = now_ns
+        temporary = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            if not self._problems:
+                self._path.unlink(missing_ok=True)
+                return
+            self._path.parent.mkdir(exist_ok=True)
+            found = {
+                subject: {"text": one.text, "since_ns": one.since_ns, "last_ns": one.last_ns}
+                for subject, one in self._problems.items()
+            }
+            content = {"tracking_uri": self._label, "problems": found}
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            log.info("problems are not noted in %s: %s", self._path, error.strerror)
+
+
+def _shown(subject: str) -> str:
+    return subject or "everything"
+
+
+def latest(problems: Collection[Problem]) -> Problem | None:
+    """The one that was met last, with the time since when there has been any."""
+    if not problems:
+        return None
+    last = max(problems, key=lambda problem: problem.last_ns)
+    return replace(last, since_ns=min(problem.since_ns for problem in problems))
