@@ -14,24 +14,7 @@ from radt.store import counters
 from radt.store.chunks import joined
 from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
-
-#: Columns that are the same for a whole series; kept as categories, a byte or two a row.
-_LABELS = ("metric", "unit", "scope", "entity", "listener", "kind", "method")
-_COLUMNS = (
-    "time",
-    "elapsed_s",
-    "metric",
-    "value",
-    "unit",
-    "scope",
-    "entity",
-    "listener",
-    "step",
-    "kind",
-    "estimated",
-    "method",
-    "wraps_at",
-)
+from radt.store.tidy import COLUMNS, LABELS, elapsed_s, origin_ns
 
 
 def load_frame(
@@ -98,29 +81,23 @@ def series_frame(
     series, samples = [series[i] for i in filled], [samples[i] for i in filled]
     counts = [len(one) for one in samples]
     together = joined(samples)
-    origins = {run.run_id: _origin_ns(run) for run in runs}
+    origins = {run.run_id: origin_ns(run) for run in runs}
     starts = np.repeat(np.array([origins[one.run_id] for one in series], dtype=np.int64), counts)
     columns: dict[str, object] = {
         "time": pd.DatetimeIndex(together.times_ns.view("datetime64[ns]")).tz_localize("UTC"),
-        # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
-        "elapsed_s": (together.times_ns - starts) / 1e9,
+        "elapsed_s": elapsed_s(together.times_ns, starts),
         "value": together.values,
         "step": _steps(together.steps, len(together)),
         "estimated": np.repeat(np.array([one.estimated for one in series], dtype=np.bool_), counts),
         "wraps_at": _limits([one.wraps_at for one in series], counts),
     }
-    for label in _LABELS:
+    for label in LABELS:
         columns[label] = _labels([str(getattr(one, label)) for one in series], counts)
-    names = list(_COLUMNS)
+    names = list(COLUMNS)
     if with_run_id:
         columns["run_id"] = _labels([one.run_id for one in series], counts)
         names.insert(0, "run_id")
     return pd.DataFrame({name: columns[name] for name in names})
-
-
-def _origin_ns(run: RunRecord) -> int:
-    """When a run started, or was made if it never started."""
-    return run.created_ns if run.started_ns is None else run.started_ns
 
 
 def _labels(labels: Sequence[str], counts: Sequence[int]) -> pd.Categorical:

@@ -1,0 +1,166 @@
+"""Samples as Arrow tables with the columns of `radt.load`, written to Parquet.
+
+Needs no pandas, which would double the start-up of the processes that archive runs. What is written
+reads the same with or without our code: ``pandas.read_parquet`` gives the dtypes of `radt.load`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from radt.model import NO_STEP
+from radt.store.chunks import joined
+from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
+
+#: Columns that are the same for a whole series; kept as categories, a byte or two a row.
+LABELS = ("metric", "unit", "scope", "entity", "listener", "kind", "method")
+SERIES_NO = "series_no"
+
+_LABEL = pa.dictionary(pa.int32(), pa.string())
+_TIME = pa.timestamp("ns", tz="UTC")
+_FIELDS = (
+    pa.field("time", _TIME),
+    pa.field("elapsed_s", pa.float64()),
+    pa.field("metric", _LABEL),
+    pa.field("value", pa.float64()),
+    pa.field("unit", _LABEL),
+    pa.field("scope", _LABEL),
+    pa.field("entity", _LABEL),
+    pa.field("listener", _LABEL),
+    pa.field("step", pa.int64()),
+    pa.field("kind", _LABEL),
+    pa.field("estimated", pa.bool_()),
+    pa.field("method", _LABEL),
+    pa.field("wraps_at", pa.float64()),
+)
+#: Names of the columns, in order.
+COLUMNS = tuple(field.name for field in _FIELDS)
+
+#: What pandas shall make of columns that can be without a value: its own types, so that steps stay
+#: integers. (Format: https://pandas.pydata.org/docs/development/developer.html)
+_PANDAS_TYPES = {
+    "time": ("datetimetz", "datetime64[ns, UTC]", {"timezone": "UTC"}),
+    "elapsed_s": ("float64", "float64", None),
+    "value": ("float64", "float64", None),
+    "step": ("int64", "Int64", None),
+    "estimated": ("bool", "bool", None),
+    "wraps_at": ("float64", "Float64", None),
+    SERIES_NO: ("int32", "int32", None),
+}
+
+
+def pandas_notes(fields: Sequence[pa.Field]) -> dict[bytes, bytes]:
+    """Metadata of a schema that `pandas.read_parquet` goes by."""
+    columns = []
+    for field in fields:
+        label = ("categorical", "int32", {"ordered": False})
+        kind, numpy_type, more = _PANDAS_TYPES.get(field.name, label)
+        columns.append(
+            {
+                "name": field.name,
+                "field_name": field.name,
+                "pandas_type": kind,
+                "numpy_type": numpy_type,
+                "metadata": more,
+            }
+        )
+    notes = {
+        "index_columns": [],
+        "column_indexes": [],
+        "columns": columns,
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "3.0.0",
+    }
+    return {b"pandas": json.dumps(notes).encode()}
+
+
+SCHEMA = pa.schema(_FIELDS, metadata=pandas_notes(_FIELDS))
+#: The same with the number of the series in front, which tells apart series of the same name.
+NUMBERED = pa.field(SERIES_NO, pa.int32(), nullable=False)
+NUMBERED_SCHEMA = pa.schema([NUMBERED, *_FIELDS], metadata=pandas_notes([NUMBERED, *_FIELDS]))
+
+
+def origin_ns(run: RunRecord) -> int:
+    """When a run started, or was made if it never started: where ``elapsed_s`` counts from."""
+    return run.created_ns if run.started_ns is None else run.started_ns
+
+
+def elapsed_s(times_ns: Int64Array, origins_ns: Int64Array | int) -> np.ndarray:
+    """Seconds since an origin (N,)."""
+    # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
+    return (times_ns - origins_ns) / 1e9  # type: ignore[no-any-return]
+
+
+def tidy_table(
+    run: RunRecord,
+    series: Sequence[SeriesRecord],
+    samples: Sequence[Samples],
+    schema: pa.Schema = SCHEMA,
+) -> pa.Table:
+    """The points of some series of one run below each other, in the order given.
+
+    Args:
+        run: The run.
+        series: The series.
+        samples: The points of each.
+        schema: `SCHEMA` or `NUMBERED_SCHEMA`.
+    """
+    counts = np.array([len(one) for one in samples], dtype=np.int64)
+    together = joined(samples)
+    index = np.repeat(np.arange(len(series), dtype=np.int32), counts)
+    columns: dict[str, pa.Array] = {
+        SERIES_NO: pa.array(np.array([one.series_no for one in series], dtype=np.int32)[index]),
+        "time": pa.array(together.times_ns).cast(pa.timestamp("ns")).cast(_TIME),
+        "elapsed_s": pa.array(elapsed_s(together.times_ns, origin_ns(run))),
+        # NaN is a value here, a loss that diverged; numbers keep every bit.
+        "value": pa.array(together.values),
+        "step": _steps(together),
+        "estimated": pa.array(np.array([one.estimated for one in series], dtype=np.bool_)[index]),
+        "wraps_at": pa.array([one.wraps_at for one in series], pa.float64()).take(pa.array(index)),
+    }
+    for label in LABELS:
+        texts = [str(getattr(one, label)) for one in series]
+        columns[label] = _labels(texts, index)
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer of a file with columns of these tables.
+
+    Numbers are never put into Parquet's dictionaries: those hold one NaN for all of them.
+    """
+    labels = [name for name in schema.names if name in LABELS]
+    encodings = {
+        "time": "DELTA_BINARY_PACKED",
+        "step": "DELTA_BINARY_PACKED",
+        SERIES_NO: "DELTA_BINARY_PACKED",
+        "elapsed_s": "BYTE_STREAM_SPLIT",
+        "value": "BYTE_STREAM_SPLIT",
+        "wraps_at": "BYTE_STREAM_SPLIT",
+    }
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=labels,
+        column_encoding={name: how for name, how in encodings.items() if name in schema.names},
+        write_page_checksum=True,
+    )
+
+
+def _steps(samples: Samples) -> pa.Array:
+    if samples.steps is None:
+        return pa.nulls(len(samples), pa.int64())
+    return pa.array(samples.steps, mask=samples.steps == NO_STEP)
+
+
+def _labels(texts: Sequence[str], index: np.ndarray) -> pa.DictionaryArray:
+    categories = list(dict.fromkeys(texts))
+    codes = np.array([categories.index(text) for text in texts], dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(codes[index]), pa.array(categories, pa.string()))
