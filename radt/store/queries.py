@@ -48,12 +48,14 @@ SUMMARY = text(
     f"{_end_value('last_value', 'last_ns', 'DESC')}, "
     "t.first_ns, t.last_ns "
     "FROM (SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
-    "SUM(value_sum) AS total, MIN(value_min) AS smallest, MAX(value_max) AS largest, "
+    # Where SQLite comes to infinity, Postgres would refuse to go on.
+    "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) AS total, "
+    "MIN(value_min) AS smallest, MAX(value_max) AS largest, "
     "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns "
     "FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no) t "
     "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
     "ORDER BY s.run_id, s.series_no"
-).bindparams(bindparam("ids", expanding=True))
+).bindparams(bindparam("ids", expanding=True), infinity=math.inf)
 
 
 def summary_record(row: Any) -> SummaryRecord:
