@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from radt.clock import Clock
+from radt.collector.durable import settle
 from radt.collector.live import LogUpdate
+from radt.collector.losses import DROPPED, REASON, Losses
 from radt.collector.numbering import Numbering
 from radt.collector.outgoing import SeriesKey
 from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
 from radt.journal.reader import JournalReader
 from radt.listeners.api import Metric
 from radt.model import SOFTWARE, MarkerKind, Scope
-from radt.store.records import JournalCursor, MarkerRecord, Samples, SeriesBatch
+from radt.store.reader import StoreReader
+from radt.store.records import JournalCursor, LedgerRecord, MarkerRecord, Samples, SeriesBatch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,7 @@ class JournalPart:
     cursors: Sequence[JournalCursor] = ()
     pids: frozenset[int] = frozenset()
     update: LogUpdate = field(default_factory=LogUpdate)
+    ledger: LedgerRecord | None = None
     more: bool = False
 
     @property
@@ -37,21 +45,40 @@ class JournalPart:
 
 
 class JournalIntake:
-    """Reads the journals of one run from where the store says that it has them."""
+    """Reads the journals of one run from where the store says that it has them.
+
+    Args:
+        stored: Knows what the store has of the run.
+        store: The store's file.
+    """
 
     def __init__(
-        self, run_id: str, reader: JournalReader, numbering: Numbering, clock: Clock
+        self,
+        run_id: str,
+        reader: JournalReader,
+        numbering: Numbering,
+        clock: Clock,
+        stored: StoreReader,
+        store: Path,
     ) -> None:
         self._run_id = run_id
         self._reader = reader
         self._numbering = numbering
         self._clock = clock
+        self._store = store
         #: Open epochs and spans by process and token.
         self._open: dict[tuple[str, int], MarkerRecord] = {}
         #: How the script says that it ended, once it does.
         self.finish: Finish | None = None
-        #: Records that the script could not write, for want of disk space.
-        self.dropped = 0
+        self._losses = Losses(run_id)
+        self._losses.resume(
+            next((row for row in stored.ledger([run_id]) if row.listener == SOFTWARE), None),
+            sum(
+                summary.count
+                for summary in stored.summary([run_id])
+                if summary.series.listener == SOFTWARE
+            ),
+        )
 
     def read(self, *, final: bool) -> JournalPart:
         """What is new; ``final`` when the processes are gone, so that nothing is waited for.
@@ -60,12 +87,18 @@ class JournalIntake:
             JournalError: A journal is not what it should be.
         """
         batch = self._reader.read(final=final)
-        self.dropped += batch.dropped
         if batch.finish is not None:
             self.finish = batch.finish
+        self._losses.received += sum(
+            len(column.times_ns) for column in batch.scalars if _logged_by_script(column)
+        )
+        markers = self._markers(batch.spans)
+        if batch.dropped:
+            markers.append(self._loss(batch))
         return JournalPart(
             batches=[self._series(column) for column in batch.scalars if len(column.times_ns)],
-            markers=self._markers(batch.spans),
+            markers=markers,
+            ledger=self._losses.record,
             params=dict(batch.params),
             tags=dict(batch.tags),
             cursors=tuple(batch.cursors),
@@ -77,11 +110,29 @@ class JournalIntake:
     def consumed(self, part: JournalPart) -> None:
         """What was read is in the store: the journal needs it no longer."""
         if part.cursors:
-            self._reader.delete_consumed(part.cursors)
+            try:
+                self._reader.delete_consumed(part.cursors, before=lambda: settle(self._store))
+            except OSError as error:
+                log.warning("the journal of run %s is not cut yet: %s", self._run_id, error)
 
     def discard(self) -> None:
         """The run has ended and all of it is in the store: its journals can go."""
-        self._reader.remove_finished()
+        try:
+            settle(self._store)
+        except OSError as error:
+            log.warning("the journals of run %s stay: %s", self._run_id, error)
+        else:
+            self._reader.remove_finished()
+
+    def _loss(self, batch: JournalBatch) -> MarkerRecord:
+        """Count what the script could not write, say so, and mark when it could again."""
+        self._losses.missed += batch.dropped
+        log.warning("run %s: %d %s", self._run_id, batch.dropped, REASON)
+        times_ns = [int(column.times_ns.max()) for column in batch.scalars if len(column.times_ns)]
+        times_ns += [event.monotonic_ns for event in batch.spans]
+        at_ns = self._clock.to_wall_ns(max(times_ns)) if times_ns else self._clock.now_ns()
+        detail = f"{batch.dropped} {REASON}"
+        return self._numbering.marker(MarkerKind.EVENT, DROPPED, at_ns, detail=detail)
 
     def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
         """Markers whose process never ended them end with the run."""

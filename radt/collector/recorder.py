@@ -82,7 +82,14 @@ class RunRecorder:
         self._numbering = self._resume(reader)
         spool = RunDir(Path(run.registration.spool))
         journals = JournalReader(spool.journal, reader.cursors(run.run_id))
-        self._intake = JournalIntake(run.run_id, journals, self._numbering, clock)
+        self._intake = JournalIntake(
+            run.run_id,
+            journals,
+            self._numbering,
+            clock,
+            reader,
+            Path(run.registration.store_path),
+        )
 
     # Beginning -------------------------------------------------------------------------------
 
@@ -192,6 +199,8 @@ class RunRecorder:
         writer.put_markers([*pending.markers, *pending.journal.markers])
         for ledger in pending.taken.ledgers:
             writer.put_ledger(ledger)
+        if pending.journal.ledger is not None:
+            writer.put_ledger(pending.journal.ledger)
         writer.put_gaps(pending.gaps)
         if pending.journal.params:
             writer.put_params(run_id, pending.journal.params)
@@ -296,7 +305,7 @@ class RunRecorder:
             more = more or pending.journal.more
         ended_ns = self._clock.to_wall_ns(ending.ended_ns)
         if self._last_markers is None:
-            self._last_markers = self._closing_markers(ended_ns)
+            self._last_markers = list(self._intake.close_open(ended_ns))
         status, reason = self._outcome(ending)
         with self._writer.transaction():
             self._writer.put_markers(self._last_markers)
@@ -306,17 +315,6 @@ class RunRecorder:
         self._writer.seal(self.run.run_id)
         self._intake.discard()
         return status
-
-    def _closing_markers(self, ended_ns: int) -> list[MarkerRecord]:
-        markers = list(self._intake.close_open(ended_ns))
-        if self._intake.dropped:
-            detail = f"{self._intake.dropped} records, mostly for want of disk space"
-            markers.append(
-                self._numbering.marker(
-                    MarkerKind.EVENT, "journal records dropped", ended_ns, detail=detail
-                )
-            )
-        return markers
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         said = self._intake.finish

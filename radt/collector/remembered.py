@@ -97,6 +97,16 @@ class Memory:
         temporary.write_text(json.dumps(run.to_json()), encoding="utf-8")
         os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
 
+    def has(self, run_id: str) -> bool:
+        """Whether a run of this boot is being recorded."""
+        try:
+            known = json.loads(self._path(run_id).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return False
+        except (ValueError, OSError):
+            return True  # nobody knows, so nobody else may take it
+        return not isinstance(known, dict) or known.get("boot") == boot_id()
+
     def forget(self, run_id: str) -> None:
         self._path(run_id).unlink(missing_ok=True)
 

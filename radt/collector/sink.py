@@ -10,11 +10,12 @@ from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
-from radt.collector.leftovers import end_runs_before_boot
+from radt.collector.leftovers import drain
 from radt.collector.processes import ProcessTable
 from radt.collector.recorder import Pending, RunRecorder
 from radt.collector.runs import ActiveRun
 from radt.errors import RunNotFoundError, StoreError
+from radt.home import Home
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 
@@ -172,7 +173,7 @@ class StoreSink:
         self._reader = StoreReader(self.path)
         status = self.path.stat()
         self._identity = status.st_dev, status.st_ino
-        end_runs_before_boot(self._writer, self._reader, self._clock)
+        drain(self._writer, self._reader, self._clock, Home(self.path.parent))
 
     def _vanished(self) -> bool:
         """Whether the file that is open was deleted or replaced: SQLite would not notice."""

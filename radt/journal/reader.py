@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from radt.errors import JournalError
 from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
-from radt.journal.format import LABELS_FOLDER, EventKind, RecordKind
+from radt.journal.format import LABELS_FOLDER, EventKind, JournalMeta, RecordKind
 from radt.journal.series import JournalSeries
-from radt.journal.source import JournalSource, Records
+from radt.journal.source import JournalSource, Records, Writing
 from radt.model import NO_STEP, MarkerKind, RunStatus
 from radt.store.records import JournalCursor
 
@@ -99,11 +99,47 @@ class JournalReader:
             more=more,
         )
 
-    def delete_consumed(self, cursors: Iterable[JournalCursor]) -> None:
-        """Remove segments wholly behind the cursors, which were stored."""
-        for cursor in cursors:
-            if (source := self._sources.get(cursor.journal)) is not None:
-                source.delete_before(cursor)
+    def metas(self) -> list[JournalMeta]:
+        """Who writes or wrote here, as far as that can be read."""
+        self._find_sources()
+        return [source.meta for source in self._sources.values()]
+
+    @property
+    def being_written(self) -> bool:
+        """Whether a process lives that has not closed its journal."""
+        self._find_sources()
+        return any(source.writing() is Writing.LIVE for source in self._sources.values())
+
+    def stands_at(self, stored: Mapping[str, JournalCursor]) -> bool:
+        """Whether this reader would go on where the store left off: nobody else has read since."""
+        return all(
+            source.cursor == stored.get(name, JournalCursor(name))
+            for name, source in self._sources.items()
+        )
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """Journals that are damaged, or of a later version."""
+        return frozenset(self._unreadable)
+
+    def delete_consumed(
+        self, cursors: Iterable[JournalCursor], *, before: Callable[[], None] = lambda: None
+    ) -> None:
+        """Remove segments wholly behind the cursors, which were stored.
+
+        Args:
+            before: Called first if there are any.
+        """
+        behind = [
+            path
+            for cursor in cursors
+            if (source := self._sources.get(cursor.journal)) is not None
+            for path in source.segments_before(cursor)
+        ]
+        if behind:
+            before()
+        for path in behind:
+            path.unlink(missing_ok=True)
 
     def remove_finished(self) -> None:
         """Remove the journals that were read to their end and whose processes are gone.

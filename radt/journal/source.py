@@ -131,13 +131,15 @@ class JournalSource:
                 events.append(event)
         return events
 
-    def delete_before(self, cursor: JournalCursor) -> None:
-        """Remove segments that lie wholly before the cursor."""
+    def segments_before(self, cursor: JournalCursor) -> list[Path]:
+        """Segments that lie wholly before the cursor."""
         waiting = {slot.segment for slot in self._late}
-        for path in self._folder.glob("segment-*.bin"):
-            number = int(path.stem.removeprefix("segment-"))
-            if number < cursor.segment and number not in waiting:
-                path.unlink(missing_ok=True)
+        return [
+            path
+            for path in self._folder.glob("segment-*.bin")
+            if (number := int(path.stem.removeprefix("segment-"))) < cursor.segment
+            and number not in waiting
+        ]
 
     def remove(self) -> None:
         """Remove the journal, unless its process may still write.

@@ -1,0 +1,59 @@
+"""What tests of faults share: a real collector, a user's folder, a small disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from radt.collector.client import CollectorClient
+from tests.collector.collector_kit import DEADLINE_S, Project, alive, holder, wait_for
+from tests.support.bench import Bench, stop_collectors
+from tests.support.disk import small_disk
+
+__all__ = ["small_disk"]
+
+
+@pytest.fixture
+def quick(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A collector that writes often; whatever one a test started is gone after it."""
+    monkeypatch.setenv("RADT_FLUSH_S", "0.05")
+    monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "60")
+    yield
+    for name in ("guardian", "worker"):
+        if (pid := holder(name)) is not None:
+            os.kill(pid, signal.SIGTERM)
+            wait_for(lambda pid=pid: not alive(pid), f"the end of the {name}")
+
+
+@pytest.fixture
+def client(quick: None) -> Iterator[CollectorClient]:
+    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def project(client: CollectorClient, tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path / "radt-data", client)
+    yield project
+    project.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A user's folder with the ``radt`` command."""
+    folder = tmp_path / "user's folder"
+    folder.mkdir()
+    env = dict(os.environ, NO_COLOR="1", COLUMNS="100", RADT_COLLECTOR_IDLE_S="2")
+    env.pop("RADT_HOME", None)
+    made = Bench(folder, env)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))

@@ -1,0 +1,57 @@
+"""A disk that a test can fill: a small tmpfs, mounted for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A file system of its own."""
+
+    path: Path
+
+    @property
+    def _filler(self) -> Path:
+        return self.path / "filler"
+
+    def resize(self, size_bytes: int) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size_bytes}", self.path], check=True)
+
+    def fill(self) -> None:
+        """Leave no block free; whoever frees one meanwhile may have it."""
+        with self._filler.open("ab") as file:
+            for size in (1 << 16, 1 << 12):
+                try:
+                    while True:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC, error
+
+    def clear(self) -> None:
+        """Give it all back."""
+        self._filler.unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A tmpfs of 32 MiB. Only root may mount; that root cannot is a failure, not a reason to skip:
+    these tests would then never run anywhere."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk; test_store_faults uses limits instead")
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.fail(f"root cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
+    yield SmallDisk(path)
+    subprocess.run(["umount", "--lazy", path], check=True)

@@ -1,0 +1,73 @@
+"""Power cuts: the state of a data folder at one instant, opened after a restart of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from radt.home import Home
+from radt.journal.format import META_FILE
+from radt.store.reader import StoreReader
+
+#: No machine has it.
+OTHER_BOOT = "00000000-0000-4000-8000-000000000000"
+
+
+@contextmanager
+def frozen(pids: Iterable[int]) -> Iterator[None]:
+    """Nobody of these moves: what is on the disk is of one instant, as at a power cut."""
+    stopped = list(pids)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in stopped:
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            pass
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def cut_off(home: Path, copy: Path, pids: Iterable[int]) -> Home:
+    """A copy of a data folder as a restart of the machine at this instant would leave it."""
+    with frozen(pids):
+        shutil.copytree(home, copy)
+    for meta in copy.glob(f"runs/*/journal/*/{META_FILE}"):
+        told = json.loads(meta.read_text())
+        meta.write_text(json.dumps(told | {"boot_id": OTHER_BOOT}))
+    return Home(copy)
+
+
+def check_store(path: Path) -> None:
+    """The file is sound, every chunk decodes to what its header says, and accounts are true."""
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with closing(StoreReader(path)) as reader:
+        for run in reader.runs():
+            ids = [run.run_id]
+            counts: dict[str, set[int]] = {}
+            for summary in reader.summary(ids):
+                samples = reader.samples(run.run_id, summary.series.series_no)
+                finite = samples.values[np.isfinite(samples.values)]
+                assert summary.count == len(samples)
+                assert (summary.first_ns, summary.last_ns) == (
+                    samples.times_ns[0],
+                    samples.times_ns[-1],
+                )
+                assert (summary.minimum, summary.maximum) == (finite.min(), finite.max())
+                assert summary.mean is not None
+                assert np.isclose(summary.mean, finite.mean())
+                counts.setdefault(summary.series.listener, set()).add(summary.count)
+            for ledger in reader.ledger(ids):
+                assert ledger.expected == ledger.received + ledger.missed
+                if ledger.listener in counts:  # some metrics need two readings
+                    assert ledger.received == max(counts[ledger.listener])
