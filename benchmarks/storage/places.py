@@ -1,0 +1,74 @@
+"""The databases that are measured: a file each in a folder, a database each in one cluster."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from radt.stack.postgres import Postgres
+
+
+class Kind(StrEnum):
+    """Where a store is."""
+
+    SQLITE = "SQLite"
+    POSTGRES = "Postgres"
+
+
+class Places:
+    """A folder for files and a cluster of Postgres, with its settings as they come (fsync on)."""
+
+    def __init__(self, folder: Path, cluster: Postgres) -> None:
+        self.folder = folder
+        self.cluster = cluster
+
+    def new(self, kind: Kind, name: str) -> str:
+        """The path of a new file, or the URI of a new database."""
+        if kind is Kind.SQLITE:
+            return str(self.folder / f"{name}.db")
+        with self.cluster.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f'CREATE DATABASE "{name}"')
+        return self.cluster.uri(name)
+
+    def drop(self, kind: Kind, name: str) -> None:
+        """Give its room back."""
+        if kind is Kind.SQLITE:
+            for path in self.folder.glob(f"{name}.db*"):
+                path.unlink()
+            return
+        with self.cluster.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def settle(self, kind: Kind, name: str) -> None:
+        """What databases do in the background, now: so that it does not meet the next measure."""
+        if kind is Kind.POSTGRES:
+            with self.cluster.connect(name) as connection, connection.cursor() as cursor:
+                cursor.execute("VACUUM ANALYZE")
+                cursor.execute("CHECKPOINT")
+
+    def relation_bytes(self, name: str, tables: tuple[str, ...]) -> int:
+        """Size of tables with their indexes and what is out of line, before any vacuum."""
+        with self.cluster.connect(name) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT SUM(pg_total_relation_size(one::regclass)) FROM unnest(%s) AS one",
+                (list(tables),),
+            )
+            return int(cursor.fetchone()[0])
+
+
+@contextmanager
+def places() -> Iterator[Places]:
+    """Throwaway ones."""
+    with tempfile.TemporaryDirectory(prefix="radt-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # root's Postgres is another user
+        cluster = Postgres(folder / "postgres", secrets.token_urlsafe(16))
+        cluster.start()
+        try:
+            yield Places(folder, cluster)
+        finally:
+            cluster.stop()
