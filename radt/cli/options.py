@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from radt.setting_values import NONE
-from radt.settings import HOME, Setting, Settings
+from radt.settings import HOME, STORE_URI, Setting, Settings
+
+if TYPE_CHECKING:
+    from radt.store.locate import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,3 +68,33 @@ home_option = click.option(
     callback=_usual_home,
     help=f"{HOME.help}  [default: ${HOME.variables[0]}, else {HOME.default_text}]",
 )
+
+
+def reading_options(command: F) -> F:
+    """Adds ``--home`` and ``--store-uri``, and gives the command ``places``: where it may read."""
+
+    @click.option(
+        "--home",
+        metavar=HOME.kind.metavar,
+        default=None,
+        help="Look only into the store of this data folder.  [default: the usual one, then "
+        f"${STORE_URI.variables[0]}]",
+    )
+    @click.option(
+        f"--{STORE_URI.name}",
+        metavar=STORE_URI.kind.metavar,
+        default=None,
+        help="Look only into this Postgres store.",
+    )
+    @functools.wraps(command)
+    def with_places(*args: Any, home: str | None, store_uri: str | None, **options: Any) -> Any:
+        return command(*args, places=places_of(home, store_uri), **options)
+
+    return with_places  # type: ignore[return-value]
+
+
+def places_of(home: str | None, store_uri: str | None) -> Places:
+    """See `radt.store.locate.Places.of`."""
+    from radt.store.locate import Places
+
+    return Places.of(home, store_uri)

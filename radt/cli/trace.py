@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from radt.cli.options import home_option
-from radt.home import Home
-from radt.store.reader import StoreReader
+from radt.cli.options import reading_options
+from radt.store.locate import Places, Readers
 from radt.trace.budget import MAX_POINTS
 from radt.trace.build import Contents, write_trace
 from radt.trace.torch_clock import ClockMap
@@ -27,15 +26,15 @@ _VIEWER = "https://ui.perfetto.dev"
     help="File to write; compressed if it ends in .gz.  [default: the run's id, here]",
 )
 @click.option("--alone", is_flag=True, help="Without the runs that shared the machine with it.")
-@home_option
-def command(run: str, output: Path | None, alone: bool, home: Path | None) -> None:
+@reading_options
+def command(run: str, output: Path | None, alone: bool, places: Places) -> None:
     """Write a RUN (id, or its first characters) as a file for ui.perfetto.dev.
 
     It has the run's epochs and spans, what was measured and logged, its workload's other runs, and
     PyTorch's traces (listener torchprof), all on one clock.
     """
-    with StoreReader(Home.resolve(home).store_path) as reader:
-        record = reader.find_run(run)
+    with Readers(places) as readers:
+        reader, record = readers.find_run(run)
         path = output or Path(f"{record.run_id[:12]}.trace.json.gz")
         contents = write_trace(reader, record, path, alone=alone, max_points=MAX_POINTS)
     click.echo(f"{path}  {size(path.stat().st_size)}; open it at {_VIEWER}")

@@ -164,6 +164,22 @@ class StoreReader:
         Raises:
             RunNotFoundError: None or several match, or fewer than 4 characters were given.
         """
+        matches = self.matching_runs(given)
+        if not matches:
+            raise RunNotFoundError(
+                f"no run matches '{given}' in {self.address}", "`radt dashboard` lists the runs"
+            )
+        if len(matches) == 1:
+            return matches[0]
+        some = ", ".join(run.run_id[:12] for run in matches[:3])
+        raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")
+
+    def matching_runs(self, given: str) -> list[RunRecord]:
+        """The run with that id, radt's or MLflow's, else some of those whose ids begin so.
+
+        Raises:
+            RunNotFoundError: Fewer than 4 characters were given.
+        """
         prefix = given.strip().lower()
         if len(prefix) < MIN_PREFIX:
             raise RunNotFoundError(
@@ -175,15 +191,7 @@ class StoreReader:
             rows = connection.execute(FIND_RUN, row).all()
         found = {run.run_id: run for run in map(RUNS.read, rows)}
         exact = [run for run in found.values() if prefix in (run.run_id, run.mlflow_run_id)]
-        matches = exact or list(found.values())
-        if len(matches) == 1:
-            return matches[0]
-        if not matches:
-            raise RunNotFoundError(
-                f"no run matches '{given}' in {self.address}", "`radt dashboard` lists the runs"
-            )
-        some = ", ".join(run.run_id[:12] for run in matches[:3])
-        raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")
+        return exact or list(found.values())
 
     def unended_runs(self) -> list[RunRecord]:
         """Runs that nobody has ended, oldest first."""

@@ -1,0 +1,177 @@
+"""Which store is read: one decision, for all commands and for `radt.load`.
+
+Runs are recorded into the file of a data folder, and with a Postgres store (``RADT_STORE_URI``)
+brought there, where also those of other machines are. Who asks for a run gets it from the nearest:
+the file, which has its newest values and needs no network, then Postgres. ``--home`` and
+``--store-uri`` say where to look, and then it is looked nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from radt.errors import RunNotFoundError, StoreError
+from radt.home import Home
+from radt.settings import HOME, STORE_URI, TRACKING_URI, Setting, Settings
+from radt.store.address import StoreAddress
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.uris import is_postgres, with_driver
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Stores that may be read, the nearest first.
+
+    ``file`` is None where only Postgres was asked for, ``shared`` where only the file was or there
+    is no other. ``is_chosen`` says that somebody named them for this very call.
+    """
+
+    file: StoreAddress | None
+    shared: StoreAddress | None = None
+    is_chosen: bool = False
+
+    @classmethod
+    def of(cls, home: Path | str | None = None, store_uri: str | None = None) -> Places:
+        """Where to look.
+
+        Args:
+            home: A data folder that was named, else None for what variables and settings say.
+            store_uri: A Postgres store that was named, likewise.
+
+        Raises:
+            UsageError: The URI is none of a Postgres database, or the settings file is wrong.
+        """
+        given: dict[Setting[Any], str | None] = {STORE_URI: store_uri}
+        given[HOME] = None if home is None else str(home)
+        settings = Settings.of(Path.cwd(), given)
+        file = StoreAddress.of(Home(settings[HOME].absolute()).store_path)
+        if home is not None and store_uri is None:
+            return cls(file, is_chosen=True)
+        uri = settings[STORE_URI] or _shared_tracking_uri(settings)
+        shared = StoreAddress.of(uri) if uri else None
+        if home is None and store_uri is not None:
+            return cls(None, shared, is_chosen=True)
+        return cls(file, shared, is_chosen=home is not None)
+
+    @property
+    def stores(self) -> tuple[StoreAddress, ...]:
+        """The nearest first."""
+        return tuple(one for one in (self.file, self.shared) if one is not None)
+
+    def __str__(self) -> str:
+        """For people: ``/data/radt.db or postgresql://db.example.org/radt``."""
+        return " or ".join(map(str, self.stores))
+
+    @property
+    def widest(self) -> StoreAddress:
+        """The one with the runs of most machines: what a dashboard shows."""
+        return self.stores[-1]
+
+
+def _shared_tracking_uri(settings: Settings) -> str:
+    uri = settings[TRACKING_URI]
+    return with_driver(uri) if is_postgres(uri) else ""
+
+
+class Readers:
+    """Opens the stores of some places as they are needed. Not thread-safe.
+
+    Use it as a context manager; the readers that it gives out are its own, and closed at the end.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._stack = ExitStack()
+        self._open: dict[StoreAddress, StoreReader] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def find_run(self, given: str) -> tuple[StoreReader, RunRecord]:
+        """The run that an id, radt's or MLflow's, or the beginning of one means, and its store.
+
+        Raises:
+            RunNotFoundError: It is in none of the stores, or several match in the nearest that has
+                any; or fewer than 4 characters were given.
+            StoreError: It may be in a store that cannot be read.
+        """
+        for reader in self.nearest_first():
+            if reader.matching_runs(given):
+                return reader, reader.find_run(given)
+        raise RunNotFoundError(f"no run matches '{given}' in {self.places}", _remedy(self.places))
+
+    def nearest_first(self) -> Iterator[StoreReader]:
+        """The stores one after the other; each is opened when it is its turn.
+
+        Raises:
+            StoreError: The next one cannot be read.
+        """
+        for address in self.places.stores:
+            reader = self._reader(address)
+            if reader is not None:
+                yield reader
+
+    def _reader(self, address: StoreAddress) -> StoreReader | None:
+        """The open store; None for a file that is not there while there is another place to look.
+
+        Raises:
+            StoreError: It cannot be read. For one of several the message also says that.
+        """
+        if address not in self._open:
+            several = len(self.places.stores) > 1
+            if several and address.path is not None and not address.path.exists():
+                return None
+            try:
+                reader = StoreReader(address)
+            except StoreError as error:
+                if not several or address == self.places.file:
+                    raise
+                raise type(error)(
+                    f"not in {self.places.file}, and {error.message}", error.remedy
+                ) from error
+            self._open[address] = self._stack.enter_context(reader)
+        return self._open[address]
+
+
+@contextmanager
+def open_reader_with(
+    run: str, *, home: Path | str | None = None, store_uri: str | None = None
+) -> Iterator[tuple[StoreReader, RunRecord]]:
+    """The nearest store that has a run, open, and the run.
+
+    ::
+
+        with open_reader_with("3f2a91", home=home, store_uri=store_uri) as (reader, record):
+            export_run(reader, record, ...)
+
+    Of several runs, each may be in another store: use one `Readers` for all of them
+    (``Readers(Places.of(home, store_uri)).find_run(one)`` in a ``with``). Commands get their
+    `Places` from `radt.cli.options.reading_options`, which adds ``--home`` and ``--store-uri``.
+
+    Args:
+        run: Its id, radt's or MLflow's, or 4 or more of its first characters.
+        home: A data folder that the user named; None (not a default) if none was.
+        store_uri: A Postgres store that the user named, likewise. Without either it is looked in
+            the usual data folder's file, then in ``RADT_STORE_URI`` or what the settings file says.
+
+    Raises:
+        RunNotFoundError: No run matches, or more than one; the message says where was looked.
+        StoreError: A store that may have it cannot be read.
+        UsageError: The URI is none of a Postgres database, or the settings file is wrong.
+    """
+    with Readers(Places.of(home, store_uri)) as readers:
+        yield readers.find_run(run)
+
+
+def _remedy(places: Places) -> str:
+    if places.shared is None and not places.is_chosen:
+        return "`radt dashboard` lists the runs; --store-uri looks in a team's Postgres store"
+    return "`radt dashboard` lists the runs"
