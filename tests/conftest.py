@@ -10,6 +10,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from radt.stack.mlflow import Bucket, MlflowServer
+from radt.stack.postgres import Postgres
+from radt.stack.s3 import S3Server
+from tests.support import servers
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, which every process below
 # would inherit, also those whose Ctrl-C is what is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -18,6 +23,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes says something about the machine only.
 hypothesis.settings.register_profile("radt", deadline=None)
 hypothesis.settings.load_profile("radt")
+
+#: Variables of whoever runs the tests that would take them elsewhere.
+_OF_THE_USER = (
+    *("RADT_RUN_ID", "RADT_RUN_DIR", "RADT_MODE", "RADT_STORE_URI", "RADT_TRACKING_URI"),
+    *("MLFLOW_TRACKING_URI", "MLFLOW_S3_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"),
+    *("AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +42,50 @@ def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     with tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True) as runtime:
         monkeypatch.setenv("RADT_RUNTIME_DIR", runtime)
         monkeypatch.setenv("RADT_HOME", str(tmp_path / "radt-data"))
-        for name in ("RADT_RUN_ID", "RADT_RUN_DIR", "RADT_MODE", "MLFLOW_TRACKING_URI"):
+        for name in _OF_THE_USER:
             monkeypatch.delenv(name, raising=False)
         yield
+
+
+# Servers: one of each for all tests of a process (tests/support/servers.py) ---------------------
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A Postgres cluster that nobody stops."""
+    with servers.postgres_cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[str]:
+    """URI of a new Postgres database, with a password in it."""
+    with servers.database_of(postgres) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server that nobody stops."""
+    with servers.s3_store() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Bucket:
+    """A new bucket."""
+    return servers.bucket_of(s3)
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(postgres: Postgres, s3: S3Server) -> Iterator[MlflowServer]:
+    """A tracking server that lets everybody in; artifacts go through it."""
+    with servers.mlflow_server(postgres, s3) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mlflow_server_with_auth(postgres: Postgres, s3: S3Server) -> Iterator[MlflowServer]:
+    """A tracking server with basic auth; artifacts go through it."""
+    with servers.mlflow_server(postgres, s3, auth=True) as running:
+        yield running

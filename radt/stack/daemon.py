@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,11 +17,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 from radt.errors import StackError
 from radt.procfs import process_stat
 
 LOOPBACK = "127.0.0.1"
+#: SeaweedFS takes another port 10,000 above some of its own.
+_PORTS = range(15_000, 22_000)
+_PORT_TRIES = 200
 #: The log starts anew at this size; the one before is kept beside it.
 _MAX_LOG_BYTES = 20_000_000
 #: Between two looks at something that takes its time.
@@ -194,8 +199,16 @@ def wait_gone(gone: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def free_port(preferred: int = 0) -> int:
-    """A port of the loopback interface that nobody listens on; ``preferred`` if that is free."""
-    for port in (preferred, 0):
+    """A port of the loopback interface that nobody listens on; ``preferred`` if that is free.
+
+    Not one of those that the kernel gives to outgoing connections (`ip_local_port_range`, from
+    32768 on): a server that was down for a minute shall find its port free.
+
+    Raises:
+        StackError: None is free.
+    """
+    for _ in range(_PORT_TRIES):
+        port = preferred or secrets.choice(_PORTS)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -203,9 +216,10 @@ def free_port(preferred: int = 0) -> int:
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise
-                continue
-            return int(probe.getsockname()[1])
-    raise StackError("no port of the loopback interface is free")
+                preferred = 0
+            else:
+                return port
+    raise StackError("no port of the loopback interface is free", "Which program listens on all?")
 
 
 def listening(port: int) -> bool:
@@ -217,16 +231,16 @@ def listening(port: int) -> bool:
         return False
 
 
-def open_private(path: Path, mode: str):  # type: ignore[no-untyped-def] # noqa: ANN201 - open's
+def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
     """Open for writing a file that only its owner may read."""
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags, _OWN))  # noqa: PTH123
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, _OWN))
 
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read; it is there whole or not at all."""
     part = path.with_name(f"{path.name}.part")
-    with open_private(part, "w") as file:
-        file.write(text)
+    with open_private(part, "wb") as file:
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

@@ -38,13 +38,14 @@ _PLACES = (
     "/opt/homebrew/opt/postgresql@*/bin",
 )
 _NEEDED = ("initdb", "pg_ctl", "postgres")
-_START_S = 60
+_WAITING = ("--wait", "--timeout=60", "--silent")
 HOW_TO_INSTALL = (
     "Install Postgres: apt install postgresql (its binaries in /usr/lib/postgresql are found), "
     "or put a folder with pg_ctl on PATH"
 )
-#: What a throwaway cluster does without: all that keeps data over a power cut.
-THROWAWAY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+#: What a throwaway cluster does without: what keeps data over a power cut. It keeps what it has
+#: committed over SIGKILL, for which synchronous_commit must stay on.
+THROWAWAY = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Postgres:
         Raises:
             StackError: It cannot be made or started.
         """
-        if self.pid is not None and self.answers:
+        if self.pid is not None and self.answers and self.pid is not None:  # still
             return
         binaries = self._binaries()
         if not (self.data / "PG_VERSION").exists():
@@ -188,8 +189,7 @@ class Postgres:
         (self.folder / "postgres.port").write_text(f"{port}\n", encoding="ascii")
         self._configure(port)
         done = self._run(
-            [binaries["pg_ctl"], "start", "--wait", f"--timeout={_START_S}", "--silent"]
-            + [f"--pgdata={self.data}", f"--log={self.log}"]
+            [binaries["pg_ctl"], "start", f"--pgdata={self.data}", f"--log={self.log}", *_WAITING]
         )
         if done.returncode != 0 or not self.answers:
             said = last_lines(self.log) or done.stderr.strip()
@@ -204,8 +204,7 @@ class Postgres:
         if self.pid is None:
             return
         done = self._run(
-            [self._binaries()["pg_ctl"], "stop", "--mode=fast", "--wait", f"--timeout={_START_S}"]
-            + ["--silent", f"--pgdata={self.data}"]
+            [self._binaries()["pg_ctl"], "stop", f"--pgdata={self.data}", "--mode=fast", *_WAITING]
         )
         if done.returncode != 0 and self.pid is not None:
             raise StackError(f"Postgres does not end: {done.stderr.strip()}", str(self.log))
@@ -310,8 +309,9 @@ class Postgres:
             env=environ,
             check=False,
             start_new_session=True,  # Ctrl-C of whoever starts it is not for it
-            **({} if user is None else {"user": user.pw_uid, "group": user.pw_gid}),
-            **({} if user is None else {"extra_groups": []}),
+            user=user and user.pw_uid,
+            group=user and user.pw_gid,
+            extra_groups=user and [],
         )
 
     def _give_away(self, *paths: Path) -> None:

@@ -140,7 +140,7 @@ class _Server:
         Raises:
             StackError: It cannot be started.
         """
-        if self.pid is not None and self.answers:
+        if self.pid is not None and self.answers and self.pid is not None:  # still
             return
         self._daemon.end_remains()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ class SwiftServer(_Server):
         return {}, command
 
 
-_SERVERS: dict[str, type[SeaweedServer] | type[SwiftServer]] = {
+_SERVERS: dict[str, type[SeaweedServer | SwiftServer]] = {
     SeaweedServer.name: SeaweedServer,
     SwiftServer.name: SwiftServer,
 }

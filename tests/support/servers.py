@@ -1,0 +1,155 @@
+"""Real servers for tests: Postgres, S3, MLflow, in folders that are gone afterwards.
+
+Most tests want the fixtures of ``tests/conftest.py``: one server for all tests of a process, and a
+database or a bucket of the test's own. Tests that kill or stop a server start one themselves::
+
+    with postgres_cluster() as postgres, s3_store() as s3:
+        with mlflow_server(postgres, s3) as mlflow:
+            mlflow.kill()
+            mlflow.start()      # same port, same data
+
+What is not installed fails the test and says how to install it (``tests/system_packages.sh``).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from psycopg2 import sql
+
+from radt.stack.daemon import LOOPBACK
+from radt.stack.mlflow import ArtifactAccess, Auth, Bucket, Database, MlflowServer
+from radt.stack.postgres import SUPERUSER, THROWAWAY, Postgres
+from radt.stack.s3 import S3Server
+from radt.stack.s3 import s3_server as installed_s3_server
+
+#: With what has to be quoted in a URI.
+PASSWORD = "p@ss/wörd:1"
+S3_SECRET = "s3-secret-of-a-test"
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """A folder that other users may pass, removed with the servers in it, also after SIGKILL."""
+    folder = Path(tempfile.mkdtemp(prefix="radt-servers-"))
+    folder.chmod(0o711)  # Postgres runs as another user than root
+    reaper = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.reaper", str(folder)],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    try:
+        yield folder
+    finally:
+        assert reaper.stdin is not None
+        reaper.stdin.close()
+        reaper.wait()
+
+
+@contextmanager
+def postgres_cluster(settings: dict[str, str] | None = None) -> Iterator[Postgres]:
+    """A cluster that runs, fast and forgetful.
+
+    Args:
+        settings: Of ``postgresql.conf``, in addition.
+    """
+    with server_folder() as folder:
+        postgres = Postgres(folder / "postgres", PASSWORD, {**THROWAWAY, **(settings or {})})
+        postgres.start()
+        yield postgres
+
+
+@contextmanager
+def database_of(postgres: Postgres) -> Iterator[str]:
+    """A new database; its URI, as superuser, with the password."""
+    name = f"test_{secrets.token_hex(6)}"
+    run_sql(postgres, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield postgres.uri(name)
+    if postgres.answers:  # a test may have killed it
+        run_sql(
+            postgres,
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)),
+        )
+
+
+def run_sql(postgres: Postgres, statement: sql.Composable | str) -> None:
+    """One statement as superuser."""
+    connection = postgres.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def s3_store() -> Iterator[S3Server]:
+    """An S3 server that runs."""
+    with server_folder() as folder:
+        server = installed_s3_server(folder / "s3", S3_SECRET)
+        server.start()
+        yield server
+
+
+def bucket_of(server: S3Server, name: str = "") -> Bucket:
+    """A bucket, new unless a name is given; ``.environ`` has boto3's and MLflow's variables."""
+    name = name or f"test-{secrets.token_hex(6)}"
+    server.ensure_bucket(name)
+    return Bucket(server.endpoint, name, server.access_key, server.secret_key)
+
+
+@contextmanager
+def mlflow_server(
+    postgres: Postgres,
+    s3: S3Server,
+    *,
+    auth: bool = False,
+    access: ArtifactAccess = ArtifactAccess.PROXIED,
+) -> Iterator[MlflowServer]:
+    """A tracking server that runs; ``.client_environ`` has what its clients need.
+
+    Args:
+        postgres: Where it has a database of its own.
+        s3: Where it has a bucket of its own.
+        auth: Basic auth.
+        access: How clients get at artifacts.
+    """
+    with server_folder() as folder, database_of(postgres) as uri:
+        name = uri.rsplit("/", 1)[1]
+        server = MlflowServer(
+            folder / "mlflow",
+            Database(LOOPBACK, postgres.port, name, SUPERUSER, PASSWORD),
+            bucket_of(s3),
+            access=access,
+            auth=Auth("a password of 12", secrets.token_hex(16)) if auth else None,
+        )
+        server.start()
+        yield server
+        server.kill()  # before its database goes
+
+
+def clean_environ() -> dict[str, str]:
+    """This process' variables without those that name servers."""
+    drop = ("AWS_", "MLFLOW_", "PG", "RADT_STORE_URI", "RADT_TRACKING_URI")
+    return {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+
+
+def end_servers(folder: Path) -> None:
+    """End whatever was started in a folder, and remove it."""
+    from radt.stack.daemon import Daemon
+
+    for note in folder.rglob("*.process"):
+        Daemon(note.stem, note.parent).kill()
+    for note in folder.rglob("postmaster.pid"):
+        Postgres(note.parent.parent, "").kill()
+    shutil.rmtree(folder, ignore_errors=True)
