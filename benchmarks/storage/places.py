@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Places:
         """The path of a new file, or the URI of a new database."""
         if kind is Kind.SQLITE:
             return str(self.folder / f"{name}.db")
-        with self.cluster.connect() as connection, connection.cursor() as cursor:
+        with closing(self.cluster.connect()) as one, one.cursor() as cursor:
             cursor.execute(f'CREATE DATABASE "{name}"')
         return self.cluster.uri(name)
 
@@ -40,19 +40,19 @@ class Places:
             for path in self.folder.glob(f"{name}.db*"):
                 path.unlink()
             return
-        with self.cluster.connect() as connection, connection.cursor() as cursor:
+        with closing(self.cluster.connect()) as one, one.cursor() as cursor:
             cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def settle(self, kind: Kind, name: str) -> None:
         """What databases do in the background, now: so that it does not meet the next measure."""
         if kind is Kind.POSTGRES:
-            with self.cluster.connect(name) as connection, connection.cursor() as cursor:
+            with closing(self.cluster.connect(name)) as one, one.cursor() as cursor:
                 cursor.execute("VACUUM ANALYZE")
                 cursor.execute("CHECKPOINT")
 
     def relation_bytes(self, name: str, tables: tuple[str, ...]) -> int:
         """Size of tables with their indexes and what is out of line, before any vacuum."""
-        with self.cluster.connect(name) as connection, connection.cursor() as cursor:
+        with closing(self.cluster.connect(name)) as one, one.cursor() as cursor:
             cursor.execute(
                 "SELECT SUM(pg_total_relation_size(one::regclass)) FROM unnest(%s) AS one",
                 (list(tables),),
