@@ -1,1 +1,4 @@
-"""Runs as files that need none of our code to be read."""
+"""Archives of runs: everything recorded, as Parquet files and one JSON file.
+
+An archive needs none of our code to be read, and fills a store again with ours.
+"""

@@ -1,0 +1,232 @@
+"""Read an archive: its manifest, and its parts once they have been checked."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from radt.archive.checksums import sha256_of
+from radt.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE, Manifest, Part, PartKind, Stretch
+from radt.archive.markers import read_markers
+from radt.archive.places import HINT, FileMissingError, Place, place_of
+from radt.errors import ArchiveError
+from radt.model import NO_STEP
+from radt.store.chunks import joined, time_sorted
+from radt.store.records import MarkerRecord, Samples, SeriesRecord
+from radt.store.tidy import SERIES_NO
+
+_COLUMNS = [SERIES_NO, "time", "value", "step"]
+_REMEDY = "Fetch it again from where the run's artifacts are kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Points of one series: number ``first`` and those behind it, in the order of writing."""
+
+    series_no: int
+    first: int
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive of one run. Make one with `open`."""
+
+    place: Place
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, where: str | Path | Place, tracking_uri: str = "") -> Archive:
+        """Read the manifest.
+
+        Args:
+            where: See `radt.archive.places.place_of`; the folder of the archive, or the one above.
+            tracking_uri: Where MLflow knows its runs from.
+
+        Raises:
+            FileMissingError: There is no archive.
+            ArchiveError: It cannot be read, is damaged, or is of a newer format.
+        """
+        place = place_of(where, tracking_uri) if isinstance(where, str | Path) else where
+        with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
+            try:
+                found = place
+                file = _fetched(found, MANIFEST_FILE, Path(folder))
+            except FileMissingError as error:
+                found = place.below(ARCHIVE_FOLDER)
+                try:
+                    file = _fetched(found, MANIFEST_FILE, Path(folder))
+                except FileMissingError:
+                    raise FileMissingError(
+                        f"there is no archive of a run in {place}", error.remedy
+                    ) from error
+            return cls(found, Manifest.from_json(file.read_bytes(), f"{found}/{MANIFEST_FILE}"))
+
+    @contextmanager
+    def files(self, parts: Sequence[Part]) -> Iterator[list[Path]]:
+        """The files of parts, whole and as they were written; copied here if they are elsewhere.
+
+        Raises:
+            ArchiveError: One is missing or damaged; the message names it.
+        """
+        with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
+            yield [self._checked(part, Path(folder)) for part in parts]
+
+    def _checked(self, part: Part, folder: Path) -> Path:
+        where = f"{self.place}/{part.path}"
+        try:
+            file = _fetched(self.place, part.path, folder)
+            size = file.stat().st_size
+        except FileNotFoundError as error:
+            raise _missing(where) from error
+        except FileMissingError as error:
+            raise _missing(where) from error
+        if size != part.size_bytes:
+            raise _damaged(where, f"it has {size:,} bytes instead of {part.size_bytes:,}")
+        try:
+            checksum = sha256_of(file)
+        except OSError as error:
+            raise _damaged(where, error.strerror or str(error)) from error
+        if checksum != part.sha256:
+            raise _damaged(where, "its SHA-256 sum is not that of the manifest")
+        return file
+
+    def pieces(self, part: Part, file: Path) -> Iterator[list[Piece]]:
+        """The points in a part, a block of some series at a time.
+
+        Raises:
+            ArchiveError: The file is not what the manifest says.
+        """
+        where = f"{self.place}/{part.path}"
+        next_no = {stretch.series_no: stretch.first for stretch in part.stretches}
+        stretches = {stretch.series_no: stretch for stretch in part.stretches}
+        for block in _guarded(_blocks(file), where):
+            pieces = []
+            for series_no, samples in block:
+                if series_no not in stretches:
+                    raise _damaged(where, f"it has points of series {series_no}")
+                first = next_no[series_no]
+                next_no[series_no] += len(samples)
+                pieces.append(Piece(series_no, first, _with_steps(samples, stretches[series_no])))
+            yield pieces
+        if next_no != {number: stretch.stop for number, stretch in stretches.items()}:
+            raise _damaged(where, "it has other points than the manifest says")
+
+    def markers(self, part: Part, file: Path) -> Iterator[Sequence[MarkerRecord]]:
+        """The markers in a part, in blocks.
+
+        Raises:
+            ArchiveError: The file is not what the manifest says.
+        """
+        where = f"{self.place}/{part.path}"
+        count = 0
+        for block in _guarded(read_markers(file, self.manifest.run.run_id), where):
+            count += len(block)
+            yield block
+        if count != part.rows:
+            raise _damaged(where, f"it has {count:,} markers instead of {part.rows:,}")
+
+    def samples_of(self, series: Sequence[SeriesRecord]) -> list[Samples]:
+        """All points of each of some series, in time order, as `StoreReader.samples` gives them.
+
+        Raises:
+            ArchiveError: A part is missing or damaged.
+        """
+        found: dict[int, list[Samples]] = {one.series_no: [] for one in series}
+        for part in self.manifest.parts:
+            if not any(stretch.series_no in found for stretch in part.stretches):
+                continue
+            with self.files([part]) as (file,):
+                for pieces in self.pieces(part, file):
+                    for piece in pieces:
+                        if piece.series_no in found:
+                            found[piece.series_no].append(piece.samples)
+        return [time_sorted(joined(found[one.series_no])) for one in series]
+
+    def parts(self, kind: PartKind) -> list[Part]:
+        """The parts of a kind, in order."""
+        return [part for part in self.manifest.parts if part.kind is kind]
+
+
+def find_archives(where: str | Path, tracking_uri: str = "") -> list[Archive]:
+    """The archive at a place, else all those below it, in the order their runs were made.
+
+    Raises:
+        FileMissingError: There is none.
+        ArchiveError: One cannot be read, is damaged, or is of a newer format.
+    """
+    place = place_of(where, tracking_uri)
+    try:
+        return [Archive.open(place)]
+    except FileMissingError:
+        found = [Archive.open(place.below(path)) for path in place.archives()]
+        if not found:
+            raise
+        return sorted(found, key=lambda one: one.manifest.run.created_ns)
+
+
+def _fetched(place: Place, path: str, folder: Path) -> Path:
+    """A file of a place: itself, or a copy in ``folder``."""
+    if (local := place.local(path)) is not None:
+        if not local.is_file():
+            raise FileMissingError(f"there is no {local}", HINT)
+        return local
+    target = folder / path.replace("/", "-")
+    place.fetch(path, target)
+    return target
+
+
+BlockT = TypeVar("BlockT")
+_Block = list[tuple[int, Samples]]
+
+
+def _blocks(file: Path) -> Iterator[_Block]:
+    """Row groups of a file of samples, by series."""
+    with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+        for group in range(parquet.num_row_groups):
+            yield _by_series(parquet.read_row_group(group, columns=_COLUMNS))
+
+
+def _by_series(table: pa.Table) -> _Block:
+    numbers = table[SERIES_NO].to_numpy()
+    times = table["time"].cast(pa.int64()).to_numpy()
+    values = table["value"].to_numpy()
+    steps = table["step"].fill_null(NO_STEP).to_numpy()
+    if not len(numbers):
+        return []
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return [
+        (int(numbers[start]), Samples(times[start:stop], values[start:stop], steps[start:stop]))
+        for start, stop in pairwise(starts)
+    ]
+
+
+def _with_steps(samples: Samples, stretch: Stretch) -> Samples:
+    return samples if stretch.steps else Samples(samples.times_ns, samples.values)
+
+
+def _guarded(blocks: Iterator[BlockT], where: str) -> Iterator[BlockT]:
+    """Turn what reading Parquet raises into `ArchiveError`."""
+    try:
+        yield from blocks
+    except ArchiveError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise _damaged(where, (str(error) or type(error).__name__).splitlines()[0]) from error
+
+
+def _missing(where: str) -> ArchiveError:
+    return ArchiveError(f"the archive is not whole: there is no {where}", _REMEDY)
+
+
+def _damaged(where: str, detail: str) -> ArchiveError:
+    return ArchiveError(f"{where} is damaged: {detail}", _REMEDY)

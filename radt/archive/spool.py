@@ -1,0 +1,144 @@
+"""Where an archive comes into being: ``archive`` in the spool folder of its run.
+
+::
+
+    runs/RUN_ID/archive/
+    ├── run.json             the manifest: what has been written so far. The parts that it lists
+    │                        and that are not here have been delivered
+    ├── run.json.delivered   its SHA-256 sum when it was last delivered
+    ├── markers.npz          which markers are in the parts, to find those that changed since
+    ├── samples/             parts that wait to be delivered
+    ├── markers-00001.parquet
+    └── lock                 held by whoever writes parts, or delivers them
+
+Replacing the manifest is what makes parts count: those that a writer that was killed left behind
+are written anew under the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from radt.archive.checksums import sha256_of
+from radt.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE, Manifest
+from radt.errors import ArchiveError
+from radt.home import RunDir
+
+
+class ArchiveBusyError(ArchiveError):
+    """Somebody else writes or delivers this archive at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A file to be delivered: ``path`` is its place among the run's artifacts."""
+
+    path: str
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSpool:
+    """The folder. Use it within `locked`."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, spool: RunDir) -> ArchiveSpool:
+        return cls(spool.path / "archive")
+
+    @property
+    def manifest_file(self) -> Path:
+        return self.path / MANIFEST_FILE
+
+    @property
+    def prints_file(self) -> Path:
+        return self.path / "markers.npz"
+
+    @property
+    def _delivered_file(self) -> Path:
+        return self.path / f"{MANIFEST_FILE}.delivered"
+
+    @contextmanager
+    def locked(self, *, wait: bool = False) -> Iterator[None]:
+        """Keep all others out.
+
+        Args:
+            wait: For whoever is there to finish; else that is an error.
+
+        Raises:
+            ArchiveBusyError: Somebody else is there.
+            OSError: The folder cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise ArchiveBusyError(f"the archive {self.path} is being written") from error
+            yield
+
+    def manifest(self) -> Manifest | None:
+        """What has been written so far; None for nothing, or nothing that can be read."""
+        try:
+            text = self.manifest_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return Manifest.from_json(text, str(self.manifest_file))
+        except ArchiveError:
+            return None  # an upgrade or a broken disk: it is written once more, from the start
+
+    def waiting(self) -> list[Waiting]:
+        """What has to be delivered, in this order: the manifest comes behind what it lists."""
+        manifest = self.manifest()
+        if manifest is None:
+            return []
+        found = [
+            Waiting(f"{ARCHIVE_FOLDER}/{part.path}", self.path / part.path)
+            for part in manifest.parts
+            if (self.path / part.path).is_file()
+        ]
+        if self._delivered() != sha256_of(self.manifest_file):
+            found.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
+        return found
+
+    def delivered(self, one: Waiting) -> None:
+        """A file has been delivered: remember that, and give its space back."""
+        if one.file == self.manifest_file:
+            self._delivered_file.write_text(sha256_of(one.file), encoding="ascii")
+        else:
+            one.file.unlink()
+
+    def discard_unfinished(self) -> None:
+        """Remove what writers that were killed have left behind."""
+        manifest = self.manifest()
+        known = {part.path for part in manifest.parts} if manifest is not None else set()
+        for file in self.path.rglob("*.parquet*"):
+            if str(file.relative_to(self.path)) not in known:
+                file.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """All of it has been delivered and nothing will follow."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _delivered(self) -> str:
+        try:
+            return self._delivered_file.read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+
+
+def settle(path: Path) -> None:
+    """Have a file, or what a folder lists, on the disk, should the power fail."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
