@@ -1,4 +1,7 @@
-"""A store with one run and two series: one of a script, one of hardware."""
+"""A store with one run and two series: one of a script, one of hardware.
+
+Tests of a module with ``DATABASES = BOTH`` have it in SQLite and in Postgres.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,28 @@ from pathlib import Path
 import pytest
 
 from radt.model import Scope, SeriesKind
+from radt.store.address import StoreAddress
+from radt.store.backend import Dialect
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "dialect" in metafunc.fixturenames:
+        metafunc.parametrize(
+            "dialect",
+            getattr(metafunc.module, "DATABASES", (Dialect.SQLITE,)),
+            indirect=True,
+            ids=str,
+        )
+
+
+@pytest.fixture
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return Dialect(request.param)
 
 
 @pytest.fixture
@@ -22,14 +42,22 @@ def store_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def writer(store_path: Path) -> Iterator[StoreWriter]:
-    with StoreWriter(store_path) as writer:
+def store(dialect: Dialect, store_path: Path, request: pytest.FixtureRequest) -> StoreAddress:
+    """Where the store is to be; nothing is there."""
+    if dialect is Dialect.SQLITE:
+        return StoreAddress.of(store_path)
+    return StoreAddress.of(request.getfixturevalue("database"))
+
+
+@pytest.fixture
+def writer(store: StoreAddress) -> Iterator[StoreWriter]:
+    with StoreWriter(store) as writer:
         yield writer
 
 
 @pytest.fixture
 def reader(writer: StoreWriter) -> Iterator[StoreReader]:
-    with StoreReader(writer.path) as reader:
+    with StoreReader(writer.address) as reader:
         yield reader
 
 

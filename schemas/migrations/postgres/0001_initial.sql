@@ -49,10 +49,10 @@ CREATE TABLE run (
     spool TEXT COLLATE "C" NOT NULL,
     tracking_uri TEXT COLLATE "C" NOT NULL,
     mlflow_run_id TEXT COLLATE "C",
-    pid INTEGER,
+    pid BIGINT,
     started_ns BIGINT,
     ended_ns BIGINT,
-    exit_code INTEGER,
+    exit_code BIGINT,
     end_reason TEXT COLLATE "C" NOT NULL,
     delivery_done_ns BIGINT,
     delivery_note TEXT COLLATE "C" NOT NULL DEFAULT ''
