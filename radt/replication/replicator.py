@@ -1,0 +1,373 @@
+"""The loop that brings a store to another: what next, and what to do when it fails.
+
+Live runs come first, a piece of each at its time; between them the runs that have ended, the newest
+first, one after the other. A run that has ended is compared with its copy; only then is it noted as
+brought, and looked at again when it was written since.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from radt.errors import StoreError
+from radt.replication.content import Difference, compare
+from radt.replication.local import DueRun, LocalStore, Notes
+from radt.replication.pace import Backoff, Pace
+from radt.replication.remote import Outcome, Remote
+from radt.replication.run_copy import RunCopy
+from radt.replication.shipment import EXPERIMENT, Shipment, row_of
+from radt.store.address import StoreAddress
+from radt.store.tables import to_column
+
+log = logging.getLogger(__name__)
+
+_WORKLOADS_AT_A_TIME = 500
+#: How often in a row a run may have been written by somebody else meanwhile.
+_STALE_TRIES = 3
+#: A run that cannot be brought waits up to this long, while others go on.
+_LONGEST_PUT_OFF_S = 600.0
+#: How long a connection stays open that nobody needs.
+_IDLE_S = 60.0
+#: How often at most it is written down that all is there.
+_NOTE_S = 60.0
+#: Looks at the store take at most this part of the time.
+_LOOK_SHARE = 0.02
+
+
+class GoneError(StoreError):
+    """The store on this machine was deleted or replaced."""
+
+
+class Replicator:
+    """Brings what is due whenever it is called; keeps its connections in between.
+
+    Args:
+        store: The file on this machine.
+        address: The store in Postgres.
+        pace: How often what is brought.
+
+    Raises:
+        StoreError: The file cannot be read or written.
+    """
+
+    def __init__(self, store: Path, address: StoreAddress, pace: Pace) -> None:
+        self._address = address
+        self._pace = pace
+        self._local = LocalStore(store)
+        self._notes = Notes(store, str(address))
+        self._remote: Remote | None = None
+        self._target = ""
+        self._copies: dict[str, RunCopy] = {}
+        self._put_off: dict[str, tuple[float, Backoff]] = {}
+        self._refused: dict[str, str] = {}
+        self._token: int | None = None
+        self._look_after_s = 0.0
+        self._live: list[DueRun] = []
+        self._ended: list[DueRun] = []
+        self._workloads: dict[str, int] = {}
+        self._used_s = 0.0
+        self._noted_s = -_NOTE_S
+        self._brought = False
+        self._failed = True  # until it is known to work
+
+    def close(self) -> None:
+        self._disconnect()
+        self._notes.close()
+        self._local.close()
+
+    # -- one turn ---------------------------------------------------------------------------------
+
+    def turn(self, *, everything: bool = False) -> float | None:
+        """Bring what is due; seconds until more is, None if that needs news first.
+
+        Args:
+            everything: Whatever its time: this is the end.
+
+        Raises:
+            GoneError: There is nothing to read from any more.
+            StoreError: One side failed; what was not brought is by a later turn.
+        """
+        try:
+            wait_s = self._turn(everything=everything)
+        except StoreError as error:
+            self._disconnect()
+            if self._local.vanished:
+                raise GoneError(f"the store {self._local.path} is gone") from error
+            self._failed = True
+            if self._notes.problem(self._target, str(error)):
+                log.warning("%s", error)
+            raise
+        return wait_s
+
+    def _turn(self, *, everything: bool) -> float | None:
+        if self._local.vanished:
+            raise StoreError("deleted")
+        if everything:
+            self._put_off.clear()
+            for copy in self._copies.values():
+                copy.hurry()
+        self._look(everything=everything)
+        if self._remote is None and (not self._target or self._anything):
+            self._connect()
+            self._look(everything=True)  # only now it is known what is not there
+        if self._remote is None:
+            return None
+        self._bring_workloads()
+        self._bring_live()
+        self._bring_ended(everything=everything)
+        self._say()
+        return self._wait_s()
+
+    @property
+    def look_after_s(self) -> float:
+        """Monotonic time before which news makes no difference."""
+        return self._look_after_s
+
+    @property
+    def left(self) -> int:
+        """Runs that have ended and are not there yet, as of the last turn."""
+        return len(self._ended)
+
+    @property
+    def _anything(self) -> bool:
+        return bool(self._live or self._ended or self._workloads)
+
+    def _look(self, *, everything: bool) -> None:
+        """See what has changed on this side; not too often."""
+        now_s = time.monotonic()
+        if not self._target or (now_s < self._look_after_s and not everything):
+            return
+        token = self._local.change_token()
+        if token == self._token and not everything:
+            return
+        self._token = token
+        self._workloads = self._local.due_workloads(self._target)
+        due = self._local.due_runs(self._target)
+        self._live = [run for run in due if not run.ended]
+        self._ended = [run for run in due if run.ended]
+        known = {run.run_id for run in due}
+        for run_id in [run_id for run_id in self._copies if run_id not in known]:
+            del self._copies[run_id]
+        for kept in (self._put_off, self._refused):
+            for run_id in [run_id for run_id in kept if run_id not in known]:
+                del kept[run_id]
+        for run in self._ended:  # one that ended just now is due
+            if run.run_id in self._copies:
+                self._copies[run.run_id].hurry()
+        took_s = time.monotonic() - now_s
+        self._look_after_s = now_s + max(self._pace.look_s, took_s / _LOOK_SHARE)
+
+    def _wait_s(self) -> float | None:
+        now_s = time.monotonic()
+        times_s = [self._copies[run.run_id].due_s for run in self._live]
+        times_s += [due_s for due_s, _ in self._put_off.values()]
+        if any(run.run_id not in self._put_off for run in self._ended):
+            return 0.0
+        if not times_s and self._remote is not None:
+            times_s.append(self._used_s + _IDLE_S)
+            if now_s >= times_s[0]:
+                self._disconnect()
+                return None
+        return max(0.0, min(times_s) - now_s) if times_s else None
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        self._remote = Remote(self._address)
+        self._target = self._remote.identity
+        self._used_s = time.monotonic()
+
+    def _disconnect(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+        for copy in self._copies.values():
+            copy.lost()
+
+    def _say(self) -> None:
+        """Write down that it works; rarely, as that is a change of the store, too."""
+        now_s = time.monotonic()
+        done = not self._ended
+        if self._refused:
+            run_id, why = next(iter(self._refused.items()))
+            if self._notes.problem(self._target, f"run {run_id}: {why}"):
+                log.warning("run %s: %s", run_id, why)
+            self._failed = True
+        elif self._failed or (self._brought and done and now_s - self._noted_s >= _NOTE_S):
+            if self._failed and self._noted_s > 0:
+                log.info("the database %s works again", self._address)
+            self._notes.reached(self._target, everything=done)
+            self._failed = self._brought = False
+            self._noted_s = now_s
+
+    # -- what is brought --------------------------------------------------------------------------
+
+    def _bring_workloads(self) -> None:
+        due = self._workloads
+        ids = list(due)
+        for start in range(0, len(ids), _WORKLOADS_AT_A_TIME):
+            some = ids[start : start + _WORKLOADS_AT_A_TIME]
+            shipment = Shipment(durable=True)
+            for workload in self._local.workloads(some):
+                experiment = to_column(workload.experiment)
+                shipment.add(EXPERIMENT, (experiment, workload.created_ns))
+                shipment.add(*row_of(workload))
+            if self._ship(shipment) is Outcome.REFUSED:
+                raise StoreError(self._refusal)
+            self._notes.mark(self._target, {key: due[key] for key in some})
+        self._workloads = {}
+
+    def _bring_live(self) -> None:
+        """A piece of each run that is due, of many in one transaction."""
+        now_s = time.monotonic()
+        for run in self._live:
+            if run.run_id not in self._copies:
+                self._copies[run.run_id] = RunCopy(run.run_id, self._local, self._pace)
+        due = [
+            copy
+            for run in self._live
+            if (copy := self._copies[run.run_id]).due_s <= now_s and not self._waits(run.run_id)
+        ]
+        while due:
+            due = self._bring_together(due)
+
+    def _bring_together(self, copies: Sequence[RunCopy]) -> list[RunCopy]:
+        """Ship as much as goes into one shipment; what is left."""
+        self._ask(copies)
+        assert self._remote is not None
+        shipment, inside, left = Shipment(), [], []
+        for copy in copies:
+            if shipment.full:
+                left.append(copy)
+                continue
+            more = copy.plan(shipment, self._remote.settled, final=False)
+            inside.append(copy)
+            if more:
+                left.append(copy)
+        inside = [copy for copy in inside if copy.run_id in shipment.revisions]
+        if not inside:
+            return left
+        if self._ship(shipment) is Outcome.DONE:
+            for copy in inside:
+                copy.shipped()
+                self._fine(copy)
+            return left
+        for copy in inside:
+            copy.lost()
+        for copy in inside:  # one of them stands in the way: each for itself
+            self._bring_alone(copy)
+        return [copy for copy in left if copy not in inside]
+
+    def _bring_alone(self, copy: RunCopy, *, final: bool = False) -> bool:
+        """Ship all there is of one run; False if it has to wait."""
+        assert self._remote is not None
+        stale = 0
+        more = True
+        while more:
+            self._ask([copy])
+            shipment = Shipment(durable=final)
+            more = copy.plan(shipment, self._remote.settled, final=final)
+            if copy.run_id not in shipment.revisions:
+                break
+            outcome = self._ship(shipment)
+            if outcome is Outcome.DONE:
+                copy.shipped()
+                stale = 0
+                if final:
+                    self._bring_live()  # they must not wait for a long one
+                continue
+            copy.lost()
+            more = True
+            stale += 1
+            if outcome is Outcome.REFUSED or stale > _STALE_TRIES:
+                why = self._refusal if outcome is Outcome.REFUSED else "somebody else writes it"
+                self._put_aside(copy, why)
+                return False
+        self._fine(copy)
+        return True
+
+    def _bring_ended(self, *, everything: bool) -> None:
+        """All of the runs that have ended, the newest first, until a running one is due."""
+        done: list[DueRun] = []
+        for run in self._ended:
+            if self._waits(run.run_id):
+                continue
+            copy = self._copies.setdefault(run.run_id, RunCopy(run.run_id, self._local, self._pace))
+            if self._complete(copy):
+                self._notes.mark(self._target, {run.run_id: run.revision})
+                self._copies.pop(run.run_id, None)
+                self._brought = True
+                done.append(run)
+            if not everything:
+                self._bring_live()
+                if time.monotonic() >= self._look_after_s:
+                    break  # something new may have come before the rest
+        self._ended = [run for run in self._ended if run not in done]
+
+    def _complete(self, copy: RunCopy) -> bool:
+        """Bring all of an ended run, and make sure that it is there."""
+        assert self._remote is not None
+        for again in (False, True):
+            if not self._bring_alone(copy, final=True):
+                return False
+            here = self._local.content(copy.run_id)
+            difference = compare(here, self._remote.content(copy.run_id))
+            if difference.none:
+                return True
+            if copy.damaged:
+                series, why = next(iter(copy.damaged.items()))
+                self._put_aside(copy, f"series {series}: {why}")
+                return False
+            if again:
+                break
+            log.warning("run %s is not the same there, and is brought again", copy.run_id)
+            self._redo(copy, difference)
+        self._put_aside(copy, "its copy is not the same")
+        return False
+
+    def _redo(self, copy: RunCopy, difference: Difference) -> None:
+        """Take away there what is not the same; it is missing then."""
+        self._ask([copy])
+        assert copy.standing is not None
+        shipment = Shipment({copy.run_id: copy.standing.revision}, durable=True)
+        shipment.cuts += copy.redo(difference, self._local.series(copy.run_id))
+        self._ship(shipment)
+        copy.lost()
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    def _ask(self, copies: Sequence[RunCopy]) -> None:
+        """Have for each what is there of it."""
+        unknown = [copy for copy in copies if copy.standing is None]
+        if unknown:
+            assert self._remote is not None
+            standings = self._remote.standings([copy.run_id for copy in unknown])
+            for copy in unknown:
+                copy.standing = standings[copy.run_id]
+
+    @property
+    def _refusal(self) -> str:
+        return "" if self._remote is None else self._remote.refusal
+
+    def _ship(self, shipment: Shipment) -> Outcome:
+        assert self._remote is not None
+        outcome = self._remote.ship(shipment)
+        self._used_s = time.monotonic()
+        self._brought = self._brought or outcome is Outcome.DONE
+        return outcome
+
+    def _waits(self, run_id: str) -> bool:
+        due_s, _ = self._put_off.get(run_id, (0.0, None))
+        return time.monotonic() < due_s
+
+    def _put_aside(self, copy: RunCopy, why: str) -> None:
+        _, backoff = self._put_off.get(copy.run_id, (0.0, Backoff(longest_s=_LONGEST_PUT_OFF_S)))
+        self._put_off[copy.run_id] = (time.monotonic() + backoff.next_s(), backoff)
+        self._refused[copy.run_id] = why
+
+    def _fine(self, copy: RunCopy) -> None:
+        self._put_off.pop(copy.run_id, None)
+        self._refused.pop(copy.run_id, None)
