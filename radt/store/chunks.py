@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ _FEW_POINTS = 32
 _COLUMNS = (
     "sealed, codec, point_count, finite_count, first_ns, last_ns, first_value, last_value, "
     "value_min, value_max, value_sum, checksum, time_series_no, time_chunk_no, "
-    "time_data, value_data, step_data"
+    "time_data, value_data, step_data, kept_count"
 )
 _PARAMETERS = ", ".join(f":{name}" for name in _COLUMNS.split(", "))
 
@@ -58,6 +58,7 @@ _TYPES = {
     "time_data": copying.BYTEA,
     "value_data": copying.BYTEA,
     "step_data": copying.BYTEA,
+    "kept_count": copying.INTEGER,
 }
 #: Takes the next number of the series, whichever process wrote the one before.
 APPEND = text(
@@ -65,10 +66,13 @@ APPEND = text(
     "VALUES (:run_id, :series_no, COALESCE((SELECT MAX(chunk_no) + 1 FROM chunk "
     f"WHERE run_id = :run_id AND series_no = :series_no), 0), {_PARAMETERS})"
 )
+#: Points that can be read of a chunk: fewer than its header counts if it was thinned.
+STORED_COUNT = "COALESCE(kept_count, point_count)"
 #: Columns of `ChunkData`, for SELECT.
 DATA_COLUMNS = (
-    "chunk_no, codec, point_count, checksum, COALESCE(time_data, (SELECT other.time_data "
-    "FROM chunk other WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
+    f"chunk_no, codec, {STORED_COUNT} AS point_count, checksum, "  # noqa: S608 - our own names
+    "COALESCE(time_data, (SELECT other.time_data FROM chunk other "
+    "WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
     "AND other.chunk_no = chunk.time_chunk_no)) AS time_data, value_data, step_data"
 )
 
@@ -106,7 +110,7 @@ class SharedTimes:
 
 
 class ChunkData(NamedTuple):
-    """A row of `DATA_COLUMNS`."""
+    """A row of `DATA_COLUMNS`; ``point_count`` are those that can be read."""
 
     chunk_no: int
     codec: int
@@ -175,6 +179,19 @@ def compacted_rows(
         row["chunk_no"] = chunk_no + start // POINTS_PER_CHUNK
         # A loose chunk will be replaced, so none may depend on it.
         yield times.shared(row, encoded) if sealed else row
+
+
+def thinned_row(
+    run_id: str, series_no: int, kept: Samples, header: Mapping[str, Value]
+) -> dict[str, Value]:
+    """The one row, for `insert`, that is left of a series.
+
+    Args:
+        kept: The points that stay.
+        header: Columns of what the whole series was.
+    """
+    row = _row(run_id, series_no, kept, encode(kept), sealed=True)
+    return row | {"chunk_no": 0} | header | {"kept_count": len(kept)}
 
 
 def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
@@ -257,6 +274,7 @@ def _row(
         "time_data": encoded.times,
         "value_data": encoded.values,
         "step_data": encoded.steps,
+        "kept_count": None,
     }
 
 

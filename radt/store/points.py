@@ -13,15 +13,17 @@ from radt.store import chunks
 from radt.store.records import Samples
 
 _COUNTS = text(
-    "SELECT series_no, SUM(point_count) FROM chunk WHERE run_id = :run_id GROUP BY series_no"
+    f"SELECT series_no, SUM({chunks.STORED_COUNT}) "  # noqa: S608 - our own names
+    "FROM chunk WHERE run_id = :run_id GROUP BY series_no"
 )
 #: Chunks in the order they were written, from the one that holds point number ``skip`` on.
 _AFTER = text(
     f"SELECT {chunks.DATA_COLUMNS}, before FROM ("  # noqa: S608 - our own names
-    "SELECT chunk_no AS no, SUM(point_count) OVER (ORDER BY chunk_no) - point_count AS before "
+    f"SELECT chunk_no AS no, SUM({chunks.STORED_COUNT}) OVER (ORDER BY chunk_no) "
+    f"- {chunks.STORED_COUNT} AS before, {chunks.STORED_COUNT} AS stored "
     "FROM chunk WHERE run_id = :run_id AND series_no = :series_no) AS counted "
     "JOIN chunk ON run_id = :run_id AND series_no = :series_no AND chunk_no = counted.no "
-    "WHERE before + point_count > :skip AND before < :stop ORDER BY chunk_no"
+    "WHERE before + stored > :skip AND before < :stop ORDER BY chunk_no"
 )
 
 
