@@ -75,6 +75,8 @@ DATA_COLUMNS = (
     "WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
     "AND other.chunk_no = chunk.time_chunk_no)) AS time_data, value_data, step_data"
 )
+#: What these are, for `radt.store.fetching.fetch`.
+DATA_KINDS = (int, int, int, int, bytes, bytes, bytes)
 
 _EMPTY_TIMES = np.empty(0, dtype=np.int64)
 _EMPTY_VALUES = np.empty(0, dtype=np.float64)
@@ -120,20 +122,24 @@ class ChunkData(NamedTuple):
     value_data: bytes
     step_data: bytes | None
 
-    def samples(self) -> Samples:
-        """Decode.
-
-        Raises:
-            CodecError: The chunk is damaged.
-        """
-        encoded = EncodedSamples(
+    @property
+    def encoded(self) -> EncodedSamples:
+        """What the codec takes."""
+        return EncodedSamples(
             self.codec,  # type: ignore[arg-type]
             self.point_count,
             self.time_data,
             self.value_data,
             self.step_data,
         )
-        return decode(encoded, self.checksum)
+
+    def samples(self) -> Samples:
+        """Decode.
+
+        Raises:
+            CodecError: The chunk is damaged.
+        """
+        return decode(self.encoded, self.checksum)
 
 
 def checked(samples: Samples) -> Samples:

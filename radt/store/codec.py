@@ -101,6 +101,24 @@ def decode(encoded: EncodedSamples, checksum: int) -> Samples:
     Raises:
         CodecError: The codec is not known or the bytes are damaged.
     """
+    target = Samples(
+        np.empty(encoded.count, dtype=_INT64),
+        np.empty(encoded.count, dtype=_FLOAT64),
+        None if encoded.steps is None else np.empty(encoded.count, dtype=_INT64),
+    )
+    decode_into(encoded, checksum, target)
+    return target
+
+
+def decode_into(encoded: EncodedSamples, checksum: int, target: Samples) -> None:
+    """Decode into contiguous columns that are there: as many points as the chunk has.
+
+    Many small new arrays would cost more than the decoding itself. Steps of ``target`` are left
+    alone where the chunk has none.
+
+    Raises:
+        CodecError: The codec is not known or the bytes are damaged.
+    """
     try:
         codec = Codec(encoded.codec)
     except ValueError as error:
@@ -110,12 +128,11 @@ def decode(encoded: EncodedSamples, checksum: int) -> Samples:
         ) from error
     if encoded.checksum != checksum:
         raise _damaged("its checksum does not match")
-    count, steps = encoded.count, encoded.steps
-    return Samples(
-        _decompress(codec, encoded.times, count, _INT64),
-        _decompress(codec, encoded.values, count, _FLOAT64),
-        None if steps is None else _decompress(codec, steps, count, _INT64),
-    )
+    _decompress_into(codec, encoded.times, target.times_ns)
+    _decompress_into(codec, encoded.values, target.values)
+    if encoded.steps is not None:
+        assert target.steps is not None
+        _decompress_into(codec, encoded.steps, target.steps)
 
 
 def _little_endian(column: npt.NDArray[ScalarT]) -> bytes:
@@ -126,7 +143,8 @@ def _compress(codec: Codec, column: npt.NDArray[ScalarT]) -> bytes:
     contiguous = np.ascontiguousarray(column)
     compress = _pcodec_compress if codec is Codec.PCODEC else _zstd_compress
     data = compress(contiguous)
-    back = _decompress(codec, data, len(column), column.dtype)
+    back = np.empty(len(column), dtype=column.dtype)
+    _decompress_into(codec, data, back)
     # Compared as integers: NaN differs from itself, and -0 equals 0.
     if not np.array_equal(back.view(np.int64), column.view(np.int64)):
         raise CodecError(f"{codec.name} does not give the same bits back")
@@ -145,37 +163,31 @@ def _zstd_compress(column: npt.NDArray[ScalarT]) -> bytes:
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(rows.T.tobytes())
 
 
-def _decompress(
-    codec: Codec, data: bytes, count: int, dtype: np.dtype[ScalarT]
-) -> npt.NDArray[ScalarT]:
-    size = count * _ITEM_SIZE
-    if codec is Codec.RAW:
-        raw = data
-    elif codec is Codec.SHUFFLED_ZSTD:
+def _decompress_into(codec: Codec, data: bytes, column: npt.NDArray[ScalarT]) -> None:
+    if codec is Codec.PCODEC:
+        _pcodec_decompress_into(data, column)
+        return
+    size = len(column) * _ITEM_SIZE
+    raw = data
+    if codec is Codec.SHUFFLED_ZSTD:
         try:
-            shuffled = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
         except zstandard.ZstdError as error:
             raise _damaged(str(error)) from error
-        if len(shuffled) != size:
-            raise _damaged(f"{len(shuffled)} bytes instead of {size}")
-        raw = np.frombuffer(shuffled, dtype=np.uint8).reshape(_ITEM_SIZE, -1).T.tobytes()
-    else:
-        return _pcodec_decompress(data, count, dtype)
     if len(raw) != size:
         raise _damaged(f"{len(raw)} bytes instead of {size}")
-    little = np.frombuffer(raw, dtype=dtype.newbyteorder("<"))
-    return little.astype(dtype, copy=False)
+    if codec is Codec.SHUFFLED_ZSTD:
+        raw = np.frombuffer(raw, dtype=np.uint8).reshape(_ITEM_SIZE, -1).T.tobytes()
+    column[:] = np.frombuffer(raw, dtype=column.dtype.newbyteorder("<"))
 
 
-def _pcodec_decompress(data: bytes, count: int, dtype: np.dtype[ScalarT]) -> npt.NDArray[ScalarT]:
-    column = np.empty(count, dtype=dtype)
+def _pcodec_decompress_into(data: bytes, column: npt.NDArray[ScalarT]) -> None:
     try:
         progress = standalone.simple_decompress_into(data, column)
     except (RuntimeError, TypeError) as error:
         raise _damaged(str(error)) from error
-    if progress.n_processed != count or not progress.finished:
-        raise _damaged(f"not {count} points")
-    return column
+    if progress.n_processed != len(column) or not progress.finished:
+        raise _damaged(f"not {len(column)} points")
 
 
 def _damaged(detail: str) -> CodecError:

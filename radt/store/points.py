@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from radt.store import chunks
+from radt.store.decoding import decoded
+from radt.store.fetching import fetch
 from radt.store.records import Samples
+from radt.store.tables import Value
 
 _COUNTS = text(
     f"SELECT series_no, SUM({chunks.STORED_COUNT}) "  # noqa: S608 - our own names
@@ -40,7 +43,7 @@ class StoredChunks:
         Raises:
             CodecError: A chunk is damaged.
         """
-        return chunks.joined([chunk.samples() for chunk in self.chunks])
+        return decoded(self.chunks)
 
 
 def point_counts(connection: Connection, run_id: str) -> dict[int, int]:
@@ -53,7 +56,7 @@ def chunks_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> StoredChunks:
     """The chunks that have points from ``start_ns`` to ``end_ns``; None sets no limit."""
-    parameters = {"run_id": run_id, "series_no": series_no}
+    parameters: dict[str, Value] = {"run_id": run_id, "series_no": series_no}
     conditions = ["run_id = :run_id AND series_no = :series_no"]
     if start_ns is not None:
         conditions.append("last_ns >= :start")
@@ -65,16 +68,20 @@ def chunks_between(
         f"SELECT {chunks.DATA_COLUMNS} FROM chunk "  # noqa: S608 - our own names
         f"WHERE {' AND '.join(conditions)} ORDER BY chunk_no"
     )
-    rows = connection.execute(statement, parameters).all()
-    return StoredChunks(tuple(chunks.ChunkData(*row) for row in rows))
+    rows = fetch(connection, statement, parameters, chunks.DATA_KINDS)
+    return StoredChunks(tuple(map(chunks.ChunkData._make, rows)))
 
 
 def chunks_after(
     connection: Connection, run_id: str, series_no: int, skip: int, limit: int
 ) -> StoredChunks:
     """The chunks that hold ``limit`` points behind the ``skip`` ones that were written first."""
-    rows = connection.execute(
-        _AFTER, {"run_id": run_id, "series_no": series_no, "skip": skip, "stop": skip + limit}
-    ).all()
+    parameters: dict[str, Value] = {
+        "run_id": run_id,
+        "series_no": series_no,
+        "skip": skip,
+        "stop": skip + limit,
+    }
+    rows = fetch(connection, _AFTER, parameters, (*chunks.DATA_KINDS, int))
     found = tuple(chunks.ChunkData._make(row[:-1]) for row in rows)
-    return StoredChunks(found, int(rows[0][-1]) if rows else 0)
+    return StoredChunks(found, int(rows[0][-1] or 0) if rows else 0)
