@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.errors import UsageError
@@ -19,7 +19,7 @@ class StoreAddress:
     """
 
     path: Path | None = None
-    uri: str = ""
+    uri: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, given: StoreAddress | Path | str) -> StoreAddress:
