@@ -173,6 +173,13 @@ COLLECTOR_BUFFER = Setting(
 COLLECTOR_DELIVERY_S = Setting(
     "", ("RADT_COLLECTOR_DELIVERY_S",), NUMBER, 120.0, "Seconds it waits for MLflow at its end."
 )
+ARCHIVE_S = Setting(
+    "",
+    ("RADT_ARCHIVE_S",),
+    NUMBER,
+    900.0,
+    "Seconds between archives of a running run; 0 for no archives.",
+)
 
 #: Options of the command line that a variable or a settings file may set, too.
 OPTIONS: tuple[Setting[Any], ...] = (
@@ -200,6 +207,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     COLLECTOR_HANG_S,
     COLLECTOR_BUFFER,
     COLLECTOR_DELIVERY_S,
+    ARCHIVE_S,
 )
 SETTINGS = (*OPTIONS, *VARIABLES)
 

@@ -130,7 +130,8 @@ class _Import:
         if not self.waiting:
             return
         with self.writer.transaction():
-            # Nobody else imports at the same time: the transaction waits for theirs.
+            # Locks the run: nobody else imports it between counting and appending.
+            self.writer.append(self.run_id, [])
             counts = self.reader.point_counts(self.run_id)
             batches = list(self._missing(counts))
             self.writer.append(self.run_id, batches)

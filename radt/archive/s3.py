@@ -1,13 +1,12 @@
-"""Files in an S3 bucket: whole or not at all, checked on the way, tried again when it fails.
+"""Read files of an S3 bucket, tried again when it fails.
 
 Settings are those that boto3 and MLflow go by: ``AWS_*`` variables and files, and
-``MLFLOW_S3_ENDPOINT_URL``, ``MLFLOW_S3_IGNORE_TLS``, ``MLFLOW_BOTO_CLIENT_ADDRESSING_STYLE``,
-``MLFLOW_S3_UPLOAD_EXTRA_ARGS``, so that whatever brought files there finds them again.
+``MLFLOW_S3_ENDPOINT_URL``, ``MLFLOW_S3_IGNORE_TLS``, ``MLFLOW_BOTO_CLIENT_ADDRESSING_STYLE``, so
+that what was brought there is found again.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,20 +24,14 @@ _TRIES = 5
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 60
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
-#: Errors that trying again does not mend: the content, not the server, is the reason.
-_REFUSED = frozenset({"EntityTooLarge", "InvalidRequest", "KeyTooLongError", "MethodNotAllowed"})
 
 
 class S3Error(ArchiveError):
-    """A request to S3 failed for good; ``missing``: there is no such object, ``refused``: the
-    server will never take this."""
+    """A request to S3 failed for good; ``missing``: there is no such object."""
 
-    def __init__(
-        self, message: str, remedy: str, *, missing: bool = False, refused: bool = False
-    ) -> None:
+    def __init__(self, message: str, remedy: str, *, missing: bool = False) -> None:
         super().__init__(message, remedy)
         self.missing = missing
-        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +69,6 @@ class S3Folder:
         with _translated(f"{self}/{path}"):
             _client().download_file(self.bucket, self.key(path), str(target), Config=_transfer())
 
-    def put(self, file: Path, path: str) -> None:
-        """Copy a file to an object; it appears when all of it has arrived.
-
-        Raises:
-            S3Error: S3 cannot be reached or refuses it.
-            OSError: The file cannot be read.
-        """
-        # boto3 sends a CRC-32 of every part, and of all of them, which the server checks.
-        extra = json.loads(os.environ.get("MLFLOW_S3_UPLOAD_EXTRA_ARGS") or "{}")
-        with _translated(f"{self}/{path}"):
-            _client().upload_file(
-                str(file), self.bucket, self.key(path), ExtraArgs=extra, Config=_transfer()
-            )
-
     def paths(self) -> Iterator[str]:
         """All there is below the prefix, as paths from it.
 
@@ -116,12 +95,7 @@ def _translated(where: str) -> Iterator[None]:
 
 
 def _s3_error(where: str, error: BaseException) -> S3Error:
-    # What an upload failed of stands in the error's context.
-    link: BaseException | None = error
-    code = ""
-    while link is not None and not code:
-        code = str(getattr(link, "response", {}).get("Error", {}).get("Code", ""))
-        link = link.__cause__ or link.__context__
+    code = str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
     if code in _MISSING:
         return S3Error(f"there is no {where}", "Check the address", missing=True)
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -129,7 +103,6 @@ def _s3_error(where: str, error: BaseException) -> S3Error:
         f"{where}: {reason}",
         "Check the keys (AWS_ACCESS_KEY_ID …) and the server's address (AWS_ENDPOINT_URL or "
         "MLFLOW_S3_ENDPOINT_URL)",
-        refused=code in _REFUSED,
     )
 
 
@@ -167,6 +140,9 @@ def _client_for(variables: tuple[tuple[str, str], ...]) -> Any:
         verify=False if ignore_tls else None,
         config=Config(
             signature_version="s3v4",
+            # Files are checked by the manifest's SHA-256 sums, whatever the server knows of.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
             s3={"addressing_style": given["MLFLOW_BOTO_CLIENT_ADDRESSING_STYLE"] or "auto"},
             retries={"mode": "standard", "total_max_attempts": _TRIES},
             connect_timeout=_CONNECT_TIMEOUT_S,

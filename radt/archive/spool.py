@@ -97,7 +97,7 @@ class ArchiveSpool:
 
     def waiting(self) -> list[Waiting]:
         """What has to be delivered, in this order: the manifest comes behind what it lists."""
-        manifest = self.manifest()
+        manifest = None if self._up_to_date() else self.manifest()
         if manifest is None:
             return []
         found = [
@@ -127,6 +127,14 @@ class ArchiveSpool:
     def remove(self) -> None:
         """All of it has been delivered and nothing will follow."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _up_to_date(self) -> bool:
+        """Whether the manifest, which comes last, was delivered after it was written."""
+        try:
+            delivered_ns = self._delivered_file.stat().st_mtime_ns
+            return delivered_ns > self.manifest_file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
 
     def _delivered(self) -> str:
         try:

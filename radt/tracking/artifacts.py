@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from radt.tracking.names import clean_text
 #: ``a``; a single quote breaks the query its client makes to list a folder. Control characters and
 #: backslashes are refused by some stores.
 _FORBIDDEN = re.compile(r"[#?%'\\\x00-\x1f\x7f]")
+
+#: Folder of what profilers wrote, among a run's artifacts.
+PROFILES = "profiles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,26 @@ def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
             path = f"{stem}-{number}.{suffix}" if dot else f"{plain}-{number}"
         taken.add(path)
         yield ArtifactFile(path, file.absolute())
+
+
+def clean_spool(spool: RunDir, delivered: Collection[str]) -> None:
+    """Remove the files that have been delivered, and the folders that are empty then.
+
+    What the run printed stays, where people and messages look for it; so does what `radt trace`
+    reads. A file that cannot be removed stays, too.
+    """
+    kept = spool.artifacts / PROFILES
+    for artifact in list(artifact_files(spool)):
+        if artifact.path not in delivered or artifact.file == spool.output_log.absolute():
+            continue
+        if kept.absolute() in artifact.file.parents:
+            continue
+        with suppress(OSError):
+            artifact.file.unlink()
+    for folder, _, _ in os.walk(spool.artifacts, topdown=False):
+        if Path(folder) != spool.artifacts:
+            with suppress(OSError):
+                Path(folder).rmdir()
 
 
 def artifact_path(relative: str) -> str:

@@ -144,6 +144,7 @@ def _deliver(order: Order) -> int:
     from radt.errors import RadtError
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
+    from radt.tracking.archiving import Archiving, archive_interval_s
     from radt.tracking.courier import Courier
     from radt.tracking.delivery import CourierThread, Pace, RegistrarThread
     from radt.tracking.mlflow_target import MlflowTarget
@@ -166,8 +167,10 @@ def _deliver(order: Order) -> int:
         registrar_pace,
         courier_pace.poke,
     )
+    archive_s = archive_interval_s()
+    archiving = None if archive_s is None else Archiving(order.store, archive_s)
     courier = CourierThread(
-        Courier(target, reader, writer, registrar.idle.wait),
+        Courier(target, reader, writer, registrar.idle.wait, archiving),
         reader,
         order.tracking_uri,
         courier_pace,
@@ -186,6 +189,8 @@ def _deliver(order: Order) -> int:
     registrar.join()
     courier_pace.finish()
     courier.join()
+    if archiving is not None:
+        archiving.close()
     return 0
 
 

@@ -1,0 +1,83 @@
+"""Write the archives of runs into their spools: ``python -m radt.archive --store FILE RUN…``.
+
+A process of its own, gone when it is done: Arrow costs more memory than all of a deliverer, which
+starts this. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it could say
+something of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from radt.archive.outcome import Outcome
+from radt.home import RunDir
+
+log = logging.getLogger("radt.archive")
+
+#: Behind everything else on the machine: an archive has time.
+_NICENESS = 10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m radt.archive")
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("runs", nargs="+")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    )
+    os.nice(_NICENESS)
+    # Arrow looks for pandas whenever it is given an array, and would import it. None makes Python
+    # say that it is not installed.
+    sys.modules["pandas"] = None  # type: ignore[assignment]
+    from radt.errors import RadtError
+    from radt.store.reader import StoreReader
+
+    try:
+        with StoreReader(given.store) as reader:
+            for run_id in given.runs:
+                _say(_archive(reader, run_id))
+    except RadtError:
+        log.exception("archives cannot be written")
+        return 1
+    return 0
+
+
+def _archive(reader: object, run_id: str) -> Outcome:
+    from radt.archive.spool import ArchiveSpool
+    from radt.archive.write import write_archive
+    from radt.errors import CodecError, RadtError
+    from radt.store.reader import StoreReader
+
+    assert isinstance(reader, StoreReader)
+    try:
+        spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
+        with spool.locked(wait=True):
+            write_archive(reader, run_id, spool)
+    except CodecError as error:
+        return Outcome(run_id, error.message, final=True)
+    except RadtError as error:
+        return Outcome(run_id, error.message)
+    except OSError as error:
+        return Outcome(run_id, f"{error.filename or 'the spool'}: {error.strerror or error}")
+    # One run's trouble keeps no other waiting.
+    except Exception as error:
+        log.exception("the archive of run %s", run_id)
+        return Outcome(run_id, f"{type(error).__name__}: {error}")
+    return Outcome(run_id)
+
+
+def _say(outcome: Outcome) -> None:
+    sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
