@@ -188,16 +188,39 @@ def compacted_rows(
 
 
 def thinned_row(
-    run_id: str, series_no: int, kept: Samples, header: Mapping[str, Value]
+    run_id: str, series_no: int, chunk_no: int, kept: Samples, header: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """The one row, for `insert`, that is left of a series.
+    """A row for `insert` that holds fewer points than it describes.
 
     Args:
-        kept: The points that stay.
-        header: Columns of what the whole series was.
+        kept: The points that stay, in time order.
+        header: Columns of `header_of` for all that were.
     """
     row = _row(run_id, series_no, kept, encode(kept), sealed=True)
-    return row | {"chunk_no": 0} | header | {"kept_count": len(kept)}
+    return {**row, "chunk_no": chunk_no, **header, "kept_count": len(kept)}
+
+
+def header_of(samples: Samples) -> dict[str, Value]:
+    """The columns that describe one point or more: counts, times and values."""
+    times, values = samples.times_ns, samples.values
+    if len(times) == 1:
+        earliest = latest = 0
+    else:
+        earliest = int(np.argmin(times))
+        # The last of those with the latest time: the newest.
+        latest = len(times) - 1 - int(np.argmax(times[::-1]))
+    finite_count, smallest, largest, total = _statistics(values)
+    return {
+        "point_count": len(samples),
+        "finite_count": finite_count,
+        "first_ns": int(times[earliest]),
+        "last_ns": int(times[latest]),
+        "first_value": _no_nan(float(values[earliest])),
+        "last_value": _no_nan(float(values[latest])),
+        "value_min": smallest,
+        "value_max": largest,
+        "value_sum": total,
+    }
 
 
 def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
@@ -252,28 +275,12 @@ def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Sampl
 def _row(
     run_id: str, series_no: int, samples: Samples, encoded: EncodedSamples, *, sealed: bool
 ) -> dict[str, Value]:
-    times, values = samples.times_ns, samples.values
-    if len(times) == 1:
-        earliest = latest = 0
-    else:
-        earliest = int(np.argmin(times))
-        # The last of those with the latest time: the newest.
-        latest = len(times) - 1 - int(np.argmax(times[::-1]))
-    finite_count, smallest, largest, total = _statistics(values)
     return {
         "run_id": run_id,
         "series_no": series_no,
         "sealed": int(sealed),
         "codec": int(encoded.codec),
-        "point_count": encoded.count,
-        "finite_count": finite_count,
-        "first_ns": int(times[earliest]),
-        "last_ns": int(times[latest]),
-        "first_value": _no_nan(float(values[earliest])),
-        "last_value": _no_nan(float(values[latest])),
-        "value_min": smallest,
-        "value_max": largest,
-        "value_sum": total,
+        **header_of(samples),
         "checksum": encoded.checksum,
         "time_series_no": None,
         "time_chunk_no": None,

@@ -27,10 +27,23 @@ def envelope(samples: Samples, max_points: int) -> Samples:
         samples: Points in time order.
         max_points: How many to keep.
     """
+    chosen = envelope_indices(samples, max_points)
+    if len(chosen) == len(samples):
+        return samples
+    steps = samples.steps
+    return Samples(
+        samples.times_ns[chosen],
+        samples.values[chosen],
+        None if steps is None else steps[chosen],
+    )
+
+
+def envelope_indices(samples: Samples, max_points: int) -> Int64Array:
+    """Which of the points `envelope` keeps, in order."""
     count = len(samples)
     budget = max(max_points, MIN_POINTS)
     if count <= budget:
-        return samples
+        return np.arange(count, dtype=np.int64)
     kept = [np.array([0, count - 1], dtype=np.int64)]
     budget -= 2
     finite = np.isfinite(samples.values)
@@ -41,13 +54,7 @@ def envelope(samples: Samples, max_points: int) -> Samples:
         gaps = missing[_one_of_each_stretch(len(missing), budget // 4)]
         present = np.flatnonzero(finite)
         kept += [gaps, present[_extremes(samples.values[present], budget - len(gaps))]]
-    chosen = np.unique(np.concatenate(kept))
-    steps = samples.steps
-    return Samples(
-        samples.times_ns[chosen],
-        samples.values[chosen],
-        None if steps is None else steps[chosen],
-    )
+    return np.unique(np.concatenate(kept))
 
 
 def _extremes(values: Float64Array, max_points: int) -> Int64Array:

@@ -5,8 +5,10 @@ Reading is apart from decoding, so that no transaction is open meanwhile.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 from sqlalchemy import Connection, text
 
 from radt.store import chunks
@@ -27,6 +29,19 @@ _AFTER = text(
     "FROM chunk WHERE run_id = :run_id AND series_no = :series_no) AS counted "
     "JOIN chunk ON run_id = :run_id AND series_no = :series_no AND chunk_no = counted.no "
     "WHERE before + stored > :skip AND before < :stop ORDER BY chunk_no"
+)
+
+_EARLIEST_NS, _LATEST_NS = -(2**63), 2**63 - 1
+_OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no "
+_SUM_WITHIN = text(
+    "SELECT SUM(finite_count), "
+    "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) "
+    f"{_OF_SERIES} AND first_ns >= :start AND last_ns <= :end"
+).bindparams(infinity=math.inf)
+_ACROSS = text(
+    f"SELECT {chunks.DATA_COLUMNS}, finite_count {_OF_SERIES} "
+    "AND last_ns >= :start AND first_ns <= :end AND NOT (first_ns >= :start AND last_ns <= :end) "
+    "ORDER BY chunk_no"
 )
 
 
@@ -85,3 +100,33 @@ def chunks_after(
     rows = fetch(connection, _AFTER, parameters, (*chunks.DATA_KINDS, int))
     found = tuple(chunks.ChunkData._make(row[:-1]) for row in rows)
     return StoredChunks(found, int(rows[0][-1] or 0) if rows else 0)
+
+
+def mean_between(
+    connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
+) -> float | None:
+    """Mean of the finite values from ``start_ns`` to ``end_ns``, both included; None without any.
+
+    Chunks that lie wholly within count by their headers. So it is exact where a series that was
+    thinned was cut (`radt.store.thinning`); elsewhere what is left of a chunk stands for all of
+    it.
+
+    Raises:
+        CodecError: A chunk is damaged.
+    """
+    first = _EARLIEST_NS if start_ns is None else start_ns
+    last = _LATEST_NS if end_ns is None else end_ns
+    parameters = {"run_id": run_id, "series_no": series_no, "start": first, "end": last}
+    whole = connection.execute(_SUM_WITHIN, parameters).one()
+    count, total = float(whole[0] or 0), float(whole[1] or 0.0)
+    for row in connection.execute(_ACROSS, parameters):
+        samples = chunks.ChunkData._make(row[:-1]).samples()
+        finite = np.isfinite(samples.values)
+        inside = finite & (samples.times_ns >= first) & (samples.times_ns <= last)
+        if not inside.any():
+            continue
+        weight = int(row[-1]) * float(inside.sum()) / float(finite.sum())
+        count += weight
+        total += float(samples.values[inside].mean()) * weight
+    mean = total / count if count else math.nan
+    return mean if math.isfinite(mean) else None

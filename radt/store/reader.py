@@ -14,7 +14,7 @@ from radt.store import chunks
 from radt.store.address import StoreAddress
 from radt.store.database import ReadDatabase
 from radt.store.downsample import envelope
-from radt.store.points import chunks_after, chunks_between, point_counts
+from radt.store.points import chunks_after, chunks_between, mean_between, point_counts
 from radt.store.queries import (
     EXPERIMENTS,
     FIND_RUN,
@@ -268,6 +268,24 @@ class StoreReader:
             stored = chunks_after(connection, run_id, series_no, skip, limit)
         first = skip - stored.before
         return chunks.sliced(stored.decode(), first, first + limit)
+
+    def mean(
+        self,
+        run_id: str,
+        series_no: int,
+        *,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> float | None:
+        """Mean of the finite values in a range of time, mostly from headers; None without any.
+
+        See `radt.store.points.mean_between`.
+
+        Raises:
+            CodecError: A chunk is damaged.
+        """
+        with self._database.snapshot() as connection:
+            return mean_between(connection, run_id, series_no, start_ns, end_ns)
 
     def envelope(
         self,

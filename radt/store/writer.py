@@ -298,6 +298,16 @@ class StoreWriter:
             self._loose.pop(run_id, None)
             self._series.pop(run_id, None)
 
+    @contextmanager
+    def rewriting(self, run_id: str) -> Iterator[Connection]:
+        """A transaction for who changes stored points of a run: nobody else does meanwhile."""
+        with self._writing() as connection:
+            self._backend.lock_run(connection, run_id)
+            self._changed_runs.add(run_id)
+            yield connection
+            self._loose.pop(run_id, None)
+            self._series.pop(run_id, None)
+
     def _check_declared(
         self, connection: Connection, run_id: str, batches: Sequence[SeriesBatch]
     ) -> None:
