@@ -15,17 +15,22 @@ if TYPE_CHECKING:
 
 
 def load(
-    run: str | Sequence[str],
+    run: str | Path | Sequence[str | Path],
     *,
     home: Path | str | None = None,
+    store_uri: str | None = None,
     metrics: str | Sequence[str] | None = None,
     rates: bool = False,
 ) -> pd.DataFrame:
     """Everything that was measured in a run, one row a value, at full resolution.
 
     Args:
-        run: Id of a run (radt's or MLflow's, or its first characters), or several.
-        home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
+        run: Id of a run (radt's or MLflow's, or its first characters); or where its archive is: a
+            folder, ``s3://bucket/prefix``, ``runs:/ID`` for the artifacts of an MLflow run; or
+            several of these.
+        home: The data folder to look for the run in; the usual one (``$RADT_HOME``, else
+            ``./radt-data``), then ``$RADT_STORE_URI``, if None.
+        store_uri: The Postgres store to look for it in.
         metrics: Only these metrics.
         rates: Counters as rates since the reading before, bytes as ``By/s``, joules as ``W``: they
             survive wraps and restarts of the counter.
@@ -41,13 +46,25 @@ def load(
         RunNotFoundError: No run matches, or more than one.
         UsageError: A run has none of the metrics.
         StoreError: The store cannot be read.
+        ArchiveError: An archive is not there, not whole, or damaged.
     """
+    from radt.archive.places import is_address
     from radt.home import Home
-    from radt.store.frames import load_frame
-    from radt.store.reader import StoreReader
+    from radt.store.frames import RunSource, load_frame
+    from radt.store.locate import Places, Readers
 
-    ids = [run] if isinstance(run, str) else list(run)
+    several = not isinstance(run, str | Path)
+    given: Sequence[str | Path] = [run] if isinstance(run, str | Path) else list(run)
     names = [metrics] if isinstance(metrics, str) else metrics
-    with StoreReader(Home.resolve(home).store_path) as reader:
-        runs = [reader.find_run(one) for one in ids]
-        return load_frame(reader, runs, names, with_run_id=not isinstance(run, str), rates=rates)
+    sources = []
+    with Readers(Places.of(home, store_uri)) as readers:
+        for one in given:
+            if is_address(one):
+                from radt.archive.read import Archive
+
+                archive = Archive.open(one, Home.resolve(home).tracking_uri())
+                record = archive.manifest.run
+                sources.append(RunSource(record, archive.manifest.series, archive.samples_of))
+            else:
+                sources.append(RunSource.of_store(*readers.find_run(str(one))))
+        return load_frame(sources, names, with_run_id=several, rates=rates)

@@ -38,10 +38,13 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "report": LazyCommand("radt.cli.report", "Print what an experiment showed."),
     "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
     "export": LazyCommand("radt.cli.export", "Write a run's samples to a file."),
+    "import": LazyCommand("radt.cli.import_", "Bring archived runs into a store."),
     "trace": LazyCommand("radt.cli.trace", "Write a run as a file for ui.perfetto.dev."),
     "listeners": LazyCommand("radt.cli.listeners", "List what can be measured here."),
     "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs, memory, and who uses them."),
     "doctor": LazyCommand("radt.cli.doctor", "Check what works here; remove what is left behind."),
+    "stack": LazyCommand("radt.cli.stack", "Run Postgres, S3 and MLflow on this machine."),
+    "init-stack": LazyCommand("radt.cli.init_stack", "Write compose.yaml, passwords with it."),
     "config": LazyCommand("radt.cli.config", "Show every setting and where it comes from."),
 }
 DEFAULT_COMMAND = "run"

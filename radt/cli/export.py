@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from radt.cli.options import home_option
-from radt.home import Home
+from radt.cli.options import reading_options
 from radt.store.export import ExportFormat, export_run
-from radt.store.reader import StoreReader
+from radt.store.locate import Places, Readers
 from radt.units import plural, size
 
 
@@ -29,20 +28,20 @@ from radt.units import plural, size
     help="File to write.  [default: the run's id, here]",
 )
 @click.option("-m", "--metric", "metrics", multiple=True, help="Only this metric; may be repeated.")
-@home_option
+@reading_options
 def command(
     run: str,
     file_format: str | None,
     output: Path | None,
     metrics: tuple[str, ...],
-    home: Path | None,
+    places: Places,
 ) -> None:
     """Write all samples of a RUN (id, or its first characters) at full resolution.
 
     The columns are those of radt.load().
     """
-    with StoreReader(Home.resolve(home).store_path) as reader:
-        record = reader.find_run(run)
+    with Readers(places) as readers:
+        reader, record = readers.find_run(run)
         chosen = ExportFormat.choose(file_format, output)
         path = output or Path(f"{record.run_id[:12]}.{chosen.value}")
         count = export_run(reader, record, path, chosen, metrics or None)

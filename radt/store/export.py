@@ -45,7 +45,7 @@ def export_run(
     Raises:
         UsageError: The run has none of the metrics, or the file cannot be written.
     """
-    series = select_series(reader, [run], metrics)
+    series = select_series(reader, run, metrics)
     write = _write_parquet if file_format is ExportFormat.PARQUET else _write_csv
     with whole_file(path) as temporary:
         return write(reader, run, series, temporary)

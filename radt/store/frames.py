@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -17,9 +18,25 @@ from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
 from radt.store.tidy import COLUMNS, LABELS, elapsed_s, origin_ns
 
 
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """A run, its series, and what reads their points in time order: a store, or an archive."""
+
+    run: RunRecord
+    series: Sequence[SeriesRecord]
+    read: Callable[[Sequence[SeriesRecord]], list[Samples]]
+
+    @classmethod
+    def of_store(cls, reader: StoreReader, run: RunRecord) -> RunSource:
+        return cls(
+            run,
+            reader.series([run.run_id]),
+            lambda series: [reader.samples(one.run_id, one.series_no) for one in series],
+        )
+
+
 def load_frame(
-    reader: StoreReader,
-    runs: Sequence[RunRecord],
+    sources: Sequence[RunSource],
     metrics: Sequence[str] | None = None,
     *,
     with_run_id: bool = False,
@@ -30,36 +47,45 @@ def load_frame(
     Raises:
         UsageError: No run has one of the metrics.
     """
-    chosen = select_series(reader, runs, metrics)
-    samples = [reader.samples(series.run_id, series.series_no) for series in chosen]
+    _check_metrics([one for source in sources for one in source.series], metrics, len(sources))
+    chosen: list[SeriesRecord] = []
+    samples: list[Samples] = []
+    for source in sources:
+        mine = [one for one in source.series if metrics is None or one.metric in metrics]
+        chosen += mine
+        samples += source.read(mine)
     if rates:
         for index, series in enumerate(chosen):
             if series.kind is SeriesKind.COUNTER:
                 samples[index] = counters.rates(samples[index], series)
                 chosen[index] = counters.rate_series(series)
+    runs = [source.run for source in sources]
     return series_frame(runs, chosen, samples, with_run_id=with_run_id)
 
 
 def select_series(
-    reader: StoreReader, runs: Sequence[RunRecord], metrics: Sequence[str] | None
+    reader: StoreReader, run: RunRecord, metrics: Sequence[str] | None
 ) -> list[SeriesRecord]:
-    """All series of runs in the order of the runs, or those of some metrics.
+    """All series of a run, or those of some metrics.
 
     Raises:
-        UsageError: No run has one of the metrics.
+        UsageError: The run has none of one of the metrics.
     """
-    order = {run.run_id: position for position, run in enumerate(runs)}
-    series = sorted(reader.series(list(order)), key=lambda one: order[one.run_id])
-    if metrics is None:
-        return series
+    series = reader.series([run.run_id])
+    _check_metrics(series, metrics, 1)
+    return [one for one in series if metrics is None or one.metric in metrics]
+
+
+def _check_metrics(
+    series: Sequence[SeriesRecord], metrics: Sequence[str] | None, run_count: int
+) -> None:
     known = sorted({one.metric for one in series})
-    for metric in metrics:
+    for metric in metrics or ():
         if metric not in known:
             near = difflib.get_close_matches(metric, known, n=1)
             remedy = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(known)}"
-            noun = "run has" if len(runs) == 1 else "runs have"
+            noun = "run has" if run_count == 1 else "runs have"
             raise UsageError(f"the {noun} no metric '{metric}'", remedy if known else None)
-    return [one for one in series if one.metric in set(metrics)]
 
 
 def series_frame(

@@ -94,7 +94,7 @@ def origin_ns(run: RunRecord) -> int:
 def elapsed_s(times_ns: Int64Array, origins_ns: Int64Array | int) -> np.ndarray:
     """Seconds since an origin (N,)."""
     # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
-    return (times_ns - origins_ns) / 1e9  # type: ignore[no-any-return]
+    return (times_ns - origins_ns) / 1e9
 
 
 def tidy_table(

@@ -1,0 +1,110 @@
+"""``radt import PLACE…``: fill a store from archives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from radt.archive.importing import Imported, import_archive
+from radt.archive.read import Archive, find_archives
+from radt.cli.options import home_option, setting_option
+from radt.errors import ArchiveError, RadtError
+from radt.home import Home
+from radt.settings import TRACKING_URI
+from radt.store.address import StoreAddress
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
+from radt.units import plural, size
+
+
+@click.command("import")
+@click.argument("places", nargs=-1, required=True, metavar="PLACE…")
+@click.option(
+    "--to",
+    "target",
+    metavar="URI",
+    help="Postgres database to fill.  [default: radt.db in the data folder]",
+)
+@home_option
+@setting_option(TRACKING_URI)
+def command(
+    places: tuple[str, ...], target: str | None, home: Path, tracking_uri: str | None
+) -> int:
+    """Bring archived runs into a store; what it has already stays as it is.
+
+    A PLACE is a folder or s3://bucket/prefix, with one archive or with many below it, or a run in
+    MLflow: its id, or runs:/ID.
+    """
+    data = Home(home.absolute())
+    mlflow = data.tracking_uri(tracking_uri)
+    address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
+    archives = [one for place in places for one in find_archives(_spelled(place), mlflow)]
+    failures: list[tuple[Archive, RadtError]] = []
+    if address.path is not None:
+        data.create()
+    with StoreWriter(address) as writer:
+        _print_header(address, archives)
+        for archive in sorted(archives, key=lambda one: one.manifest.run.created_ns):
+            try:
+                imported = import_archive(archive, writer)
+            except ArchiveError as error:
+                failures.append((archive, error))
+                _print_line(archive, click.style("✘ not imported", fg="red"))
+            else:
+                _print_line(archive, _what(imported))
+    return _finish(address, archives, failures)
+
+
+def _spelled(place: str) -> str | Path:
+    """A folder that is there is one, whatever it looks like."""
+    path = Path(place)
+    return path if path.is_dir() else place
+
+
+def _print_header(address: StoreAddress, archives: list[Archive]) -> None:
+    total = sum(archive.manifest.size_bytes for archive in archives)
+    click.echo(f"{plural(len(archives), 'archive')}, {size(total)} → {address}\n")
+
+
+def _print_line(archive: Archive, what: str) -> None:
+    run = archive.manifest.run
+    label = f"{run.workload} {run.letter}".strip()
+    name = f"{run.experiment} {label} {run.name}".strip()
+    click.echo(f"  {run.run_id[:12]}  {_cut(name, 32):<32}  {what}")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _what(imported: Imported) -> str:
+    more = "" if imported.complete else "; the run went on, import again for the rest"
+    if imported.new:
+        return f"{plural(imported.points, 'value')}{more}"
+    if imported.points:
+        return f"{plural(imported.points, 'value')} of {imported.total_points:,} were missing{more}"
+    return click.style("was there already", dim=True)
+
+
+def _finish(
+    address: StoreAddress, archives: list[Archive], failures: list[tuple[Archive, RadtError]]
+) -> int:
+    click.echo()
+    for _, error in failures:
+        for line in _paragraph(error):
+            click.echo(line, err=True)
+    if failures:
+        click.echo(f"{len(failures)} of {plural(len(archives), 'archive')} not imported", err=True)
+        return 1
+    with StoreReader(address) as reader:
+        experiments = len(reader.experiments())
+    click.echo(f"  radt dashboard  {plural(experiments, 'experiment')} to compare in the browser")
+    return 0
+
+
+def _paragraph(error: RadtError) -> Iterator[str]:
+    yield f"{click.style('radt:', fg='red', bold=True)} {error.message}"
+    if error.remedy:
+        yield f"  {error.remedy}"
