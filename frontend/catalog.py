@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 from radt.frontend.source import Source
 from radt.model import RunStatus
@@ -141,23 +140,10 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
         workloads = sorted(
             reader.workloads(experiment), key=lambda w: (w.created_ns, w.label, w.workload_id)
         )
-        run_ids = [run.run_id for runs in runs_of.values() for run in runs]
-        return Catalog(experiment, _entries(workloads, runs_of, _profiled(source, reader, run_ids)))
+        profiled = reader.tagged(PROFILED, experiment)
+        return Catalog(experiment, _entries(workloads, runs_of, profiled))
 
     return source.remember(("catalog", experiment), read)
-
-
-#: What is known of runs already: the tag comes with the run, and stays.
-_KNOWN: WeakKeyDictionary[Source, dict[str, str]] = WeakKeyDictionary()
-
-
-def _profiled(source: Source, reader: StoreReader, run_ids: Sequence[str]) -> Mapping[str, str]:
-    """The profilers of runs. Read once a run: there are many tags, and this is called often."""
-    known = _KNOWN.setdefault(source, {})
-    new = [run_id for run_id in run_ids if run_id not in known]
-    tags = reader.tags_of(new)
-    known |= {run_id: tags.get(run_id, {}).get(PROFILED, "") for run_id in new}
-    return known
 
 
 def _entries(
@@ -179,7 +165,7 @@ def _entries(
                 ordinal + place,
                 index,
                 alone=len(records) == 1,
-                profiled=profiled[record.run_id],
+                profiled=profiled.get(record.run_id, ""),
             )
             for place, record in enumerate(records)
         )

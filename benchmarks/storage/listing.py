@@ -9,12 +9,13 @@ from benchmarks.storage.timing import median_s
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.tags import PROFILED
 from radt.store.writer import StoreWriter
 
 EXPERIMENT = "many"
 RUNS_A_WORKLOAD = 4
 MOST_S = 0.3
-_PAGE = "page: experiments, runs, tags"
+_PAGE = "page of an experiment"
 _TAGS = {
     "radt.python": "3.11.2",
     "radt.version": "1.0.0",
@@ -56,6 +57,7 @@ def _measure(places: Places, kind: Kind, count: int) -> dict[str, float]:
             "  experiments()": median_s(reader.experiments),
             "  runs(experiment)": median_s(lambda: reader.runs(experiment=EXPERIMENT)),
             "  workloads(experiment)": median_s(lambda: reader.workloads(EXPERIMENT)),
+            "  tagged(experiment)": median_s(lambda: reader.tagged(PROFILED, EXPERIMENT)),
             "params_of(all)": median_s(lambda: reader.params_of(ids)),
             "tags_of(all)": median_s(lambda: reader.tags_of(ids)),
             "params_of(8), tags_of(8), summary(8)": median_s(
@@ -71,9 +73,9 @@ def _measure(places: Places, kind: Kind, count: int) -> dict[str, float]:
 def _page(reader: StoreReader) -> None:
     """What `radt.frontend.catalog.read_catalog` reads, and the list beside it."""
     reader.experiments()
-    runs = reader.runs(experiment=EXPERIMENT)
+    reader.runs(experiment=EXPERIMENT)
     reader.workloads(EXPERIMENT)
-    reader.tags_of([run.run_id for run in runs])
+    reader.tagged(PROFILED, EXPERIMENT)
 
 
 def _fill(address: str, count: int) -> list[str]:

@@ -26,6 +26,11 @@ FIND_RUN = text(
     f"UNION {RUNS.select} WHERE mlflow_run_id >= :first AND mlflow_run_id < :last LIMIT 5"
 )
 
+TAGGED = text(
+    "SELECT tag.run_id, tag.value FROM run JOIN tag ON tag.run_id = run.run_id AND tag.key = :key "
+    "WHERE run.experiment = :experiment"
+)
+
 TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
 
 _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)

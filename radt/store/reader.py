@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from radt.errors import RunNotFoundError
 from radt.model import RunStatus
@@ -20,6 +21,7 @@ from radt.store.queries import (
     FIND_RUN,
     RUN_COUNTS,
     SUMMARY,
+    TAGGED,
     TO_DELIVER,
     summary_record,
 )
@@ -74,6 +76,12 @@ class StoreReader:
         It is below 2**53, so that JavaScript keeps it exactly.
         """
         return self._database.change_token()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A connection that sees the store as it is now, for statements of one's own."""
+        with self._database.snapshot() as connection:
+            yield connection
 
     # -- experiments, workloads, runs -------------------------------------------------------------
 
@@ -220,6 +228,12 @@ class StoreReader:
     def tags_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Tags of runs; runs without any are left out."""
         return self._database.texts("tag", run_ids)
+
+    def tagged(self, key: str, experiment: str) -> dict[str, str]:
+        """The values of one tag by run; runs of the experiment that do not have it are left out."""
+        with self._database.snapshot() as connection:
+            rows = connection.execute(TAGGED, {"key": key, "experiment": experiment}).all()
+        return {str(run_id): str(value) for run_id, value in rows}
 
     # -- samples ----------------------------------------------------------------------------------
 
