@@ -10,3 +10,5 @@ PROFILED_BESIDE = "radt.profiled_beside"
 PROFILER_PROBLEM = "radt.profiler_problem"
 #: What the user has to do for a profiler.
 PROFILER_NOTICE = "radt.profiler_notice"
+#: When the run's samples were thinned, and to how many (`radt prune`).
+PRUNED = "radt.pruned"

@@ -1,0 +1,211 @@
+"""Retention: of old runs only summaries stay, or nothing.
+
+One transaction a run, so that it can be stopped at any time and goes on where it was. What was
+taken away is recorded (table ``pruned``): a copy of the run elsewhere must not bring it back, and
+the pruned run must not take the place of a complete copy.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from radt.store import chunks
+from radt.store.backend import Dialect
+from radt.store.reader import StoreReader
+from radt.store.statements import PUT_TAG, text_rows
+from radt.store.tags import PRUNED
+from radt.store.thinning import ThinnedRun, thin_run
+from radt.store.writer import StoreWriter
+
+#: Rows of one statement.
+_GROUP = 64
+#: What a row of ``chunk`` takes besides its blobs, about.
+_ROW_BYTES = 150
+
+#: Everything of a run, the run itself last.
+_TABLES_OF_RUNS = (
+    *("chunk", "series", "marker", "ledger", "gap", "param", "tag"),
+    *("journal_cursor", "delivery", "artifact_delivered", "run"),
+)
+
+_CANDIDATES = f"""
+SELECT run.run_id, run.experiment, run.host, run.ended_ns,
+    run.delivery_done_ns IS NULL AND run.tracking_uri <> '' AS undelivered,
+    (SELECT MIN(replica.label) FROM replica LEFT JOIN replicated
+        ON replicated.target = replica.target AND replicated.key = run.run_id
+        WHERE COALESCE(replicated.revision, -1) < run.revision) AS lacking,
+    (SELECT SUM(point_count) FROM chunk WHERE chunk.run_id = run.run_id) AS points,
+    (SELECT SUM({_ROW_BYTES} + LENGTH(value_data) + COALESCE(LENGTH(time_data), 0)
+        + COALESCE(LENGTH(step_data), 0)) FROM chunk WHERE chunk.run_id = run.run_id) AS bytes
+FROM run WHERE run.ended_ns < :before
+"""  # noqa: S608 - our own names
+_OF_EXPERIMENT = "AND run.experiment = :experiment "
+_NOT_THINNED = (
+    "AND NOT EXISTS (SELECT 1 FROM pruned WHERE pruned.run_id = run.run_id "
+    "AND pruned.kept = 'summaries') "
+)
+_REVISION = text("SELECT revision FROM run WHERE run_id = :run_id AND ended_ns IS NOT NULL")
+_POINTS = text("SELECT SUM(point_count) FROM chunk WHERE run_id = :run_id")
+_DELETE_CHUNKS = text("DELETE FROM chunk WHERE run_id = :run_id")
+_RECORD = text(
+    "INSERT INTO pruned (run_id, kept, pruned_ns, point_count, kept_count) "
+    "VALUES (:run_id, :kept, :pruned_ns, :point_count, :kept_count) "
+    "ON CONFLICT (run_id) DO UPDATE SET kept = excluded.kept, pruned_ns = excluded.pruned_ns, "
+    "kept_count = excluded.kept_count"
+)
+#: The transaction raises the run's revision by one at its end.
+_NOTHING_TO_BRING = text(
+    "INSERT INTO replicated (target, key, revision) "
+    "SELECT replica.target, run.run_id, run.revision + 1 FROM run, replica "
+    "WHERE run.run_id = :run_id "
+    "ON CONFLICT (target, key) DO UPDATE SET revision = excluded.revision"
+)
+_FORGET_REPLICATED = text("DELETE FROM replicated WHERE key = :key")
+_WORKLOAD = text("SELECT workload_id, experiment FROM run WHERE run_id = :run_id")
+_RUNS_LEFT = text("SELECT 1 FROM run WHERE workload_id = :key LIMIT 1")
+_DELETE_WORKLOAD = text("DELETE FROM workload WHERE workload_id = :key")
+_DELETE_EXPERIMENT = text(
+    "DELETE FROM experiment WHERE name = :name "
+    "AND NOT EXISTS (SELECT 1 FROM run WHERE run.experiment = :name) "
+    "AND NOT EXISTS (SELECT 1 FROM workload WHERE workload.experiment = :name)"
+)
+
+
+class Keep(StrEnum):
+    """What stays of a run."""
+
+    SUMMARIES = "summaries"  # all but samples; of these what `radt.store.thinning` keeps
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A run that is old enough. ``held_back`` says why it is not pruned unasked, if so.
+
+    ``size_bytes`` is what its samples take.
+    """
+
+    run_id: str
+    experiment: str
+    host: str
+    ended_ns: int
+    point_count: int
+    size_bytes: int
+    held_back: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was done to a run."""
+
+    point_count: int
+    kept_count: int
+
+
+def candidates(
+    reader: StoreReader, before_ns: int, keep: Keep, experiment: str | None = None
+) -> list[Candidate]:
+    """Runs that ended before a time and have more than is to be kept, the oldest first.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    conditions = _OF_EXPERIMENT if experiment is not None else ""
+    conditions += _NOT_THINNED if keep is Keep.SUMMARIES else ""
+    statement = text(f"{_CANDIDATES}{conditions}ORDER BY run.ended_ns, run.run_id")
+    parameters = {"before": before_ns}
+    if experiment is not None:
+        parameters["experiment"] = experiment  # type: ignore[assignment]
+    with reader.snapshot() as connection:
+        rows = connection.execute(statement, parameters).all()
+        # Only the store of the machine that ran it brings a run to MLflow.
+        delivers = Dialect.of(connection) is Dialect.SQLITE
+    return [_candidate(row, delivers=delivers) for row in rows]
+
+
+def _candidate(row: Any, *, delivers: bool) -> Candidate:
+    held_back = ""
+    if delivers and row.undelivered:
+        held_back = "MLflow does not have all of it yet"
+    elif row.lacking is not None:
+        held_back = f"{row.lacking} does not have all of it yet"
+    return Candidate(
+        row.run_id,
+        row.experiment,
+        row.host,
+        int(row.ended_ns),
+        int(row.points or 0),
+        int(row.bytes or 0),
+        held_back,
+    )
+
+
+def prune_run(reader: StoreReader, writer: StoreWriter, run_id: str, keep: Keep) -> Pruned | None:
+    """Take away of an ended run what is not to be kept; None if somebody has written it meanwhile.
+
+    Raises:
+        CodecError: A chunk is damaged; nothing was changed.
+        StoreError: The store cannot be read or written; nothing was changed.
+    """
+    key = {"run_id": run_id}
+    with reader.snapshot() as connection:
+        revision = connection.execute(_REVISION, key).scalar()
+        points = int(connection.execute(_POINTS, key).scalar() or 0)
+    if revision is None:
+        return None
+    # Read and chosen before anybody is kept waiting.
+    thinned = thin_run(reader, run_id) if keep is Keep.SUMMARIES else ThinnedRun((), points, 0)
+    with writer.rewriting(run_id) as connection:
+        if connection.execute(_REVISION, key).scalar() != revision:
+            return None
+        if keep is Keep.SUMMARIES:
+            _replace_chunks(connection, run_id, thinned)
+        else:
+            _delete(connection, run_id)
+        connection.execute(
+            _RECORD,
+            {
+                **key,
+                "kept": str(keep),
+                "pruned_ns": time.time_ns(),
+                "point_count": thinned.point_count,
+                "kept_count": thinned.kept_count,
+            },
+        )
+    return Pruned(thinned.point_count, thinned.kept_count)
+
+
+def _replace_chunks(connection: Connection, run_id: str, thinned: ThinnedRun) -> None:
+    connection.execute(_DELETE_CHUNKS, {"run_id": run_id})
+    for start in range(0, len(thinned.rows), _GROUP):
+        chunks.insert(connection, thinned.rows[start : start + _GROUP])
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    said = f"{day}: {thinned.kept_count:,} of {thinned.point_count:,} points kept"
+    connection.execute(PUT_TAG, text_rows(run_id, {PRUNED: said}))
+    connection.execute(_NOTHING_TO_BRING, {"run_id": run_id})
+
+
+def _delete(connection: Connection, run_id: str) -> None:
+    key = {"run_id": run_id}
+    workload_id, experiment = connection.execute(_WORKLOAD, key).one()
+    for table in _TABLES_OF_RUNS:
+        connection.execute(text(f"DELETE FROM {table} WHERE run_id = :run_id"), key)  # noqa: S608
+    connection.execute(_FORGET_REPLICATED, {"key": run_id})
+    if connection.execute(_RUNS_LEFT, {"key": workload_id}).first() is None:
+        connection.execute(_DELETE_WORKLOAD, {"key": workload_id})
+        connection.execute(_FORGET_REPLICATED, {"key": workload_id})
+        connection.execute(_DELETE_EXPERIMENT, {"name": experiment})
+
+
+def forget_pruned(connection: Connection, run_id: str) -> None:
+    """A run was brought back on purpose, from its archive: it counts as complete again."""
+    connection.execute(text("DELETE FROM pruned WHERE run_id = :run_id"), {"run_id": run_id})
+    connection.execute(
+        text("DELETE FROM tag WHERE run_id = :run_id AND key = :key"),
+        {"run_id": run_id, "key": PRUNED},
+    )
