@@ -7,6 +7,7 @@ the kernel has given to somebody else is never taken for it.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -68,6 +69,7 @@ class Daemon:
         self.name = name
         self.log = folder / f"{name}.log"
         self._note = folder / f"{name}.process"
+        self._told = folder / f"{name}.told"
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -80,6 +82,13 @@ class Daemon:
         except (ValueError, TypeError):  # written in part, as the machine went down
             return None
 
+    def was_told(self, what: Mapping[str, str]) -> bool:
+        """Whether it was started with these variables (`start`)."""
+        try:
+            return self._told.read_text(encoding="ascii") == _digest(what)
+        except FileNotFoundError:
+            return False
+
     @property
     def pid(self) -> int | None:
         """Its number while it is alive."""
@@ -88,8 +97,13 @@ class Daemon:
         known = self.identity
         return known.pid if known is not None and known.alive else None
 
-    def start(self, command: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
+    def start(self, command: Sequence[str], told: Mapping[str, str], cwd: Path) -> None:
         """Start it; whether it works is for the caller to see (`wait_until`).
+
+        Args:
+            command: What to run.
+            told: Variables beside those of this process that are no other server's.
+            cwd: Its current folder.
 
         Raises:
             StackError: It cannot be started.
@@ -104,7 +118,7 @@ class Daemon:
                     stdout=log,
                     stderr=log,
                     cwd=cwd,
-                    env=dict(environ),
+                    env={**plain_environ(os.environ), **told},
                     start_new_session=True,
                 )
         except OSError as error:
@@ -112,10 +126,8 @@ class Daemon:
         identity = Identity.of(self._child.pid)
         if identity is None:
             raise self.ended()
-        write_private(
-            self._note,
-            json.dumps({name: getattr(identity, name) for name in Identity.__slots__}),
-        )
+        write_private(self._told, _digest(told))
+        write_private(self._note, json.dumps(asdict(identity)))
 
     def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
         """Return when it answers.
@@ -236,6 +248,15 @@ def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, _OWN))
 
 
+def plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a server, without what other servers and runs are told."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(("AWS_", "MLFLOW_", "PG", "RADT_", "STACK_"))
+    }
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read; it is there whole or not at all."""
     part = path.with_name(f"{path.name}.part")
@@ -253,6 +274,10 @@ def last_lines(log: Path) -> str:
     except OSError:
         return ""
     return " | ".join(line.strip() for line in lines[-_QUOTED_LINES:] if line.strip())
+
+
+def _digest(told: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(told), sort_keys=True).encode()).hexdigest()
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

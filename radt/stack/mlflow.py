@@ -11,9 +11,7 @@ import base64
 import http.client
 import importlib.util
 import json
-import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -205,13 +203,20 @@ class MlflowServer:
         """Whether it lists experiments, for which it asks its database."""
         return self._listed() is not None
 
+    @property
+    def runs(self) -> bool:
+        """Whether it runs, answers, and was told what it would be told now."""
+        if self.pid is None or not self._daemon.was_told(self._told) or not self.answers:
+            return False
+        return self.pid is not None  # the workers of a head that was just killed may answer
+
     def start(self) -> None:
         """Start it, and return when it answers; harmless if it runs.
 
         Raises:
             StackError: It cannot be started.
         """
-        if self.pid is not None and self.answers and self.pid is not None:  # still
+        if self.runs:
             return
         if self.auth is not None and importlib.util.find_spec("flask_wtf") is None:
             raise StackError(
@@ -229,12 +234,8 @@ class MlflowServer:
             allowed_hosts=f"{LOOPBACK}:{port},localhost:{port}",
             auth=self.auth is not None,
         )
-        told = environment(self.database, self.bucket, self.access, self.auth)
-        self._daemon.start(
-            [sys.executable, "-P", "-m", "mlflow", *arguments],
-            {**_plain_environ(os.environ), **told},
-            self.folder,
-        )
+        whole_command = [sys.executable, "-P", "-m", "mlflow", *arguments]
+        self._daemon.start(whole_command, self._told, self.folder)
         self._daemon.wait_until(lambda: self.answers, _START_S)
 
     def stop(self) -> None:
@@ -242,6 +243,10 @@ class MlflowServer:
 
     def kill(self) -> None:
         self._daemon.kill()
+
+    @property
+    def _told(self) -> dict[str, str]:
+        return environment(self.database, self.bucket, self.access, self.auth)
 
     def _listed(self) -> object:
         headers = {"Content-Type": "application/json"}
@@ -260,12 +265,3 @@ class MlflowServer:
             return None
         finally:
             connection.close()
-
-
-def _plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what other servers and runs are told."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(("AWS_", "MLFLOW_", "RADT_", "PG"))
-    }

@@ -169,6 +169,13 @@ class Postgres:
         connection.close()
         return True
 
+    @property
+    def runs(self) -> bool:
+        """Whether it runs and answers."""
+        if self.pid is None or not self.answers:
+            return False
+        return self.pid is not None  # children of a head that was just killed may answer
+
     # What can be done with it ----------------------------------------------------------------
 
     def start(self) -> None:
@@ -179,7 +186,7 @@ class Postgres:
         Raises:
             StackError: It cannot be made or started.
         """
-        if self.pid is not None and self.answers and self.pid is not None:  # still
+        if self.runs:
             return
         binaries = self._binaries()
         if not (self.data / "PG_VERSION").exists():

