@@ -35,30 +35,25 @@ _GRANTS = text(
 )
 _VIEW = re.compile(r"CREATE VIEW (fe_\w+) AS\n(.*?);\n", re.DOTALL)
 
-_NOT_A_PARENT = """(
-    NOT EXISTS (SELECT 1 FROM {mlflow}.tags t
-        WHERE t.key = 'radt.workload_id' AND t.run_uuid = r.run_uuid)
-    OR EXISTS (SELECT 1 FROM {mlflow}.tags t
-        WHERE t.key = 'radt.run_id' AND t.run_uuid = r.run_uuid))"""
-
 #: Parameters were written in small letters once, and are named like columns of the CSV file now.
+#: MLflow's runs that stand for workloads are none of training.
 _ON_MLFLOW = {
     "fe_experiments": """
-SELECT e.experiment_id::integer AS experiment_id, e.name::character varying AS name
+SELECT e.experiment_id::integer AS experiment_id, e.name::character varying COLLATE "default" AS name
 FROM {mlflow}.experiments e
 WHERE e.lifecycle_stage = 'active'""",
     "fe_runs": """
-SELECT r.run_uuid::character varying AS run_uuid,
+SELECT r.run_uuid::character varying COLLATE "default" AS run_uuid,
     r.experiment_id::integer AS experiment_id,
-    COALESCE(p.workload, NULLIF(own.workload, ''))::character varying AS workload,
-    r.status::character varying AS status,
+    COALESCE(p.workload, NULLIF(own.workload, ''))::character varying COLLATE "default" AS workload,
+    r.status::character varying COLLATE "default" AS status,
     r.start_time::bigint AS start_time,
     (COALESCE(NULLIF(r.end_time, 0), (EXTRACT(epoch FROM CURRENT_TIMESTAMP) * 1000)::bigint)
         - r.start_time)::numeric AS duration,
-    p.data::character varying AS data,
-    COALESCE(p.letter, own.letter)::character varying AS letter,
-    COALESCE(p.model, own.name)::character varying AS model,
-    replace(replace(p.params, '"', ''), '''', '') AS params
+    p.data::character varying COLLATE "default" AS data,
+    COALESCE(p.letter, own.letter)::character varying COLLATE "default" AS letter,
+    COALESCE(p.model, own.name)::character varying COLLATE "default" AS model,
+    replace(replace(p.params, '"', ''), '''', '') COLLATE "default" AS params
 FROM {mlflow}.runs r
 LEFT JOIN radt.run own ON own.mlflow_run_id = r.run_uuid
 LEFT JOIN LATERAL (
@@ -71,17 +66,20 @@ LEFT JOIN LATERAL (
     WHERE params.run_uuid = r.run_uuid AND params.key IN ('data', 'Data', 'letter', 'Letter',
         'model', 'Model', 'params', 'Params', 'workload', 'Workload')
 ) p ON TRUE
-WHERE r.lifecycle_stage = 'active' AND """
-    + _NOT_A_PARENT,
+WHERE r.lifecycle_stage = 'active' AND (
+    NOT EXISTS (SELECT 1 FROM {mlflow}.tags t
+        WHERE t.key = 'radt.workload_id' AND t.run_uuid = r.run_uuid)
+    OR EXISTS (SELECT 1 FROM {mlflow}.tags t
+        WHERE t.key = 'radt.run_id' AND t.run_uuid = r.run_uuid))""",
     "fe_metrics": """
-SELECT m.run_uuid::character varying AS run_uuid,
-    m.key::character varying AS key,
+SELECT m.run_uuid::character varying COLLATE "default" AS run_uuid,
+    m.key::character varying COLLATE "default" AS key,
     (CASE WHEN NOT m.is_nan THEN m.value END)::double precision AS value,
     m.timestamp::bigint AS "timestamp",
     m.step::bigint AS step
 FROM {mlflow}.metrics m""",
     "fe_metrics_available": """
-SELECT DISTINCT l.key::character varying AS key, l.run_uuid::character varying AS run_uuid
+SELECT DISTINCT l.key::character varying COLLATE "default" AS key, l.run_uuid::character varying COLLATE "default" AS run_uuid
 FROM {mlflow}.latest_metrics l""",
 }
 
@@ -120,7 +118,7 @@ def _put_public(connection: Connection, name: str) -> None:
     """Those who could read the one that was there can read the new one."""
     readers = connection.execute(_GRANTS, {"name": name}).scalars().all()
     _execute(connection, f"DROP VIEW IF EXISTS public.{name}")
-    _execute(connection, f"CREATE VIEW public.{name} AS SELECT * FROM radt.{name}")
+    _execute(connection, f"CREATE VIEW public.{name} AS TABLE radt.{name}")
     for reader in readers:
         role = "PUBLIC" if reader == "PUBLIC" else _quoted(str(reader))
         _execute(connection, f"GRANT SELECT ON public.{name} TO {role}")

@@ -161,36 +161,37 @@ LEFT JOIN run ON run.run_id = chunk.run_id;
 COMMENT ON VIEW overview IS 'Stretches of series, up to 3600 points each, in a few numbers';
 
 -- What radT's first front-end reads. These stand on the headers of chunks; `radt db upgrade` puts
--- them on MLflow's own tables where those are in the same database.
+-- them on MLflow's own tables where those are in the same database (same columns, same types).
 CREATE VIEW fe_experiments AS
 SELECT ('x' || substr(md5(experiment.name), 1, 7))::bit(28)::integer AS experiment_id,
-    experiment.name::character varying AS name
+    experiment.name::character varying COLLATE "default" AS name
 FROM experiment;
 
 CREATE VIEW fe_runs AS
-SELECT COALESCE(run.mlflow_run_id, run.run_id)::character varying AS run_uuid,
+SELECT COALESCE(run.mlflow_run_id, run.run_id)::character varying COLLATE "default" AS run_uuid,
     ('x' || substr(md5(run.experiment), 1, 7))::bit(28)::integer AS experiment_id,
-    NULLIF(run.workload, '')::character varying AS workload,
-    run.status::character varying AS status,
+    NULLIF(run.workload, '')::character varying COLLATE "default" AS workload,
+    run.status::character varying COLLATE "default" AS status,
     (COALESCE(run.started_ns, run.created_ns) / 1000000)::bigint AS start_time,
     (COALESCE(run.ended_ns / 1000000, (EXTRACT(epoch FROM CURRENT_TIMESTAMP) * 1000)::bigint)
         - COALESCE(run.started_ns, run.created_ns) / 1000000)::numeric AS duration,
     (SELECT MAX(param.value) FROM param WHERE param.run_id = run.run_id
-        AND param.key IN ('Data', 'data'))::character varying AS data,
-    run.letter::character varying AS letter,
+        AND param.key IN ('Data', 'data'))::character varying COLLATE "default" AS data,
+    run.letter::character varying COLLATE "default" AS letter,
     COALESCE((SELECT MAX(param.value) FROM param WHERE param.run_id = run.run_id
-        AND param.key IN ('Model', 'model')), run.name)::character varying AS model,
+        AND param.key IN ('Model', 'model')), run.name)::character varying COLLATE "default" AS model,
     (SELECT replace(replace(MAX(param.value), '"', ''), '''', '') FROM param
-        WHERE param.run_id = run.run_id AND param.key IN ('Params', 'params')) AS params
+        WHERE param.run_id = run.run_id AND param.key IN ('Params', 'params'))
+        COLLATE "default" AS params
 FROM run;
 
 CREATE VIEW fe_metrics AS
-SELECT COALESCE(run.mlflow_run_id, run.run_id)::character varying AS run_uuid,
+SELECT COALESCE(run.mlflow_run_id, run.run_id)::character varying COLLATE "default" AS run_uuid,
     ((CASE WHEN series.listener = 'run' THEN '' ELSE 'system/' END) || series.metric
         || (CASE WHEN series.kind = 'counter' AND series.listener <> 'run'
             THEN (CASE WHEN series.unit = 'g' THEN '_per_h' ELSE '_per_s' END) ELSE '' END)
         || (CASE WHEN series.entity = '' THEN '' ELSE '/' || series.entity END)
-    )::character varying AS key,
+    )::character varying COLLATE "default" AS key,
     (CASE WHEN series.kind = 'counter' AND series.listener <> 'run'
         THEN (CASE WHEN series.unit = 'g' THEN 3600 ELSE 1 END)
             * (chunk.last_value - chunk.first_value)
@@ -210,7 +211,7 @@ SELECT DISTINCT ((CASE WHEN series.listener = 'run' THEN '' ELSE 'system/' END) 
         || (CASE WHEN series.kind = 'counter' AND series.listener <> 'run'
             THEN (CASE WHEN series.unit = 'g' THEN '_per_h' ELSE '_per_s' END) ELSE '' END)
         || (CASE WHEN series.entity = '' THEN '' ELSE '/' || series.entity END)
-    )::character varying AS key,
-    COALESCE(run.mlflow_run_id, run.run_id)::character varying AS run_uuid
+    )::character varying COLLATE "default" AS key,
+    COALESCE(run.mlflow_run_id, run.run_id)::character varying COLLATE "default" AS run_uuid
 FROM run
 JOIN series ON series.run_id = run.run_id;
