@@ -27,16 +27,21 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """A small table: rows are inserted, or replace those with the same key."""
+    """A small table: rows are inserted, or replace those with the same key.
+
+    ``unless`` is the condition on which an existing row stays, as a copy of a store that fell
+    behind (a backup, a folder on two machines) must not undo what the newer one has said.
+    """
 
     name: str
     columns: tuple[str, ...]
     keys: tuple[str, ...]
     replace: bool = True
+    unless: str = "FALSE"
 
     @classmethod
-    def of(cls, table: Table[Any]) -> Kind:
-        return cls(table.name, table.fields, table.keys)
+    def of(cls, table: Table[Any], unless: str = "FALSE") -> Kind:
+        return cls(table.name, table.fields, table.keys, unless=unless)
 
     @cached_property
     def statement(self) -> str:
@@ -51,7 +56,10 @@ class Kind:
         changes = ", ".join(f"{name} = excluded.{name}" for name in rest)
         old = ", ".join(f"{self.name}.{name}" for name in rest)
         new = ", ".join(f"excluded.{name}" for name in rest)
-        return f"{insert}UPDATE SET {changes} WHERE ({old}) IS DISTINCT FROM ({new})"
+        return (
+            f"{insert}UPDATE SET {changes} "
+            f"WHERE ({old}) IS DISTINCT FROM ({new}) AND NOT ({self.unless})"
+        )
 
     def row(self, values: Mapping[str, Value]) -> Row:
         return tuple(values[name] for name in self.columns)
@@ -61,13 +69,13 @@ class Kind:
 
 
 EXPERIMENT = Kind("experiment", ("name", "created_ns"), ("name",), replace=False)
-WORKLOAD = Kind.of(WORKLOADS)
-RUN = Kind.of(RUNS)
+WORKLOAD = Kind.of(WORKLOADS, "workload.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
+RUN = Kind.of(RUNS, "run.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
 PARAM = Kind("param", ("run_id", "key", "value"), ("run_id", "key"))
 TAG = Kind("tag", ("run_id", "key", "value"), ("run_id", "key"))
 SERIES_KIND = Kind.of(SERIES)
 MARKER = Kind.of(MARKERS)
-LEDGER = Kind.of(LEDGERS)
+LEDGER = Kind.of(LEDGERS, "ledger.expected > excluded.expected")
 GAP = Kind.of(GAPS)
 KIND_OF: Mapping[type, tuple[Kind, Table[Any]]] = {
     WorkloadRecord: (WORKLOAD, WORKLOADS),

@@ -94,7 +94,9 @@ class WrittenRun:
     def mark(self, count: int = 1, kind: MarkerKind = MarkerKind.EVENT) -> list[MarkerRecord]:
         """Markers, spans of which are open."""
         new = [
-            MarkerRecord(self.run_id, self.next_marker_no + n, kind, f"{kind} {n}", self._now_ns + n)
+            MarkerRecord(
+                self.run_id, self.next_marker_no + n, kind, f"{kind} {n}", self._now_ns + n
+            )
             for n in range(count)
         ]
         self.next_marker_no += count
@@ -199,8 +201,8 @@ def differences(
 
 
 def _compared(what: str, here: Sequence[Any], there: Sequence[Any]) -> list[str]:
-    missing = [one for one in here if one not in set(there)]
-    extra = [one for one in there if one not in set(here)]
+    missing = list(dict.fromkeys(here).keys() - set(there))
+    extra = list(dict.fromkeys(there).keys() - set(here))
     return [f"{what} missing: {one}" for one in missing[:5]] + [
         f"{what} too much: {one}" for one in extra[:5]
     ]
