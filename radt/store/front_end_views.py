@@ -39,7 +39,8 @@ _VIEW = re.compile(r"CREATE VIEW (fe_\w+) AS\n(.*?);\n", re.DOTALL)
 #: MLflow's runs that stand for workloads are none of training.
 _ON_MLFLOW = {
     "fe_experiments": """
-SELECT e.experiment_id::integer AS experiment_id, e.name::character varying COLLATE "default" AS name
+SELECT e.experiment_id::integer AS experiment_id,
+    e.name::character varying COLLATE "default" AS name
 FROM {mlflow}.experiments e
 WHERE e.lifecycle_stage = 'active'""",
     "fe_runs": """
@@ -79,7 +80,8 @@ SELECT m.run_uuid::character varying COLLATE "default" AS run_uuid,
     m.step::bigint AS step
 FROM {mlflow}.metrics m""",
     "fe_metrics_available": """
-SELECT DISTINCT l.key::character varying COLLATE "default" AS key, l.run_uuid::character varying COLLATE "default" AS run_uuid
+SELECT DISTINCT l.key::character varying COLLATE "default" AS key,
+    l.run_uuid::character varying COLLATE "default" AS run_uuid
 FROM {mlflow}.latest_metrics l""",
 }
 

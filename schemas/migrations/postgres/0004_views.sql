@@ -179,7 +179,8 @@ SELECT COALESCE(run.mlflow_run_id, run.run_id)::character varying COLLATE "defau
         AND param.key IN ('Data', 'data'))::character varying COLLATE "default" AS data,
     run.letter::character varying COLLATE "default" AS letter,
     COALESCE((SELECT MAX(param.value) FROM param WHERE param.run_id = run.run_id
-        AND param.key IN ('Model', 'model')), run.name)::character varying COLLATE "default" AS model,
+        AND param.key IN ('Model', 'model')),
+        run.name)::character varying COLLATE "default" AS model,
     (SELECT replace(replace(MAX(param.value), '"', ''), '''', '') FROM param
         WHERE param.run_id = run.run_id AND param.key IN ('Params', 'params'))
         COLLATE "default" AS params
