@@ -23,6 +23,7 @@ from radt.frontend.selection import Selection
 from radt.frontend.source import Source
 from radt.frontend.theme import MANTINE
 from radt.model import RunStatus
+from radt.store.address import StoreAddress
 from radt.units import plural
 
 PAGES: tuple[Page, ...] = (compare.PAGE,)
@@ -45,7 +46,7 @@ def create_app(source: Source, access: Access) -> Dash:
         add_log_handler=False,
     )
     access.install(app.server)
-    app.layout = _frame()
+    app.layout = _frame(source.address)
     _register_pulse(app, source)
     _register_router(app, source)
     for page in PAGES:
@@ -53,7 +54,7 @@ def create_app(source: Source, access: Access) -> Dash:
     return app
 
 
-def _frame() -> Component:
+def _frame(store: StoreAddress) -> Component:
     frame: Component = dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),
@@ -61,6 +62,7 @@ def _frame() -> Component:
             dcc.Store(id="tick"),
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
+            dcc.Store(id="away", data=""),
             dcc.Store(id="paper"),
             dcc.Store(id="attempt"),
             html.Header(
@@ -68,6 +70,7 @@ def _frame() -> Component:
                     html.A("radt", href="/", className="wordmark"),
                     html.Nav(id="pages", **attributes(aria_label="Pages")),
                     html.Span(className="push"),
+                    html.Span(_short(store), className="where", title=f"Shows {store}"),
                     html.Span("", id="live", className="live", role="status"),
                     dmc.ColorSchemeToggle(
                         id="scheme",
@@ -79,12 +82,20 @@ def _frame() -> Component:
                 ],
                 className="bar",
             ),
+            html.Div(id="outage", className="outage", role="alert", hidden=True),
             html.Main(id="content"),
         ],
         theme=MANTINE,
         defaultColorScheme="auto",
     )
     return frame
+
+
+def _short(store: StoreAddress) -> str:
+    """What fits into the bar: ``radt-data/radt.db``, ``db.example.org/radt``."""
+    if store.path is not None:
+        return "/".join(store.path.parts[-2:])
+    return str(store).partition("://")[2].rpartition("@")[2].partition("?")[0]
 
 
 def _register_pulse(app: Dash, source: Source) -> None:
@@ -97,13 +108,17 @@ def _register_pulse(app: Dash, source: Source) -> None:
         Output("live", "children"),
         Output("live", "data-live"),
         Output("pulse", "interval"),
+        Output("outage", "children"),
+        Output("outage", "hidden"),
+        Output("away", "data"),
         Input("tick", "data"),
         State("revision", "data"),
         State("pulse", "interval"),
+        State("away", "data"),
     )
-    def pulse(_: int | None, known: str | None, interval_ms: int) -> tuple[Any, ...]:
-        revision = source.revision()
-        if revision == known:
+    def pulse(_: int | None, known: str | None, interval_ms: int, away: str) -> tuple[Any, ...]:
+        revision, outage = source.revision(), source.outage
+        if revision == known and away == str(outage or ""):
             raise PreventUpdate
         try:
             running = source.remember(
@@ -112,11 +127,17 @@ def _register_pulse(app: Dash, source: Source) -> None:
         except RadtError:  # the router says what is wrong
             running = 0
         wanted_ms = LIVE_INTERVAL_MS if running else IDLE_INTERVAL_MS
+        text, is_live = plural(running, "run") + " live" if running else "idle", bool(running)
+        if outage is not None:
+            text, is_live = "not connected", False
         return (
-            revision,
-            f"{plural(running, 'run')} live" if running else "idle",
-            "yes" if running else "no",
+            no_update if revision == known else revision,
+            text,
+            "yes" if is_live else "no",
             no_update if wanted_ms == interval_ms else wanted_ms,
+            [] if outage is None else states.away(outage),
+            outage is None,
+            str(outage or ""),
         )
 
 
@@ -145,7 +166,7 @@ def _register_router(app: Dash, source: Source) -> None:
             content = page.layout(source, Selection.from_query(search))
             trouble = None
         except RadtError as error:
-            content, trouble = states.trouble(error, str(source.path)), revision
+            content, trouble = states.trouble(error, source.address), revision
         return content, trouble, _links(page, search)
 
 

@@ -7,13 +7,13 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlencode
 
 from waitress.server import create_server
 
 from radt.errors import UsageError
 from radt.frontend.access import Access
+from radt.store.locate import View
 
 DEFAULT_PORT = 8050
 _TRIED_PORTS = 50
@@ -69,7 +69,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
-def serve(store: Path, access: Access, port: int | None, ready: Callable[[Address], None]) -> None:
+def serve(view: View, access: Access, port: int | None, ready: Callable[[Address], None]) -> None:
     """Serve until interrupted; ``ready`` is called once, when the address can be opened.
 
     Raises:
@@ -82,7 +82,7 @@ def serve(store: Path, access: Access, port: int | None, ready: Callable[[Addres
 
     # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    source = Source(store)
+    source = Source(view.store)
     app = create_app(source, access)
     server = create_server(
         app.server,

@@ -1,24 +1,31 @@
 """The store as the dashboard sees it: opened when it appears, re-read only when it changed.
 
 Everything the pages show follows from the store's *revision*. As long as it stays, answers come
-from memory and a page that is left open costs one ``PRAGMA`` a second. It is held back after
-expensive reads, so that a store written every second with thousands of runs in it keeps the
-dashboard at a tenth of a core instead of re-reading all of it every second.
+from memory and a page that is left open costs one ``PRAGMA`` (of Postgres: one short query) a
+second. It is held back after expensive reads, so that a store written every second with thousands
+of runs in it keeps the dashboard at a tenth of a core instead of re-reading all of it every second.
+
+While a database is away, pages keep what they show and say so (`Source.outage`); what is not in
+memory cannot be shown until it is back, which is noticed here, by itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from radt.errors import RadtError, StoreError
+from radt.errors import CodecError, RadtError, SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.frontend.keepers import Keeper
 from radt.model import SeriesKind
+from radt.store.address import StoreAddress
 from radt.store.counters import rates
 from radt.store.downsample import envelope
 from radt.store.reader import StoreReader
@@ -30,6 +37,8 @@ ResultT = TypeVar("ResultT")
 _READ_SHARE = 10
 #: Samples kept in memory, about 24 bytes a point.
 _CACHED_POINTS = 2_000_000
+#: The revision before the store has answered for the first time.
+_UNKNOWN = "!"
 #: Also the samples of ended runs are looked at again after this long: late ones may have come.
 _ENDED_RECHECK_S = 60.0
 
@@ -48,26 +57,26 @@ class Stretch:
     max_points: int | None = None
 
 
-class NothingRecordedError(StoreError):
-    """There is no store yet where the dashboard looks, or no run in it."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"nothing is recorded in {path}", "Record a first run: radt train.py")
-
-
 class Source:
     """Reads one store for all pages and browsers. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, store: StoreAddress | Path | str) -> None:
+        self.address = StoreAddress.of(store)
+        self._keeper = Keeper.of(self.address)
         self._lock = threading.Lock()
-        self._reader: StoreReader | None = None
-        self._inode: int | None = None
+        # Held by the one thread that asks the store for news.
+        self._asking = threading.Lock()
+        self._ask_at = 0.0
         # Change tokens start again with every process; a page that outlives us must notice.
         self._origin = secrets.token_hex(3)
-        self._token: int | None = None
+        self._known = _UNKNOWN
+        self._state: tuple[int, int] | None = None
+        self._was_good = False
         self._count = 0
         self._hold_until = 0.0
+        self._outage: RadtError | None = None
+        self._suspect = False
+        self._opened = 0
         self._memory: dict[Hashable, object] = {}
         self._key_locks: dict[Hashable, threading.Lock] = {}
         self._samples: OrderedDict[Hashable, Samples] = OrderedDict()
@@ -79,25 +88,36 @@ class Source:
 
         Raises:
             NothingRecordedError: There is none.
-            StoreError: It is damaged, or a newer radt wrote it.
+            StoreError: It cannot be reached, is damaged, or is of another version.
         """
-        with self._lock:
-            return self._open()
+        try:
+            reader = self._keeper.reader()
+        except StoreError:
+            if not self._keeper.outlives_outages:
+                self._forget_other_stores()
+            raise
+        self._forget_other_stores()
+        return reader
+
+    @property
+    def outage(self) -> RadtError | None:
+        """Why there is no news at the moment, while what was read before is shown."""
+        return self._outage
 
     def revision(self) -> str:
-        """Changes when there is something new to show; starts with ``!`` if nothing can be read."""
+        """Changes when there is something new to show; starts with ``!`` if nothing can be shown.
+
+        While a database is away it stays, and there is an `outage`.
+        """
+        if not self._asking.acquire(blocking=not self._keeper.outlives_outages):
+            return self._known  # somebody waits for the database already
         try:
-            with self._lock:
-                reader = self._open()
-                now = time.monotonic()
-                if now >= self._hold_until or self._token is None:
-                    token = reader.change_token()
-                    if token != self._token:
-                        self._token = token
-                        self._forget()
-                return f"{self._origin}.{self._count}"
-        except RadtError as error:
-            return f"!{type(error).__name__}"
+            if time.monotonic() >= self._ask_at:
+                self._known = self._ask()
+                self._ask_at = time.monotonic() + self._keeper.ask_interval_s
+            return self._known
+        finally:
+            self._asking.release()
 
     def remember(self, key: Hashable, read: Callable[[StoreReader], ResultT]) -> ResultT:
         """The result of ``read`` for this revision; several threads asking at once read once.
@@ -105,13 +125,16 @@ class Source:
         Raises:
             StoreError: As `reader`, and whatever ``read`` raises.
         """
+        if not self._keeper.outlives_outages:
+            _ = self.reader  # a file that is gone, or another one, shows at once
         with self._lock:
-            reader = self._open()
             memory, key_lock = self._memory, self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
             if key not in memory:
+                reader = self.reader
                 began = time.monotonic()
-                memory[key] = read(reader)
+                with self._suspecting():
+                    memory[key] = read(reader)
                 self._hold(began)
             return cast(ResultT, memory[key])
 
@@ -119,16 +142,22 @@ class Source:
         """Points of a series, from memory if they cannot have changed.
 
         ``ended`` says that the run is over, so that new points are not expected.
+
+        Raises:
+            StoreError: As `reader`; or a chunk is damaged.
         """
+        if not self._keeper.outlives_outages:
+            _ = self.reader
         version = int(time.monotonic() / _ENDED_RECHECK_S) if ended else self._count
         key = (stretch, ended, version)
         with self._lock:
-            reader = self._open()
             if key in self._samples:
                 self._samples.move_to_end(key)
                 return self._samples[key]
+        reader = self.reader
         began = time.monotonic()
-        samples = _read(reader, stretch)
+        with self._suspecting():
+            samples = _read(reader, stretch)
         if not ended:
             self._hold(began)
         with self._lock:
@@ -142,8 +171,48 @@ class Source:
 
     def close(self) -> None:
         """Let go of the store."""
-        with self._lock:
-            self._close()
+        self._keeper.close()
+        self._forget_other_stores()
+
+    def _ask(self) -> str:
+        """Ask the store whether there is news."""
+        try:
+            reader = self.reader
+            now = time.monotonic()
+            if self._state is None or self._outage or self._suspect or now >= self._hold_until:
+                try:
+                    state = (self._opened, reader.change_token())
+                except StoreError:
+                    self._keeper.lost(reader)
+                    raise
+                if state != self._state or self._outage is not None or self._suspect:
+                    # What failed meanwhile is tried again now, also if nothing else is new.
+                    self._state, self._suspect = state, False
+                    self._forget()
+        except RadtError as error:
+            return self._without_store(error)
+        self._outage, self._was_good = None, True
+        return f"{self._origin}.{self._count}"
+
+    def _without_store(self, error: RadtError) -> str:
+        stays = self._keeper.outlives_outages and self._was_good
+        if stays and not isinstance(error, (SchemaTooNewError, SchemaTooOldError)):
+            self._outage = error
+            return f"{self._origin}.{self._count}"
+        self._outage, self._was_good, self._state = None, False, None
+        digest = hashlib.blake2b(f"{type(error)} {error}".encode(), digest_size=6).hexdigest()
+        return f"!{digest}"
+
+    @contextmanager
+    def _suspecting(self) -> Iterator[None]:
+        """A read that fails may be the first to meet an outage, and the only one."""
+        try:
+            yield
+        except CodecError:
+            raise  # of one chunk, for good
+        except StoreError:
+            self._suspect = self._keeper.outlives_outages
+            raise
 
     def _hold(self, began: float) -> None:
         """Put the next revision off after a read that began then."""
@@ -151,30 +220,22 @@ class Source:
         with self._lock:
             self._hold_until = max(self._hold_until, ended) + (ended - began) * _READ_SHARE
 
-    def _open(self) -> StoreReader:
-        try:
-            inode = self.path.stat().st_ino
-        except OSError as error:
-            self._close()
-            raise NothingRecordedError(self.path) from error
-        if self._reader is None or inode != self._inode:
-            self._close()
-            self._reader = StoreReader(self.path)
-            self._inode = inode
-        return self._reader
-
-    def _close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._reader, self._inode, self._token = None, None, None
-        self._samples.clear()
-        self._sample_points = 0
+    def _forget_other_stores(self) -> None:
+        """What was read from a store that has been closed counts no more."""
+        with self._lock:
+            if self._keeper.opened == self._opened:
+                return
+            self._opened = self._keeper.opened
+            self._state = None
+            self._samples.clear()
+            self._sample_points = 0
         self._forget()
 
     def _forget(self) -> None:
-        self._count += 1
-        # New dictionaries: a reader on its way fills the old ones, which nobody asks any more.
-        self._memory, self._key_locks = {}, {}
+        with self._lock:
+            self._count += 1
+            # New dictionaries: a reader on its way fills the old ones, which nobody asks any more.
+            self._memory, self._key_locks = {}, {}
 
 
 def _read(reader: StoreReader, stretch: Stretch) -> Samples:

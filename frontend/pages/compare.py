@@ -12,11 +12,12 @@ from dash.exceptions import PreventUpdate
 from radt.errors import RadtError
 from radt.frontend.catalog import Catalog, read_catalog
 from radt.frontend.dashing import in_browser
+from radt.frontend.keepers import NothingRecordedError
 from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.pages import board, picker
 from radt.frontend.pages.page import Page
 from radt.frontend.selection import Aggregate, Level, Selection, Window
-from radt.frontend.source import NothingRecordedError, Source
+from radt.frontend.source import Source
 
 
 def layout(source: Source, selection: Selection) -> Component:
@@ -124,7 +125,7 @@ def _latest(source: Source) -> str:
     """The experiment in which something happened last."""
     experiments = source.remember("experiments", lambda reader: reader.experiments())
     if not experiments:
-        raise NothingRecordedError(source.path)
+        raise NothingRecordedError(source.address)
     return max(experiments, key=lambda e: e.last_activity_ns or 0).name
 
 

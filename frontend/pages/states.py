@@ -6,16 +6,18 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt.errors import RadtError
-from radt.frontend.source import NothingRecordedError
+from radt.frontend.keepers import NothingRecordedError
+from radt.store.address import StoreAddress
 
 
-def empty(where: str) -> Component:
+def empty(store: StoreAddress) -> Component:
     """Nothing is recorded yet; the one command that changes it."""
+    command = "radt train.py"
     return html.Div(
         [
             html.H1("Nothing recorded yet"),
-            html.P(f"This page fills as soon as a run writes to {where}."),
-            html.Pre("radt train.py"),
+            html.P(f"This page fills as soon as a run writes to {store}."),
+            html.Pre(f"{command} --store-uri …" if store.is_postgres else command),
         ],
         className="state",
         role="status",
@@ -34,6 +36,19 @@ def broken(error: RadtError) -> Component:
     )
 
 
-def trouble(error: RadtError, where: str) -> Component:
+def away(error: RadtError) -> list[Component]:
+    """What a page that stays says while the database is away."""
+    return [
+        html.Strong(sentence(error.message)),
+        html.Span(f"{error.remedy}. This page goes on by itself." if error.remedy else ""),
+    ]
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
+def trouble(error: RadtError, store: StoreAddress) -> Component:
     """The page for an error."""
-    return empty(where) if isinstance(error, NothingRecordedError) else broken(error)
+    return empty(store) if isinstance(error, NothingRecordedError) else broken(error)

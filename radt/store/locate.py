@@ -3,7 +3,8 @@
 Runs are recorded into the file of a data folder, and with a Postgres store (``RADT_STORE_URI``)
 brought there, where also those of other machines are. Who asks for a run gets it from the nearest:
 the file, which has its newest values and needs no network, then Postgres. ``--home`` and
-``--store-uri`` say where to look, and then it is looked nowhere else.
+``--store-uri`` say where to look, and then it is looked nowhere else. A dashboard shows one store:
+the widest, which is that of Postgres where there is one (`View`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from radt.errors import RunNotFoundError, StoreError
+from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.home import Home
+from radt.masking import masked
 from radt.settings import HOME, STORE_URI, TRACKING_URI, Setting, Settings
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
@@ -67,10 +69,61 @@ class Places:
         """For people: ``/data/radt.db or postgresql://db.example.org/radt``."""
         return " or ".join(map(str, self.stores))
 
-    @property
-    def widest(self) -> StoreAddress:
-        """The one with the runs of most machines: what a dashboard shows."""
-        return self.stores[-1]
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a dashboard shows: a store, and what an MLflow server has beside it (empty for none)."""
+
+    store: StoreAddress
+    server: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        home: Path | str | None = None,
+        store_uri: str | None = None,
+        tracking_uri: str | None = None,
+    ) -> View:
+        """The store of most machines: Postgres where there is one, else the data folder's file.
+
+        A tracking URI that is an HTTP server adds its runs where the store is a file, which those
+        that are opened are loaded into.
+
+        Args:
+            home: A data folder that was named: its file is shown, and nothing else but a
+                ``tracking_uri`` that was named, too.
+            store_uri: A Postgres store that was named.
+            tracking_uri: An MLflow server that was named.
+
+        Raises:
+            UsageError: A URI is none, or they contradict each other.
+        """
+        if tracking_uri is not None:
+            server = _server_of(Settings.of(Path.cwd(), {TRACKING_URI: tracking_uri}))
+            if not server:
+                raise UsageError(
+                    f"{masked(tracking_uri)} is no MLflow server",
+                    "--tracking-uri takes http://… or https://… here; a Postgres store is shown "
+                    "with --store-uri",
+                )
+            if store_uri is not None:
+                raise UsageError(
+                    "--store-uri and --tracking-uri exclude each other",
+                    "What runs bring to the Postgres store is there already; leave one out",
+                )
+            places = Places.of(home)
+            assert places.file is not None
+            return cls(places.file, server)
+        places = Places.of(home, store_uri)
+        store = places.stores[-1]
+        if store.is_postgres or places.is_chosen:
+            return cls(store)
+        return cls(store, _server_of(Settings.of(Path.cwd())))
+
+
+def _server_of(settings: Settings) -> str:
+    uri = settings[TRACKING_URI]
+    return uri.rstrip("/") if uri.lower().startswith(("http://", "https://")) else ""
 
 
 def _shared_tracking_uri(settings: Settings) -> str:

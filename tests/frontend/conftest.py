@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from waitress import wasyncore
 from waitress.server import create_server
 
@@ -333,6 +333,7 @@ def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Debian's chromium, without a window."""
+    expect.set_options(timeout=30_000)  # a busy machine is no failure
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]

@@ -8,11 +8,12 @@ import pytest
 
 from radt.errors import StoreError
 from radt.frontend.catalog import AUTOMATIC_RUNS, read_catalog
+from radt.frontend.keepers import NothingRecordedError
 from radt.frontend.pages.board import facts
 from radt.frontend.pages.picker import PAGE_SIZE, nodes
 from radt.frontend.search import search
 from radt.frontend.selection import Level
-from radt.frontend.source import NothingRecordedError, Source, Stretch
+from radt.frontend.source import Source, Stretch
 from radt.model import RunStatus
 
 
