@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import bindparam, text
 
 from radt.masking import masked
 from radt.replication.content import Content
@@ -56,7 +56,7 @@ _MARK = text(
     "ON CONFLICT (target, key) DO UPDATE SET revision = excluded.revision"
 )
 _UNMARK = text("DELETE FROM replicated WHERE target = :target")
-_FORGET = text("DELETE FROM replica WHERE target = :target")
+_FORGET_OTHERS = text("DELETE FROM replica WHERE label = :label AND target <> :target")
 _REACHED = text(
     "INSERT INTO replica (target, label, reached_ns) VALUES (:target, :label, :now_ns) "
     "ON CONFLICT (target) DO UPDATE SET label = excluded.label, "
@@ -219,8 +219,10 @@ class Notes:
         """The other store works, and has all that is here if ``everything``."""
         now_ns = time.time_ns() if everything else None
         with self._backend.translated_errors(), self._engine.begin() as connection:
-            self._forget(connection, self._label)  # of when its identity was not known
-            connection.execute(_REACHED, {"target": target, "label": self._label, "now_ns": now_ns})
+            row = {"target": target, "label": self._label, "now_ns": now_ns}
+            # Of when its identity was not known, or of another database that was there before.
+            connection.execute(_FORGET_OTHERS, row)
+            connection.execute(_REACHED, row)
         self._said = ""
 
     def problem(self, target: str, why: str) -> bool:
@@ -243,10 +245,6 @@ class Notes:
         """Look at every run again."""
         with self._backend.translated_errors(), self._engine.begin() as connection:
             connection.execute(_UNMARK, {"target": target})
-
-    @staticmethod
-    def _forget(connection: Connection, target: str) -> None:
-        connection.execute(_FORGET, {"target": target})
 
 
 def _file_of(path: Path) -> tuple[int, int]:

@@ -32,7 +32,7 @@ log = logging.getLogger("radt.replication")
 _POLL_S = 10.0
 #: How often a failing turn is tried once more after the order to finish up.
 _LAST_TRIES = 5
-_LAST_PAUSE_S = 2.0
+_LAST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
