@@ -51,7 +51,7 @@ def envelope_indices(samples: Samples, max_points: int) -> Int64Array:
         kept.append(_extremes(samples.values, budget))
     else:
         missing = np.flatnonzero(~finite)
-        gaps = missing[_one_of_each_stretch(len(missing), budget // 4)]
+        gaps = missing[one_of_each_stretch(len(missing), budget // 4)]
         present = np.flatnonzero(finite)
         kept += [gaps, present[_extremes(samples.values[present], budget - len(gaps))]]
     return np.unique(np.concatenate(kept))
@@ -65,7 +65,8 @@ def _extremes(values: Float64Array, max_points: int) -> Int64Array:
     return np.asarray(chosen, dtype=np.int64)
 
 
-def _one_of_each_stretch(count: int, max_points: int) -> Int64Array:
+def one_of_each_stretch(count: int, max_points: int) -> Int64Array:
+    """At most so many of the numbers from 0 to ``count``, evenly apart."""
     if count <= max_points:
         return np.arange(count, dtype=np.int64)
     return np.arange(max_points, dtype=np.int64) * count // max_points

@@ -49,8 +49,17 @@ def fetch(
     with closing(connection.connection.cursor()) as cursor:
         bound = cursor.mogrify(select, dict(parameters)).decode()
         cursor.copy_expert(f"COPY ({bound}) TO STDOUT (FORMAT binary)", answer)
+    return rows_of(answer.getvalue(), kinds)
+
+
+def rows_of(data: bytes, kinds: Sequence[type[int | bytes]]) -> list[tuple[Value, ...]]:
+    """The rows of an answer in the binary format.
+
+    Raises:
+        StoreError: It is cut short, or has other columns.
+    """
     try:
-        return _rows(answer.getvalue(), kinds)
+        return _rows(data, kinds)
     except (struct.error, IndexError) as error:
         raise StoreError(f"the database sent rows that cannot be read ({error})") from error
 

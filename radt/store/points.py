@@ -6,6 +6,7 @@ Reading is apart from decoding, so that no transaction is open meanwhile.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,7 @@ _AFTER = text(
 )
 
 _EARLIEST_NS, _LATEST_NS = -(2**63), 2**63 - 1
+_OF_ONE = "run_id = :run_id AND series_no = :series_no"
 _OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no "
 _SUM_WITHIN = text(
     "SELECT SUM(finite_count), "
@@ -43,6 +45,36 @@ _ACROSS = text(
     "AND last_ns >= :start AND first_ns <= :end AND NOT (first_ns >= :start AND last_ns <= :end) "
     "ORDER BY chunk_no"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A series from ``start_ns`` to ``end_ns``, both included; None sets no limit."""
+
+    run_id: str
+    series_no: int
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    @property
+    def condition(self) -> str:
+        """What is true of chunks that have points in it."""
+        conditions = [_OF_ONE]
+        if self.start_ns is not None:
+            conditions.append("last_ns >= :start")
+        if self.end_ns is not None:
+            conditions.append("first_ns <= :end")
+        return " AND ".join(conditions)
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """Of the condition."""
+        given = {"start": self.start_ns, "end": self.end_ns}
+        return {
+            "run_id": self.run_id,
+            "series_no": self.series_no,
+            **{name: value for name, value in given.items() if value is not None},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +103,29 @@ def chunks_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> StoredChunks:
     """The chunks that have points from ``start_ns`` to ``end_ns``; None sets no limit."""
-    parameters: dict[str, Value] = {"run_id": run_id, "series_no": series_no}
-    conditions = ["run_id = :run_id AND series_no = :series_no"]
-    if start_ns is not None:
-        conditions.append("last_ns >= :start")
-        parameters["start"] = start_ns
-    if end_ns is not None:
-        conditions.append("first_ns <= :end")
-        parameters["end"] = end_ns
+    part = Part(run_id, series_no, start_ns, end_ns)
+    return _chunks_where(connection, part.condition, part.parameters)
+
+
+def chunks_numbered(
+    connection: Connection, run_id: str, series_no: int, numbers: Sequence[int]
+) -> StoredChunks:
+    """The chunks of these numbers."""
+    # In the text, because databases limit the number of parameters; they are whole numbers.
+    wanted = ", ".join(str(int(number)) for number in numbers)
+    return _chunks_where(
+        connection,
+        f"{_OF_ONE} AND chunk_no IN ({wanted})",
+        {"run_id": run_id, "series_no": series_no},
+    )
+
+
+def _chunks_where(
+    connection: Connection, condition: str, parameters: Mapping[str, Value]
+) -> StoredChunks:
     statement = text(
         f"SELECT {chunks.DATA_COLUMNS} FROM chunk "  # noqa: S608 - our own names
-        f"WHERE {' AND '.join(conditions)} ORDER BY chunk_no"
+        f"WHERE {condition} ORDER BY chunk_no"
     )
     rows = fetch(connection, statement, parameters, chunks.DATA_KINDS)
     return StoredChunks(tuple(map(chunks.ChunkData._make, rows)))

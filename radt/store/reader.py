@@ -15,7 +15,15 @@ from radt.store import chunks
 from radt.store.address import StoreAddress
 from radt.store.database import ReadDatabase
 from radt.store.downsample import envelope
-from radt.store.points import chunks_after, chunks_between, mean_between, point_counts
+from radt.store.overview import plan, read_headers
+from radt.store.points import (
+    Part,
+    chunks_after,
+    chunks_between,
+    chunks_numbered,
+    mean_between,
+    point_counts,
+)
 from radt.store.queries import (
     EXPERIMENTS,
     FIND_RUN,
@@ -317,7 +325,17 @@ class StoreReader:
         Raises:
             CodecError: A chunk is damaged.
         """
-        samples = self.samples(run_id, series_no, start_ns=start_ns, end_ns=end_ns)
+        part = Part(run_id, series_no, start_ns, end_ns)
+        with self._database.snapshot() as connection:
+            overview = plan(read_headers(connection, part), part, max_points)
+            stored = (
+                chunks_between(connection, run_id, series_no, start_ns, end_ns)
+                if overview is None
+                else chunks_numbered(connection, run_id, series_no, overview.numbers)
+            )
+        if overview is not None:
+            return overview.points(stored.chunks)
+        samples = chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
         return envelope(samples, max_points)
 
     def summary(self, run_ids: Sequence[str]) -> list[SummaryRecord]:

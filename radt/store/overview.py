@@ -1,0 +1,185 @@
+"""A chart of a series with many more chunks than it can show points: few of them are decoded.
+
+Where a chunk is less than the chart can show, its header says whether it matters: only the chunks
+with the extremes of a stretch are decoded, to find the points themselves. So time and memory stay
+the same however long a series is, but for its headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from sqlalchemy import Connection, text
+
+from radt.model import NO_STEP
+from radt.store import chunks
+from radt.store.downsample import MIN_POINTS, one_of_each_stretch
+from radt.store.points import Part
+from radt.store.records import Int64Array, Samples
+
+#: Decoding some is worth it if there are this many times more.
+_WORTH_IT = 1.5
+#: Points of the first and of the last chunk: end, extremes, one that is not finite.
+_BORDER_POINTS = 8
+
+_HEADER_COLUMNS = (
+    "chunk_no, point_count, finite_count, first_ns, last_ns, value_min, value_max, "
+    "step_data IS NOT NULL, kept_count IS NOT NULL"
+)
+
+
+class ChunkHeader(NamedTuple):
+    """A row of the header's columns; ``thinned``: its statistics are not those of its points."""
+
+    chunk_no: int
+    point_count: int
+    finite_count: int
+    first_ns: int
+    last_ns: int
+    value_min: float | None
+    value_max: float | None
+    has_steps: bool
+    thinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Which chunks to decode, and what of them to take.
+
+    Attributes:
+        smallest: Numbers of chunks whose smallest value is that of a stretch.
+        largest: The same of the largest.
+        gaps: Numbers of chunks whose first value that is not finite is shown.
+        first: Number of the first chunk of the range.
+        last: Number of the last one.
+        has_steps: Whether any chunk of the range has steps.
+        part: What was asked for.
+    """
+
+    smallest: frozenset[int]
+    largest: frozenset[int]
+    gaps: frozenset[int]
+    first: int
+    last: int
+    has_steps: bool
+    part: Part
+
+    @property
+    def numbers(self) -> list[int]:
+        """Chunks to decode, in the order they were written."""
+        return sorted({self.first, self.last} | self.smallest | self.largest | self.gaps)
+
+    def points(self, found: Sequence[chunks.ChunkData]) -> Samples:
+        """The chart's points, from the chunks of these numbers.
+
+        Raises:
+            CodecError: A chunk is damaged.
+        """
+        times: list[Int64Array] = []
+        values, steps = [], []
+        for chunk in found:
+            samples = chunks.time_sorted(chunk.samples())
+            if chunk.chunk_no in (self.first, self.last):
+                samples = chunks.between(samples, self.part.start_ns, self.part.end_ns)
+            chosen = self._chosen(chunk.chunk_no, samples)
+            times.append(samples.times_ns[chosen])
+            values.append(samples.values[chosen])
+            if self.has_steps:
+                given = samples.steps
+                steps.append(
+                    np.full(len(chosen), NO_STEP, dtype=np.int64)
+                    if given is None
+                    else given[chosen]
+                )
+        return Samples(
+            np.concatenate(times),
+            np.concatenate(values),
+            np.concatenate(steps) if self.has_steps else None,
+        )
+
+    def _chosen(self, chunk_no: int, samples: Samples) -> list[int]:
+        """Indices of the points to show, in order."""
+        values = samples.values
+        if not len(values):
+            return []
+        chosen = set()
+        at_border = chunk_no in (self.first, self.last)
+        finite = np.isfinite(values)
+        any_finite = bool(finite.any())
+        if any_finite and (at_border or chunk_no in self.smallest):
+            chosen.add(int(np.argmin(np.where(finite, values, np.inf))))
+        if any_finite and (at_border or chunk_no in self.largest):
+            chosen.add(int(np.argmax(np.where(finite, values, -np.inf))))
+        if (at_border or chunk_no in self.gaps) and not finite.all():
+            chosen.add(int(np.argmin(finite)))
+        if chunk_no == self.first:
+            chosen.add(0)
+        if chunk_no == self.last:
+            chosen.add(len(values) - 1)
+        return sorted(chosen)
+
+
+def read_headers(connection: Connection, part: Part) -> list[ChunkHeader]:
+    """Headers of the chunks that have points in a range, in the order they were written."""
+    statement = text(
+        f"SELECT {_HEADER_COLUMNS} FROM chunk "  # noqa: S608 - our own names
+        f"WHERE {part.condition} ORDER BY chunk_no"
+    )
+    return [ChunkHeader._make(row) for row in connection.execute(statement, part.parameters)]
+
+
+def plan(headers: Sequence[ChunkHeader], part: Part, max_points: int) -> Overview | None:
+    """How to come to at most ``max_points``, or None where all chunks have to be decoded.
+
+    That is where there are too few to be worth it, where clocks were set back so that chunks
+    overlap, and where retention has thinned them.
+    """
+    budget = max(max_points, MIN_POINTS) - _BORDER_POINTS
+    if len(headers) < _WORTH_IT * budget or any(header.thinned for header in headers):
+        return None
+    first_ns = np.array([header.first_ns for header in headers], dtype=np.int64)
+    last_ns = np.array([header.last_ns for header in headers], dtype=np.int64)
+    if np.any(first_ns[1:] < last_ns[:-1]):
+        return None
+    inner = headers[1:-1]
+    incomplete = [one.chunk_no for one in inner if one.finite_count < one.point_count]
+    gaps = [incomplete[at] for at in one_of_each_stretch(len(incomplete), budget // 4)]
+    valued = [one for one in inner if one.finite_count]
+    smallest, largest = set(), set()
+    for stretch in _stretches(valued, (budget - len(gaps)) // 2):
+        smallest.add(min(stretch, key=_smallest).chunk_no)
+        largest.add(max(stretch, key=_largest).chunk_no)
+    return Overview(
+        frozenset(smallest),
+        frozenset(largest),
+        frozenset(gaps),
+        headers[0].chunk_no,
+        headers[-1].chunk_no,
+        any(header.has_steps for header in headers),
+        part,
+    )
+
+
+def _stretches(headers: Sequence[ChunkHeader], count: int) -> list[Sequence[ChunkHeader]]:
+    """About as many points in each; none is empty."""
+    if not headers:
+        return []
+    before = np.cumsum([0, *(header.point_count for header in headers)])
+    ends = np.searchsorted(before, before[-1] * np.arange(1, count + 1) / count)
+    ends[-1] = len(headers)
+    bounds = np.unique(np.concatenate([[0], ends]))
+    return [headers[start:stop] for start, stop in pairwise(bounds.tolist())]
+
+
+def _smallest(header: ChunkHeader) -> float:
+    assert header.value_min is not None
+    return header.value_min
+
+
+def _largest(header: ChunkHeader) -> float:
+    assert header.value_max is not None
+    return header.value_max
