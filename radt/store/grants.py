@@ -95,6 +95,18 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
     return Granted(found is None, password is not None, schema, shown.render_as_string())
 
 
+def has_role(address: StoreAddress, name: str) -> bool:
+    """Whether there is such a role.
+
+    Raises:
+        UsageError: The store is a file.
+        StoreError: It cannot be reached.
+    """
+    with _store(address) as connection:
+        row = {"name": name, "comment": _COMMENT}
+        return connection.execute(_ROLE, row).one_or_none() is not None
+
+
 def revoke_reader(address: StoreAddress, name: str) -> bool:
     """Take all that back; a role that was made here is removed, which is what it returns.
 

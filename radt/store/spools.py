@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+
+from sqlalchemy import text
 
 from radt.errors import StoreError
 from radt.home import Home
+from radt.store.findings import Finding, Trouble
+from radt.store.reader import StoreReader
 
 #: A folder in each journal's place that says which process had which number; not a journal.
 _LABELS = "labels"
+_AT_A_TIME = 500
+
+_UNDELIVERED = text(
+    "SELECT run_id, spool FROM run WHERE delivery_done_ns IS NULL AND tracking_uri <> '' "
+    "AND spool <> '' AND host = :host ORDER BY run_id"
+)
 
 
 def spooled_runs(home: Home) -> Iterator[str]:
@@ -23,6 +35,37 @@ def spooled_runs(home: Home) -> Iterator[str]:
                     yield entry.name
     except FileNotFoundError:
         return
+
+
+def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
+    """Folders of runs that are not in the store, and runs whose folder is gone too early.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    names = spooled_runs(home)
+    while some := list(islice(names, _AT_A_TIME)):
+        known = {run.run_id for run in reader.runs(run_ids=some)}
+        for run_id in sorted(set(some) - known):
+            folder = home.run_dir(run_id).path
+            yield Finding(
+                Trouble.SPOOL,
+                f"run {run_id}",
+                f"there is a folder {folder}, but no run",
+                "`radt sync` reads what is in it; if it was pruned, remove it",
+                run_id,
+            )
+    with reader.snapshot() as connection:
+        rows = connection.execute(_UNDELIVERED, {"host": platform.node()}).all()
+    for run_id, spool in rows:
+        if not Path(spool).is_dir():
+            yield Finding(
+                Trouble.SPOOL,
+                f"run {run_id}",
+                f"its folder {spool} is gone, and MLflow may not have all that was in it",
+                "Put it back if it was moved; else nothing can be done",
+                run_id,
+            )
 
 
 def has_unread_journals(home: Home, run_id: str) -> bool:

@@ -1,0 +1,145 @@
+"""Compare a store with MLflow: runs that one has and the other lacks."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import bindparam, text
+
+from radt.errors import TrackingError
+from radt.home import Home
+from radt.masking import masked
+from radt.store.findings import Finding, Trouble
+from radt.store.reader import StoreReader
+from radt.uris import with_driver
+
+_RUN_ID_TAG = "radt.run_id"
+_HOST_TAG = "radt.host"
+_RUNS_AT_A_TIME = 1000
+_EXPERIMENTS_AT_A_TIME = 100
+_SQLITE = "sqlite:///"
+
+_PRUNED = text("SELECT run_id FROM pruned WHERE run_id IN :ids").bindparams(
+    bindparam("ids", expanding=True)
+)
+_WITH_MLFLOW_RUN = text(
+    "SELECT run_id, mlflow_run_id, tracking_uri FROM run WHERE mlflow_run_id IS NOT NULL "
+    "AND run_id > :after ORDER BY run_id LIMIT :some"
+)
+
+
+def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> Iterator[Finding]:
+    """Runs of MLflow whose samples are not in the store, and the reverse.
+
+    Of an MLflow that others use, too, a data folder needs to have the runs of its machine only.
+
+    Args:
+        home: The store's data folder; None for a store that is everybody's.
+
+    Raises:
+        TrackingError: MLflow cannot be asked.
+        StoreError: The store cannot be read.
+    """
+    file = Path(tracking_uri.removeprefix(_SQLITE))
+    if tracking_uri.startswith(_SQLITE) and not file.exists():
+        return  # asking would make it
+    own = home is not None and tracking_uri == home.default_tracking_uri
+    known: set[str] = set()
+    for page in _runs_of(tracking_uri):
+        known.update(str(run.info.run_id) for run in page)
+        missing = _missing(reader, page)
+        for run_id, run in missing.items():
+            host = run.data.tags.get(_HOST_TAG, "")
+            if home is not None and not own and host not in ("", platform.node()):
+                continue
+            yield Finding(
+                Trouble.MLFLOW,
+                f"run {run_id}",
+                f"MLflow has it as {run.info.run_id}, its samples are not here",
+                f"`radt import {run.info.run_id}` takes them from its archive; "
+                + (f"`radt sync` on {host} brings them" if host else "`radt sync` brings them"),
+                run_id,
+            )
+    yield from _gone(reader, tracking_uri, known)
+
+
+def _missing(reader: StoreReader, page: Sequence[Any]) -> dict[str, Any]:
+    """Runs of ours by our id that are neither in the store nor were pruned."""
+    ours = {
+        run.data.tags[_RUN_ID_TAG]: run
+        for run in page
+        if _RUN_ID_TAG in run.data.tags and run.info.lifecycle_stage == "active"
+    }
+    if not ours:
+        return {}
+    there = {run.run_id for run in reader.runs(run_ids=sorted(ours))}
+    with reader.snapshot() as connection:
+        there.update(connection.execute(_PRUNED, {"ids": sorted(ours)}).scalars())
+    return {run_id: run for run_id, run in ours.items() if run_id not in there}
+
+
+def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[Finding]:
+    asked = masked(with_driver(tracking_uri))
+    after = ""
+    while True:
+        with reader.snapshot() as connection:
+            row = {"after": after, "some": _RUNS_AT_A_TIME}
+            rows = connection.execute(_WITH_MLFLOW_RUN, row).all()
+        for run_id, mlflow_id, uri in rows:
+            if mlflow_id not in known and masked(with_driver(uri)) == asked:
+                yield Finding(
+                    Trouble.MLFLOW,
+                    f"run {run_id}",
+                    f"MLflow has no run {mlflow_id} any more, its samples are here",
+                    "If it was deleted there on purpose, nothing needs to be done",
+                    run_id,
+                )
+        if not rows:
+            return
+        after = str(rows[-1].run_id)
+
+
+def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
+    """All runs of an MLflow that radt made, deleted ones too, some at a time."""
+    # A server that does not answer is no reason to wait for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    from mlflow.entities import ViewType
+    from mlflow.tracking import MlflowClient
+
+    from radt.tracking.mlflow_target import DeliveryError, translated_errors
+
+    try:
+        with translated_errors():
+            client = MlflowClient(tracking_uri)
+            token: str | None = None
+            while True:
+                experiments = client.search_experiments(
+                    ViewType.ALL, max_results=_EXPERIMENTS_AT_A_TIME, page_token=token
+                )
+                ids = [one.experiment_id for one in experiments]
+                more: str | None = None
+                while ids:
+                    page = client.search_runs(
+                        ids,
+                        filter_string=f"tags.`{_RUN_ID_TAG}` LIKE '%'",
+                        run_view_type=ViewType.ALL,
+                        max_results=_RUNS_AT_A_TIME,
+                        page_token=more,
+                    )
+                    yield page
+                    more = page.token
+                    if not more:
+                        break
+                token = experiments.token
+                if not token:
+                    return
+    except DeliveryError as error:
+        raise TrackingError(
+            f"MLflow ({masked(tracking_uri)}) cannot be asked: {masked(error.message)}",
+            "Check that it runs; --no-mlflow leaves it out",
+        ) from error

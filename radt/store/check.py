@@ -1,0 +1,262 @@
+"""Check what a store says against itself, from headers and small tables alone.
+
+`radt.store.check_deep` also decodes what is stored. Both read some runs at a time, so that memory
+does not grow with the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median_low
+
+from sqlalchemy import Connection, bindparam, text
+
+from radt.model import SOFTWARE
+from radt.store.findings import Counts, Finding, Trouble
+from radt.store.reader import StoreReader
+
+_RUNS_AT_A_TIME = 200
+#: Points beyond what was received that are no sign of anything: what a killed collector had written
+#: before it counted it.
+_SLACK_POINTS = 2
+_SLACK_RATIO = 0.02
+
+_BACKUP = "Restore the run from its archive (`radt import`) or the store from a backup"
+_REPORT = "Restore the store from a backup; if it was never copied or edited, please report this"
+
+#: Tables with rows of runs, by what their rows are called.
+_OF_RUNS = {
+    "param": "parameters",
+    "tag": "tags",
+    "series": "series",
+    "chunk": "chunks",
+    "marker": "markers",
+    "ledger": "ledger rows",
+    "gap": "gaps",
+    "journal_cursor": "journal positions",
+    "delivery": "notes of delivery",
+    "artifact_delivered": "notes of artifacts",
+}
+
+_COUNTS = text(
+    "SELECT (SELECT COUNT(*) FROM experiment), (SELECT COUNT(*) FROM workload), "
+    "(SELECT COUNT(*) FROM run), (SELECT COUNT(*) FROM series), (SELECT COUNT(*) FROM marker), "
+    "(SELECT COUNT(*) FROM chunk), (SELECT COALESCE(SUM(point_count), 0) FROM chunk), "
+    "(SELECT COUNT(*) FROM pruned)"
+)
+_LEDGER = text(
+    "SELECT run_id, listener, expected, received, missed FROM ledger "
+    "WHERE expected <> received + missed OR received < 0 OR missed < 0 ORDER BY run_id, listener"
+)
+_BACKWARD_GAPS = text(
+    "SELECT run_id, listener, series_no FROM gap WHERE end_ns < start_ns ORDER BY run_id"
+)
+_GAPS_OF_NOTHING = text(
+    "SELECT gap.run_id, gap.listener, gap.series_no FROM gap WHERE gap.series_no >= 0 "
+    "AND NOT EXISTS (SELECT 1 FROM series WHERE series.run_id = gap.run_id "
+    "AND series.series_no = gap.series_no) ORDER BY gap.run_id"
+)
+_RUNS_WITHOUT_WORKLOAD = text(
+    "SELECT run_id, workload_id FROM run WHERE NOT EXISTS (SELECT 1 FROM workload "
+    "WHERE workload.workload_id = run.workload_id) ORDER BY run_id"
+)
+_WITHOUT_EXPERIMENT = text(
+    "SELECT DISTINCT experiment FROM (SELECT experiment FROM run UNION "
+    "SELECT experiment FROM workload) AS used "
+    "WHERE NOT EXISTS (SELECT 1 FROM experiment WHERE experiment.name = used.experiment)"
+)
+_NEXT_RUNS = text(
+    "SELECT run_id, ended_ns IS NOT NULL FROM run WHERE run_id > :after ORDER BY run_id LIMIT :some"
+)
+_SERIES = text(
+    "SELECT run_id, series_no, listener, interval_s IS NOT NULL FROM series WHERE run_id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
+_CHUNKS = text(
+    "SELECT run_id, series_no, SUM(point_count), COUNT(*), MIN(chunk_no), MAX(chunk_no) "
+    "FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no ORDER BY run_id, series_no"
+).bindparams(bindparam("ids", expanding=True))
+_RECEIVED = text(
+    "SELECT run_id, listener, received, EXISTS (SELECT 1 FROM gap WHERE gap.run_id = ledger.run_id "
+    "AND gap.listener = ledger.listener) FROM ledger WHERE run_id IN :ids ORDER BY run_id, listener"
+).bindparams(bindparam("ids", expanding=True))
+_LOST_TIMES = text(
+    "SELECT run_id, series_no, chunk_no FROM chunk "
+    "WHERE run_id IN :ids AND time_data IS NULL AND NOT EXISTS (SELECT 1 FROM chunk AS other "
+    "WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
+    "AND other.chunk_no = chunk.time_chunk_no AND other.time_data IS NOT NULL) "
+    "ORDER BY run_id, series_no, chunk_no"
+).bindparams(bindparam("ids", expanding=True))
+
+
+def count(reader: StoreReader) -> Counts:
+    """How much is in a store."""
+    with reader.snapshot() as connection:
+        return Counts(*(int(number) for number in connection.execute(_COUNTS).one()))
+
+
+def check(reader: StoreReader) -> Iterator[Finding]:
+    """All that does not fit together.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    yield from _check_ledger(reader)
+    yield from _check_gaps(reader)
+    yield from _check_orphans(reader)
+    for runs in _run_groups(reader):
+        with reader.snapshot() as connection:
+            findings = list(_check_runs(connection, runs))
+        yield from findings
+
+
+def _run_groups(reader: StoreReader) -> Iterator[dict[str, bool]]:
+    """Whether they have ended by the ids of runs, some at a time."""
+    after = ""
+    while True:
+        with reader.snapshot() as connection:
+            row = {"after": after, "some": _RUNS_AT_A_TIME}
+            runs = {str(key): bool(ended) for key, ended in connection.execute(_NEXT_RUNS, row)}
+        if not runs:
+            return
+        yield runs
+        after = max(runs)
+
+
+def _check_ledger(reader: StoreReader) -> Iterator[Finding]:
+    with reader.snapshot() as connection:
+        rows = connection.execute(_LEDGER).all()
+    for run_id, listener, expected, received, missed in rows:
+        yield Finding(
+            Trouble.LEDGER,
+            f"run {run_id}, {listener}",
+            f"{expected:,} samples expected, but {received:,} received and {missed:,} missed",
+            _REPORT,
+            run_id,
+        )
+
+
+def _check_gaps(reader: StoreReader) -> Iterator[Finding]:
+    with reader.snapshot() as connection:
+        backward = connection.execute(_BACKWARD_GAPS).all()
+        nothing = connection.execute(_GAPS_OF_NOTHING).all()
+    for rows, cause in (
+        (backward, "a gap ends before it begins"),
+        (nothing, "a gap of a series that is not there"),
+    ):
+        for run_id, listener, series_no in rows:
+            which = "" if series_no < 0 else f" series {series_no}"
+            yield Finding(
+                Trouble.GAP, f"run {run_id}, {listener}{which}", cause, _REPORT, str(run_id)
+            )
+
+
+def _check_orphans(reader: StoreReader) -> Iterator[Finding]:
+    for table, called in _OF_RUNS.items():
+        with reader.snapshot() as connection:
+            rows = connection.execute(text(_orphans_in(table))).all()
+        for (run_id,) in rows:
+            yield Finding(
+                Trouble.ORPHAN,
+                f"run {run_id}",
+                f"there are {called} of it, but no run",
+                "`radt sync` where it ran, or `radt import` of its archive, brings the run",
+                str(run_id),
+            )
+    with reader.snapshot() as connection:
+        runs = connection.execute(_RUNS_WITHOUT_WORKLOAD).all()
+        experiments = connection.execute(_WITHOUT_EXPERIMENT).all()
+    for run_id, workload_id in runs:
+        yield Finding(
+            Trouble.ORPHAN,
+            f"run {run_id}",
+            f"its workload {workload_id} is not there",
+            "`radt sync` where it ran, or `radt import` of its archive, brings the workload",
+            str(run_id),
+        )
+    for (name,) in experiments:
+        yield Finding(
+            Trouble.ORPHAN, f"experiment {name}", "there are runs of it, but no row", _REPORT
+        )
+
+
+def _orphans_in(table: str) -> str:
+    """Ids of runs that are not there: from one id to the next in the index, however many rows."""
+    return (
+        f"WITH RECURSIVE ids (id) AS (SELECT MIN(run_id) FROM {table} UNION ALL "  # noqa: S608
+        f"SELECT (SELECT MIN(run_id) FROM {table} WHERE run_id > ids.id) FROM ids "
+        "WHERE ids.id IS NOT NULL) SELECT id FROM ids WHERE id IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM run WHERE run.run_id = ids.id)"
+    )
+
+
+def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Finding]:
+    """What of some runs does not fit together."""
+    ids = {"ids": list(runs)}
+    listeners: dict[tuple[str, int], tuple[str, bool]] = {
+        (run_id, number): (listener, bool(regular))
+        for run_id, number, listener, regular in connection.execute(_SERIES, ids)
+    }
+    points: dict[tuple[str, str], list[int]] = {}
+    totals: dict[tuple[str, str], int] = {}
+    for run_id, number, stored, rows, first, last in connection.execute(_CHUNKS, ids):
+        known = listeners.get((run_id, number))
+        if known is None:
+            yield Finding(
+                Trouble.ORPHAN,
+                f"run {run_id}, series {number}",
+                f"{rows:,} chunks of it, but no series",
+                _BACKUP,
+                run_id,
+            )
+            continue
+        if first != 0 or last - first + 1 != rows:
+            yield Finding(
+                Trouble.CHUNK,
+                f"run {run_id}, series {number}",
+                f"{last + 1 - rows:,} of its {last + 1:,} chunks are missing",
+                _BACKUP,
+                run_id,
+            )
+        listener, regular = known
+        if regular:
+            points.setdefault((run_id, listener), []).append(int(stored))
+        totals[run_id, listener] = totals.get((run_id, listener), 0) + int(stored)
+    for run_id, number, chunk_no in connection.execute(_LOST_TIMES, ids):
+        yield Finding(
+            Trouble.TIMES,
+            f"run {run_id}, series {number}",
+            f"the times of its chunk {chunk_no} lie in a chunk that is not there",
+            _BACKUP,
+            run_id,
+        )
+    for run_id, listener, received, has_gaps in connection.execute(_RECEIVED, ids):
+        if runs[run_id]:  # what goes on may have counted what it has not stored yet
+            key = (run_id, listener)
+            if cause := _received_cause(
+                listener, int(received), points.get(key, ()), totals.get(key, 0), bool(has_gaps)
+            ):
+                yield Finding(Trouble.POINTS, f"run {run_id}, {listener}", cause, _BACKUP, run_id)
+
+
+def _received_cause(
+    listener: str, received: int, points: Sequence[int], total: int, has_gaps: bool
+) -> str:
+    """What is wrong with the points of a listener's regular series, if so.
+
+    Each reading brings at most one point to most series, and where it brings none to any there is
+    a gap, with its reason.
+    """
+    if listener == SOFTWARE:
+        return f"{received:,} values were logged, {total:,} are stored" if total < received else ""
+    if not points:
+        # What has no regular series brings values now and then only.
+        return (
+            f"{received:,} samples were received, none is stored"
+            if received and not (total or has_gaps)
+            else ""
+        )
+    if max(points) < received and not has_gaps:
+        return f"{received:,} samples were received, {max(points):,} are stored"
+    if median_low(points) > received * (1 + _SLACK_RATIO) + _SLACK_POINTS:
+        return f"{received:,} samples were received, {median_low(points):,} are stored"
+    return ""
