@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from radt.archive.outcome import Outcome
@@ -22,6 +23,14 @@ log = logging.getLogger("radt.archive")
 
 #: Behind everything else on the machine: an archive has time.
 _NICENESS = 10
+
+
+class _NoPandas(MetaPathFinder):
+    """Arrow imports pandas to look at the first array it is given, and does well without."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("not needed here", name=name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     )
     os.nice(_NICENESS)
-    # Arrow looks for pandas whenever it is given an array, and would import it. None makes Python
-    # say that it is not installed.
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    sys.meta_path.insert(0, _NoPandas())
     from radt.errors import RadtError
     from radt.store.reader import StoreReader
 

@@ -103,7 +103,10 @@ def joined(prints: Sequence[Prints]) -> Prints:
 
 
 def _hash(marker: MarkerRecord) -> int:
-    row = "\0".join(map(str, MARKERS.row(marker).values()))
+    row = (
+        f"{marker.kind.value}\0{marker.name}\0{marker.start_ns}\0{marker.end_ns}\0{marker.step}\0"
+        f"{marker.process}\0{marker.detail}"
+    )
     digest = hashlib.blake2b(row.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -113,20 +115,26 @@ def tidy_table(
     """
     counts = np.array([len(one) for one in samples], dtype=np.int64)
     together = joined(samples)
-    index = np.repeat(np.arange(len(series), dtype=np.int32), counts)
+    # Which of the series each row is of.
+    codes = np.repeat(np.arange(len(series), dtype=np.int32), counts)
+    index = _array(codes, pa.int32())
+
+    def each(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+        return pa.array(values, kind).take(index)
+
     columns: dict[str, pa.Array] = {
-        SERIES_NO: pa.array(np.array([one.series_no for one in series], dtype=np.int32)[index]),
-        "time": pa.array(together.times_ns).cast(pa.timestamp("ns")).cast(_TIME),
-        "elapsed_s": pa.array(elapsed_s(together.times_ns, origin_ns(run))),
+        SERIES_NO: each([one.series_no for one in series], pa.int32()),
+        "time": _array(together.times_ns, _TIME),
+        "elapsed_s": _array(elapsed_s(together.times_ns, origin_ns(run)), pa.float64()),
         # NaN is a value here, a loss that diverged; numbers keep every bit.
-        "value": pa.array(together.values),
+        "value": _array(together.values, pa.float64()),
         "step": _steps(together),
-        "estimated": pa.array(np.array([one.estimated for one in series], dtype=np.bool_)[index]),
-        "wraps_at": pa.array([one.wraps_at for one in series], pa.float64()).take(pa.array(index)),
+        "estimated": each([one.estimated for one in series], pa.bool_()),
+        "wraps_at": each([one.wraps_at for one in series], pa.float64()),
     }
     for label in LABELS:
         texts = [str(getattr(one, label)) for one in series]
-        columns[label] = _labels(texts, index)
+        columns[label] = _labels(texts, codes)
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
@@ -154,13 +162,26 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     )
 
 
+def _array(
+    column: npt.NDArray[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """A column of numbers as they are, not copied."""
+    valid = None
+    if missing is not None:
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    data = pa.py_buffer(np.ascontiguousarray(column))
+    return pa.Array.from_buffers(kind, len(column), [valid, data])
+
+
 def _steps(samples: Samples) -> pa.Array:
     if samples.steps is None:
         return pa.nulls(len(samples), pa.int64())
-    return pa.array(samples.steps, mask=samples.steps == NO_STEP)
+    return _array(samples.steps, pa.int64(), samples.steps == NO_STEP)
 
 
-def _labels(texts: Sequence[str], index: np.ndarray) -> pa.DictionaryArray:
+def _labels(texts: Sequence[str], codes: npt.NDArray[np.int32]) -> pa.DictionaryArray:
     categories = list(dict.fromkeys(texts))
-    codes = np.array([categories.index(text) for text in texts], dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(codes[index]), pa.array(categories, pa.string()))
+    places = np.array([categories.index(text) for text in texts], dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(
+        _array(places[codes], pa.int32()), pa.array(categories, pa.string())
+    )
