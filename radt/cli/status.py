@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from radt.cli.render import printable
 from radt.experiment.lock import Holder
 from radt.home import Home
 from radt.model import RunStatus
+from radt.replication.backlog import backlog
 from radt.runner.console import shown_path
 from radt.runner.estimate import progress_line
 from radt.runner.live import live_table
 from radt.runner.progress import ExperimentLook, Observer, WorkloadLook
 from radt.runner.standing import WorkloadState
 from radt.settings import Settings
+from radt.store.reader import StoreReader
+from radt.tracking.backlog import backlog as mlflow_backlog
 
 #: Of workloads that are done, and of those that wait, so many are listed next to the running one.
 SHOWN_DONE = 8
@@ -43,14 +46,20 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
     Nothing is disturbed, and it works from any terminal. The exit code is 0 whether or not the
     experiment is running.
     """
-    with Observer(file, home_of(file, home)) as observer:
+    place = home_of(file, home)
+    with Observer(file, place) as observer:
         look = observer.look()
+    waiting = backlogs(file, place)
     if as_json:
-        click.echo(json.dumps(as_document(file, look), indent=2))
+        document = as_document(file, look) | {"waiting": [one.document() for one in waiting]}
+        click.echo(json.dumps(document, indent=2))
         return
     console = Console(highlight=False)
     for line in status_lines(file, look, console.width, everything=everything):
         console.print(line, soft_wrap=True)
+    for one in waiting:
+        style = "red" if one.problem else "dim"
+        console.print(Text(f"\n  {printable(one.sentence)}", style), soft_wrap=True)
 
 
 def home_of(file: Path, given: str | None) -> Home:
@@ -61,6 +70,54 @@ def home_of(file: Path, given: str | None) -> Home:
     """
     found = Settings.of(file.absolute().parent, {settings.HOME: given})
     return Home(found[settings.HOME])
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Runs of the data folder that MLflow or a database does not have yet."""
+
+    place: str
+    runs: int
+    since_ns: int | None
+    problem: str
+    sentence: str
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "place": self.place,
+            "runs": self.runs,
+            "since": None if self.since_ns is None else self.since_ns / 1e9,
+            "problem": self.problem,
+        }
+
+
+def backlogs(file: Path, home: Home) -> list[Waiting]:
+    """What has not left this machine although it should have; of all experiments in the folder.
+
+    Raises:
+        StoreError: The store cannot be read.
+        UsageError: The settings name no database that can be used.
+    """
+    if not home.store_path.exists():
+        return []
+    with StoreReader(home.store_path) as reader:
+        to_mlflow = [one for one in mlflow_backlog(reader) if one.waiting]
+    set_uri = Settings.of(file.absolute().parent)[settings.STORE_URI]
+    to_postgres = [one for one in backlog(home.store_path, set_uri) if one.waiting]
+    return [
+        *(
+            Waiting(
+                *(one.tracking_uri, one.ended, one.since_ns),
+                "" if one.problem is None else one.problem.text,
+                one.sentence(),
+            )
+            for one in to_mlflow
+        ),
+        *(
+            Waiting(one.label, one.ended, one.since_ns, one.problem, one.sentence())
+            for one in to_postgres
+        ),
+    ]
 
 
 def status_lines(

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection, text
 
 from radt import units
+from radt.replication.local import Notes
 from radt.store.address import StoreAddress
 from radt.store.database import ReadDatabase
 
@@ -70,6 +71,22 @@ class Backlog:
             f"{text}: {self.problem} (since {_clock(self.problem_ns)}); "
             f"{pronoun} kept here and brought there when it works again"
         )
+
+
+def look_again(store: Path, uri: str) -> None:
+    """Have every run compared with its copy in a database, as after a backup was restored there.
+
+    Raises:
+        StoreError: The store cannot be read or written.
+    """
+    label = str(StoreAddress.of(uri))
+    notes = Notes(store, label)
+    try:
+        for one in backlog(store):
+            if one.label == label:
+                notes.forget(one.target)
+    finally:
+        notes.close()
 
 
 def backlog(store: Path, uri: str = "") -> list[Backlog]:

@@ -1,0 +1,302 @@
+"""``radt sync``: brings what earlier runs left on this machine to where it belongs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from radt import settings, units
+from radt.cli.options import setting_option
+from radt.cli.render import printable
+from radt.collector.delivery import Destination, Way
+from radt.collector.leftovers import Drained, drain_leftovers
+from radt.home import Home
+from radt.masking import masked
+from radt.replication.backlog import Backlog, backlog, look_again
+from radt.settings import Setting, Settings
+from radt.store.address import StoreAddress
+from radt.store.reader import StoreReader
+from radt.tracking.backlog import backlog as mlflow_backlog
+
+EXIT_LEFT = 1
+_LOOK_S = 0.5
+#: With a problem, and nothing brought for so long, it is given up for now.
+_PATIENCE_S = 15.0
+_END_S = 120.0
+
+
+@click.command("sync")
+@setting_option(settings.HOME)
+@setting_option(settings.STORE_URI)
+@setting_option(settings.TRACKING_URI)
+@click.option(
+    "--all", "everything", is_flag=True, help="Compare every run with its copy in Postgres again."
+)
+def command(
+    home: str | None, store_uri: str | None, tracking_uri: str | None, everything: bool
+) -> int:
+    """Bring what earlier runs have left on this machine to MLflow and Postgres.
+
+    What a machine that was restarted still had in its journals comes into the store first. Ctrl-C
+    is harmless: what was brought is there, and the next call goes on. Runs of other MLflow servers
+    than --tracking-uri, if it is given, are left alone. Exits with 1 if something is left.
+    """
+    given: dict[Setting[Any], str | None] = {
+        settings.HOME: home,
+        settings.STORE_URI: store_uri,
+        settings.TRACKING_URI: tracking_uri,
+    }
+    found = Settings.of(Path.cwd(), given)
+    place = Home(found[settings.HOME])
+    mlflow = found[settings.TRACKING_URI] or place.default_tracking_uri
+    postgres = place.store_uri(store_uri or found[settings.STORE_URI], tracking_uri=mlflow)
+    console = Console(highlight=False)
+    console.print()
+    _print_drained(drain_leftovers(place), console)
+    if everything and postgres:
+        look_again(place.store_path, postgres)
+    ways: list[_Bringing] = [
+        _ToMlflow(place.store_path, uri)
+        for uri in _tracking_uris(place.store_path, mlflow if tracking_uri else "")
+    ]
+    if postgres:
+        ways.append(_ToPostgres(place.store_path, postgres))
+    left = _follow(ways, console)
+    if not postgres:
+        text = "no database is set (--store-uri, RADT_STORE_URI), samples stay here"
+        console.print(_line("–", "dim", "Postgres", text, "dim"), soft_wrap=True)
+    console.print()
+    return EXIT_LEFT if left else 0
+
+
+def _tracking_uris(store: Path, only: str) -> list[str]:
+    """MLflow's addresses that something waits for."""
+    with closing(StoreReader(store)) as reader:
+        uris = list(dict.fromkeys(one.tracking_uri for one in reader.workloads()))
+        waiting = [
+            uri
+            for uri in uris
+            if uri and (reader.runs_to_deliver(uri) or reader.workloads_to_deliver(uri))
+        ]
+    return [uri for uri in waiting if only in ("", uri)]
+
+
+def _print_drained(drained: Drained, console: Console) -> None:
+    parts = []
+    if drained.ended:
+        parts.append(f"{units.plural(len(drained.ended), 'run')} that a restart had cut off")
+    if drained.points:
+        parts.append(f"{units.plural(drained.points, 'value')} of journals")
+    text = ", ".join(parts) or "nothing was left in journals"
+    console.print(_line("✔", "green", "store", text), soft_wrap=True)
+    for run_id, why in drained.failed.items():
+        console.print(_line("✘", "red", "journal", f"{run_id[:12]}: {why}"), soft_wrap=True)
+    for run_id in drained.unknown:
+        text = f"{run_id[:12]}: the store does not know this run; its journal stays"
+        console.print(_line("!", "yellow", "journal", text), soft_wrap=True)
+
+
+# -- one way out ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is left, and what keeps it."""
+
+    left: int
+    problem: str = ""
+
+
+class _Bringing(ABC):
+    """A process that brings runs, the same that the collector has, and what is left of its work.
+
+    If the collector has one for this already, that one does it and ours waits for its turn.
+    """
+
+    subject: str
+    place: str
+
+    def __init__(self, store: Path, uri: str, way: Way) -> None:
+        self._store = store
+        self._destination = Destination(store, uri, way)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last = _Look(0)
+        self._changed_s = time.monotonic()
+        self._total: int | None = None
+        self.over = False
+
+    @abstractmethod
+    def look(self) -> _Look:
+        """What is left now."""
+
+    def start(self) -> None:
+        self._last = self.look()
+        self._total = self._last.left
+        self._process = subprocess.Popen(
+            self._destination.command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            env=os.environ | self._destination.environment(),
+            start_new_session=True,  # Ctrl-C ends us; then it finishes what it is at
+        )
+        self._tell(b"\n")
+
+    def check(self) -> None:
+        """See how far it is; once it cannot get further, let it end."""
+        if self.over:
+            return
+        assert self._process is not None
+        now = self.look()
+        if now.left != self._last.left:
+            self._changed_s = time.monotonic()
+        self._last = now
+        self._total = max(self._total or 0, now.left)
+        ended = self._process.poll() is not None
+        stuck = bool(now.problem) and time.monotonic() - self._changed_s > _PATIENCE_S
+        if ended or stuck or self._is_done(now):
+            self.over = True
+            self.close()
+            self._last = self.look()
+
+    def _is_done(self, now: _Look) -> bool:
+        return now.left == 0 and not now.problem
+
+    def close(self) -> None:
+        """Let it finish up, for a while."""
+        if self._process is None:
+            return
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def kill(self) -> None:
+        """What it has not brought is by the next one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def left(self) -> bool:
+        return self._last.left > 0 or bool(self._last.problem)
+
+    def line(self) -> Text:
+        last, total = self._last, self._total or 0
+        if not self.over:
+            text = f"{total - last.left} of {units.plural(total, 'run')}"
+            return _line("▶", "cyan", self.subject, text, problem=last.problem, place=self.place)
+        if not self.left:
+            text = f"{units.plural(total, 'run')} brought" if total else "everything is there"
+            return _line("✔", "green", self.subject, text, place=self.place)
+        text = f"{units.plural(last.left, 'run')} not brought"
+        why = last.problem or "the process ended; its log is in the runtime folder"
+        return _line("✘", "red", self.subject, text, problem=why, place=self.place)
+
+    def _tell(self, what: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(what)
+            self._process.stdin.flush()
+
+
+class _ToMlflow(_Bringing):
+    subject = "MLflow"
+
+    def __init__(self, store: Path, uri: str) -> None:
+        super().__init__(store, uri, Way.MLFLOW)
+        self._uri = uri
+        self.place = masked(uri)
+
+    def look(self) -> _Look:
+        with closing(StoreReader(self._store)) as reader:
+            for one in mlflow_backlog(reader):
+                if one.tracking_uri == self.place:
+                    open_workloads = self._ended_workloads(reader)
+                    why = one.problem.text if one.problem is not None else ""
+                    return _Look(one.ended or open_workloads, why)
+        return _Look(0)
+
+    def _ended_workloads(self, reader: StoreReader) -> int:
+        waiting = reader.workloads_to_deliver(self._uri)
+        return sum(1 for one in waiting if one.ended_ns is not None)
+
+
+class _ToPostgres(_Bringing):
+    subject = "Postgres"
+
+    def __init__(self, store: Path, uri: str) -> None:
+        super().__init__(store, uri, Way.POSTGRES)
+        self._uri = uri
+        self.place = str(StoreAddress.of(uri))
+
+    def look(self) -> _Look:
+        found = self._backlog()
+        return _Look(found.ended, found.problem)
+
+    def _is_done(self, now: _Look) -> bool:
+        # Before it was reached nobody knows what is there.
+        return super()._is_done(now) and bool(self._backlog().target)
+
+    def _backlog(self) -> Backlog:
+        return next(one for one in backlog(self._store, self._uri) if one.label == self.place)
+
+
+def _follow(ways: Sequence[_Bringing], console: Console) -> bool:
+    """Until all are over; whether something is left."""
+    try:
+        for way in ways:
+            way.start()
+        with Live(console=console, transient=True, auto_refresh=False) as live:
+            while not all(way.over for way in ways):
+                for way in ways:
+                    way.check()
+                if console.is_terminal:
+                    live.update(Group(*_lines(ways)), refresh=True)
+                time.sleep(_LOOK_S)
+    except BaseException:
+        for way in ways:
+            way.kill()
+        raise
+    for line in _lines(ways):
+        console.print(line, soft_wrap=True)
+    return any(way.left for way in ways)
+
+
+def _lines(ways: Sequence[_Bringing]) -> Iterator[Text]:
+    return (way.line() for way in ways)
+
+
+def _line(
+    mark: str,
+    style: str,
+    subject: str,
+    text: str,
+    dim: str = "",
+    *,
+    problem: str = "",
+    place: str = "",
+) -> Text:
+    line = Text.assemble((mark, style), f"  {subject:<9} ", (printable(text), dim))
+    if place:
+        line.append(f"   {printable(place)}", "dim")
+    if problem:
+        line.append(f"\n   {'':<9} {printable(problem)}", "red" if mark == "✘" else "dim")
+    return line
