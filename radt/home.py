@@ -18,6 +18,7 @@ a reboot: ``$RADT_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/radt``, else ``/tmp/rad
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -168,9 +169,11 @@ class Home:
             if not ignore.exists():
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "Make room on its disk, or set" if full else "Set"
             raise UsageError(
                 f"the data folder {self.path} cannot be used: {error.strerror}",
-                f"Set {HOME_VARIABLE} to a folder you may write to",
+                f"{remedy} {HOME_VARIABLE} to a folder you may write to",
             ) from error
         return self
 

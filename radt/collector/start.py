@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -21,6 +22,9 @@ _SETTINGS = ("RADT_COLLECTOR_", RUNTIME_VARIABLE, "RADT_FLUSH_S")
 
 #: The log starts anew at this size; the one before is kept beside it.
 _MAX_LOG_BYTES = 5_000_000
+
+#: What locks, the clock and the first lines of a log need.
+_LEAST_ROOM_BYTES = 64 * 1024
 
 #: How long the daemon's first process may take to hand over to the second.
 _DETACH_TIMEOUT_S = 30.0
@@ -66,6 +70,7 @@ def start_guardian() -> None:
             "Start it with `python -m radt.collector`",
         )
     try:
+        _check_room(runtime_dir())
         _rotate(log_path())
         with log_path().open("ab") as log:
             # -P: a file of the user's named like a module must not be taken for it.
@@ -86,6 +91,27 @@ def start_guardian() -> None:
         raise CollectorError(
             f"the collector ended at once with exit code {done.returncode}", _remedy()
         )
+
+
+def _check_room(folder: Path) -> None:
+    """Where nothing can be written, there would not even be a log that says so.
+
+    Raises:
+        CollectorError: The disk of the runtime folder is full.
+    """
+    probe = folder / f"room-{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _LEAST_ROOM_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise CollectorError(
+            f"the collector cannot be started: the disk of {folder} is full",
+            f"Make room there, or set {RUNTIME_VARIABLE} to a folder with a short path elsewhere",
+        ) from error
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _rotate(path: Path) -> None:

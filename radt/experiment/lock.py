@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import getpass
 import json
@@ -149,17 +150,31 @@ class ExperimentLock:
             try:
                 descriptor, own = self._open()
                 taken = self._try(descriptor, own)
+                if taken:
+                    self._sign(descriptor)
             except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise UsageError(
                     f"no lock can be put beside {self._shown}: {error.strerror}",
-                    f"radt also writes statuses there; make {self.path.parent} a folder on a disk "
-                    "that locks files, and yours to write",
+                    "radt also writes statuses there; "
+                    + (
+                        f"make room on the disk of {self.path.parent}"
+                        if full
+                        else f"make {self.path.parent} a folder on a disk that locks files, and "
+                        "yours to write"
+                    ),
                 ) from error
-            if taken:
-                os.ftruncate(descriptor, 0)
-                holder = Holder.myself(self._home, self._options)
-                os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
-                self._descriptor = descriptor
+
+    def _sign(self, descriptor: int) -> None:
+        """Say who holds it; whoever cannot, lets go of it."""
+        holder = Holder.myself(self._home, self._options)
+        self._descriptor = descriptor
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
+        except OSError:
+            self.release()
+            raise
 
     def holder(self) -> Holder | None:
         """Who seems to hold it, for people: nothing is locked, so it may change at once."""

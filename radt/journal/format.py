@@ -13,7 +13,12 @@
 A record is eight-byte aligned, little-endian: monotonic ns (i64), step (i64), value (f64), name id
 (u32), kind (u32). The kind is written last; while it is 0 the record is not there, be it not yet
 or, when its writer was killed meanwhile, not ever. What a name id means stands in an event that
-is written before the id is used for the first time. Imports the standard library only.
+is written before the id is used for the first time.
+
+Behind the records of a segment stands one in reserve, to count what could not be written because
+there was no space for another segment: its value grows while its kind is 0, and its kind is given
+when the process moves on or ends (`RecordKind.DROPPED`, or `VOID` where all was written). So the
+count needs no space, and is there after a kill. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ RECORD_BYTES = 32
 if sys.byteorder != "little":  # pragma: no cover - no such machine trains anything
     raise ImportError("radt's journal needs a little-endian machine")
 
-#: 8,192 records: preparing a segment takes some 0.3 ms, and that is all that logging ever waits.
+#: 8,192 records, without the one in reserve: preparing a segment takes some 0.3 ms, and that is all that logging ever waits.
 SEGMENT_BYTES = 256 * 1024
 
 META_FILE = "meta.json"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 
-from radt.journal.format import SEGMENT_BYTES, segment_name
+from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES, segment_name
 
 
-def allocate(folder: str, number: int) -> mmap.mmap:
-    """Make a segment and map it.
+def allocate(folder: str, number: int) -> tuple[mmap.mmap, mmap.mmap]:
+    """Make a segment and map it: its records, and behind them the one in reserve.
 
     Its blocks are allocated here, so that a full disk is an error of this call: a store into a
     mapping that finds no block kills the process (SIGBUS). The pages are made present here too,
@@ -22,9 +22,11 @@ def allocate(folder: str, number: int) -> mmap.mmap:
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
-        return mmap.mmap(
-            descriptor, SEGMENT_BYTES, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        os.posix_fallocate(descriptor, 0, SEGMENT_BYTES + RECORD_BYTES)
+        how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        return (
+            mmap.mmap(descriptor, SEGMENT_BYTES, flags=how),
+            mmap.mmap(descriptor, RECORD_BYTES, flags=how, offset=SEGMENT_BYTES),
         )
     except BaseException:
         os.unlink(path)  # noqa: PTH108 - part of the time that logging waits

@@ -20,8 +20,10 @@ from radt.journal.format import (
     FORMAT_VERSION,
     META_FILE,
     RECORD_BYTES,
+    SEGMENT_BYTES,
     EventKind,
     JournalMeta,
+    RecordKind,
     segment_name,
 )
 from radt.procfs import boot_id, start_ticks
@@ -173,8 +175,8 @@ class JournalSource:
             width = int(written[0])
         elif self._anything_after(self._slot + len(block)):
             width = len(block)
-        else:
-            return block[:0], False  # not a hole but the end
+        else:  # not a hole but the end
+            return (self._left_counting(size) if over else block[:0]), False
         if not over and not self._waited_enough():
             return block[:0], False
         if not over:
@@ -182,6 +184,15 @@ class JournalSource:
         self._slot += width
         self._hole = None
         return block[:0], True
+
+    def _left_counting(self, size: int) -> Records:
+        """The record in reserve, if its process was killed while it counted there."""
+        last = self._load(self._segment, size - 1, 1)
+        if size != SEGMENT_BYTES // RECORD_BYTES + 1 or not (last["value"] > 0).any():
+            return np.empty(0, RECORD_DTYPE)
+        last["kind"] = RecordKind.DROPPED
+        self._slot = size
+        return last
 
     def _waited_enough(self) -> bool:
         here = _Slot(self._segment, self._slot)

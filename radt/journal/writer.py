@@ -48,6 +48,8 @@ class LogScalar(Protocol):
 #: The segment in use: a call that gives the next slot, which may lie behind its end, and the
 #: mapping. A plain tuple, read and replaced as one, and quicker to unpack than a named one.
 _Slots = tuple[Callable[[], int], mmap | bytearray]
+#: A segment that is ready, and the record in reserve behind it (`radt.journal.format`).
+_Spare = tuple[_Slots, mmap]
 
 
 class JournalWriter:
@@ -86,7 +88,8 @@ class JournalWriter:
         self._events: EventLog | None = None
         self._unsaid: deque[tuple[EventKind, Mapping[str, Any]]] = deque(maxlen=MAX_UNSAID)
         self._slots: _Slots = (count().__next__, bytearray())
-        self._spare: _Slots | None = None
+        self._reserve: mmap | None = None
+        self._spare: _Spare | None = None
         self._next_segment = 0
         self._retry_at_s = 0.0
         self._dropped = 0
@@ -171,8 +174,12 @@ class JournalWriter:
         with self._disk():
             if self._closed:
                 return
-            if self._dropped or self._unsaid:
-                self._append(EventKind.DROPPED, {"count": self._dropped})
+            if self._dropped:
+                self._settle_dropped()
+            if self._unsaid or self._dropped:
+                said = self._append(EventKind.DROPPED, {"count": self._dropped})
+                if self._dropped and not said:
+                    self._warn(f"{self._dropped} values were not recorded, and nowhere counted")
             self._closed = True
             self._slots = (count().__next__, bytearray())
             if self._spare is not None:
@@ -238,13 +245,20 @@ class JournalWriter:
             spare = self._spare
             if spare is None:
                 return False
-            self._slots = spare
+            self._settle_dropped()
+            self._slots, self._reserve = spare
             if self._spare is spare:  # else a signal handler was here first
                 self._spare = None
-            dropped, self._dropped = self._dropped, 0
-        if dropped:
-            self._place(RecordKind.DROPPED, 0, NO_STEP, float(dropped))
         return True
+
+    def _settle_dropped(self) -> None:
+        """Leave the segment in use for good, with what was dropped after it."""
+        with self._state_lock:
+            if self._reserve is not None:
+                kind = RecordKind.DROPPED if self._dropped else RecordKind.VOID
+                _count(self._reserve, self._dropped, kind)
+                self._reserve = None
+                self._dropped = 0
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -268,12 +282,12 @@ class JournalWriter:
             return
         try:
             self._open()
-            buffer = allocate(self._folder, self._next_segment)
+            buffer, reserve = allocate(self._folder, self._next_segment)
         except OSError as error:
             self._trouble(error)
             return
         self._next_segment += 1
-        self._spare = (count().__next__, buffer)
+        self._spare = (count().__next__, buffer), reserve
 
     def _open(self) -> EventLog:
         if not self._folder:
@@ -322,6 +336,8 @@ class JournalWriter:
             self._warn(AFTER_END)
         with self._state_lock:
             self._dropped += 1
+            if self._reserve is not None:
+                _count(self._reserve, self._dropped, 0)
 
     def start_child(self) -> None:
         """Called in a forked child: what is open belongs to the parent."""
@@ -331,6 +347,11 @@ class JournalWriter:
         self._ids.clear()
         self._next_id = count().__next__
         self._start_empty()
+
+
+def _count(reserve: mmap, dropped: int, kind: int) -> None:
+    """Write the record in reserve; with kind 0 it is not final."""
+    RECORD.pack_into(reserve, 0, time.monotonic_ns(), NO_STEP, float(dropped), 0, kind)
 
 
 def _void(buffer: mmap | bytearray, slot: int) -> None:

@@ -25,6 +25,7 @@ from radt.listeners import registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.runner.estimate import ProgressView, remaining_s
 from radt.runner.live import RunView, WorkloadView
+from radt.runner.recording import problem_of
 from radt.runner.standing import Key, Standing, WorkloadState, key_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -107,6 +108,7 @@ class Observer:
     def __init__(self, path: Path, home: Home) -> None:
         self._path = path
         self._home = home
+        self._home_in_use = home
         self._lock = ExperimentLock(path)
         self._machine = Machine.detect()
         self._registry = registry.load()
@@ -151,7 +153,8 @@ class Observer:
                 for found in records.values()
                 for record in found
                 if record is not None and record.status is RunStatus.RUNNING
-            ]
+            ],
+            problems,
         )
         looks = [
             WorkloadLook(
@@ -177,6 +180,7 @@ class Observer:
 
     def _open_store(self, holder: Holder | None, problems: list[str]) -> None:
         home = Home(Path(holder.home)) if holder is not None and holder.home else self._home
+        self._home_in_use = home
         if self._reader is not None and self._reader.path == home.store_path:
             return
         if self._reader is not None:
@@ -203,14 +207,20 @@ class Observer:
             self._ended[run.run_id] = record
         return self._ended[run.run_id]
 
-    def _live(self, run_ids: Sequence[str]) -> Mapping[str, LiveView]:
-        """From the collector; it is none of ours if another user, or another machine, runs them."""
+    def _live(self, run_ids: Sequence[str], problems: list[str]) -> Mapping[str, LiveView]:
+        """From the collector; it is none of ours if another user, or another machine, runs them.
+
+        Args:
+            problems: What it cannot do is added here.
+        """
         if not run_ids:
             return {}
         try:
             if self._client is None:
                 self._client = CollectorClient.connect(start=False)
             found = self._client.live(run_ids)
+            problem = problem_of(self._client.status(), self._home_in_use)
+            problems += [problem] if problem else []
         except CollectorError:
             self._client = None
             found = {}

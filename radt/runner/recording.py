@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from radt.collector.protocol import LiveView
+from radt.collector.protocol import CollectorStatus, LiveView
 from radt.errors import CollectorError, RadtError
+from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.session import Session
 
 #: How long the end of a workload waits for what is still to be told.
 FLUSH_TIMEOUT_S = 30.0
+#: How often the collector is asked whether it can write.
+_PROBLEMS_EVERY_S = 2.0
+
+
+def problem_of(status: CollectorStatus, home: Home) -> str:
+    """What the collector cannot do at present for the runs of a data folder; empty if nothing."""
+    mine = (problem for problem in status.problems if str(home.store_path) in problem)
+    return next(mine, "")
 
 
 class Recording:
@@ -29,6 +39,8 @@ class Recording:
         self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
         self._live: dict[str, LiveView] = {}
         self._asking = threading.Event()
+        self._problem = ""
+        self._asked_s = 0.0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -99,10 +111,24 @@ class Recording:
     def _ask(self, run_ids: list[str]) -> None:
         try:
             self._live = dict(self._session.client.live(run_ids))
+            self._look_for_problems()
         except CollectorError:
             self._live = {}  # it comes back by itself, and says so in its ledger
         finally:
             self._asking.clear()
+
+    def _look_for_problems(self) -> None:
+        """Say that the store cannot be written, a full disk say, and when it can be again."""
+        session, now_s = self._session, time.monotonic()
+        if now_s - self._asked_s < _PROBLEMS_EVERY_S:
+            return
+        self._asked_s = now_s
+        problem = problem_of(session.client.status(), session.home)
+        if problem and not self._problem:
+            session.console.say(f"  training goes on, but {problem}", style="red")
+        elif self._problem and not problem:
+            session.console.say("  recording goes on, too; what was lost meanwhile is counted")
+        self._problem = problem
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,28 @@ def test_full_disk_drops_and_counts_and_goes_on_when_there_is_space(small_disk: 
     last = found.steps("loss")[-1]
     assert found.dropped == last + 1 - len(found.steps("loss"))
     assert found.steps("loss") == [*range(kept), last]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_dropped_is_counted_though_the_disk_stays_full(
+    small_disk: Path, killed: bool
+) -> None:
+    folder = small_disk / "journal"
+    rounds = Rounds(folder)
+    assert "No space left on device" in rounds.log(6 * PER_SEGMENT)
+    with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while filler.write(b"x"):
+            pass
+    if killed:
+        rounds.process.kill()
+        rounds.process.wait()
+    else:
+        assert rounds.end() == 0
+    found = Found(JournalReader(folder, {}))
+    found.read()
+    assert found.dropped == 6 * PER_SEGMENT - len(found.steps("loss")) > 0
+    found.read(final=True)
+    assert found.dropped == 6 * PER_SEGMENT - len(found.steps("loss")), "once"
 
 
 def test_disk_that_is_full_from_the_start_stops_nobody(small_disk: Path) -> None:
