@@ -38,6 +38,8 @@ def source_files() -> set[str]:
     ):
         top = ROOT / part
         found |= {f"radt/{part}/{path.relative_to(top)}" for path in top.glob(pattern)}
+    stack = ROOT / "radt" / "stack"  # compose.yaml among them, which is a link
+    found |= {f"radt/stack/files/{path.name}" for path in (stack / "files").iterdir()}
     return found
 
 
