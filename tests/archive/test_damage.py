@@ -1,0 +1,152 @@
+"""An archive that is not what was written is refused: the file is named, and nothing is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from radt.archive.importing import import_archive
+from radt.archive.manifest import FORMAT, Manifest
+from radt.archive.read import Archive
+from radt.errors import ArchiveError
+from radt.load import load
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
+from tests.archive import kit
+
+PART = "samples/smi-00001.parquet"
+MARKERS = "markers-00001.parquet"
+
+
+@pytest.fixture
+def folder(writer: StoreWriter, run: RunRecord) -> Path:
+    kit.fill(writer, count=500)
+    kit.add_rows(writer, closed=True)
+    kit.end(writer)
+    kit.archive(writer, run)
+    return kit.archive_folder(run)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def swap(path: Path) -> None:
+    path.write_bytes((path.parent.parent / "samples" / "run-00001.parquet").read_bytes())
+
+
+@pytest.mark.parametrize("name", [PART, MARKERS])
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (flip, "damaged: its SHA-256"),
+        (truncate, "damaged: it has .* bytes instead of"),
+        (Path.unlink, "not whole: there is no"),
+    ],
+)
+def test_a_part_that_is_not_what_it_was(
+    folder: Path, other: StoreWriter, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    damage(folder / name)
+    with pytest.raises(ArchiveError, match=words) as caught:
+        import_archive(folder, other)
+    assert str(folder / name) in caught.value.message
+    assert kit.contents(other)["series"] == [], "nothing was written"
+
+
+def test_a_manifest_that_promises_what_the_files_do_not_hold(
+    folder: Path, other: StoreWriter
+) -> None:
+    """Sums and sizes are right: somebody has changed both."""
+    text = (folder / "run.json").read_text()
+    assert "[1, 0, 500, false], [2, 0, 500, false]" in text
+    changed = text.replace(
+        "[1, 0, 500, false], [2, 0, 500, false]", "[1, 0, 501, false], [2, 0, 499, false]"
+    )
+    (folder / "run.json").write_text(changed)
+    with pytest.raises(ArchiveError, match=r"smi-00001\.parquet is damaged: it has other points"):
+        import_archive(folder, other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": "x"}',
+        '{"format": 1}',
+        '{"format": 1, "run": {"run_id": "a"}, "workload": null}',
+    ],
+)
+def test_a_manifest_that_is_none(folder: Path, other: StoreWriter, text: str) -> None:
+    (folder / "run.json").write_text(text)
+    with pytest.raises(ArchiveError, match=r"run\.json is damaged"):
+        import_archive(folder, other)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (PART, "../../../etc/passwd"),
+        (PART, "/etc/passwd"),
+        (PART, "samples/../../x"),
+        ("[1, 0, 500, false]", "[1, 1, 500, false]"),
+        ("[1, 0, 500, false]", "[99, 0, 500, false]"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense(
+    folder: Path, other: StoreWriter, old: str, new: str
+) -> None:
+    path = folder / "run.json"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ArchiveError, match=r"run\.json is damaged"):
+        import_archive(folder, other)
+
+
+def test_a_newer_format_is_refused(folder: Path, other: StoreWriter) -> None:
+    path = folder / "run.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"format": FORMAT + 1, "written_by": "radt 9.9", "run": 1}))
+    with pytest.raises(ArchiveError, match=r"format 2, written by radt 9\.9.*up to format 1"):
+        import_archive(folder, other)
+    with pytest.raises(ArchiveError, match=r"format 2, written by radt 9\.9.*Upgrade radt"):
+        load(folder)
+
+
+def test_fields_of_other_versions(folder: Path, writer: StoreWriter, other: StoreWriter) -> None:
+    """A newer radt says more, an older one said less."""
+    path = folder / "run.json"
+    data = json.loads(path.read_text())
+    data["weather"] = "fine"
+    data["run"]["mood"] = 7
+    for series in data["series"]:
+        del series["method"], series["wraps_at"]
+    path.write_text(json.dumps(data))
+    import_archive(folder, other)
+    mine, theirs = kit.contents(other), kit.contents(writer)
+    assert {one.method for one in mine.pop("series")} == {""}
+    theirs.pop("series")
+    assert mine == theirs
+
+
+def test_the_manifest_of_an_archive_reads_as_it_was_written(folder: Path) -> None:
+    text = (folder / "run.json").read_text()
+    assert Manifest.from_json(text, "it").to_json() == text
+    assert Archive.open(folder).manifest.to_json() == text
+
+
+def test_what_is_there_already_is_not_read_again(folder: Path, other: StoreWriter) -> None:
+    import_archive(folder, other)
+    flip(folder / PART)
+    assert import_archive(folder, other).points == 0
