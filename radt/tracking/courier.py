@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,12 @@ from radt.store.records import RunRecord, SeriesRecord, SummaryRecord, WorkloadR
 from radt.store.writer import StoreWriter
 from radt.tracking.archiving import Archiving, UnarchivableError, archive_spool
 from radt.tracking.artifacts import artifact_files, clean_spool
-from radt.tracking.mlflow_target import (
-    MAX_PARAMS,
-    MAX_POINTS,
-    DeliveryError,
-    MlflowTarget,
-    Trouble,
-)
+from radt.tracking.batches import BatchSize
+from radt.tracking.mlflow_target import MAX_PARAMS, MAX_POINTS, MlflowTarget
 from radt.tracking.names import unique_keys
 from radt.tracking.points import (
     NS_PER_MS,
+    NS_PER_S,
     Point,
     epoch_points,
     hardware_means,
@@ -43,7 +39,9 @@ from radt.tracking.points import (
     software_points,
     summary_values,
 )
+from radt.tracking.registrar import delete_lost_runs
 from radt.tracking.texts import deliverable_params, deliverable_tags
+from radt.tracking.trouble import DeliveryError, Trouble
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +55,7 @@ class _Sent:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    summary: bool = False
 
 
 class Courier:
@@ -80,6 +79,8 @@ class Courier:
         self._writer = writer
         self._before_request = before_request
         self._archiving = archiving
+        self._point_batch = BatchSize(MAX_POINTS)
+        self._text_batch = BatchSize(MAX_PARAMS)
         self._sent: dict[str, _Sent] = {}
 
     def deliver(self, run: RunRecord) -> None:
@@ -119,7 +120,9 @@ class Courier:
         if not run.status.ended:
             self._keep_archive_up(run, mlflow_id)
             return
-        self._send_summary(run, mlflow_id, sent)
+        if not sent.summary:
+            self._send_summary(run, mlflow_id, sent)
+            sent.summary = True
         artifact_trouble: DeliveryError | None = None
         try:
             self._send_artifacts(run, mlflow_id, sent)
@@ -155,28 +158,39 @@ class Courier:
         sent: _Sent,
     ) -> None:
         new = [(key, text) for key, text in texts.items() if known.get(key) != text]
-        for start in range(0, len(new), MAX_PARAMS):
-            part = new[start : start + MAX_PARAMS]
-            self._send_all(part, send, sent)
+        while new:
+            count = self._text_batch.limit
+            part, new = new[:count], new[count:]
+            self._send_all(part, send, sent, self._text_batch)
             known.update(part)
 
     def _send_all(
-        self, items: Sequence[_Item], send: Callable[[Sequence[_Item]], None], sent: _Sent
+        self,
+        items: Sequence[_Item],
+        send: Callable[[Sequence[_Item]], None],
+        sent: _Sent,
+        batch: BatchSize,
     ) -> None:
         """Send all that MLflow accepts: of a request that it refuses, each half by itself."""
         self._before_request()
         try:
             send(items)
         except DeliveryError as error:
+            if error.slow:
+                batch.slow(len(items))
             if error.trouble is not Trouble.REFUSED:
                 raise
+            if error.too_large:
+                batch.too_large(len(items))
             if len(items) == 1:
                 log.warning("MLflow refused %.200r: %s", items[0], error.message)
                 sent.notes[f"refused: {items[0]!r:.200}"] = None
                 return
             middle = len(items) // 2
-            self._send_all(items[:middle], send, sent)
-            self._send_all(items[middle:], send, sent)
+            self._send_all(items[:middle], send, sent, batch)
+            self._send_all(items[middle:], send, sent, batch)
+        else:
+            batch.worked(len(items))
 
     # -- points -----------------------------------------------------------------------------------
 
@@ -188,9 +202,7 @@ class Courier:
         series: Sequence[SeriesRecord],
         key_of: Mapping[int, str],
     ) -> None:
-        """All new points, several series in one request."""
-        delivered = self._reader.delivered(run.run_id)
-        counts = self._reader.point_counts(run.run_id)
+        """All new points, several series in one request; how far is noted after each request."""
         points: list[Point] = []
         marks: dict[int, int] = {}
 
@@ -200,45 +212,68 @@ class Courier:
             points.clear()
             marks.clear()
 
-        for one in series:
-            done = delivered.get(one.series_no, 0)
-            key = key_of[one.series_no]
-            if one.listener != SOFTWARE:
-                new, until_ns = self._new_means(run, one, key, done)
-                points += new
-                if until_ns > done:
-                    marks[one.series_no] = until_ns
-            else:
-                while done < counts.get(one.series_no, 0):
-                    samples = self._reader.points_after(
-                        run.run_id, one.series_no, done, MAX_POINTS - len(points)
-                    )
-                    points += software_points(key, samples, done)
-                    done += len(samples)
-                    marks[one.series_no] = done
-                    if len(points) >= MAX_POINTS:
-                        flush()
-            if len(points) >= MAX_POINTS:
+        def room() -> int:
+            return max(1, self._point_batch.limit - len(points))
+
+        for series_no, piece, until in self._pieces(run, series, key_of, room):
+            points += piece
+            marks[series_no] = until
+            if len(points) >= self._point_batch.limit:
                 flush()
         if marks:
             flush()
 
+    def _pieces(
+        self,
+        run: RunRecord,
+        series: Sequence[SeriesRecord],
+        key_of: Mapping[int, str],
+        room: Callable[[], int],
+    ) -> Iterator[tuple[int, list[Point], int]]:
+        """New points, as many as there is room for, by series: number, points, how far that is."""
+        delivered = self._reader.delivered(run.run_id)
+        counts = self._reader.point_counts(run.run_id)
+        for one in series:
+            number, key = one.series_no, key_of[one.series_no]
+            done = delivered.get(number, 0)
+            if one.listener != SOFTWARE:
+                for piece, until_ns in self._new_means(run, one, key, done, room):
+                    yield number, piece, until_ns
+                continue
+            while done < counts.get(number, 0):
+                samples = self._reader.points_after(run.run_id, number, done, room())
+                piece = software_points(key, samples, done)
+                done += len(samples)
+                yield number, piece, done
+
     def _new_means(
-        self, run: RunRecord, series: SeriesRecord, key: str, since_ns: int
-    ) -> tuple[list[Point], int]:
+        self,
+        run: RunRecord,
+        series: SeriesRecord,
+        key: str,
+        since_ns: int,
+        room: Callable[[], int],
+    ) -> Iterator[tuple[list[Point], int]]:
+        """Means, as there is room for them, and up to which time they cover the series."""
         if run.started_ns is None and not run.status.ended:
-            return [], 0  # seconds are counted from the start, which is not known yet
+            return  # seconds are counted from the start, which is not known yet
+        origin_ns = run.started_ns or run.created_ns
         samples = self._reader.samples(
             run.run_id, series.series_no, start_ns=since_ns - look_back_ns(series)
         )
-        return hardware_means(
+        points, until_ns = hardware_means(
             key,
             series,
             samples,
-            origin_ns=run.started_ns or run.created_ns,
+            origin_ns=origin_ns,
             since_ns=since_ns,
             final=run.status.ended,
         )
+        while len(points) > (count := room()):
+            piece, points = points[:count], points[count:]
+            yield piece, origin_ns + piece[-1].step * NS_PER_S
+        if until_ns > since_ns:
+            yield points, until_ns
 
     def _send_summary(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
         epochs = epoch_points(self._reader.markers([run.run_id]))
@@ -262,8 +297,11 @@ class Courier:
 
     def _log_points(self, points: Sequence[Point], mlflow_id: str, sent: _Sent) -> None:
         send = partial(self._target.log_points, mlflow_id)
-        for start in range(0, len(points), MAX_POINTS):
-            self._send_all(points[start : start + MAX_POINTS], send, sent)
+        start = 0
+        while start < len(points):
+            part = points[start : start + self._point_batch.limit]
+            self._send_all(part, send, sent, self._point_batch)
+            start += len(part)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -366,6 +404,8 @@ class Courier:
             return False
         workload = self._reader.workload(workload_id)  # only now does it surely have its id
         note = ""
+        if self._target.is_server and (lost := delete_lost_runs(self._target, workload, runs)):
+            log.warning("workload %s: %d MLflow runs were made twice; deleted", workload_id, lost)
         if workload.mlflow_run_id is not None:
             try:
                 self._end_parent(workload, workload.mlflow_run_id, runs)

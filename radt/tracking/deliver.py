@@ -13,29 +13,44 @@ from __future__ import annotations
 import argparse
 import fcntl
 import gc
-import hashlib
 import logging
 import os
 import select
 import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radt.home import TRACKING_VARIABLE, Home, runtime_dir
+from radt.tracking.problems import ProblemBook, Reports, destination_name, problem_file
+
+if TYPE_CHECKING:
+    from radt.tracking.mlflow_target import MlflowTarget
 
 log = logging.getLogger("radt.tracking")
 
 #: How often the store is looked at without being told to.
 POLL_S = 2.0
+#: A request that takes longer than this is stuck where no time limit reaches: a name server, a
+#: database behind a link that swallows everything. A new process has new connections.
+STUCK_S = 600.0
+#: EX_TEMPFAIL of sysexits.h: the collector starts another one.
+_STUCK_CODE = 75
+#: As MLflow's server has it: where experiments keep their artifacts.
+_ROOT_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
+_DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
 #: Unless the user has set them.
 _MLFLOW_SETTINGS = {
     # Retries are ours, with other runs served meanwhile; MLflow's can hold one request for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    # Addresses of S3 that a server hands out need not be reachable from here, and nothing limits
+    # the time of such uploads.
+    "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     # A background process has no business reporting usage to a third party.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -65,14 +80,24 @@ class Order:
     @property
     def name(self) -> str:
         """Tells the deliverers of one user apart."""
-        text = f"{self.store}\n{self.tracking_uri}"
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return destination_name(self.store, self.tracking_uri)
 
     @property
     def home(self) -> Home | None:
         """The data folder, if MLflow is the SQLite file in it."""
         home = Home(self.store.parent)
         return home if self.tracking_uri == home.default_tracking_uri else None
+
+    @property
+    def artifact_root(self) -> Path | str | None:
+        """Where new experiments keep artifacts; None for what a server says.
+
+        MLflow would put those of a database into the working folder, which is ``/`` here.
+        """
+        if not self.tracking_uri.startswith(_DATABASES):
+            return None
+        root = "" if self.home else os.environ.get(_ROOT_VARIABLE, "")
+        return root or Home(self.store.parent).artifacts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,6 +137,8 @@ def _log_to_file(path: Path) -> None:
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("radt").setLevel(logging.INFO)
+    # MLflow shows a traceback whenever its database is locked or away; we say it once.
+    logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
 
 
 def _take(lock: int) -> bool:
@@ -147,6 +174,7 @@ def _deliver(order: Order) -> int:
     from radt.tracking.archiving import Archiving, archive_interval_s
     from radt.tracking.courier import Courier
     from radt.tracking.delivery import CourierThread, Pace, RegistrarThread
+    from radt.tracking.lanes import IN_TURN, SIDE_BY_SIDE
     from radt.tracking.mlflow_target import MlflowTarget
     from radt.tracking.registrar import Registrar
 
@@ -160,21 +188,30 @@ def _deliver(order: Order) -> int:
     except RadtError:
         log.exception("the store cannot be used")
         return 1
-    target = MlflowTarget(order.tracking_uri, None if home is None else home.artifacts)
+    target = MlflowTarget(order.tracking_uri, order.artifact_root)
+    book = ProblemBook(problem_file(order.store, order.tracking_uri), order.tracking_uri)
+    reports = Reports(book, lambda: target.answers)
     registrar_pace, courier_pace = Pace(), Pace()
     registrar = RegistrarThread(
-        Registrar(target, reader, writer, order.tracking_uri, since_ns),
+        Registrar(target, reader, writer, order.tracking_uri, since_ns, reports),
         registrar_pace,
         courier_pace.poke,
+        reports,
     )
     archive_s = archive_interval_s()
     archiving = None if archive_s is None else Archiving(order.store, archive_s)
+    # A database has one writer at a time; a server takes turns by itself.
+    before_request: Callable[[], object] = registrar.idle.wait
+    if target.is_server:
+        before_request = _nothing
     courier = CourierThread(
-        Courier(target, reader, writer, registrar.idle.wait, archiving),
+        Courier(target, reader, writer, before_request, archiving),
         reader,
         order.tracking_uri,
         courier_pace,
         order.live_interval_s,
+        reports,
+        SIDE_BY_SIDE if target.is_server else IN_TURN,
     )
     registrar.start()
     courier.start()
@@ -184,14 +221,32 @@ def _deliver(order: Order) -> int:
         if heard is Input.POKE or token != previous:
             registrar_pace.poke()
             courier_pace.poke()
+        _check_not_stuck(target, reports)
     # First all MLflow runs, then what belongs into them.
-    registrar_pace.finish()
-    registrar.join()
-    courier_pace.finish()
-    courier.join()
+    for thread, pace in ((registrar, registrar_pace), (courier, courier_pace)):
+        pace.finish()
+        while thread.is_alive():
+            thread.join(POLL_S)
+            _check_not_stuck(target, reports)
     if archiving is not None:
         archiving.close()
     return 0
+
+
+def _nothing() -> None:
+    pass
+
+
+def _check_not_stuck(target: MlflowTarget, reports: Reports) -> None:
+    """End this process if a request hangs; what was delivered is noted, the rest is repeated."""
+    from radt.tracking.trouble import DeliveryError, Trouble
+
+    if target.longest_request_s() > STUCK_S:
+        reports.everything_failed(
+            DeliveryError(Trouble.UNREACHABLE, f"no answer to a request in {STUCK_S:.0f} s")
+        )
+        logging.shutdown()
+        os._exit(_STUCK_CODE)
 
 
 def _make_mlflow_lean() -> None:

@@ -6,21 +6,20 @@ before. Both try again after a failure, each at its own pace, for as long as the
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from radt.errors import RadtError
 from radt.store.reader import StoreReader
 from radt.tracking.backoff import Backoff
 from radt.tracking.courier import Courier
-from radt.tracking.mlflow_target import DeliveryError, Trouble
+from radt.tracking.lanes import IN_TURN, Lane, Lanes, Outcome, Task
+from radt.tracking.pace import Pace as Pace
+from radt.tracking.problems import Reports
 from radt.tracking.registrar import Registrar
-
-log = logging.getLogger(__name__)
+from radt.tracking.trouble import DeliveryError, Trouble
 
 #: How often the running runs' new points are sent; an end or a new run is acted on at once.
 LIVE_INTERVAL_S = 10.0
@@ -28,48 +27,28 @@ LIVE_INTERVAL_S = 10.0
 LAST_TRIES = 5
 #: A run that fails waits up to this long, while others go on.
 _LONGEST_TASK_DELAY_S = 60.0
-
-
-class Pace:
-    """Wakes a thread early, and tells it to finish up."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._poked = False
-        self.finishing = False
-
-    def poke(self) -> None:
-        """Something may be new."""
-        with self._condition:
-            self._poked = True
-            self._condition.notify_all()
-
-    def finish(self) -> None:
-        """Do what is left and end."""
-        with self._condition:
-            self.finishing = True
-            self._condition.notify_all()
-
-    def wait(self, timeout_s: float | None, *, for_poke: bool = True) -> None:
-        """Until poked (unless ``for_poke`` is false), told to finish, or the time is over."""
-        with self._condition:
-            self._condition.wait_for(
-                lambda: self.finishing or (for_poke and self._poked), timeout_s
-            )
-            self._poked = False
+#: The store is not asked more often what there is to do, however many runs are done with.
+_LOOK_S = 0.2
 
 
 class RegistrarThread(threading.Thread):
     """Creates MLflow runs as soon as it is poked.
 
-    ``idle`` is cleared while it works: who else talks to MLflow then waits.
+    ``idle`` is cleared while it works: who else writes to the same database then waits.
     """
 
-    def __init__(self, registrar: Registrar, pace: Pace, on_created: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        registrar: Registrar,
+        pace: Pace,
+        on_created: Callable[[], None],
+        reports: Reports | None = None,
+    ) -> None:
         super().__init__(name="registrar", daemon=True)
         self._registrar = registrar
         self._pace = pace
         self._on_created = on_created
+        self._reports = reports or Reports()
         self.idle = threading.Event()
         self.idle.set()
 
@@ -79,48 +58,41 @@ class RegistrarThread(threading.Thread):
         last_tries = LAST_TRIES
         while True:
             finishing = self._pace.finishing
-            if self._register():
+            problem = self._register(everything=finishing)
+            if problem is None:
                 backoff.reset()
-                if finishing:
-                    return
-                self._pace.wait(None)
-                continue
             if finishing:
                 last_tries -= 1
-                if not last_tries:
+                if problem is None or not last_tries:
                     return
                 time.sleep(min(backoff.next_s(), 1.0))
+            elif problem is None or _of_a_workload(problem):
+                # Those that failed have a pace of their own; new ones do not wait for them.
+                self._pace.wait(self._registrar.seconds_to_next())
             else:
                 # Pokes do not count: they come every second and would defeat the back-off.
-                self._pace.wait(backoff.next_s(), for_poke=False)
+                self._pace.wait(_pause_s(problem, backoff), for_poke=False)
 
-    def _register(self) -> bool:
+    def _register(self, *, everything: bool) -> Exception | None:
         try:
             self.idle.clear()
-            if self._registrar.register_pending():
+            if self._registrar.register_pending(everything=everything):
                 self._on_created()
-        except RadtError as error:
-            log.warning("runs not registered with MLflow yet: %s", error)
-            return False
-        except Exception:
-            log.exception("runs not registered with MLflow yet")
-            return False
+        except Exception as error:  # noqa: BLE001 - reported, and tried again
+            if not _of_a_workload(error):
+                self._reports.everything_failed(error)
+            return error
         finally:
             self.idle.set()
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """Something to deliver; what is still running is repeated."""
-
-    key: str
-    action: Callable[[], object]
-    repeat_s: float | None = None
+        return None
 
 
 class CourierThread(threading.Thread):
-    """Delivers ended runs at once and running ones every ``live_interval_s``."""
+    """Delivers ended runs at once and running ones every ``live_interval_s``.
+
+    Args:
+        workers: How many deliveries may be under way; see `radt.tracking.lanes`.
+    """
 
     def __init__(
         self,
@@ -129,6 +101,8 @@ class CourierThread(threading.Thread):
         tracking_uri: str,
         pace: Pace,
         live_interval_s: float = LIVE_INTERVAL_S,
+        reports: Reports | None = None,
+        workers: Mapping[Lane, int] = IN_TURN,
     ) -> None:
         super().__init__(name="courier", daemon=True)
         self._courier = courier
@@ -136,99 +110,172 @@ class CourierThread(threading.Thread):
         self._tracking_uri = tracking_uri
         self._pace = pace
         self._live_interval_s = live_interval_s
+        self._reports = reports or Reports()
+        self._lanes = Lanes(workers, pace.nudge)
+        self._queue: list[Task] = []
+        self._looked_s = 0.0
+        self._look_again = False
         self._due_s: dict[str, float] = {}
         self._backoffs: dict[str, Backoff] = {}
+        #: Why everything waits, None while it goes on.
+        self._blocked: Exception | None = None
+        self._backoff = Backoff()
 
     def run(self) -> None:
         """Until told to finish and nothing is left, or `LAST_TRIES` are over."""
-        backoff = Backoff()
-        last_tries = LAST_TRIES
-        while True:
-            finishing = self._pace.finishing
+        while not self._pace.finishing:
             try:
-                complete = self._deliver_due(everything=finishing)
-            except RadtError as error:
-                log.warning("delivery to MLflow waits: %s", error)
-                if not finishing:
-                    self._pace.wait(backoff.next_s(), for_poke=False)
-                    continue
-                complete = False
-            except Exception:
-                log.exception("delivery to MLflow waits")
-                complete = False
-            else:
-                backoff.reset()
-            if not finishing:
+                self._settle_all()
+                if self._blocked is None:
+                    self._start_due()
+            except Exception as error:  # noqa: BLE001 - reported; this thread must never end
+                self._block(error)
+            if self._blocked is None:
                 self._pace.wait(self._seconds_to_next())
-                continue
-            last_tries -= 1
-            if complete or not last_tries:
+            else:
+                self._sit_out(_pause_s(self._blocked, self._backoff))
+                self._blocked = None
+        self._finish_up()
+        self._lanes.close()
+
+    def _finish_up(self) -> None:
+        backoff = Backoff()
+        for left in reversed(range(LAST_TRIES)):
+            complete = self._deliver_everything()
+            if complete or not left:
                 return
             time.sleep(min(backoff.next_s(), 1.0))
 
-    def _deliver_due(self, *, everything: bool) -> bool:
-        """Do the tasks that are due, or all; whether nothing failed.
+    def _sit_out(self, pause_s: float) -> None:
+        """Wait with everything; what is under way may end, which changes nothing."""
+        until_s = time.monotonic() + pause_s
+        while not self._pace.finishing and (left_s := until_s - time.monotonic()) > 0:
+            self._pace.wait(left_s, for_poke=False)
 
-        Raises:
-            DeliveryError: MLflow cannot be reached; the rest was not tried.
-            StoreError: The store cannot be read or written.
-        """
-        tasks = self._tasks()
-        keys = {task.key for task in tasks}
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        """Begin as many of the tasks that are due as there are workers."""
+        now_s = time.monotonic()
+        self._look_again = bool(self._queue) and now_s - self._looked_s < _LOOK_S
+        if not self._look_again:
+            self._looked_s = now_s
+            self._look()
+        self._queue = [task for task in self._queue if not self._start_if_due(task, now_s)]
+
+    def _start_if_due(self, task: Task, now_s: float) -> bool:
+        if now_s < self._due_s.get(task.key, 0.0) or not self._lanes.start(task):
+            return False
+        self._due_s.pop(task.key, None)
+        return True
+
+    def _look(self) -> None:
+        """Read from the store what there is to do."""
+        self._queue = self._tasks()
+        keys = {task.key for task in self._queue}
         self._due_s = {key: due for key, due in self._due_s.items() if key in keys}
         self._backoffs = {key: one for key, one in self._backoffs.items() if key in keys}
-        complete = True
-        for task in tasks:
-            if everything or time.monotonic() >= self._due_s.get(task.key, 0.0):
-                complete = self._attempt(task) and complete
-        return complete
+        self._reports.keep({task.subject for task in self._queue})
 
-    def _tasks(self) -> list[_Task]:
+    def _deliver_everything(self) -> bool:
+        """Do all there is, due or not, and wait for it; whether nothing failed."""
+        self._blocked = None
+        while not self._lanes.idle:  # what was begun before the order to finish up
+            self._settle_all()
+            self._pace.wait_for_nudge(_LOOK_S)
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - reported
+            self._block(error)
+        complete = self._blocked is None
+        while (self._queue and self._blocked is None) or not self._lanes.idle:
+            if self._blocked is None:
+                self._queue = [task for task in self._queue if not self._lanes.start(task)]
+            self._pace.wait_for_nudge(_LOOK_S)
+            complete = self._settle_all() and complete
+        return complete and self._blocked is None
+
+    def _tasks(self) -> list[Task]:
         """Ended runs, which people wait for, then workloads that may be over, then running runs."""
         runs = [
             run for run in self._reader.runs_to_deliver(self._tracking_uri) if run.mlflow_run_id
         ]
+        deliver, close = self._courier.deliver, self._courier.close_workload
         # A run that ends is another task than while it ran: it is due at once.
         ended = [
-            _Task(f"{run.run_id} ended", partial(self._courier.deliver, run))
+            Task(run.run_id, f"{run.run_id} ended", partial(deliver, run), Lane.ENDED)
             for run in runs
             if run.status.ended
         ]
         workloads = [
-            _Task(workload.workload_id, partial(self._courier.close_workload, workload.workload_id))
-            for workload in self._reader.workloads_to_deliver(self._tracking_uri)
+            Task(one.workload_id, one.workload_id, partial(close, one.workload_id), Lane.ENDED)
+            for one in self._reader.workloads_to_deliver(self._tracking_uri)
         ]
         running = [
-            _Task(run.run_id, partial(self._courier.deliver, run), self._live_interval_s)
+            Task(run.run_id, run.run_id, partial(deliver, run), Lane.RUNNING, self._live_interval_s)
             for run in runs
             if not run.status.ended
         ]
         return [*ended, *workloads, *running]
 
-    def _attempt(self, task: _Task) -> bool:
-        """Do it; after a failure that concerns this one alone, put it off."""
-        try:
-            task.action()
-        except DeliveryError as error:
-            if error.trouble is Trouble.UNREACHABLE:
-                raise
-            log.warning("delivery of %s is put off: %s", task.key, error.message)
-        except RadtError:
-            raise
-        except Exception:
-            log.exception("delivery of %s is put off", task.key)
-        else:
+    # -- outcomes ---------------------------------------------------------------------------------
+
+    def _settle_all(self) -> bool:
+        """Act on what was done since the last call; whether nothing failed."""
+        outcomes = self._lanes.outcomes()
+        for outcome in outcomes:
+            self._settle(outcome)
+        return all(outcome.error is None for outcome in outcomes)
+
+    def _settle(self, outcome: Outcome) -> None:
+        task, error = outcome.task, outcome.error
+        if error is None:
+            self._reports.worked(task.subject)
+            self._backoff.reset()
             self._backoffs.pop(task.key, None)
-            self._due_s.pop(task.key, None)
             if task.repeat_s is not None:
                 self._due_s[task.key] = time.monotonic() + task.repeat_s
-            return True
+            return
+        # Also where everything waits: the next round begins with another one, in case it is this
+        # one that the server cannot bear.
         backoff = self._backoffs.setdefault(task.key, Backoff(longest_s=_LONGEST_TASK_DELAY_S))
         self._due_s[task.key] = time.monotonic() + backoff.next_s()
-        return False
+        if _of_one(error):
+            self._reports.failed(task.subject, error)
+        else:
+            self._block(error)
+
+    def _block(self, error: Exception) -> None:
+        self._blocked = error
+        self._queue = []
+        self._reports.everything_failed(error)
 
     def _seconds_to_next(self) -> float | None:
-        """None if only a poke can bring work."""
-        if not self._due_s:
-            return None
-        return max(0.0, min(self._due_s.values()) - time.monotonic())
+        """None if only a poke, or the end of what is under way, can bring work."""
+        now_s = time.monotonic()
+        waiting = {task.key for task in self._queue}
+        later = [_LOOK_S] if self._look_again else []
+        for key, due_s in self._due_s.items():
+            if due_s > now_s:
+                later.append(due_s - now_s)
+            elif key not in waiting:
+                later.append(_LOOK_S)
+        # What is due and was not started waits for a worker, whose end wakes us.
+        return min(later, default=None)
+
+
+def _of_a_workload(error: Exception) -> bool:
+    """Whether the registrar's failure concerns one workload, and was reported by it."""
+    return isinstance(error, DeliveryError) and error.trouble is not Trouble.UNREACHABLE
+
+
+def _of_one(error: Exception) -> bool:
+    """Whether a failure concerns one run or workload; else MLflow or the store fails for all."""
+    if isinstance(error, DeliveryError):
+        return error.trouble is not Trouble.UNREACHABLE
+    return not isinstance(error, RadtError)
+
+
+def _pause_s(error: Exception, backoff: Backoff) -> float:
+    asked_s = error.retry_after_s if isinstance(error, DeliveryError) else None
+    return max(backoff.next_s(), asked_s or 0.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble
+from radt.tracking.mlflow_target import MlflowTarget
 from radt.tracking.names import experiment_name
+from radt.tracking.trouble import DeliveryError, Trouble
 
 log = logging.getLogger(__name__)
 

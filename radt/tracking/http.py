@@ -33,6 +33,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _DEFAULT_TIMEOUT_S = 60.0
 #: Of these, a second request would make a second thing.
 _NOT_REPEATABLE = ("/runs/create", "/experiments/create")
+_FILES = "/mlflow-artifacts/artifacts"
 #: Answers of something in front of a server that is down or overwhelmed.
 _IN_FRONT = frozenset({408, 502, 503, 504, 520, 521, 522, 523, 524})
 
@@ -137,6 +138,8 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
     if answer.status_code == 204 or _json_object(answer) is not None:
         return None
     if not answer.content.strip():
+        if _FILES in _asked(answer):
+            return None  # where a file was taken, MLflow says nothing
         return DeliveryError(Trouble.UNREACHABLE, f"it answers with nothing{_way(answer)}")
     kind = answer.headers.get("Content-Type", "").partition(";")[0] or "no content type"
     return DeliveryError(
@@ -167,8 +170,13 @@ def retry_after(header: str | None) -> float | None:
 
 def _is_api(answer: requests.Response) -> bool:
     """Whether it answers a call of MLflow's API, which is always answered in JSON."""
-    asked = answer.history[0] if answer.history else answer
-    return "/api/" in urlsplit(str(asked.url)).path
+    return "/api/" in _asked(answer)
+
+
+def _asked(answer: requests.Response) -> str:
+    """The path that was asked for at first."""
+    first = answer.history[0] if answer.history else answer
+    return urlsplit(str(first.url)).path
 
 
 def _json_object(answer: requests.Response) -> dict[str, Any] | None:

@@ -28,8 +28,9 @@ from radt.store.records import (
 
 #: Length of the stretches that hardware series are averaged over, as MLflow's own sampler.
 MEAN_INTERVAL_S = 10
-_MEAN_INTERVAL_NS = MEAN_INTERVAL_S * 1_000_000_000
 NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+_MEAN_INTERVAL_NS = MEAN_INTERVAL_S * NS_PER_S
 
 #: A counter that could not be read for longer has no rate for that time.
 _LONGEST_RATE_NS = 60_000_000_000

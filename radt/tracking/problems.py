@@ -17,15 +17,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radt import units
+from radt.errors import RadtError, StoreError
 from radt.masking import masked
 
 log = logging.getLogger("radt.tracking")
 
 #: The subject of a problem that concerns everything: MLflow cannot be reached.
 EVERYTHING = ""
+#: The subject of a problem of our own store.
+STORE = "store"
 #: How often the file is written while a problem stays the same.
 _REFRESH_NS = 30 * 10**9
 _TEXT_LIMIT = 300
+#: What comes and goes is said again after this long.
+_SAY_AGAIN_NS = 600 * 10**9
+_MAX_SAID = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class ProblemBook:
         self._lock = threading.Lock()
         self._problems = {} if path is None else read_problems(path)
         self._written_ns = 0
+        self._said: dict[tuple[str, str], int] = {}
 
     @property
     def problems(self) -> dict[str, Problem]:
@@ -84,12 +91,15 @@ class ProblemBook:
         with self._lock:
             return dict(self._problems)
 
-    def note(self, subject: str, text: str) -> None:
+    def note(self, subject: str, text: str) -> bool:
         """Something failed; logged if it had not failed before, or had for another reason.
 
         Args:
             subject: The id of the run or workload, or `EVERYTHING`.
             text: Why, the same each time for the same cause.
+
+        Returns:
+            Whether it was logged.
         """
         text = masked(" ".join(text.split()))[:_TEXT_LIMIT]
         with self._lock:
@@ -98,10 +108,13 @@ class ProblemBook:
             new = known is None or known.text != text
             since_ns = now_ns if known is None else known.since_ns
             self._problems[subject] = Problem(text, since_ns, now_ns)
-            if new:
-                log.warning("%s waits for MLflow: %s", _shown(subject), text)
+            # One that an earlier process noted is news in this one's log.
+            first = new or (subject, text) not in self._said
+            if said := first and self._may_say(subject, text, now_ns):
+                log.warning("%s waits: %s", _shown(subject), text)
             if new or now_ns - self._written_ns > _REFRESH_NS:
                 self._write(now_ns)
+            return said
 
     def solved(self, subject: str) -> None:
         """It worked, or there is nothing left to do; logged if there had been a problem."""
@@ -110,15 +123,27 @@ class ProblemBook:
             if known is None:
                 return
             now_ns = self._now_ns()
-            lasted = units.duration(max(0, now_ns - known.since_ns) / 1e9)
-            log.warning("%s: over after %s: %s", _shown(subject), lasted, known.text)
             self._write(now_ns)
+            if (subject, known.text) not in self._said:
+                return
+            lasted = units.duration(max(0, now_ns - known.since_ns) / 1e9)
+            if self._may_say(subject, "over", now_ns):
+                log.warning("%s goes on after %s: %s", _shown(subject), lasted, known.text)
 
     def keep(self, subjects: Collection[str]) -> None:
         """Forget problems of runs and workloads that are not among these: they are done with."""
         for subject in self.problems:
-            if subject != EVERYTHING and subject not in subjects:
+            if subject not in (EVERYTHING, STORE) and subject not in subjects:
                 self.solved(subject)
+
+    def _may_say(self, subject: str, text: str, now_ns: int) -> bool:
+        """Whether it was not said a while ago: a link that comes and goes must not fill a disk."""
+        if now_ns - self._said.get((subject, text), -_SAY_AGAIN_NS) < _SAY_AGAIN_NS:
+            return False
+        if len(self._said) >= _MAX_SAID:
+            self._said.clear()
+        self._said[subject, text] = now_ns
+        return True
 
     def _write(self, now_ns: int) -> None:
         if self._path is None:
@@ -142,7 +167,50 @@ class ProblemBook:
 
 
 def _shown(subject: str) -> str:
-    return subject or "everything"
+    return "delivery to MLflow" if subject in (EVERYTHING, STORE) else f"delivery of {subject}"
+
+
+class Reports:
+    """What the deliverer's threads tell of how it goes.
+
+    Args:
+        book: Where it is kept.
+        answers: How many requests MLflow has answered.
+    """
+
+    def __init__(
+        self, book: ProblemBook | None = None, answers: Callable[[], int] = lambda: 1
+    ) -> None:
+        self._book = book or ProblemBook(None, "")
+        self._answers = answers
+        self._answers_then = 0
+
+    def failed(self, subject: str, error: Exception) -> None:
+        """A run or workload has to wait."""
+        if self._book.note(subject, _text(error)) and not isinstance(error, RadtError):
+            log.error("a fault of radt", exc_info=error)
+
+    def everything_failed(self, error: Exception) -> None:
+        """All have to wait."""
+        self._answers_then = self._answers()
+        self.failed(STORE if isinstance(error, StoreError) else EVERYTHING, error)
+
+    def worked(self, subject: str) -> None:
+        """A run or workload is as far as it can be."""
+        self._book.solved(subject)
+        self._book.solved(STORE)
+        if self._answers() > self._answers_then:  # it had something to say to MLflow
+            self._book.solved(EVERYTHING)
+
+    def keep(self, subjects: Collection[str]) -> None:
+        """There is nothing to do for any other run or workload."""
+        self._book.keep(subjects)
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, RadtError):
+        return error.message
+    return f"{type(error).__name__}: {error}"
 
 
 def latest(problems: Collection[Problem]) -> Problem | None:

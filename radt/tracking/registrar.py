@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-import logging
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -11,8 +11,9 @@ from operator import attrgetter
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
+from radt.tracking.backoff import Backoff
 from radt.tracking.experiments import ensure_experiment
-from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble
+from radt.tracking.mlflow_target import MlflowTarget
 from radt.tracking.names import (
     MAX_TAG_LENGTH,
     clean_text,
@@ -22,12 +23,14 @@ from radt.tracking.names import (
     workload_name,
 )
 from radt.tracking.points import NS_PER_MS
-
-log = logging.getLogger(__name__)
+from radt.tracking.problems import Reports
+from radt.tracking.trouble import DeliveryError, Trouble
 
 RUN_ID_TAG = "radt.run_id"
 WORKLOAD_ID_TAG = "radt.workload_id"
 _PARENT_TAG = "mlflow.parentRunId"
+#: A workload that fails waits up to this long, while others go on.
+_LONGEST_DELAY_S = 30.0
 
 
 class Registrar:
@@ -40,6 +43,7 @@ class Registrar:
     Args:
         since_ns: Wall-clock time when this process began; of workloads created before it, an
             earlier process may have created runs.
+        reports: Told of workloads that have to wait.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Registrar:
         writer: StoreWriter,
         tracking_uri: str,
         since_ns: int,
+        reports: Reports | None = None,
     ) -> None:
         self._target = target
         self._reader = reader
@@ -58,9 +63,21 @@ class Registrar:
         self._experiments: dict[str, str] = {}
         self._attempted: set[str] = set()
         self._user = _user_name()
+        self._reports = reports or Reports()
+        self._due_s: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
 
-    def register_pending(self) -> int:
+    def seconds_to_next(self) -> float | None:
+        """How long until the first of the workloads that failed may be tried again."""
+        if not self._due_s:
+            return None
+        return max(0.0, min(self._due_s.values()) - time.monotonic())
+
+    def register_pending(self, *, everything: bool = False) -> int:
         """Create all that is missing; returns how many MLflow runs were created.
+
+        Args:
+            everything: Also of workloads that failed a moment ago.
 
         Raises:
             DeliveryError: MLflow failed; what was created until then is in the store.
@@ -71,6 +88,9 @@ class Registrar:
             for run in self._reader.runs_to_deliver(self._tracking_uri)
             if run.mlflow_run_id is None
         ]
+        waiting = {run.workload_id for run in missing}
+        self._due_s = {key: due for key, due in self._due_s.items() if key in waiting}
+        self._backoffs = {key: one for key, one in self._backoffs.items() if key in waiting}
         if not missing:
             return 0
         workloads = {
@@ -84,18 +104,28 @@ class Registrar:
             workload = workloads.get(workload_id)
             if workload is None:
                 continue  # recorded with another tracking URI; that one's deliverer has it
+            if not everything and time.monotonic() < self._due_s.get(workload_id, 0.0):
+                continue
             try:
                 created += self._register(workload, list(group))
             except DeliveryError as error:
                 if error.trouble is Trouble.UNREACHABLE:
                     raise
                 # One workload's trouble keeps nobody else waiting.
-                log.warning("workload %s not registered yet: %s", workload_id, error.message)
+                self._put_off(workload_id, error)
                 self._forget_experiment(workload, error)
                 problem = error
+            else:
+                self._due_s.pop(workload_id, None)
+                self._reports.worked(workload_id)
         if problem is not None:
             raise problem
         return created
+
+    def _put_off(self, workload_id: str, error: DeliveryError) -> None:
+        self._reports.failed(workload_id, error)
+        delay_s = self._backoffs.setdefault(workload_id, Backoff(longest_s=_LONGEST_DELAY_S))
+        self._due_s[workload_id] = time.monotonic() + delay_s.next_s()
 
     def _register(self, workload: WorkloadRecord, runs: Sequence[RunRecord]) -> int:
         experiment_id = workload.mlflow_experiment_id or self._experiment(workload.experiment)
@@ -167,6 +197,35 @@ class Registrar:
         return {
             key: cut(clean_text(value), MAX_TAG_LENGTH) for key, value in (stored | tags).items()
         }
+
+
+def delete_lost_runs(
+    target: MlflowTarget, workload: WorkloadRecord, runs: Sequence[RunRecord]
+) -> int:
+    """Delete MLflow runs of a workload that nobody knows of; returns how many.
+
+    A request to create a run that was held up on the way, for longer than anybody waited for its
+    answer, arrives when the run was created by another request. Such a run has our tags and
+    nothing else.
+
+    Raises:
+        DeliveryError: MLflow failed.
+    """
+    if workload.mlflow_experiment_id is None:
+        return 0
+    known = {workload.mlflow_run_id, *(run.mlflow_run_id for run in runs)}
+    ours = {run.run_id for run in runs}
+    found = target.empty_runs_with_tag(
+        workload.mlflow_experiment_id, WORKLOAD_ID_TAG, workload.workload_id
+    )
+    lost = [
+        mlflow_id
+        for mlflow_id, tags in found.items()
+        if mlflow_id not in known and tags.get(RUN_ID_TAG, "") in {"", *ours}
+    ]
+    for mlflow_id in lost:
+        target.delete_run(mlflow_id)
+    return len(lost)
 
 
 def _user_name() -> str:

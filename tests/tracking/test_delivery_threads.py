@@ -13,9 +13,10 @@ from radt.errors import StoreError
 from radt.store.records import RunRecord
 from radt.tracking.backoff import Backoff
 from radt.tracking.courier import Courier
-from radt.tracking.delivery import CourierThread, Pace, RegistrarThread
-from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble
+from radt.tracking.delivery import LAST_TRIES, CourierThread, Pace, RegistrarThread
+from radt.tracking.mlflow_target import MlflowTarget
 from radt.tracking.registrar import Registrar
+from radt.tracking.trouble import DeliveryError, Trouble
 from tests.tracking.lab import Lab, wait_until
 
 
@@ -77,8 +78,10 @@ def test_locked_database_is_tried_again_by_both(
     database.execute("BEGIN EXCLUSIVE")
     with caplog.at_level(logging.WARNING, "radt.tracking"):
         start()
-        wait_until(lambda: "runs not registered" in caplog.text, "the registrar met the lock")
-        wait_until(lambda: f"{first.run_id} ended is put off" in caplog.text, "the courier too")
+        wait_until(
+            lambda: f"{second.workload_id} waits" in caplog.text, "the registrar met the lock"
+        )
+        wait_until(lambda: f"{first.run_id} waits" in caplog.text, "the courier too")
     assert "database is locked" in caplog.text
     database.execute("ROLLBACK")
     database.close()
@@ -125,10 +128,10 @@ def test_store_that_fails_for_a_while(
     failures = iter([StoreError("disk full")] * 2)
     register = Registrar.register_pending
 
-    def fail_twice(registrar: Registrar) -> int:
+    def fail_twice(registrar: Registrar, *, everything: bool = False) -> int:
         for error in failures:
             raise error
-        return register(registrar)
+        return register(registrar, everything=everything)
 
     monkeypatch.setattr(Registrar, "register_pending", fail_twice)
     start()
@@ -149,9 +152,12 @@ def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
         raise DeliveryError(Trouble.UNREACHABLE, "connection refused")
 
     monkeypatch.setattr(MlflowTarget, "set_tags", unreachable)
-    threads = Threads(lab)
-    threads.finish()
-    assert len(set(asked)) == 1, "others would have run into the same"
+    pace = Pace()
+    pace.finish()
+    courier = CourierThread(lab.courier(), lab.reader, lab.tracking_uri, pace)
+    courier.start()
+    courier.join(60)
+    assert len(asked) == LAST_TRIES, "others would have run into the same"
     assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 3, "left to the next deliverer"
 
 
