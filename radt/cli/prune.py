@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.options import home_option, setting_option
+from radt.cli.options import home_option
 from radt.cli.render import printable
 from radt.cli.stores import ChosenStore, given_store
 from radt.durations import parse_duration_s
@@ -61,7 +61,11 @@ class _Plan:
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing.")
 @click.option("--force", is_flag=True, help="Also runs that MLflow or a shared store lacks.")
-@setting_option(STORE_URI)
+@click.option(
+    "--store-uri",
+    metavar=STORE_URI.kind.metavar,
+    help="Postgres database to prune, instead of the data folder's store.",
+)
 @home_option
 def command(
     age: str,
@@ -193,7 +197,9 @@ def _give_back(store: ChosenStore, console: Console) -> None:
     except RadtError as error:
         console.print(Text.assemble(("!", "yellow"), f"  {printable(str(error))}"), soft_wrap=True)
         return
-    text = f"  {size(space.given_back_bytes)} given back"
+    if space.given_back_bytes:
+        text = f"  {size(space.given_back_bytes)} given back"
+        console.print(Text(text, "dim"), soft_wrap=True)
     if space.reason:
-        text += f"; {size(space.left_bytes)} are free inside the file: {space.reason}"
-    console.print(Text(printable(text), "dim"), soft_wrap=True)
+        text = f"  {size(space.left_bytes)} are free inside the file: {space.reason}"
+        console.print(Text(printable(text), "dim"), soft_wrap=True)

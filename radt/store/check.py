@@ -16,8 +16,8 @@ from radt.store.findings import Counts, Finding, Trouble
 from radt.store.reader import StoreReader
 
 _RUNS_AT_A_TIME = 200
-#: Points beyond what was received that are no sign of anything: what a killed collector had written
-#: before it counted it.
+#: Differences between samples and points that are no sign of anything: the first readings of what
+#: takes differences bring none, and a killed collector may not have counted what it had written.
 _SLACK_POINTS = 2
 _SLACK_RATIO = 0.02
 
@@ -243,8 +243,8 @@ def _received_cause(
 ) -> str:
     """What is wrong with the points of a listener's regular series, if so.
 
-    Each reading brings at most one point to most series, and where it brings none to any there is
-    a gap, with its reason.
+    Each reading brings at most one point to most series; where it brings none to any there is a
+    gap, with its reason.
     """
     if listener == SOFTWARE:
         return f"{received:,} values were logged, {total:,} are stored" if total < received else ""
@@ -255,8 +255,9 @@ def _received_cause(
             if received and not (total or has_gaps)
             else ""
         )
-    if max(points) < received and not has_gaps:
+    slack = received * _SLACK_RATIO + _SLACK_POINTS
+    if max(points) < received - slack and not has_gaps:
         return f"{received:,} samples were received, {max(points):,} are stored"
-    if median_low(points) > received * (1 + _SLACK_RATIO) + _SLACK_POINTS:
+    if median_low(points) > received + slack:
         return f"{received:,} samples were received, {median_low(points):,} are stored"
     return ""
