@@ -33,7 +33,7 @@ from radt.tracking.backlog import backlog as mlflow_backlog
 EXIT_LEFT = 1
 _LOOK_S = 0.5
 #: With a problem, and nothing brought for so long, it is given up for now.
-_PATIENCE_S = 15.0
+_PATIENCE_S = 8.0
 _END_S = 120.0
 
 

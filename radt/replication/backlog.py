@@ -67,8 +67,9 @@ class Backlog:
         if not self.problem:
             return f"{text}; {'it is' if count == 1 else 'they are'} being brought there"
         pronoun = "it is" if count == 1 else "they are"
+        why = self.problem.replace(f"the database {self.label}", "it", 1)
         return (
-            f"{text}: {self.problem} (since {_clock(self.problem_ns)}); "
+            f"{text}: {why} (since {_clock(self.problem_ns)}); "
             f"{pronoun} kept here and brought there when it works again"
         )
 

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, bindparam, text
 
 _POINTS = text(
-    "SELECT series_no, SUM(point_count), SUM(finite_count), MIN(first_ns), MAX(last_ns), "
-    "MIN(value_min), MAX(value_max) FROM chunk WHERE run_id = :run_id GROUP BY series_no"
-)
+    "SELECT run_id, series_no, SUM(point_count), SUM(finite_count), MIN(first_ns), MAX(last_ns), "
+    "MIN(value_min), MAX(value_max) FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no"
+).bindparams(bindparam("ids", expanding=True))
 #: A remainder: sums of times would overflow.
 _MARKERS = text(
-    "SELECT COUNT(*), COUNT(end_ns), COALESCE(SUM(COALESCE(end_ns, 0) % 1000003), 0) "
-    "FROM marker WHERE run_id = :run_id"
-)
-_COUNTS = ", ".join(
-    f"(SELECT COUNT(*) FROM {table} WHERE run_id = :run_id)"  # noqa: S608 - our own names
-    for table in ("run", "param", "tag", "series", "ledger", "gap")
-)
-_ROWS = text(f"SELECT {_COUNTS}")
+    "SELECT run_id, COUNT(*), COUNT(end_ns), SUM(COALESCE(end_ns, 0) % 1000003) "
+    "FROM marker WHERE run_id IN :ids GROUP BY run_id"
+).bindparams(bindparam("ids", expanding=True))
+_TABLES = ("run", "param", "tag", "series", "ledger", "gap")
+_ROWS = text(
+    " UNION ALL ".join(
+        f"SELECT {number}, run_id, COUNT(*) FROM {table} "  # noqa: S608 - our own names
+        "WHERE run_id IN :ids GROUP BY run_id"
+        for number, table in enumerate(_TABLES)
+    )
+).bindparams(bindparam("ids", expanding=True))
 
 Numbers = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Content:
     """A run in numbers, from headers alone.
 
@@ -34,21 +38,22 @@ class Content:
     of the ends; ``rows`` numbers of rows of the small tables.
     """
 
-    points: dict[int, Numbers]
-    markers: Numbers
-    rows: Numbers
+    points: dict[int, Numbers] = field(default_factory=dict)
+    markers: Numbers = (0, 0, 0)
+    rows: list[int] = field(default_factory=lambda: [0] * len(_TABLES))
 
-    @classmethod
-    def of(cls, connection: Connection, run_id: str) -> Content:
-        """Read it from a store of either kind."""
-        key = {"run_id": run_id}
-        points = {
-            int(row[0]): (int(row[1]), int(row[2]), *row[3:])
-            for row in connection.execute(_POINTS, key)
-        }
-        markers = tuple(int(value) for value in connection.execute(_MARKERS, key).one())
-        rows = tuple(int(value) for value in connection.execute(_ROWS, key).one())
-        return cls(points, markers, rows)
+
+def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Content]:
+    """Runs in numbers, from a store of either kind."""
+    found = {run_id: Content() for run_id in run_ids}
+    ids = {"ids": list(run_ids)}
+    for run_id, series_no, count, finite, *rest in connection.execute(_POINTS, ids):
+        found[run_id].points[int(series_no)] = (int(count), int(finite), *rest)
+    for run_id, *numbers in connection.execute(_MARKERS, ids):
+        found[run_id].markers = tuple(int(number) for number in numbers)
+    for table, run_id, count in connection.execute(_ROWS, ids):
+        found[run_id].rows[int(table)] = int(count)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

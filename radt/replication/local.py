@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import bindparam, text
 
 from radt.masking import masked
-from radt.replication.content import Content
+from radt.replication.content import Content, contents
 from radt.store.address import StoreAddress
 from radt.store.backends import backend_of
 from radt.store.database import ReadDatabase
@@ -183,9 +183,10 @@ class LocalStore:
                 for series_no, count in skip.items()
             }
 
-    def content(self, run_id: str) -> Content:
+    def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
+        """Runs in numbers."""
         with self._database.snapshot() as connection:
-            return Content.of(connection, run_id)
+            return contents(connection, run_ids)
 
 
 class Notes:

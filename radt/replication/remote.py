@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from radt.errors import StoreError
-from radt.replication.content import Content
+from radt.replication.content import Content, contents
 from radt.replication.shipment import EXPERIMENT, RUN, Cut, Kind, Row, Shipment
 from radt.store import chunks
 from radt.store.address import StoreAddress
@@ -181,10 +181,10 @@ class Remote:
                 found[run_id].open_markers.add(int(number))
         return found
 
-    def content(self, run_id: str) -> Content:
-        """A run in numbers."""
+    def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
+        """Runs in numbers."""
         with self._transaction() as connection:
-            return Content.of(connection, run_id)
+            return contents(connection, run_ids)
 
     def settled(self, run_id: str, cuts: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
         """Where series can be cut off, at these chunk numbers or before, and the points left then.

@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from radt.errors import StoreError
+from radt.errors import CodecError, StoreError
+from radt.masking import masked
 from radt.replication.content import Difference, compare
 from radt.replication.local import DueRun, LocalStore, Notes
 from radt.replication.pace import Backoff, Pace
@@ -25,6 +26,7 @@ from radt.store.tables import to_column
 log = logging.getLogger(__name__)
 
 _WORKLOADS_AT_A_TIME = 500
+_RUNS_AT_A_TIME = 32
 #: How often in a row a run may have been written by somebody else meanwhile.
 _STALE_TRIES = 3
 #: A run that cannot be brought waits up to this long, while others go on.
@@ -72,6 +74,7 @@ class Replicator:
         self._noted_s = -_NOTE_S
         self._brought = False
         self._failed = True  # until it is known to work
+        self._troubled = False
 
     def close(self) -> None:
         self._disconnect()
@@ -96,9 +99,7 @@ class Replicator:
             self._disconnect()
             if self._local.vanished:
                 raise GoneError(f"the store {self._local.path} is gone") from error
-            self._failed = True
-            if self._notes.problem(self._target, str(error)):
-                log.warning("%s", error)
+            self._trouble(str(error))
             raise
         return wait_s
 
@@ -193,15 +194,21 @@ class Replicator:
         done = not self._ended
         if self._refused:
             run_id, why = next(iter(self._refused.items()))
-            if self._notes.problem(self._target, f"run {run_id}: {why}"):
-                log.warning("run %s: %s", run_id, why)
-            self._failed = True
+            self._trouble(f"run {run_id}: {why}")
         elif self._failed or (self._brought and done and now_s - self._noted_s >= _NOTE_S):
-            if self._failed and self._noted_s > 0:
-                log.info("the database %s works again", self._address)
+            if self._troubled:
+                log.warning("the database %s has what it lacked", self._address)
+                self._troubled = False
             self._notes.reached(self._target, everything=done)
             self._failed = self._brought = False
             self._noted_s = now_s
+
+    def _trouble(self, why: str) -> None:
+        """Write down what is wrong; log it when it is news."""
+        self._failed = True
+        if self._notes.problem(self._target, why):
+            self._troubled = True
+            log.warning("%s", masked(why))
 
     # -- what is brought --------------------------------------------------------------------------
 
@@ -234,20 +241,19 @@ class Replicator:
         while due:
             due = self._bring_together(due)
 
-    def _bring_together(self, copies: Sequence[RunCopy]) -> list[RunCopy]:
-        """Ship as much as goes into one shipment; what is left."""
+    def _bring_together(self, copies: Sequence[RunCopy], *, final: bool = False) -> list[RunCopy]:
+        """Ship as much as goes into one shipment; those that have more."""
         self._ask(copies)
         assert self._remote is not None
-        shipment, inside, left = Shipment(), [], []
+        shipment, inside, left = Shipment(durable=final), [], []
         for copy in copies:
             if shipment.full:
                 left.append(copy)
                 continue
-            more = copy.plan(shipment, self._remote.settled, final=False)
-            inside.append(copy)
-            if more:
+            if copy.plan(shipment, self._remote.settled, final=final):
                 left.append(copy)
-        inside = [copy for copy in inside if copy.run_id in shipment.revisions]
+            if copy.run_id in shipment.revisions:
+                inside.append(copy)
         if not inside:
             return left
         if self._ship(shipment) is Outcome.DONE:
@@ -258,11 +264,11 @@ class Replicator:
         for copy in inside:
             copy.lost()
         for copy in inside:  # one of them stands in the way: each for itself
-            self._bring_alone(copy)
+            self._bring_alone(copy, final=final)
         return [copy for copy in left if copy not in inside]
 
-    def _bring_alone(self, copy: RunCopy, *, final: bool = False) -> bool:
-        """Ship all there is of one run; False if it has to wait."""
+    def _bring_alone(self, copy: RunCopy, *, final: bool = False) -> None:
+        """Ship all there is of one run, or put it off."""
         assert self._remote is not None
         stale = 0
         more = True
@@ -276,8 +282,6 @@ class Replicator:
             if outcome is Outcome.DONE:
                 copy.shipped()
                 stale = 0
-                if final:
-                    self._bring_live()  # they must not wait for a long one
                 continue
             copy.lost()
             more = True
@@ -285,55 +289,81 @@ class Replicator:
             if outcome is Outcome.REFUSED or stale > _STALE_TRIES:
                 why = self._refusal if outcome is Outcome.REFUSED else "somebody else writes it"
                 self._put_aside(copy, why)
-                return False
+                return
         self._fine(copy)
-        return True
 
     def _bring_ended(self, *, everything: bool) -> None:
-        """All of the runs that have ended, the newest first, until a running one is due."""
-        done: list[DueRun] = []
-        for run in self._ended:
-            if self._waits(run.run_id):
-                continue
-            copy = self._copies.setdefault(run.run_id, RunCopy(run.run_id, self._local, self._pace))
-            if self._complete(copy):
-                self._notes.mark(self._target, {run.run_id: run.revision})
-                self._copies.pop(run.run_id, None)
-                self._brought = True
-                done.append(run)
-            if not everything:
-                self._bring_live()
-                if time.monotonic() >= self._look_after_s:
-                    break  # something new may have come before the rest
-        self._ended = [run for run in self._ended if run not in done]
+        """All of the runs that have ended, the newest first, until there may be something new."""
+        due = [run for run in self._ended if not self._waits(run.run_id)]
+        for start in range(0, len(due), _RUNS_AT_A_TIME):
+            some = due[start : start + _RUNS_AT_A_TIME]
+            done = self._complete(
+                [
+                    self._copies.setdefault(
+                        run.run_id, RunCopy(run.run_id, self._local, self._pace)
+                    )
+                    for run in some
+                ]
+            )
+            marks = {run.run_id: run.revision for run in some if run.run_id in done}
+            self._notes.mark(self._target, marks)
+            for run_id in done:
+                del self._copies[run_id]
+            self._brought = self._brought or bool(done)
+            self._ended = [run for run in self._ended if run.run_id not in done]
+            if not everything and time.monotonic() >= self._look_after_s:
+                return
 
-    def _complete(self, copy: RunCopy) -> bool:
-        """Bring all of an ended run, and make sure that it is there."""
+    def _complete(self, copies: Sequence[RunCopy]) -> set[str]:
+        """Bring all of runs that have ended, and make sure that it is there; those of which it is.
+
+        The others are put off.
+        """
         assert self._remote is not None
+        done: set[str] = set()
         for again in (False, True):
-            if not self._bring_alone(copy, final=True):
-                return False
-            here = self._local.content(copy.run_id)
-            difference = compare(here, self._remote.content(copy.run_id))
-            if difference.none:
-                return True
-            if copy.damaged:
-                series, why = next(iter(copy.damaged.items()))
-                self._put_aside(copy, f"series {series}: {why}")
-                return False
-            if again:
+            left = list(copies)
+            while left:
+                left = self._bring_together(left, final=True)
+                self._bring_live()  # they must not wait for long ones
+            copies = [copy for copy in copies if not self._waits(copy.run_id)]
+            ids = [copy.run_id for copy in copies]
+            if not ids:
                 break
-            log.warning("run %s is not the same there, and is brought again", copy.run_id)
-            self._redo(copy, difference)
-        self._put_aside(copy, "its copy is not the same")
-        return False
+            here, there = self._local.contents(ids), self._remote.contents(ids)
+            different = {
+                copy: difference
+                for copy in copies
+                if not (difference := compare(here[copy.run_id], there[copy.run_id])).none
+            }
+            done |= {copy.run_id for copy in copies if copy not in different}
+            copies = [copy for copy in different if self._may_redo(copy, again=again)]
+            for copy in copies:
+                self._redo(copy, different[copy])
+        return done
+
+    def _may_redo(self, copy: RunCopy, *, again: bool) -> bool:
+        if copy.damaged:
+            series, why = next(iter(copy.damaged.items()))
+            self._put_aside(copy, f"series {series}: {why}")
+            return False
+        if again:
+            self._put_aside(copy, "its copy is not the same")
+            return False
+        log.warning("run %s is not the same there, and is brought again", copy.run_id)
+        return True
 
     def _redo(self, copy: RunCopy, difference: Difference) -> None:
         """Take away there what is not the same; it is missing then."""
+        try:
+            cuts = copy.redo(difference, self._local.series(copy.run_id))
+        except CodecError as error:
+            self._put_aside(copy, error.message)
+            return
         self._ask([copy])
         assert copy.standing is not None
         shipment = Shipment({copy.run_id: copy.standing.revision}, durable=True)
-        shipment.cuts += copy.redo(difference, self._local.series(copy.run_id))
+        shipment.cuts += cuts
         self._ship(shipment)
         copy.lost()
 
