@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,8 @@ def _show(stack: Stack, environ: dict[str, str]) -> None:
     for name, value in environ.items():
         shown = masked(value) if name.endswith(_HARMLESS) else "***"
         click.echo(f"  {name}={shown}")
+    if url := stack.dashboard_url(with_token=sys.stdout.isatty()):
+        click.echo(f"\nThe dashboard: {url}")
     where = "" if _is_usual(stack) else f" --dir {shlex.quote(str(stack.folder))}"
     click.echo(
         f'\nWith passwords: eval "$(radt stack env{where})", or {stack.folder / CLIENT_FILE}\n'

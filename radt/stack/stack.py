@@ -198,6 +198,17 @@ class Stack:
             for pid in [one.pid]
         ]
 
+    def dashboard_url(self, *, with_token: bool) -> str:
+        """Where the dashboard is opened, which asks for a token unless that is in the address.
+
+        Empty if there is none.
+        """
+        servers = self._servers() if self.exists else []
+        for server in servers:
+            if isinstance(server, DashboardServer):
+                return server.url if with_token else server.url.partition("?")[0]
+        return ""
+
     def dead(self) -> list[str]:
         """Servers that should run and do not."""
         return [server.name for server in self._servers() if server.pid is None]
