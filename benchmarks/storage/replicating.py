@@ -49,7 +49,7 @@ def measure(places: Places, seconds: int) -> Findings:
     store = places.folder / "replicated.db"
     with Link(places.cluster.port) as link, _writer(store, seconds) as writer:
         _expect(writer, "ready")
-        replicator = _replicator(
+        replicator = start(
             store, uri.replace(f":{places.cluster.port}/", f":{link.port}/"), places.folder
         )
         process = psutil.Process(replicator.pid)
@@ -87,7 +87,7 @@ def measure(places: Places, seconds: int) -> Findings:
             _cpu_of_children(places.cluster.pid),
             link.traffic.bytes_up + link.traffic.bytes_down,
         )
-    _check(str(store), uri)
+    check(str(store), uri)
     # Whole minutes: a piece of every series is brought once in each.
     minutes = max(1, (seconds - _SETTLED_S) // 60)
     steady = readings[_SETTLED_S], readings[min(seconds, _SETTLED_S + 60 * minutes)]
@@ -160,12 +160,14 @@ def _expect(process: subprocess.Popen[str], line: str) -> None:
     assert said == line, f"{said!r} instead of {line}"
 
 
-def _replicator(store: Path, uri: str, folder: Path) -> subprocess.Popen[str]:
+def start(store: Path, uri: str, folder: Path) -> subprocess.Popen[str]:
+    runtime = folder / "runtime"
+    runtime.mkdir(mode=0o700, exist_ok=True)
     return subprocess.Popen(
         [sys.executable, "-m", "radt.replication.replicate", f"--store={store}"],
         stdin=subprocess.PIPE,
         text=True,
-        env=os.environ | {STORE_VARIABLE: uri, RUNTIME_VARIABLE: str(folder)},
+        env=os.environ | {STORE_VARIABLE: uri, RUNTIME_VARIABLE: str(runtime)},
     )
 
 
@@ -189,7 +191,7 @@ def _cpu_of_children(pid: int | None) -> float:
     return float(total)
 
 
-def _check(here: str, there: str) -> None:
+def check(here: str, there: str) -> None:
     """All of it is there."""
     with StoreReader(here) as original, StoreReader(there) as copy:
         for run in original.runs():
