@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, MarkerRecord
-from radt.store.tables import MARKERS
 
 #: Markers that are in memory at a time.
 _BLOCK = 20_000
@@ -76,20 +75,12 @@ def new_markers(
 ) -> Iterator[tuple[Prints, Sequence[MarkerRecord]]]:
     """All markers of a run in blocks: their prints, and those of them that are not ``known``."""
     after = -1
-    while block := _markers_after(reader, run_id, after):
+    while block := reader.markers_after(run_id, after, _BLOCK):
         numbers = np.array([one.marker_no for one in block], dtype=np.int64)
         hashes = np.array([_hash(one) for one in block], dtype=np.uint64)
         changed = known.changed(numbers, hashes)
         yield Prints(numbers, hashes), [block[i] for i in np.flatnonzero(changed)]
         after = block[-1].marker_no
-
-
-def _markers_after(reader: StoreReader, run_id: str, after: int) -> list[MarkerRecord]:
-    return reader._database.query(  # noqa: SLF001
-        MARKERS,
-        "WHERE run_id = :run_id AND marker_no > :after ORDER BY marker_no LIMIT :limit",
-        {"run_id": run_id, "after": after, "limit": _BLOCK},
-    )
 
 
 def joined(prints: Sequence[Prints]) -> Prints:

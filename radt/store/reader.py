@@ -353,6 +353,14 @@ class StoreReader:
         """Markers of runs, by run and start."""
         return self._database.select_of(MARKERS, run_ids, "run_id, start_ns, marker_no")
 
+    def markers_after(self, run_id: str, marker_no: int, limit: int) -> list[MarkerRecord]:
+        """At most ``limit`` markers of a run behind number ``marker_no``, by number."""
+        return self._database.query(
+            MARKERS,
+            "WHERE run_id = :run_id AND marker_no > :after ORDER BY marker_no LIMIT :limit",
+            {"run_id": run_id, "after": marker_no, "limit": limit},
+        )
+
     def ledger(self, run_ids: Sequence[str]) -> list[LedgerRecord]:
         """Samples expected and received of every listener of runs."""
         return self._database.select_of(LEDGERS, run_ids, "run_id, listener")
