@@ -17,12 +17,11 @@ from dash.exceptions import PreventUpdate
 from radt.errors import RadtError
 from radt.frontend.access import Access
 from radt.frontend.dashing import attributes, in_browser
-from radt.frontend.pages import compare, states
+from radt.frontend.pages import compare, loads, states
 from radt.frontend.pages.page import Page
 from radt.frontend.selection import Selection
 from radt.frontend.source import Source
 from radt.frontend.theme import MANTINE
-from radt.model import RunStatus
 from radt.store.address import StoreAddress
 from radt.units import plural
 
@@ -63,6 +62,7 @@ def _frame(store: StoreAddress) -> Component:
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
             dcc.Store(id="away", data=""),
+            dcc.Store(id="loads-token", data=""),
             dcc.Store(id="paper"),
             dcc.Store(id="attempt"),
             html.Header(
@@ -111,25 +111,30 @@ def _register_pulse(app: Dash, source: Source) -> None:
         Output("outage", "children"),
         Output("outage", "hidden"),
         Output("away", "data"),
+        Output("loads-token", "data"),
         Input("tick", "data"),
         State("revision", "data"),
         State("pulse", "interval"),
         State("away", "data"),
+        State("loads-token", "data"),
     )
-    def pulse(_: int | None, known: str | None, interval_ms: int, away: str) -> tuple[Any, ...]:
+    def pulse(
+        _: int | None, known: str | None, interval_ms: int, away: str, loads_token: str
+    ) -> tuple[Any, ...]:
         revision, outage = source.revision(), source.outage
-        if revision == known and away == str(outage or ""):
+        loads.refresh(source)
+        news_token = loads.token(source)
+        if revision == known and away == str(outage or "") and news_token == loads_token:
             raise PreventUpdate
         try:
-            running = source.remember(
-                "running", lambda reader: len(reader.runs(status=RunStatus.RUNNING))
-            )
+            running = len(loads.running(source))
         except RadtError:  # the router says what is wrong
             running = 0
-        wanted_ms = LIVE_INTERVAL_MS if running else IDLE_INTERVAL_MS
+        busy = running or loads.is_busy(source)
+        wanted_ms = LIVE_INTERVAL_MS if busy else IDLE_INTERVAL_MS
         text, is_live = plural(running, "run") + " live" if running else "idle", bool(running)
-        if outage is not None:
-            text, is_live = "not connected", False
+        if outage is not None and not running:
+            text = "not connected"
         return (
             no_update if revision == known else revision,
             text,
@@ -138,6 +143,7 @@ def _register_pulse(app: Dash, source: Source) -> None:
             [] if outage is None else states.away(outage),
             outage is None,
             str(outage or ""),
+            no_update if news_token == loads_token else news_token,
         )
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from radt.frontend.source import Source
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
 from radt.store.tags import PROFILED
+
+if TYPE_CHECKING:
+    from radt.frontend.server_runs import ServerRun
 
 #: As many runs as the eight colours tell apart are shown until the user chooses.
 AUTOMATIC_RUNS = 8
@@ -32,7 +36,9 @@ STATUS_WORDS: Mapping[RunStatus, str] = {
 class RunEntry:
     """A run, its workload, and its place among the experiment's runs (from 0).
 
-    ``profiled`` is the profiler that slowed it down, empty for none.
+    ``profiled`` is the profiler that slowed it down, empty for none. ``remote`` is what an MLflow
+    server says of a run that the store has not. ``is_elsewhere_too`` says that another machine has
+    a workload of the same label.
     """
 
     record: RunRecord
@@ -41,6 +47,8 @@ class RunEntry:
     workload_ordinal: int
     alone: bool
     profiled: str = ""
+    remote: ServerRun | None = None
+    is_elsewhere_too: bool = False
 
     @property
     def run_id(self) -> str:
@@ -54,9 +62,14 @@ class RunEntry:
     @property
     def short(self) -> str:
         """The workload's label and the run's letter: ``three b``; without letter if alone."""
-        return (
-            self.record.workload if self.alone else f"{self.record.workload} {self.record.letter}"
-        )
+        name = self.workload_name
+        return name if self.alone else f"{name} {self.record.letter}"
+
+    @property
+    def workload_name(self) -> str:
+        """The workload's label, with the machine where others have one of this label, too."""
+        label, host = self.record.workload, self.record.host
+        return f"{label} {host}".strip() if self.is_elsewhere_too else label
 
     @property
     def title(self) -> str:
@@ -71,6 +84,11 @@ class WorkloadEntry:
     record: WorkloadRecord
     runs: tuple[RunEntry, ...]
     ordinal: int
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines that it ran on: one, as a rule."""
+        return tuple(dict.fromkeys(run.record.host for run in self.runs if run.record.host))
 
     @property
     def is_profiled(self) -> bool:
@@ -95,6 +113,11 @@ class Catalog:
     def runs(self) -> Mapping[str, RunEntry]:
         """Runs by id, the oldest first."""
         return {run.run_id: run for workload in self.workloads for run in workload.runs}
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines that runs are from."""
+        return tuple(dict.fromkeys(host for workload in self.workloads for host in workload.hosts))
 
     def resolve(self, prefixes: Iterable[str]) -> tuple[str, ...]:
         """Ids of the runs that begin with the prefixes; what matches none is left out."""
@@ -126,6 +149,27 @@ class Catalog:
         return self.ordered(chosen)
 
 
+def read_experiments(source: Source) -> Sequence[ExperimentSummary]:
+    """All experiments, of the store and of the MLflow server, the last active first.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found = {one.name: one for one in source.remember("experiments", lambda r: r.experiments())}
+    for name, runs in source.server.experiments().items() if source.server else ():
+        known = found.get(name)
+        last_ns = max(run.record.ended_ns or run.record.created_ns for run in runs.values())
+        found[name] = ExperimentSummary(
+            name,
+            known.workload_count if known else 0,
+            # Those of the store are there, too, as a rule.
+            max(len(runs), known.run_count if known else 0),
+            known.statuses if known else {},
+            max(last_ns, known.last_activity_ns or 0 if known else 0),
+        )
+    return sorted(found.values(), key=lambda one: one.last_activity_ns or 0, reverse=True)
+
+
 def read_catalog(source: Source, experiment: str) -> Catalog:
     """Read an experiment; from memory while the store has not changed.
 
@@ -134,23 +178,45 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
     """
 
     def read(reader: StoreReader) -> Catalog:
-        runs_of: dict[str, list[RunRecord]] = {}
-        for run in reader.runs(experiment=experiment):
-            runs_of.setdefault(run.workload_id, []).append(run)
-        workloads = sorted(
-            reader.workloads(experiment), key=lambda w: (w.created_ns, w.label, w.workload_id)
-        )
+        runs = reader.runs(experiment=experiment)
+        workloads = {one.workload_id: one for one in reader.workloads(experiment)}
         profiled = reader.tagged(PROFILED, experiment)
-        return Catalog(experiment, _entries(workloads, runs_of, profiled))
+        remote = _lacking(reader, source.server.runs(experiment), runs) if source.server else {}
+        for run_id, run in remote.items():
+            if run.profiled:
+                profiled[run_id] = run.profiled
+            known = workloads.setdefault(run.record.workload_id, run.workload)
+            if run.record.created_ns < known.created_ns:
+                workloads[known.workload_id] = replace(known, created_ns=run.record.created_ns)
+        runs_of: dict[str, list[RunRecord]] = {}
+        for record in (*runs, *(run.record for run in remote.values())):
+            runs_of.setdefault(record.workload_id, []).append(record)
+        in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
+        return Catalog(experiment, _entries(in_order, runs_of, profiled, remote))
 
     return source.remember(("catalog", experiment), read)
+
+
+def _lacking(
+    reader: StoreReader, listed: Mapping[str, ServerRun], known: Sequence[RunRecord]
+) -> dict[str, ServerRun]:
+    """What the server lists and the store has not, under whatever name of an experiment."""
+    there = {run.run_id for run in known}
+    missing = [run_id for run_id in listed if run_id not in there]
+    there |= {run.run_id for run in reader.runs(run_ids=missing)} if missing else set()
+    return {run_id: listed[run_id] for run_id in missing if run_id not in there}
 
 
 def _entries(
     workloads: Sequence[WorkloadRecord],
     runs_of: Mapping[str, list[RunRecord]],
     profiled: Mapping[str, str],
+    remote: Mapping[str, ServerRun],
 ) -> tuple[WorkloadEntry, ...]:
+    hosts_of: dict[str, set[str]] = {}
+    for records in runs_of.values():
+        for record in records:
+            hosts_of.setdefault(record.workload, set()).add(record.host)
     entries: list[WorkloadEntry] = []
     ordinal = 0
     for index, workload in enumerate(workloads):
@@ -166,6 +232,8 @@ def _entries(
                 index,
                 alone=len(records) == 1,
                 profiled=profiled.get(record.run_id, ""),
+                remote=remote.get(record.run_id),
+                is_elsewhere_too=len(hosts_of[record.workload]) > 1,
             )
             for place, record in enumerate(records)
         )

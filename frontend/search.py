@@ -48,7 +48,7 @@ class Query:
         """Whether the run is one of those asked for."""
         record = run.record
         text = f"{run.short} {record.name} {record.command} {record.run_id} {record.mlflow_run_id}"
-        text = f"{text} {record.status}".casefold()
+        text = f"{text} {record.status} {record.host}".casefold()
         if not all(word in text for word in self.words):
             return False
         if not all(value in _FIELDS[key](run).casefold() for key, value in self.fields):

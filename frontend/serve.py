@@ -7,13 +7,18 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from waitress.server import create_server
 
 from radt.errors import UsageError
 from radt.frontend.access import Access
+from radt.home import Home
 from radt.store.locate import View
+
+if TYPE_CHECKING:
+    from radt.frontend.server import Server
 
 DEFAULT_PORT = 8050
 _TRIED_PORTS = 50
@@ -82,7 +87,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
 
     # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    source = Source(view.store)
+    source = Source(view.store, _server_of(view))
     app = create_app(source, access)
     server = create_server(
         app.server,
@@ -99,3 +104,22 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     finally:
         server.close()
         source.close()
+
+
+def _server_of(view: View) -> Server | None:
+    """The MLflow server that is shown, too; there is a store then to load its runs into.
+
+    Raises:
+        UsageError: The data folder cannot be made.
+        StoreError: The store in it cannot.
+    """
+    if not view.server:
+        return None
+    from radt.frontend.server import Server
+    from radt.store.writer import StoreWriter
+
+    path = view.store.path
+    assert path is not None
+    Home(path.parent).create()
+    StoreWriter(path).close()
+    return Server(view.server, path)

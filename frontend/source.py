@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from radt.errors import CodecError, RadtError, SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.frontend.keepers import Keeper
@@ -30,6 +30,9 @@ from radt.store.counters import rates
 from radt.store.downsample import envelope
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesRecord
+
+if TYPE_CHECKING:
+    from radt.frontend.server import Server
 
 ResultT = TypeVar("ResultT")
 
@@ -58,10 +61,16 @@ class Stretch:
 
 
 class Source:
-    """Reads one store for all pages and browsers. Thread-safe."""
+    """Reads one store for all pages and browsers. Thread-safe.
 
-    def __init__(self, store: StoreAddress | Path | str) -> None:
+    Args:
+        store: The store.
+        server: An MLflow server whose runs are shown, too, and loaded into the store.
+    """
+
+    def __init__(self, store: StoreAddress | Path | str, server: Server | None = None) -> None:
         self.address = StoreAddress.of(store)
+        self.server = server
         self._keeper = Keeper.of(self.address)
         self._lock = threading.Lock()
         # Held by the one thread that asks the store for news.
@@ -70,7 +79,7 @@ class Source:
         # Change tokens start again with every process; a page that outlives us must notice.
         self._origin = secrets.token_hex(3)
         self._known = _UNKNOWN
-        self._state: tuple[int, int] | None = None
+        self._state: tuple[int, ...] | None = None
         self._was_good = False
         self._count = 0
         self._hold_until = 0.0
@@ -102,6 +111,8 @@ class Source:
     @property
     def outage(self) -> RadtError | None:
         """Why there is no news at the moment, while what was read before is shown."""
+        if self._outage is None and self.server is not None:
+            return self.server.problem
         return self._outage
 
     def revision(self) -> str:
@@ -109,6 +120,8 @@ class Source:
 
         While a database is away it stays, and there is an `outage`.
         """
+        if self.server is not None:
+            self.server.look()
         if not self._asking.acquire(blocking=not self._keeper.outlives_outages):
             return self._known  # somebody waits for the database already
         try:
@@ -170,7 +183,9 @@ class Source:
         return samples
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Let go of the store, and of the server."""
+        if self.server is not None:
+            self.server.close()
         self._keeper.close()
         self._forget_other_stores()
 
@@ -181,7 +196,7 @@ class Source:
             now = time.monotonic()
             if self._state is None or self._outage or self._suspect or now >= self._hold_until:
                 try:
-                    state = (self._opened, reader.change_token())
+                    state = (self._opened, reader.change_token(), self._server_version())
                 except StoreError:
                     self._keeper.lost(reader)
                     raise
@@ -193,6 +208,9 @@ class Source:
             return self._without_store(error)
         self._outage, self._was_good = None, True
         return f"{self._origin}.{self._count}"
+
+    def _server_version(self) -> int:
+        return 0 if self.server is None else self.server.version
 
     def _without_store(self, error: RadtError) -> str:
         stays = self._keeper.outlives_outages and self._was_good

@@ -84,7 +84,7 @@ def workload_lines(
         count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
         if several:
             count = f"{group[0].listener} {count}".strip()
-        label = f"{run.record.workload}  {count}".strip()
+        label = f"{run.workload_name}  {count}".strip()
         line = combine(cells, grid_s, aggregate, label, run)
         short = f"{line.short} {group[0].listener}" if several else line.short
         estimated = any(feed.estimated for feed in group)
@@ -174,7 +174,7 @@ def combine(
     seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
     return Line(
         label,
-        run.record.workload,
+        run.workload_name,
         run.workload_ordinal,
         Curve(middle_s[seen], value[seen]),
         low[seen],

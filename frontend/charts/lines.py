@@ -117,8 +117,8 @@ def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple
     for (workload, host, entity, listener), on_device in shared.items():
         first = min(on_device, key=lambda part: part[0].ordinal)[0]
         device = entity or (_TOTAL if (workload, host, listener) in divided else "")
-        label = f"{first.record.workload}  {device or host or 'host'}"
-        short = f"{first.record.workload} {device}".rstrip()
+        label = f"{first.workload_name}  {device or host or 'host'}"
+        short = f"{first.workload_name} {device}".rstrip()
         suffix = f" {listener}" if several else ""
         own.append(Feed(label + suffix, short + suffix, first.ordinal, listener, tuple(on_device)))
     return tuple(sorted(own, key=lambda feed: (feed.ordinal, feed.label)))

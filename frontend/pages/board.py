@@ -40,6 +40,7 @@ def board(
     return html.Section(
         [
             _head(catalog, selection, available, metrics),
+            html.Div(id="loads", className="loads", hidden=True, role="status"),
             html.Div(
                 [
                     html.Div(
@@ -205,6 +206,7 @@ def facts(catalog: Catalog) -> str:
     parts = [
         units.plural(len(catalog.workloads), "workload"),
         units.plural(len(catalog.runs), "run"),
+        *([units.plural(len(catalog.hosts), "machine")] if len(catalog.hosts) > 1 else []),
         *unusual,
         *([f"{profiled:,} profiled"] if profiled else []),
     ]
@@ -350,7 +352,8 @@ def fingerprint(runs: Any, revision: str) -> str:
     for run in runs:
         record = run.record
         live = "" if record.status.ended else revision
-        state.update(f"{record.run_id} {record.status} {record.ended_ns} {live};".encode())
+        here = "remote" if run.remote else ""
+        state.update(f"{record.run_id} {record.status} {record.ended_ns} {live} {here};".encode())
     return state.hexdigest()
 
 

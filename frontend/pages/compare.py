@@ -10,11 +10,11 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
-from radt.frontend.catalog import Catalog, read_catalog
+from radt.frontend.catalog import Catalog, read_catalog, read_experiments
 from radt.frontend.dashing import in_browser
 from radt.frontend.keepers import NothingRecordedError
 from radt.frontend.metrics import automatic_metrics, quantities
-from radt.frontend.pages import board, picker
+from radt.frontend.pages import board, loads, picker
 from radt.frontend.pages.page import Page
 from radt.frontend.selection import Aggregate, Level, Selection, Window
 from radt.frontend.source import Source
@@ -47,6 +47,7 @@ def register(app: Dash, source: Source) -> None:
     """Callbacks of the page."""
     picker.register(app, source)
     board.register(app, source)
+    loads.register(app, source)
 
     in_browser(
         app,
@@ -123,10 +124,10 @@ def register(app: Dash, source: Source) -> None:
 
 def _latest(source: Source) -> str:
     """The experiment in which something happened last."""
-    experiments = source.remember("experiments", lambda reader: reader.experiments())
+    experiments = read_experiments(source)
     if not experiments:
         raise NothingRecordedError(source.address)
-    return max(experiments, key=lambda e: e.last_activity_ns or 0).name
+    return experiments[0].name
 
 
 def _chosen(catalog: Catalog, selection: Selection) -> Sequence[str]:

@@ -19,6 +19,7 @@ from radt.frontend.catalog import (
     RunEntry,
     WorkloadEntry,
     read_catalog,
+    read_experiments,
 )
 from radt.frontend.dashing import attributes, in_browser, triggers
 from radt.frontend.palette import Scheme, colour
@@ -71,7 +72,7 @@ def picker(
                 [
                     dmc.Tree(
                         id="runs-tree",
-                        data=nodes(page, selection.level),
+                        data=nodes(page, selection.level, hosts=_shows_hosts(catalog)),
                         checked=_ticked(page, chosen),
                         expanded=_expanded(page, chosen),
                         renderNode={"function": "pickerRow"},
@@ -111,24 +112,39 @@ def picker(
     )
 
 
-def nodes(workloads: Sequence[WorkloadEntry], level: Level) -> list[Node]:
-    """Rows of the list; a workload of one run is a single row."""
+def nodes(workloads: Sequence[WorkloadEntry], level: Level, *, hosts: bool = False) -> list[Node]:
+    """Rows of the list; a workload of one run is a single row. ``hosts`` shows the machines."""
     return [
-        _run_node(workload.runs[0], workload.runs[0].short, level)
+        _run_node(workload.runs[0], workload.runs[0].record.workload, level, hosts=hosts)
         if len(workload.runs) == 1
         else {
             "value": workload.record.workload_id,
             "label": workload.record.label,
             "nodeProps": {
                 "data-title": f"workload {workload.record.label}",
-                "data-name": units.plural(len(workload.runs), "run"),
-                **_note(workload.status, None, profiled=workload.is_profiled),
+                "data-name": " · ".join(
+                    [units.plural(len(workload.runs), "run"), *(workload.hosts if hosts else ())]
+                ),
+                **_note(
+                    workload.status,
+                    None,
+                    profiled=workload.is_profiled,
+                    remote=any(run.remote for run in workload.runs),
+                ),
                 **(_swatch(workload.ordinal) if level is Level.WORKLOAD else {}),
             },
-            "children": [_run_node(run, run.record.letter, level) for run in workload.runs],
+            "children": [
+                _run_node(run, run.record.letter, level, hosts=hosts and len(workload.hosts) > 1)
+                for run in workload.runs
+            ],
         }
         for workload in workloads
     ]
+
+
+def _shows_hosts(catalog: Catalog) -> bool:
+    """Whether it says something where a run ran."""
+    return len(catalog.hosts) > 1
 
 
 def register(app: Dash, source: Source) -> None:
@@ -178,7 +194,7 @@ def register(app: Dash, source: Source) -> None:
         page_no = min(page_no, pages)
         page = _page(catalog, found, page_no)
         chosen, runs_out = _choose(catalog, runs, cleared="runs-clear.n_clicks" in causes)
-        data = nodes(page, Level(level))
+        data = nodes(page, Level(level), hosts=_shows_hosts(catalog))
         same_rows = [node["value"] for node in data] == [node["value"] for node in known]
         # While the user works in the list, news must not undo a click that is on its way here.
         retick = not same_rows or runs_out is not no_update
@@ -229,11 +245,9 @@ def _choose(catalog: Catalog, runs: dict[str, Any], *, cleared: bool) -> tuple[l
 
 def _experiments(source: Source, current: str) -> list[dict[str, str]]:
     """Experiments, the last active first."""
-    found = source.remember("experiments", lambda reader: reader.experiments())
-    found = sorted(found, key=lambda e: e.last_activity_ns or 0, reverse=True)
     options = [
         {"value": e.name, "label": f"{e.name}  ·  {units.plural(e.run_count, 'run')}"}
-        for e in found
+        for e in read_experiments(source)
     ]
     if current not in {option["value"] for option in options}:
         options.insert(0, {"value": current, "label": current})
@@ -270,7 +284,7 @@ def _expanded(page: Sequence[WorkloadEntry], chosen: Sequence[str]) -> list[str]
     ]
 
 
-def _run_node(run: RunEntry, label: str, level: Level) -> Node:
+def _run_node(run: RunEntry, label: str, level: Level, *, hosts: bool) -> Node:
     record = run.record
     ordinal = run.workload_ordinal if level is Level.WORKLOAD else run.ordinal
     has_swatch = level is Level.RUN or run.alone
@@ -283,13 +297,14 @@ def _run_node(run: RunEntry, label: str, level: Level) -> Node:
                     run.title,
                     *([f"profiled by {run.profiled}"] if run.profiled else []),
                     record.devices,
+                    *([record.host] if record.host else []),
                     record.run_id,
                 ]
             ),
-            "data-name": record.name,
+            "data-name": " · ".join(filter(None, (record.name, record.host if hosts else ""))),
             "data-run": record.run_id,
             "data-reason": record.end_reason,
-            **_note(record.status, run, profiled=bool(run.profiled)),
+            **_note(record.status, run, profiled=bool(run.profiled), remote=run.remote is not None),
             **(_swatch(ordinal) if has_swatch else {}),
         },
     }
@@ -299,16 +314,23 @@ def _swatch(ordinal: int) -> dict[str, str]:
     return {f"data-{scheme}": colour(ordinal, scheme) for scheme in Scheme}
 
 
-def _note(status: RunStatus, run: RunEntry | None, *, profiled: bool) -> dict[str, str]:
-    """How long a run took; in words what went otherwise, and that it is no measurement."""
+def _note(
+    status: RunStatus, run: RunEntry | None, *, profiled: bool, remote: bool
+) -> dict[str, str]:
+    """How long a run took; in words what went otherwise, and that it is no measurement or not here.
+
+    What an MLflow server says of a run says little of its length.
+    """
     note = "" if status is RunStatus.FINISHED else STATUS_WORDS[status]
-    if run is not None and run.record.started_ns is not None:
+    if run is not None and run.record.started_ns is not None and not remote:
         if run.record.ended_ns is not None and status is RunStatus.FINISHED:
             note = units.duration((run.record.ended_ns - run.origin_ns) / 1e9)
         elif status is RunStatus.RUNNING:
             note = units.stopwatch(max(0.0, (time.time_ns() - run.origin_ns) / 1e9))
     if profiled:
         note = f"profiled · {note}" if note else "profiled"
+    if remote:
+        note = f"{note} · on server" if note else "on server"
     return {"data-note": note, "data-status": status.value}
 
 

@@ -36,7 +36,7 @@ _MIGRATION_LOCK = 0x72616454
 #: Blobs as bytes; psycopg2 gives memoryviews.
 _BYTES = psycopg2.extensions.new_type(
     (17,),
-    "RADT_BYTES",
+    "radt_bytes",
     lambda value, cursor: None if value is None else bytes(psycopg2.BINARY(value, cursor)),
 )
 
@@ -174,6 +174,11 @@ _REMEDIES: tuple[tuple[str, str, str], ...] = (
         "42501",
         "you have not the right to this in the database {address}",
         "Ask its owner; for readers there is `radt db grant-reader`",
+    ),
+    (
+        "42P01",  # without the right to the schema its tables are not seen
+        "you may not see the store in {address}",
+        "Ask its owner to run `radt db grant-reader`",
     ),
     (
         "25006",

@@ -19,6 +19,7 @@ from waitress.server import create_server
 from radt.frontend import app
 from radt.frontend.access import Access
 from radt.frontend.serve import listen
+from radt.frontend.server import Server
 from radt.frontend.source import Source
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -55,10 +56,12 @@ class DemoRun:
 class Demo:
     """Writes experiments as the runner and the collector would."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self.writer = StoreWriter(path)
+    def __init__(self, store: Path | str, host: str = "bench-1") -> None:
+        if isinstance(store, Path):
+            store.parent.mkdir(parents=True, exist_ok=True)
+        self.store = store
+        self.host = host
+        self.writer = StoreWriter(store)
         self.noise = np.random.default_rng(7)
         self.now_ns = BEGAN_NS
         self.run_ids: dict[str, str] = {}
@@ -112,7 +115,7 @@ class Demo:
 
     def origin_ns(self, run_id: str) -> int:
         """Zero of a run's elapsed time."""
-        with StoreReader(self.path) as reader:
+        with StoreReader(self.store) as reader:
             barrier_ns = reader.workload(reader.run(run_id).workload_id).barrier_ns
         assert barrier_ns is not None
         return barrier_ns
@@ -150,7 +153,7 @@ class Demo:
             status=run.status,
             listeners="top",
             command=f"train.py --model {run.name}",
-            host="bench-1",
+            host=self.host,
             started_ns=origin_ns + round(self.noise.uniform(0, 4e6)),
             ended_ns=origin_ns + round(end_s * SECOND_NS) if ended else None,
             exit_code=0 if run.status is RunStatus.FINISHED else 1 if ended else None,
@@ -304,9 +307,15 @@ def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setattr(app, "IDLE_INTERVAL_MS", 400)
     stops: list[Callable[[], None]] = []
 
-    def start(access: Access | None = None) -> str:
+    def start(
+        access: Access | None = None, store: Path | str | None = None, server: str = ""
+    ) -> str:
         access = access or Access()
-        opened = Source(store_path)
+        path = store or store_path
+        if server:
+            StoreWriter(path).close()
+        beside = Server(server, Path(path)) if server else None
+        opened = Source(path, beside)
         listener = listen(access.host, 0)
         channels: dict[int, Any] = {}
         server = create_server(

@@ -1,0 +1,137 @@
+"""Runs that an MLflow server has and the store has not yet: loaded when they are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dash import Dash, Input, Output, State, html, no_update
+from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
+
+from radt.errors import RadtError
+from radt.frontend.catalog import RunEntry, read_catalog
+from radt.frontend.loading import Load, LoadState
+from radt.frontend.pages.board import shown_runs
+from radt.frontend.source import Source
+from radt.model import RunStatus
+from radt.store.records import RunRecord
+from radt.units import plural, size
+
+if TYPE_CHECKING:
+    from radt.frontend.server import Server
+
+#: Runs of one trouble that are named.
+_NAMED = 3
+
+
+def token(source: Source) -> str:
+    """Changes with the news of loading."""
+    return "" if source.server is None else source.server.loading.token
+
+
+def is_busy(source: Source) -> bool:
+    """Whether something is being loaded."""
+    return source.server is not None and source.server.loading.is_busy
+
+
+def running(source: Source) -> Sequence[RunRecord]:
+    """Runs of the store that run.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return source.remember("running", lambda reader: reader.runs(status=RunStatus.RUNNING))
+
+
+def refresh(source: Source) -> None:
+    """Ask for what has come since of runs that were loaded before they had ended."""
+    server = source.server
+    if server is None:
+        return
+    try:
+        server.open(filter(None, map(server.may_have_grown, running(source))))
+    except RadtError:  # the router says what is wrong
+        return
+
+
+def register(app: Dash, source: Source) -> None:
+    """Callbacks; none where there is no server."""
+    server = source.server
+    if server is None:
+        return
+
+    @app.callback(
+        Output("loads", "children"),
+        Output("loads", "hidden"),
+        Input("runs", "data"),
+        Input("revision", "data"),
+        Input("loads-token", "data"),
+        State("experiment", "value"),
+        State("loads", "hidden"),
+    )
+    def follow(
+        runs: dict[str, Any], revision: str | None, _token: str, experiment: str, hidden: bool
+    ) -> tuple[Any, ...]:
+        if revision is None:
+            raise PreventUpdate
+        try:
+            chosen = shown_runs(read_catalog(source, experiment), runs["ids"])
+        except RadtError:  # the router says what is wrong
+            raise PreventUpdate from None
+        remote = [run for run in chosen.values() if run.remote is not None]
+        server.open(
+            run.remote
+            for run in remote
+            if run.remote is not None and run.record.status is not RunStatus.SCHEDULED
+        )
+        lines = panel(server, remote)
+        if not lines and hidden:
+            raise PreventUpdate
+        return lines or no_update, not lines
+
+
+def panel(server: Server, remote: Sequence[RunEntry]) -> list[Component]:
+    """How far the runs are, and what went wrong; nothing when all are here."""
+    loads = server.loads(run.run_id for run in remote)
+    known = [(run, loads[run.run_id]) for run in remote if run.run_id in loads]
+    on_the_way = [load for _, load in known if load.state is not LoadState.FAILED]
+    lines: list[Component] = []
+    if on_the_way:
+        lines.append(_progress(server, on_the_way))
+    for (message, remedy), names in _troubles(known).items():
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        what = f"{', '.join(names[:_NAMED])}{more}: {message}."
+        lines.append(
+            html.P([html.Strong(what), f" {remedy}." if remedy else ""], className="loads-trouble")
+        )
+    return lines
+
+
+def _progress(server: Server, loads: Sequence[Load]) -> Component:
+    done = sum(load.done_bytes for load in loads)
+    total = sum(load.total_bytes for load in loads)
+    share = done / total if total else 0.0
+    amount = f"  ·  {size(done)} of {size(total)}" if total else ""
+    return html.Div(
+        [
+            html.Span(f"Loading {plural(len(loads), 'run')} from {server.where}{amount}"),
+            html.Div(
+                html.Div(style={"width": f"{share:.1%}"}),
+                className="loads-bar",
+                role="progressbar",
+            ),
+        ],
+        className="loads-line",
+    )
+
+
+def _troubles(
+    known: Iterable[tuple[RunEntry, Load]],
+) -> Mapping[tuple[str, str], list[str]]:
+    """Runs by what is wrong with them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for run, load in known:
+        if load.state is LoadState.FAILED:
+            found.setdefault((load.message, load.remedy), []).append(run.short or run.title)
+    return found

@@ -1,0 +1,281 @@
+"""The dashboard over a team's Postgres store: real clusters, also ones that are killed."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg2
+import pytest
+from playwright.sync_api import expect
+from sqlalchemy import make_url
+
+from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.frontend.catalog import read_catalog
+from radt.frontend.keepers import NothingRecordedError
+from radt.frontend.pages.picker import nodes
+from radt.frontend.search import search
+from radt.frontend.selection import Level
+from radt.frontend.source import Source
+from radt.model import RunStatus
+from tests.frontend.conftest import Demo
+from tests.support import servers
+
+CARD = ".card .main-svg"
+
+
+def execute(uri: str, statement: str) -> None:
+    """One statement in the schema radt, as the owner of the store."""
+    url = make_url(uri)
+    connection = psycopg2.connect(
+        host=url.host,
+        port=url.port,
+        user=url.username,
+        password=url.password,
+        dbname=url.database,
+        options="-csearch_path=radt",
+    )
+    with connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+    connection.close()
+
+
+@pytest.fixture
+def team(database):
+    """Two machines that record the same experiment into one database."""
+    for host in ("bench-1", "bench-2"):
+        demo = Demo(database, host)
+        demo.quickstart()
+        demo.writer.close()
+    return database
+
+
+def look_again(source: Source) -> str:
+    """The revision, without the pause between two questions."""
+    source._ask_at = source._hold_until = 0.0
+    return source.revision()
+
+
+def test_pages_read_what_all_machines_brought_there(team, serve, watched):
+    watched.page.goto(serve(store=team))
+    expect(watched.page.locator(CARD).first).to_be_visible()
+    expect(watched.page.locator("#facts")).to_have_text(
+        "6 workloads · 12 runs · 2 machines · 2 failed"
+    )
+    where = watched.page.locator(".where")
+    name = make_url(team).database
+    expect(where).to_have_text(re.compile(rf"^127\.0\.0\.1:\d+/{name}$"))
+    assert "***@" in (where.get_attribute("title") or "")
+    expect(watched.page.get_by_text("3 runs · bench-2")).to_be_visible()
+    watched.page.locator("#query").fill("host:bench-1 solo")
+    expect(watched.page.locator(".picker-row")).to_have_count(1)
+    expect(watched.page.locator(".picker-name")).to_have_text("cnn-small · bench-1")
+    password = make_url(team).password
+    assert password not in watched.page.content()
+    assert watched.errors == []
+
+
+def test_runs_of_several_machines_are_told_apart(team):
+    source = Source(team)
+    catalog = read_catalog(source, "quickstart")
+    assert catalog.hosts == ("bench-1", "bench-2")
+    names = [run.short for run in catalog.runs.values()]
+    assert len(set(names)) == len(names)
+    assert "three bench-2 b" in names
+    (found,) = search(catalog, "solo bench-2", source.reader.params_of)
+    assert [run.record.host for run in found.runs] == ["bench-2"]
+    rows = nodes(catalog.workloads, Level.RUN, hosts=True)
+    assert {row["label"] for row in rows} == {"solo", "three", "mix"}
+    source.close()
+
+
+def test_one_machine_is_not_named(demo, source):
+    demo.quickstart()
+    catalog = read_catalog(source, "quickstart")
+    assert [run.short for run in catalog.runs.values()][:2] == ["solo", "three a"]
+
+
+def test_news_of_another_machine_change_the_revision(team):
+    source = Source(team)
+    before = source.revision()
+    assert look_again(source) == before
+    demo = Demo(team, "bench-3")
+    demo.workload("quickstart", "late", [demo.run("a", "n", 1.0, epochs=1)])
+    demo.writer.close()
+    assert look_again(source) != before
+    assert "bench-3" in read_catalog(source, "quickstart").hosts
+    source.close()
+
+
+def test_an_empty_store_says_how_to_fill_it(database, serve, watched):
+    Demo(database).writer.close()
+    watched.page.goto(serve(store=database))
+    expect(watched.page.locator(".state h1")).to_have_text("Nothing recorded yet")
+    expect(watched.page.locator(".state pre")).to_have_text("radt train.py --store-uri …")
+    demo = Demo(database)
+    demo.quickstart()
+    demo.writer.close()
+    expect(watched.page.locator(CARD).first).to_be_visible()
+
+
+def test_a_database_without_a_store_is_shown_when_there_is_one(database, serve, watched):
+    watched.page.goto(serve(store=database))
+    expect(watched.page.locator(".state h1")).to_contain_text("There is no store in postgresql://")
+    demo = Demo(database)
+    demo.quickstart()
+    demo.writer.close()
+    expect(watched.page.locator(CARD).first).to_be_visible()
+
+
+def test_a_role_that_may_only_read_suffices(team, serve, watched):
+    role = f"reader_{make_url(team).database}"
+    execute(
+        team,
+        f"CREATE ROLE {role} LOGIN PASSWORD 'only reading'; GRANT USAGE ON SCHEMA radt TO {role}; "
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA radt TO {role}",
+    )
+    uri = make_url(team).set(username=role, password="only reading")
+    try:
+        watched.page.goto(serve(store=uri.render_as_string(hide_password=False)))
+        expect(watched.page.locator(CARD).first).to_be_visible()
+        assert watched.errors == []
+    finally:
+        execute(team, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_role_without_rights_is_told_whom_to_ask(team):
+    role = f"stranger_{make_url(team).database}"
+    execute(team, f"CREATE ROLE {role} LOGIN PASSWORD 'nothing'")
+    uri = make_url(team).set(username=role, password="nothing")
+    source = Source(uri.render_as_string(hide_password=False))
+    try:
+        assert source.revision().startswith("!")
+        with pytest.raises(StoreError) as caught:
+            read_catalog(source, "quickstart")
+        assert "grant-reader" in caught.value.remedy
+        assert "nothing" not in str(caught.value)
+    finally:
+        source.close()
+        execute(team, f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("shift", "error", "remedy"),
+    [(-1, SchemaTooOldError, "radt db upgrade"), (1000, SchemaTooNewError, "Upgrade radt")],
+)
+def test_another_version_is_a_clear_page_and_ends_without_a_restart(
+    team, serve, watched, shift, error, remedy
+):
+    newest = "version = (SELECT MAX(version) FROM schema_version)"
+    change = f"UPDATE schema_version SET version = version + {{}} WHERE {newest}"
+    if shift < 0:
+        execute(team, "CREATE TABLE kept AS SELECT * FROM schema_version")
+        execute(
+            team,
+            f"DELETE FROM schema_version WHERE {newest}",
+        )
+        back = (
+            "INSERT INTO schema_version SELECT * FROM kept ON CONFLICT DO NOTHING; DROP TABLE kept"
+        )
+    else:
+        execute(team, change.format(shift))
+        back = change.format(-shift)
+    with pytest.raises(error):
+        _ = Source(team).reader
+    watched.page.goto(serve(store=team))
+    expect(watched.page.locator(".state h1")).to_contain_text("has schema version")
+    expect(watched.page.locator(".state p")).to_contain_text(remedy)
+    execute(team, back)
+    expect(watched.page.locator(CARD).first).to_be_visible()
+
+
+def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
+    """Killed and started again while a page is open, and read meanwhile by another one."""
+    with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
+        demo = Demo(uri)
+        demo.quickstart()
+        demo.writer.close()
+        page = watched.page
+        url = serve(store=uri)
+        page.goto(url)
+        expect(page.locator(CARD).first).to_be_visible()
+        chart = page.locator(".card .js-plotly-plot").first
+        chart.evaluate("g => { g.dataset.kept = 'yes' }")
+        postgres.kill()
+        outage = page.locator("#outage")
+        expect(outage).to_be_visible()
+        expect(outage).to_contain_text("cannot be reached")
+        expect(outage).to_contain_text("This page goes on by itself.")
+        assert "Traceback" not in page.content()
+        assert make_url(uri).password not in page.content()
+        expect(page.locator("#live")).to_have_text("not connected")
+        # What is shown stays, also for who comes now.
+        expect(chart).to_have_attribute("data-kept", "yes")
+        page.reload()
+        expect(page.locator("h1")).to_have_text("quickstart")
+        expect(page.locator(CARD).first).to_be_visible()
+        # What nobody has read yet cannot be shown now.
+        page.locator("#add-metric").click()
+        page.get_by_role("option", name="system.cpu.utilization").click()
+        added = page.locator('.card[data-metric="system.cpu.utilization"]')
+        expect(added.locator(".annotation-text").first).to_contain_text("cannot be reached")
+
+        postgres.start()
+        expect(outage).to_be_hidden()
+        expect(page.locator("#live")).to_have_text("idle")
+        drawn = "g => (g._fullData || []).filter(t => t.x && t.x.length > 3).length"
+        wait_until(
+            lambda: added.locator(".js-plotly-plot").evaluate(drawn) >= 3, "the chart that failed"
+        )
+        demo = Demo(uri)
+        demo.workload("quickstart", "after", [demo.run("a", "n", 1.0, epochs=1)])
+        demo.writer.close()
+        expect(page.locator(".picker-label", has_text="after")).to_be_visible()
+
+
+def test_a_server_that_is_down_at_the_start_is_awaited(serve, watched):
+    with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
+        demo = Demo(uri)
+        demo.quickstart()
+        demo.writer.close()
+        postgres.kill()
+        watched.page.goto(serve(store=uri))
+        expect(watched.page.locator(".state h1")).to_contain_text("cannot be reached")
+        expect(watched.page.locator(".state p")).to_contain_text("Check that it runs")
+        postgres.start()
+        expect(watched.page.locator(CARD).first).to_be_visible()
+
+
+def test_a_failed_read_between_two_questions_is_tried_again(team):
+    """A restart that is over before the store is asked for news leaves no page in trouble."""
+    source = Source(team)
+    before = source.revision()
+
+    def fails(_):
+        raise StoreError("the database went away")
+
+    with pytest.raises(StoreError, match="went away"):
+        source.remember("something", fails)
+    assert look_again(source) != before
+    assert source.outage is None
+    source.close()
+
+
+def test_nobody_waits_for_somebody_elses_connection(team):
+    source = Source(team)
+    known = source.revision()
+    with source._asking:
+        assert source.revision() == known
+    source.close()
+
+
+def test_an_empty_store_is_no_experiment(database):
+    Demo(database).writer.close()
+    source = Source(database)
+    from radt.frontend.pages.compare import layout
+    from radt.frontend.selection import Selection
+
+    with pytest.raises(NothingRecordedError) as caught:
+        layout(source, Selection())
+    assert "***@" in str(caught.value)
+    assert source.remember("n", lambda r: r.runs(status=RunStatus.RUNNING)) == []
+    source.close()
