@@ -165,9 +165,7 @@ def put_rest(writer: StoreWriter, run_id: str, start: int, points: int) -> None:
         ]
     )
     writer.put_ledger(LedgerRecord(run_id, "smi", 1.0, points + 2, points, 2, 1000, "ended"))
-    writer.put_gaps(
-        [GapRecord(run_id, "smi", GAUGE, start + S, start + 2 * S, MissingReason.LOST)]
-    )
+    writer.put_gaps([GapRecord(run_id, "smi", GAUGE, start + S, start + 2 * S, MissingReason.LOST)])
 
 
 def rows(connection: Connection, statement: str, **row: object) -> list[tuple[object, ...]]:

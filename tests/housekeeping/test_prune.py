@@ -111,7 +111,7 @@ def test_nothing_stays_of_a_run_and_all_of_others(
     assert reader.summary([gone, other]) == before
     with reader.snapshot() as connection:
         for table in pruning._TABLES_OF_RUNS:
-            statement = f"SELECT 1 FROM {table} WHERE run_id = :run_id"  # noqa: S608
+            statement = f"SELECT 1 FROM {table} WHERE run_id = :run_id"
             assert rows(connection, statement, run_id=gone) == []
         assert rows(connection, "SELECT run_id, kept, point_count, kept_count FROM pruned") == [
             (gone, "nothing", 27_003, 0)
