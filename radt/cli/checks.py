@@ -23,6 +23,9 @@ from radt.collocation.processes import MPS_CONTROL
 from radt.errors import CollectorError, RadtError
 from radt.home import HOME_VARIABLE, Home, runtime_dir
 from radt.nvml import list_gpus
+from radt.store.address import StoreAddress
+from radt.store.backends import backend_of
+from radt.store.migrations import check_not_newer, current_version, latest_version
 from radt.store.reader import StoreReader
 
 CLEAN = "radt doctor --clean"
@@ -131,6 +134,45 @@ def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
             f"{run.run_id[:12]} ({name}) is {run.status} without a process",
             CLEAN,
         )
+
+
+def database(home: Home) -> Iterator[Check]:
+    """Whether the database that everything recorded is brought to can be used."""
+    try:
+        uri = home.store_uri(tracking_uri=home.tracking_uri())
+        if not uri:
+            yield Check("database", State.ABSENT, "none is set, samples stay in the data folder")
+            return
+        address = StoreAddress.of(uri)
+        version = store_version(address)
+    except RadtError as error:
+        yield Check("database", State.WRONG, error.message, error.remedy or "")
+        return
+    if version == 0:
+        yield Check("database", State.GOOD, f"{address}, empty, the first run sets it up")
+    elif version < latest_version():
+        text = f"{address} has schema version {version}, this radt needs {latest_version()}"
+        yield Check("database", State.WRONG, text, "radt db upgrade")
+    else:
+        yield Check("database", State.GOOD, str(address))
+
+
+def store_version(address: StoreAddress) -> int:
+    """The schema version of a store; 0 of an empty one.
+
+    Raises:
+        StoreError: It cannot be reached, or is none.
+        SchemaTooNewError: It was written by a later radt.
+    """
+    backend = backend_of(address)
+    engine = backend.reader_engine()
+    try:
+        with backend.translated_errors(), engine.begin() as connection:
+            version = current_version(backend, connection)
+        check_not_newer(backend, version)
+        return version
+    finally:
+        engine.dispose()
 
 
 def collector_status() -> tuple[CollectorStatus | None, Check]:

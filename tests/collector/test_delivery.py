@@ -10,7 +10,8 @@ import pytest
 from collector_kit import wait_for
 
 from radt.collector import delivery
-from radt.collector.delivery import Deliverer, Destination
+from radt.collector.delivery import Deliverer, Deliverers, Destination, Way
+from radt.collector.protocol import Registration, delivery_env
 
 #: Writes down what it is told, and ends when told to or at the end of its input.
 _SCRIPT = """
@@ -109,3 +110,32 @@ def test_one_that_does_not_read_does_not_hold_up_the_collector(tmp_path: Path) -
 def test_the_uri_is_in_no_argument() -> None:
     destination = Destination(Path("/x/radt.db"), "http://user:secret@host")
     assert "secret" not in " ".join(destination.command())
+
+
+def test_a_run_has_a_deliverer_for_each_place_it_goes_to() -> None:
+    everything = Deliverers()
+    both = Registration("a", "/x/radt.db", "/x", tracking_uri="sqlite:///m.db", store_uri="pg://x")
+    found = everything.of(both)
+    assert len(found) == 2
+    assert everything.of(both) == found
+    assert everything.of(Registration("b", "/x/radt.db", "/x", store_uri="pg://x")) == found[1:]
+    assert everything.of(Registration("c", "/x/radt.db", "/x")) == []
+
+
+def test_the_database_is_in_no_argument_either() -> None:
+    destination = Destination(Path("/x/radt.db"), "postgresql://u:secret@host/d", Way.POSTGRES)
+    assert "secret" not in " ".join(destination.command())
+    assert destination.environment() == {"RADT_STORE_URI": "postgresql://u:secret@host/d"}
+
+
+def test_what_libpq_takes_from_its_surroundings_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pass").touch()
+    given = {"PGPASSFILE": "pass", "PGSSLROOTCERT": "system", "PGUSER": "me", "PATH": "/bin"}
+    assert delivery_env(given) == {
+        "PGPASSFILE": str(tmp_path / "pass"),
+        "PGSSLROOTCERT": "system",
+        "PGUSER": "me",
+    }
