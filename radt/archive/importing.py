@@ -24,7 +24,7 @@ from radt.store.records import RunRecord, Samples, SeriesBatch, WorkloadRecord
 from radt.store.writer import StoreWriter
 
 #: Points that are written in one transaction, about.
-_POINTS_A_TURN = 500_000
+_POINTS_A_TURN = 400_000
 
 
 @dataclass(frozen=True, slots=True)

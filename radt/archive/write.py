@@ -26,8 +26,8 @@ from radt.store.records import RunRecord, Samples, SeriesRecord, WorkloadRecord
 from radt.store.tidy import NUMBERED_SCHEMA, parquet_writer, tidy_table
 from radt.store.whole_file import whole_file
 
-#: Points that are in memory at a time, and make a row group: some 100 MB as columns.
-BLOCK_POINTS = 1_000_000
+#: Points that are in memory at a time, and make a row group: some 40 MB as columns.
+BLOCK_POINTS = 400_000
 #: Points of a file; with more, another is begun. Some 200 MB.
 PART_POINTS = 50_000_000
 
