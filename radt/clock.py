@@ -13,6 +13,7 @@ import os
 import time
 from dataclasses import dataclass
 
+from radt.errors import RadtError
 from radt.home import runtime_dir
 from radt.procfs import boot_id
 
@@ -56,6 +57,14 @@ class Clock:
         finally:
             temporary.unlink()
         return cls(int(json.loads(path.read_text(encoding="ascii"))["offset_ns"]))
+
+    @classmethod
+    def at_hand(cls) -> Clock:
+        """`for_machine`, or where there is no runtime folder to share it in, one of one's own."""
+        try:
+            return cls.for_machine()
+        except (OSError, RadtError):
+            return cls(measure_offset_ns())
 
     def now_ns(self) -> int:
         """Wall-clock nanoseconds since the epoch."""

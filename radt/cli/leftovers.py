@@ -132,7 +132,7 @@ def _has_ended(run_id: str, home: Home, readers: dict[Path, StoreReader | None])
         ended_ns = reader.run(run_id).ended_ns
     except (RunNotFoundError, StoreError):
         return False
-    return ended_ns is not None and ended_ns < time.time_ns() - SETTLE_S * 1e9
+    return ended_ns is not None and ended_ns < Clock.for_machine().now_ns() - SETTLE_S * 1e9
 
 
 def _is_root(run: RunRecord) -> bool:
@@ -140,7 +140,7 @@ def _is_root(run: RunRecord) -> bool:
     stat = procfs.process_stat(run.pid) if run.pid is not None else None
     if stat is None or not stat.alive:
         return False
-    boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    boot_ns = Clock.for_machine().now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     began_ns = boot_ns + stat.started_ticks * 1_000_000_000 // procfs.TICKS_PER_S
     return began_ns <= (run.started_ns or run.created_ns) + SETTLE_S * 1e9
 

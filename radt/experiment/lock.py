@@ -13,11 +13,12 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from radt.clock import Clock
 from radt.errors import HeldError, UsageError
 from radt.masking import masked
 from radt.procfs import own_start_ticks, start_ticks
@@ -69,7 +70,10 @@ class Holder:
             pid=os.getpid(),
             host=platform.node(),
             user=_user(),
-            since=datetime.now().astimezone().isoformat(timespec="seconds"),
+            # By the clock that times of runs are by: they are compared with it.
+            since=datetime.fromtimestamp(Clock.at_hand().now_ns() // 10**9, UTC)
+            .astimezone()
+            .isoformat(timespec="seconds"),
             # Everybody who can read the experiment file can read the lock file.
             command=shown_command(sys.argv),
             started_ticks=own_start_ticks(),

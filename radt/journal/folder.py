@@ -10,8 +10,7 @@ import socket
 import time
 
 import radt
-from radt.clock import Clock, measure_offset_ns
-from radt.errors import RadtError
+from radt.clock import Clock
 from radt.journal.format import CLOSED_FILE, LABELS_FOLDER, META_FILE, JournalMeta
 from radt.procfs import boot_id, own_start_ticks
 
@@ -38,7 +37,7 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
         label=_claim_label(journal, main=main, rank=rank),
         main=main,
         rank=rank,
-        offset_ns=_offset_ns(),
+        offset_ns=Clock.at_hand().offset_ns,
         created_ns=time.monotonic_ns(),
         radt_version=radt.__version__,
     )
@@ -61,13 +60,6 @@ def mark_closed(folder: str) -> None:
         os.close(os.open(f"{folder}/{CLOSED_FILE}", os.O_WRONLY | os.O_CREAT, 0o600))
     except OSError:
         pass  # the reader then goes by the end of the process
-
-
-def _offset_ns() -> int:
-    try:
-        return Clock.for_machine().offset_ns
-    except (OSError, RadtError):
-        return measure_offset_ns()  # no runtime folder: the collector uses its own clock anyway
 
 
 def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:

@@ -37,7 +37,8 @@ RECORD_BYTES = 32
 if sys.byteorder != "little":  # pragma: no cover - no such machine trains anything
     raise ImportError("radt's journal needs a little-endian machine")
 
-#: 8,192 records, without the one in reserve: preparing a segment takes some 0.3 ms, and that is all that logging ever waits.
+#: 8,192 records, without the one in reserve: preparing a segment takes some 0.3 ms, and that is all
+#: that logging ever waits.
 SEGMENT_BYTES = 256 * 1024
 
 META_FILE = "meta.json"

@@ -6,12 +6,12 @@ and a collector that does not run is not started.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import LiveView
 from radt.errors import CollectorError, ExperimentError, RunNotFoundError, StoreError
@@ -281,7 +281,7 @@ class Observer:
         return ProgressView(
             done=done,
             total=done + len(left),
-            elapsed_s=max(0.0, time.time() - start.since_s),
+            elapsed_s=max(0.0, Clock.at_hand().now_ns() / 1e9 - start.since_s),
             remaining_s=remaining_s(
                 left, ended_s, running_s=(running.taken_s or 0.0) if running is not None else 0.0
             ),
@@ -319,4 +319,4 @@ def _without_first(keys: Sequence[Key], key: Key) -> Iterator[Key]:
 
 def _monotonic_s(wall_ns: int | None) -> float | None:
     """An instant, on this machine's clock, wherever it was noted."""
-    return None if wall_ns is None else time.monotonic() - (time.time() - wall_ns / 1e9)
+    return None if wall_ns is None else (wall_ns - Clock.at_hand().offset_ns) / 1e9

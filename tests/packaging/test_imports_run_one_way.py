@@ -29,7 +29,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "settings": frozenset({"errors", "masking", "setting_values", "settings_file"}),
     "uris": frozenset(),
     "home": frozenset({"errors", "settings", "uris"}),
-    "clock": frozenset({"home", "procfs"}),
+    "clock": frozenset({"errors", "home", "procfs"}),
     "nvml": frozenset(),
     "procfs": frozenset(),
     "schemas": frozenset(),
