@@ -209,7 +209,7 @@ def _s3_errors() -> Iterator[None]:
 
 
 def copy_whole(file: Path, target: Path) -> None:
-    """Copy a file, over what may be there; others see all of it or none.
+    """Copy or link a file, over what may be there; others see all of it or none.
 
     Raises:
         OSError: It cannot be read or written.
@@ -219,8 +219,10 @@ def copy_whole(file: Path, target: Path) -> None:
     mark = hashlib.sha256(target.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     partial = target.with_name(f".radt-{mark}.part")
     try:
-        shutil.copyfile(file, partial)
-        shutil.copystat(file, partial)
+        partial.unlink(missing_ok=True)
+        if not _linked(file, partial):
+            shutil.copyfile(file, partial)
+            shutil.copystat(file, partial)
         with partial.open("rb") as copied:
             os.fsync(copied.fileno())
         partial.replace(target)
@@ -228,6 +230,21 @@ def copy_whole(file: Path, target: Path) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+
+
+def _linked(file: Path, other: Path) -> bool:
+    """Give a file a second name; False where that cannot be: it is on another file system.
+
+    What is delivered leaves the spool, or stays there under the first name at no cost. A link that
+    a user has put there leads to a file of theirs, which they may go on changing.
+    """
+    if file.is_symlink():
+        return False
+    try:
+        os.link(file, other)
+    except OSError:
+        return False
+    return True
 
 
 def shares_folder(folder: Path) -> bool:

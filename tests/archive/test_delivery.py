@@ -106,6 +106,7 @@ def test_an_ended_run_is_archived_and_its_spool_emptied(
     ]
     assert uploads.done[-1] == "radt/run.json", "behind what it lists"
     assert names(spool.path) == ["artifacts/profiles/torch-1.json", "output.log"]
+    assert (artifacts(lab, run) / "output.log").samefile(spool.output_log), "on the disk once"
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
     assert_same_when_imported(lab, run, other)
 
