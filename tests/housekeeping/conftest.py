@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow.tracking import MlflowClient
 from sqlalchemy import Connection, text
 
 from radt.home import Home
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.stack.postgres import Postgres
 from radt.store.address import StoreAddress
 from radt.store.backend import Dialect
 from radt.store.reader import StoreReader
@@ -26,6 +28,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from tests.support.servers import database_of, run_sql
 
 S = 1_000_000_000
 DAY_S = 86_400
@@ -170,3 +173,22 @@ def put_rest(writer: StoreWriter, run_id: str, start: int, points: int) -> None:
 
 def rows(connection: Connection, statement: str, **row: object) -> list[tuple[object, ...]]:
     return [tuple(found) for found in connection.execute(text(statement), row)]
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(postgres: Postgres) -> Iterator[str]:
+    """Name of a database with MLflow's tables in it."""
+    with database_of(postgres) as uri:
+        client = MlflowClient(uri.replace("://", "+psycopg2://"))
+        client.search_experiments()
+        client._tracking_client.store.engine.dispose()
+        yield uri.rsplit("/", 1)[1]
+
+
+@pytest.fixture
+def mlflow_database(postgres: Postgres, mlflow_template: str) -> Iterator[str]:
+    """URI of a database that MLflow is in."""
+    name = f"{mlflow_template}_copy"
+    run_sql(postgres, f"CREATE DATABASE {name} TEMPLATE {mlflow_template}")
+    yield postgres.uri(name)
+    run_sql(postgres, f"DROP DATABASE {name} WITH (FORCE)")
