@@ -45,7 +45,7 @@ def create_app(source: Source, access: Access) -> Dash:
         add_log_handler=False,
     )
     access.install(app.server)
-    app.layout = _frame(source.address)
+    app.layout = _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
     for page in PAGES:
@@ -53,7 +53,7 @@ def create_app(source: Source, access: Access) -> Dash:
     return app
 
 
-def _frame(store: StoreAddress) -> Component:
+def _frame(source: Source) -> Component:
     frame: Component = dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),
@@ -70,7 +70,7 @@ def _frame(store: StoreAddress) -> Component:
                     html.A("radt", href="/", className="wordmark"),
                     html.Nav(id="pages", **attributes(aria_label="Pages")),
                     html.Span(className="push"),
-                    html.Span(_short(store), className="where", title=f"Shows {store}"),
+                    _where(source),
                     html.Span("", id="live", className="live", role="status"),
                     dmc.ColorSchemeToggle(
                         id="scheme",
@@ -91,8 +91,16 @@ def _frame(store: StoreAddress) -> Component:
     return frame
 
 
+def _where(source: Source) -> Component:
+    """What is shown: ``radt-data/radt.db``, ``db.example.org/radt``; pointed at, in full."""
+    short, full = _short(source.address), f"Shows {source.address}"
+    if source.server is not None:
+        short = f"{short} and {source.server.where.partition('://')[2].rpartition('@')[2]}"
+        full = f"{full}, and what MLflow at {source.server.where} has; opened runs are loaded"
+    return html.Span(short, className="where", title=full)
+
+
 def _short(store: StoreAddress) -> str:
-    """What fits into the bar: ``radt-data/radt.db``, ``db.example.org/radt``."""
     if store.path is not None:
         return "/".join(store.path.parts[-2:])
     return str(store).partition("://")[2].rpartition("@")[2].partition("?")[0]

@@ -24,6 +24,13 @@ class NothingRecordedError(StoreError):
         super().__init__(f"nothing is recorded in {address}", "Record a first run: radt train.py")
 
 
+class ListingError(StoreError):
+    """An MLflow server is being asked for the first time what runs it has; the store has none."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"listing the runs of {where}", "This takes a moment")
+
+
 class Keeper(ABC):
     """Opens one store, and opens it again when need be. Thread-safe.
 

@@ -9,6 +9,7 @@ then run by run; it answers in lines of JSON (`News`), and ends with its input.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from radt.errors import ArchiveError, RadtError, TrackingError
+
+log = logging.getLogger(__name__)
 
 #: Behind the training processes that may be on this machine.
 _NICENESS = 5
@@ -159,15 +162,17 @@ def load(api: Any, writer: Any, task: Task, say: Any) -> News:
     return News(task.run_id, NewsKind.LOADED, total, total, complete=done.complete)
 
 
+def _failure(task: Task, message: str, remedy: str) -> News:
+    return News(task.run_id, NewsKind.FAILED, message=message, remedy=remedy)
+
+
 def main() -> int:
     """Returns the exit code."""
     where = json.loads(sys.stdin.readline() or "{}")
     if not where:
         return 0
     os.nice(_NICENESS)
-    # Arrow looks for pandas whenever it is given an array, and would import it. None makes Python
-    # say that it is not installed.
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    sys.meta_path.insert(0, _NoPandas())
     from radt.frontend.mlflow_api import MlflowApi
     from radt.store.writer import StoreWriter
 
@@ -178,15 +183,24 @@ def main() -> int:
             with StoreWriter(Path(where["store"])) as writer:
                 _say(load(api, writer, task, _say))
         except RadtError as error:
-            _say(
-                News(
-                    task.run_id,
-                    NewsKind.FAILED,
-                    message=error.message,
-                    remedy=error.remedy or "",
-                )
-            )
+            _say(_failure(task, error.message, error.remedy or ""))
+        # One run's trouble keeps no other waiting.
+        except Exception as error:
+            log.exception("the archive of run %s", task.run_id)
+            _say(_failure(task, f"{type(error).__name__}: {error}", "The terminal says more"))
     return 0
+
+
+class _NoPandas:
+    """Arrow looks for pandas whenever it is given an array, and would import it for nothing."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """
+        Raises:
+            ModuleNotFoundError: It is pandas.
+        """
+        if name == "pandas":
+            raise ModuleNotFoundError("not needed here", name=name)
 
 
 def _say(news: News) -> None:

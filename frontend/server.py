@@ -222,6 +222,8 @@ class Server:
             self._version += 1
 
     def _say(self, problem: RadtError | None) -> None:
+        if str(problem) != str(self._problem):
+            self._version += 1
         self._problem = problem
 
 

@@ -12,7 +12,7 @@ from dash.exceptions import PreventUpdate
 from radt.errors import RadtError
 from radt.frontend.catalog import Catalog, read_catalog, read_experiments
 from radt.frontend.dashing import in_browser
-from radt.frontend.keepers import NothingRecordedError
+from radt.frontend.keepers import ListingError, NothingRecordedError
 from radt.frontend.metrics import automatic_metrics, quantities
 from radt.frontend.pages import board, loads, picker
 from radt.frontend.pages.page import Page
@@ -25,6 +25,8 @@ def layout(source: Source, selection: Selection) -> Component:
 
     Raises:
         NothingRecordedError: There is no experiment.
+        ListingError: It is not known yet what the MLflow server has.
+        TrackingError: The server does not answer, and the store has nothing.
         StoreError: The store cannot be read.
     """
     catalog = read_catalog(source, selection.experiment or _latest(source))
@@ -126,6 +128,10 @@ def _latest(source: Source) -> str:
     """The experiment in which something happened last."""
     experiments = read_experiments(source)
     if not experiments:
+        if source.server is not None and source.server.problem is not None:
+            raise source.server.problem
+        if source.server is not None and not source.server.listed:
+            raise ListingError(source.server.where)
         raise NothingRecordedError(source.address)
     return experiments[0].name
 

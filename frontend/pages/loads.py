@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
 from radt.frontend.catalog import RunEntry, read_catalog
+from radt.frontend.dashing import attributes
 from radt.frontend.loading import Load, LoadState
 from radt.frontend.pages.board import shown_runs
 from radt.frontend.source import Source
@@ -85,21 +86,28 @@ def register(app: Dash, source: Source) -> None:
             for run in remote
             if run.remote is not None and run.record.status is not RunStatus.SCHEDULED
         )
-        lines = panel(server, remote)
+        lines = panel(server, tuple(chosen.values()))
         if not lines and hidden:
             raise PreventUpdate
         return lines or no_update, not lines
 
 
-def panel(server: Server, remote: Sequence[RunEntry]) -> list[Component]:
-    """How far the runs are, and what went wrong; nothing when all are here."""
-    loads = server.loads(run.run_id for run in remote)
-    known = [(run, loads[run.run_id]) for run in remote if run.run_id in loads]
-    on_the_way = [load for _, load in known if load.state is not LoadState.FAILED]
+def panel(server: Server, chosen: Sequence[RunEntry]) -> list[Component]:
+    """How far the chosen runs are, and what went wrong; nothing when all are here."""
+    loads = server.loads(run.run_id for run in chosen)
+    on_the_way = [
+        load
+        for run in chosen
+        if run.remote is not None
+        and (load := loads.get(run.run_id)) is not None
+        and load.state is not LoadState.FAILED
+    ]
     lines: list[Component] = []
     if on_the_way:
-        lines.append(_progress(server, on_the_way))
-    for (message, remedy), names in _troubles(known).items():
+        here = sum(run.remote is None and run.run_id in loads for run in chosen)
+        lines.append(_progress(server, on_the_way, here))
+    failed = [(run, loads[run.run_id]) for run in chosen if run.remote and run.run_id in loads]
+    for (message, remedy), names in _troubles(failed).items():
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         what = f"{', '.join(names[:_NAMED])}{more}: {message}."
         lines.append(
@@ -108,18 +116,23 @@ def panel(server: Server, remote: Sequence[RunEntry]) -> list[Component]:
     return lines
 
 
-def _progress(server: Server, loads: Sequence[Load]) -> Component:
-    done = sum(load.done_bytes for load in loads)
-    total = sum(load.total_bytes for load in loads)
-    share = done / total if total else 0.0
-    amount = f"  ·  {size(done)} of {size(total)}" if total else ""
+def _progress(server: Server, loads: Sequence[Load], here: int) -> Component:
+    """A bar for all of them; ``here`` are done."""
+    parts = sum(load.done_bytes / load.total_bytes for load in loads if load.total_bytes)
+    share = (here + parts) / (here + len(loads))
+    amounts = [
+        f"{size(load.done_bytes)} of {size(load.total_bytes)}" for load in loads if load.total_bytes
+    ]
     return html.Div(
         [
-            html.Span(f"Loading {plural(len(loads), 'run')} from {server.where}{amount}"),
+            html.Span(
+                " · ".join([f"Loading {plural(len(loads), 'run')} from {server.where}", *amounts])
+            ),
             html.Div(
                 html.Div(style={"width": f"{share:.1%}"}),
                 className="loads-bar",
                 role="progressbar",
+                **attributes(aria_valuenow=f"{share * 100:.0f}"),
             ),
         ],
         className="loads-line",

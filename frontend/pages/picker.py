@@ -123,7 +123,7 @@ def nodes(workloads: Sequence[WorkloadEntry], level: Level, *, hosts: bool = Fal
             "nodeProps": {
                 "data-title": f"workload {workload.record.label}",
                 "data-name": " · ".join(
-                    [units.plural(len(workload.runs), "run"), *(workload.hosts if hosts else ())]
+                    [*(workload.hosts if hosts else ()), units.plural(len(workload.runs), "run")]
                 ),
                 **_note(
                     workload.status,
@@ -301,7 +301,7 @@ def _run_node(run: RunEntry, label: str, level: Level, *, hosts: bool) -> Node:
                     record.run_id,
                 ]
             ),
-            "data-name": " · ".join(filter(None, (record.name, record.host if hosts else ""))),
+            "data-name": " · ".join(filter(None, (record.host if hosts else "", record.name))),
             "data-run": record.run_id,
             "data-reason": record.end_reason,
             **_note(record.status, run, profiled=bool(run.profiled), remote=run.remote is not None),

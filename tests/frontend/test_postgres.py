@@ -65,10 +65,10 @@ def test_pages_read_what_all_machines_brought_there(team, serve, watched):
     name = make_url(team).database
     expect(where).to_have_text(re.compile(rf"^127\.0\.0\.1:\d+/{name}$"))
     assert "***@" in (where.get_attribute("title") or "")
-    expect(watched.page.get_by_text("3 runs · bench-2")).to_be_visible()
+    expect(watched.page.get_by_text("bench-2 · 3 runs")).to_be_visible()
     watched.page.locator("#query").fill("host:bench-1 solo")
     expect(watched.page.locator(".picker-row")).to_have_count(1)
-    expect(watched.page.locator(".picker-name")).to_have_text("cnn-small · bench-1")
+    expect(watched.page.locator(".picker-name")).to_have_text("bench-1 · cnn-small")
     password = make_url(team).password
     assert password not in watched.page.content()
     assert watched.errors == []
