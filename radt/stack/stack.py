@@ -267,14 +267,17 @@ class Stack:
             if not self.folder.exists():
                 self.folder.mkdir(parents=True)
                 self.folder.chmod(_FOLDER_MODE)
-            with (self.folder / "stack.lock").open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                yield
+                # Passwords are no part of anybody's repository.
+                (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
+            file = (self.folder / "stack.lock").open("a")
         except OSError as error:
             raise StackError(
-                f"the folder {self.folder} cannot be used: {error.strerror or error}",
+                f"the folder {self.folder} cannot be used: {error.strerror}",
                 "Choose another with --dir",
             ) from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 def client_environment(place: Place, secrets: Secrets, options: Options) -> dict[str, str]:

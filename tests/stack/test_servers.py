@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -134,10 +135,33 @@ def test_swift_s_inner_servers_let_no_other_user_in(s3, bucket: Bucket) -> None:
         assert answer.status_code == 403
 
 
+def test_a_port_that_another_program_took_meanwhile_is_left_to_it() -> None:
+    with s3_store() as s3:
+        port = s3.port
+        s3.ensure_bucket("bucket")
+        s3.stop()
+        with socket.create_server(("127.0.0.1", port)):
+            s3.start()
+            assert s3.port != port
+            assert [one["Name"] for one in s3.client().list_buckets()["Buckets"]] == ["bucket"]
+
+
+def test_two_servers_never_work_on_the_same_data() -> None:
+    with s3_store() as s3:
+        lost = s3.pid
+        assert lost is not None
+        s3.log.with_suffix(".process").unlink()  # whoever started it was killed in between
+        assert s3.pid is None
+        s3.start()
+        assert not alive(lost)
+        assert s3.answers
+
+
 def test_mlflow_comes_back_when_only_its_head_was_killed(mlflow_server: MlflowServer) -> None:
     uri, head = mlflow_server.uri, mlflow_server.pid
     assert head is not None
     os.kill(head, 9)  # its workers live on and hold the port
+    wait_until(lambda: not alive(head), "its end")
     mlflow_server.start()
     assert mlflow_server.uri == uri
     assert mlflow_server.pid not in (None, head)
