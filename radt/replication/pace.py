@@ -21,11 +21,13 @@ class Pace:
             its own: of 600 points, which is a minute at 10 Hz, that is a quarter of all.
         texts_s: Of what the script logs, parameters, tags and markers.
         look_s: Between two looks at the store, whatever is said of news.
+        look_share: Part of the time that looking may take, however many runs there are.
     """
 
     samples_s: float = 60.0
     texts_s: float = 10.0
     look_s: float = 2.0
+    look_share: float = 0.02
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Pace:

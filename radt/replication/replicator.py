@@ -8,6 +8,7 @@ brought, and looked at again when it was written since.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +36,6 @@ _LONGEST_PUT_OFF_S = 600.0
 _IDLE_S = 60.0
 #: How often at most it is written down that all is there.
 _NOTE_S = 60.0
-#: Looks at the store take at most this part of the time.
-_LOOK_SHARE = 0.02
 
 
 class GoneError(StoreError):
@@ -111,7 +110,7 @@ class Replicator:
             for copy in self._copies.values():
                 copy.hurry()
         self._look(everything=everything)
-        if self._remote is None and (not self._target or self._anything):
+        if self._remote is None and (not self._target or self._anything_due):
             self._connect()
             self._look(everything=True)  # only now it is known what is not there
         if self._remote is None:
@@ -133,8 +132,12 @@ class Replicator:
         return len(self._ended)
 
     @property
-    def _anything(self) -> bool:
-        return bool(self._live or self._ended or self._workloads)
+    def _anything_due(self) -> bool:
+        """Whether it is worth a connection."""
+        if self._ended or self._workloads:
+            return True
+        known = {run_id: copy.sent_revision for run_id, copy in self._copies.items()}
+        return any(known.get(run.run_id) != run.revision for run in self._live)
 
     def _look(self, *, everything: bool) -> None:
         """See what has changed on this side; not too often."""
@@ -159,20 +162,21 @@ class Replicator:
             if run.run_id in self._copies:
                 self._copies[run.run_id].hurry()
         took_s = time.monotonic() - now_s
-        self._look_after_s = now_s + max(self._pace.look_s, took_s / _LOOK_SHARE)
+        self._look_after_s = now_s + max(self._pace.look_s, took_s / self._pace.look_share)
 
     def _wait_s(self) -> float | None:
         now_s = time.monotonic()
-        times_s = [self._copies[run.run_id].due_s for run in self._live]
-        times_s += [due_s for due_s, _ in self._put_off.values()]
         if any(run.run_id not in self._put_off for run in self._ended):
             return 0.0
-        if not times_s and self._remote is not None:
-            times_s.append(self._used_s + _IDLE_S)
-            if now_s >= times_s[0]:
-                self._disconnect()
+        times_s = [self._copies[run.run_id].due_s for run in self._live]
+        times_s += [due_s for due_s, _ in self._put_off.values()]
+        next_s = min(times_s, default=math.inf)
+        if next_s == math.inf:
+            next_s = self._used_s + _IDLE_S
+            if now_s >= next_s:
+                self._disconnect(idle=True)
                 return None
-        return max(0.0, min(times_s) - now_s) if times_s else None
+        return max(0.0, next_s - now_s)
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -181,12 +185,15 @@ class Replicator:
         self._target = self._remote.identity
         self._used_s = time.monotonic()
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, *, idle: bool = False) -> None:
         if self._remote is not None:
             self._remote.close()
             self._remote = None
         for copy in self._copies.values():
-            copy.lost()
+            if idle:
+                copy.forget()
+            else:
+                copy.lost()
 
     def _say(self) -> None:
         """Write down that it works; rarely, as that is a change of the store, too."""
@@ -233,6 +240,7 @@ class Replicator:
         for run in self._live:
             if run.run_id not in self._copies:
                 self._copies[run.run_id] = RunCopy(run.run_id, self._local, self._pace)
+            self._copies[run.run_id].seen_revision = run.revision
         due = [
             copy
             for run in self._live

@@ -56,6 +56,9 @@ class RunCopy:
     def __init__(self, run_id: str, local: LocalStore, pace: Pace) -> None:
         self.run_id = run_id
         self.standing: Standing | None = None
+        #: The run's revision on this side when it was looked at last, and when all of it was sent.
+        self.seen_revision = -1
+        self.sent_revision = -1
         #: Series that cannot be read on this side.
         self.damaged: dict[int, str] = {}
         self._local = local
@@ -72,7 +75,9 @@ class RunCopy:
 
     @property
     def due_s(self) -> float:
-        """Monotonic time at which a running run is due."""
+        """Monotonic time at which a running run is due; infinity while nothing writes it."""
+        if self.sent_revision == self.seen_revision:
+            return math.inf
         return min(self._texts_due_s, self._samples_due_s)
 
     def hurry(self) -> None:
@@ -90,6 +95,7 @@ class RunCopy:
             final: The run has ended: its pieces are made as large as they get.
         """
         assert self.standing is not None
+        revision = self.seen_revision
         self._next = copy.deepcopy(self.standing)
         self._sending = {}
         run = self._local.run(self.run_id)
@@ -120,6 +126,8 @@ class RunCopy:
                 self._put(shipment, *row_of(run), again=True)
         if not more:
             self._set_due(now_s, texts=texts, samples=samples)
+            if texts and samples:
+                self.sent_revision = revision  # or `lost`
         return more
 
     def shipped(self) -> None:
@@ -131,9 +139,14 @@ class RunCopy:
 
     def lost(self) -> None:
         """It may or may not be there: nothing is known any more."""
+        self.forget()
+        self.sent_revision = -1
+        self.hurry()
+
+    def forget(self) -> None:
+        """All is there; by the time there is more, somebody else may have written, too."""
         self.standing = None
         self._sent.clear()
-        self.hurry()
 
     def redo(self, difference: Difference, series: Sequence[SeriesRecord]) -> list[Cut]:
         """Begin anew what is there and not the same; the cuts that take points away there.
