@@ -46,7 +46,7 @@ def command(
         data.create()
     with StoreWriter(address) as writer:
         _print_header(address, archives)
-        for archive in sorted(archives, key=lambda one: one.manifest.run.created_ns):
+        for archive in sorted(archives, key=_order):
             try:
                 imported = import_archive(archive, writer)
             except ArchiveError as error:
@@ -55,6 +55,12 @@ def command(
             else:
                 _print_line(archive, _what(imported))
     return _finish(address, archives, failures)
+
+
+def _order(archive: Archive) -> tuple[int, int, str]:
+    """Runs as they were made, those of a workload by letter."""
+    run = archive.manifest.run
+    return run.created_ns, len(run.letter), run.letter
 
 
 def _spelled(place: str) -> str | Path:
