@@ -7,9 +7,11 @@ on. Options in the URI's query win over those set here.
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
+import psycopg2
 import psycopg2.extensions
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError
@@ -136,6 +138,15 @@ class PostgresBackend(Backend):
             )
             return StoreError(f"the database {self.address} cannot be reached ({said})", remedy)
         return StoreError(f"the database {self.address} refused a statement: {said}")
+
+    @contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        """Also those of the driver's own cursors, which COPY takes."""
+        try:
+            with super().translated_errors():
+                yield
+        except psycopg2.Error as error:
+            raise self.error(error) from error
 
 
 class _Revisions(Changes):

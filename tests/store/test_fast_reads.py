@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from sqlalchemy import text
 
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, Scope, SeriesKind
+from radt.stack.postgres import Postgres
 from radt.store import chunks, fetching
 from radt.store.decoding import decoded
 from radt.store.downsample import envelope
 from radt.store.overview import ChunkHeader, plan
-from radt.store.points import Part
+from radt.store.points import Part, chunks_between
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.tags import PROFILED
@@ -294,6 +296,32 @@ def test_copied_rows_are_those_of_a_cursor(filled: Callable[..., StoreReader]) -
             plain = [tuple(row) for row in connection.execute(statement, parameters)]
             assert fetching.fetch(connection, statement, parameters, kinds) == plain
             assert len(plain) == count
+
+
+def test_a_server_that_goes_away_while_it_copies_is_a_store_error(
+    database: str, postgres: Postgres
+) -> None:
+    with StoreWriter(database) as writer:
+        writer.add_series([SeriesRecord(RUN, 0, "run", "loss", "1", Scope.RUN, SeriesKind.GAUGE)])
+        writer.append(RUN, [SeriesBatch(0, Samples(np.arange(99), np.arange(99.0)))])
+    with StoreReader(database) as reader:
+        with pytest.raises(StoreError, match="cannot be reached"), reader.snapshot() as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            with closing(postgres.connect()) as other, other.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+            chunks_between(connection, RUN, 0, None, None)
+        assert len(reader.samples(RUN, 0)) == 99
+
+
+def test_a_server_that_refuses_to_copy_is_a_store_error(database: str) -> None:
+    StoreWriter(database).close()
+    with (
+        StoreReader(database) as reader,
+        pytest.raises(StoreError, match="took too long"),
+        reader.snapshot() as connection,
+    ):
+        connection.execute(text("SET LOCAL statement_timeout TO 1"))
+        fetching.fetch(connection, text("SELECT 1 FROM pg_sleep(60)"), {}, (int,))
 
 
 def test_an_answer_that_is_cut_short_is_an_error() -> None:
