@@ -21,7 +21,7 @@ import requests
 from mlflow.utils import rest_utils
 
 from radt.masking import masked
-from radt.tracking.trouble import DeliveryError, Trouble, connection_error
+from radt.tracking.trouble import DeliveryError, Trouble, connection_error, timed_out
 
 log = logging.getLogger(__name__)
 
@@ -80,16 +80,12 @@ class _Requests:
                 return self._original(*call.args, **call.kwargs)
             except requests.exceptions.RequestException as error:
                 problem = connection_error(error)
-                broke = problem.trouble is Trouble.BUSY and not _timed_out(error)
+                broke = problem.trouble is Trouble.BUSY and not timed_out(error)
                 if not broke or not repeatable:
                     raise problem from error
             # One that was kept open may have been closed while the request was on its way.
             repeatable = False
             _rewind(call.arguments["kwargs"].get("data"))
-
-
-def _timed_out(error: requests.exceptions.RequestException) -> bool:
-    return isinstance(error, requests.exceptions.Timeout)
 
 
 def _rewind(data: Any) -> None:

@@ -150,7 +150,7 @@ def connection_error(error: requests.exceptions.RequestException) -> DeliveryErr
     """
     if isinstance(error, requests.exceptions.ConnectTimeout):
         return DeliveryError(Trouble.UNREACHABLE, "no connection: it does not answer")
-    if isinstance(error, requests.exceptions.Timeout):
+    if timed_out(error):
         return DeliveryError(Trouble.BUSY, "no answer in time", slow=True)
     if isinstance(error, requests.exceptions.SSLError):
         return DeliveryError(Trouble.UNREACHABLE, f"no secure connection: {_reason(error)}")
@@ -163,6 +163,14 @@ def connection_error(error: requests.exceptions.RequestException) -> DeliveryErr
     if _never_connected(error):
         return DeliveryError(Trouble.UNREACHABLE, f"no connection: {_reason(error)}")
     return DeliveryError(Trouble.BUSY, "the connection broke", slow=True)
+
+
+def timed_out(error: BaseException) -> bool:
+    """Whether a connection was made, and silent then."""
+    return any(
+        isinstance(one, requests.exceptions.ReadTimeout | urllib3.exceptions.ReadTimeoutError)
+        for one in _inside(error)
+    )
 
 
 def _never_connected(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from mlflow.tracking import MlflowClient
 
 from radt.home import Home
 from tests.tracking.lab import Lab, closing, make_lab
+from tests.tracking.server import Server, free_port
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,16 @@ def lab(tmp_path: Path, mlflow_template: Path) -> Iterator[Lab]:
     shutil.copy(mlflow_template, home.path / "mlflow.db")
     with closing(make_lab(home, home.default_tracking_uri)) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[Server]:
+    """A tracking server, which takes long to start: one for all tests, who leave it running."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(mlflow_template, folder / "server.db")
+    made = Server(folder, free_port())
+    try:
+        made.up()
+        yield made
+    finally:
+        made.kill()

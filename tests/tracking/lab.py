@@ -29,7 +29,10 @@ from radt.store.records import (
 )
 from radt.store.writer import StoreWriter
 from radt.tracking.courier import Courier
+from radt.tracking.delivery import LIVE_INTERVAL_S, CourierThread, Pace, RegistrarThread
+from radt.tracking.lanes import IN_TURN, SIDE_BY_SIDE
 from radt.tracking.mlflow_target import MlflowTarget
+from radt.tracking.problems import ProblemBook, Reports, problem_file
 from radt.tracking.registrar import Registrar
 
 DEADLINE_S = 60.0
@@ -175,6 +178,42 @@ class Lab:
         """The logs of all deliverers."""
         folder = Path(os.environ["RADT_RUNTIME_DIR"])
         return "".join(path.read_text() for path in folder.glob("deliver-*.log"))
+
+
+class Threads:
+    """The deliverer's threads, in this process, as they are for a tracking server or a database."""
+
+    def __init__(self, lab: Lab, live_interval_s: float = LIVE_INTERVAL_S) -> None:
+        book = ProblemBook(problem_file(lab.home.store_path, lab.tracking_uri), lab.tracking_uri)
+        reports = Reports(book, lambda: lab.target.answers)
+        self.registrar_pace, self.courier_pace = Pace(), Pace()
+        registrar = Registrar(lab.target, lab.reader, lab.writer, lab.tracking_uri, 0, reports)
+        self.registrar = RegistrarThread(
+            registrar, self.registrar_pace, self.courier_pace.poke, reports
+        )
+        self.courier = CourierThread(
+            lab.courier(),
+            lab.reader,
+            lab.tracking_uri,
+            self.courier_pace,
+            live_interval_s,
+            reports,
+            SIDE_BY_SIDE if lab.target.is_server else IN_TURN,
+        )
+        self.registrar.start()
+        self.courier.start()
+
+    def poke(self) -> None:
+        self.registrar_pace.poke()
+        self.courier_pace.poke()
+
+    def finish(self) -> None:
+        self.registrar_pace.finish()
+        self.registrar.join(60)
+        self.courier_pace.finish()
+        self.courier.join(60)
+        assert not self.registrar.is_alive()
+        assert not self.courier.is_alive()
 
 
 def poke(process: subprocess.Popen[bytes]) -> None:

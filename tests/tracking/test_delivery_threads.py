@@ -13,36 +13,11 @@ from radt.errors import StoreError
 from radt.store.records import RunRecord
 from radt.tracking.backoff import Backoff
 from radt.tracking.courier import Courier
-from radt.tracking.delivery import LAST_TRIES, CourierThread, Pace, RegistrarThread
+from radt.tracking.delivery import LAST_TRIES, CourierThread, Pace
 from radt.tracking.mlflow_target import MlflowTarget
 from radt.tracking.registrar import Registrar
 from radt.tracking.trouble import DeliveryError, Trouble
-from tests.tracking.lab import Lab, wait_until
-
-
-class Threads:
-    """Both threads as the deliverer has them."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.registrar_pace, self.courier_pace = Pace(), Pace()
-        self.registrar = RegistrarThread(
-            lab.registrar(), self.registrar_pace, self.courier_pace.poke
-        )
-        self.courier = CourierThread(lab.courier(), lab.reader, lab.tracking_uri, self.courier_pace)
-        self.registrar.start()
-        self.courier.start()
-
-    def poke(self) -> None:
-        self.registrar_pace.poke()
-        self.courier_pace.poke()
-
-    def finish(self) -> None:
-        self.registrar_pace.finish()
-        self.registrar.join(60)
-        self.courier_pace.finish()
-        self.courier.join(60)
-        assert not self.registrar.is_alive()
-        assert not self.courier.is_alive()
+from tests.tracking.lab import Lab, Threads, wait_until
 
 
 @pytest.fixture

@@ -1,18 +1,8 @@
-"""Delivery over HTTP to a real ``mlflow server``, which takes long to start: one for all tests.
-
-The port is held from the beginning, so that the first test meets a server that is down.
-"""
+"""Delivery over HTTP to a real ``mlflow server``."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,75 +10,12 @@ import pytest
 from radt.home import Home, RunDir
 from radt.model import RunStatus
 from radt.tracking.artifacts import artifact_path
-from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble
+from radt.tracking.backlog import backlog
+from radt.tracking.mlflow_target import MlflowTarget
+from radt.tracking.trouble import DeliveryError, Trouble
+from tests.support.links import Link
 from tests.tracking.lab import Lab, closing, count_points, finish, make_lab, poke, wait_until
-
-
-@dataclass
-class Server:
-    """An MLflow server that is started when it is first needed."""
-
-    folder: Path
-    port: int
-    reserved: socket.socket
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def database(self) -> Path:
-        return self.folder / "server.db"
-
-    def up(self) -> None:
-        """Start it, unless it runs, and wait until it answers."""
-        if self.process is None:
-            self.reserved.close()
-            with (self.folder / "server.log").open("wb") as log:
-                options = {
-                    "--host": "127.0.0.1",
-                    "--port": str(self.port),
-                    "--workers": "1",
-                    "--backend-store-uri": f"sqlite:///{self.database}",
-                    "--artifacts-destination": str(self.folder / "artifacts"),
-                }
-                arguments = [word for option in options.items() for word in option]
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "mlflow", "server", *arguments],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        wait_until(self._healthy, "the MLflow server is up", deadline_s=120)
-
-    def _healthy(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.folder / "server.log").read_text()
-        try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def down(self) -> None:
-        self.reserved.close()
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, 9)
-            self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "server.db").write_bytes(mlflow_template.read_bytes())
-    reserved = socket.socket()
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind(("127.0.0.1", 0))
-    made = Server(folder, reserved.getsockname()[1], reserved)
-    yield made
-    made.down()
+from tests.tracking.server import Server
 
 
 @pytest.fixture
@@ -99,39 +26,48 @@ def remote(tmp_path: Path, server: Server) -> Iterator[Lab]:
         yield lab
 
 
-def test_server_down_at_the_start_then_up(remote: Lab, server: Server) -> None:
-    assert server.process is None, "this test comes first"
-    (early,) = remote.add_workload()
-    finish(remote.start_deliverer())  # gives up in the end: its collector has gone
-    assert remote.record(early).mlflow_run_id is None
-    assert "no connection: connection refused" in remote.log_text()
+def test_server_down_at_the_start_then_up(tmp_path: Path, server: Server) -> None:
+    home = Home(tmp_path / "radt-data").create()
+    with Link(server.port, refusing=True) as link, closing(make_lab(home, link.uri)) as lab:
+        (early,) = lab.add_workload()
+        finish(lab.start_deliverer())  # gives up in the end: its collector has gone
+        assert lab.record(early).mlflow_run_id is None
+        assert lab.log_text().count("no connection: connection refused") == 1
+        (left,) = backlog(lab.reader)
+        assert left.problem is not None
+        assert left.blocked
+        assert left.problem.text == "no connection: connection refused"
+        assert "does not have all of 1 run yet: no connection" in left.sentence()
 
-    process = remote.start_deliverer()
-    wait_until(
-        lambda: f" {process.pid} WARNING radt.tracking" in remote.log_text(), "it met nobody"
-    )
-    (late,) = remote.add_workload(label="2")
-    poke(process)
-    remote.log(early, "loss", [1.0, 2.0])
-    remote.end(early, RunStatus.KILLED)
-    server.up()
+        process = lab.start_deliverer()
+        wait_until(
+            lambda: f" {process.pid} WARNING radt.tracking" in lab.log_text(), "it met nobody"
+        )
+        (late,) = lab.add_workload(label="2")
+        poke(process)
+        lab.log(early, "loss", [1.0, 2.0])
+        lab.end(early, RunStatus.KILLED)
+        link.pass_through()
 
-    wait_until(lambda: remote.record(late).mlflow_run_id, "the server has the runs")
-    wait_until(
-        lambda: (
-            [run.run_id for run in remote.reader.runs_to_deliver(remote.tracking_uri)]
-            == [late.run_id]
-        ),
-        "delivered",
-    )
-    finish(process)
-    assert remote.mlflow_run(early).info.status == "KILLED"
-    assert [value for _, value, _ in remote.history(early, "loss")] == [1.0, 2.0]
-    assert remote.mlflow_run(late).info.status == "RUNNING"
+        wait_until(lambda: lab.record(late).mlflow_run_id, "the server has the runs")
+        wait_until(
+            lambda: (
+                [run.run_id for run in lab.reader.runs_to_deliver(lab.tracking_uri)]
+                == [late.run_id]
+            ),
+            "delivered",
+        )
+        finish(process)
+        assert lab.mlflow_run(early).info.status == "KILLED"
+        assert [value for _, value, _ in lab.history(early, "loss")] == [1.0, 2.0]
+        assert lab.mlflow_run(late).info.status == "RUNNING"
+        (rest,) = backlog(lab.reader)
+        assert not rest.waiting
+        assert rest.running == 1
+        assert "delivery to MLflow goes on after" in lab.log_text()
 
 
 def test_everything_of_a_run_over_http(remote: Lab, server: Server) -> None:
-    server.up()
     hostile = "ünï 'q' \"d\"\nx, 精度 100 % #1?"
     (run,) = remote.add_workload(experiment=hostile, label="7", name=hostile)
     remote.start(run)
@@ -173,7 +109,6 @@ def test_everything_of_a_run_over_http(remote: Lab, server: Server) -> None:
 
 
 def test_run_deleted_on_the_server(remote: Lab, server: Server) -> None:
-    server.up()
     gone, kept = remote.add_workload(2)
     remote.deliver_all()
     remote.client.delete_run(remote.mlflow_id(gone))
@@ -186,7 +121,6 @@ def test_run_deleted_on_the_server(remote: Lab, server: Server) -> None:
 
 
 def test_at_an_address_that_is_no_mlflow_nothing_is_given_up(remote: Lab, server: Server) -> None:
-    server.up()
     with pytest.raises(DeliveryError) as caught:
         MlflowTarget(f"{server.uri}/static-files").connect()
     assert caught.value.trouble in (Trouble.UNREACHABLE, Trouble.BUSY)
