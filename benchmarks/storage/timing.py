@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def median_s(action: Callable[[], object], repeat: int = 9) -> float:
@@ -20,9 +21,9 @@ def median_s(action: Callable[[], object], repeat: int = 9) -> float:
 
 
 class Load:
-    """The machine's load average and the share of its cores that others took.
+    """How busy the machine was: its load average, and how long this process waited for a core.
 
-    Others are all that is not us, our children or idle: on a shared machine times are upper bounds.
+    Where it waited, times are upper bounds and rates lower ones.
     """
 
     def __init__(self) -> None:
@@ -37,5 +38,15 @@ class Load:
         minutes = (time.perf_counter() - self._began) / 60
         return (
             f"{os.cpu_count()} cores, load {min(self._averages):.1f} to "
-            f"{max(self._averages):.1f} in {minutes:.0f} min"
+            f"{max(self._averages):.1f} in {minutes:.0f} min; ready to run, the "
+            f"benchmark waited {_waited():.0%} of the time for a core"
         )
+
+
+def _waited() -> float:
+    """Share of its time that this process was ready to run and did not.
+
+    https://docs.kernel.org/scheduler/sched-stats.html, "/proc/<pid>/schedstat".
+    """
+    running_ns, waiting_ns, _ = map(int, Path("/proc/self/schedstat").read_text().split())
+    return waiting_ns / (running_ns + waiting_ns)
