@@ -45,11 +45,12 @@ def give_back(path: Path) -> Space:
     Raises:
         StoreError: The file is damaged or cannot be opened.
     """
-    before = path.stat().st_size
     try:
         with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as store:
+            before = _pages_bytes(store, "page_count")
             reason = _shrink(store, path)
-            left = _free_bytes(store)
+            after = _pages_bytes(store, "page_count")
+            left = _pages_bytes(store, "freelist_count")
             # Only now does the file itself get smaller.
             store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except sqlite3.Error as error:
@@ -57,11 +58,11 @@ def give_back(path: Path) -> Space:
             f"the space in {path} cannot be given back: {error}",
             "New runs will use it; `radt prune` tries again",
         ) from error
-    return Space(max(0, before - path.stat().st_size), left if reason else 0, reason)
+    return Space(max(0, before - after), left if reason else 0, reason)
 
 
 def _shrink(store: sqlite3.Connection, path: Path) -> str:
-    free = _free_bytes(store)
+    free = _pages_bytes(store, "freelist_count")
     if free < _MIN_FREE_BYTES:
         return ""
     try:
@@ -73,7 +74,7 @@ def _shrink(store: sqlite3.Connection, path: Path) -> str:
             return ""
         if store.execute("SELECT 1 FROM run WHERE ended_ns IS NULL LIMIT 1").fetchone():
             return "runs are being recorded; prune again when none is"
-        used = path.stat().st_size - free
+        used = _pages_bytes(store, "page_count") - free
         needed = _COPIES * used + _SPARE_BYTES
         for folder in (path.parent, _temporary_folder()):
             if shutil.disk_usage(folder).free < needed:
@@ -87,8 +88,9 @@ def _shrink(store: sqlite3.Connection, path: Path) -> str:
     return ""
 
 
-def _free_bytes(store: sqlite3.Connection) -> int:
-    return _pragma(store, "freelist_count") * _pragma(store, "page_size")
+def _pages_bytes(store: sqlite3.Connection, count: str) -> int:
+    """The file itself says less: what was written last may be in the write-ahead log."""
+    return _pragma(store, count) * _pragma(store, "page_size")
 
 
 def _pragma(store: sqlite3.Connection, name: str) -> int:

@@ -122,8 +122,9 @@ def test_a_condition_on_the_run_uses_an_index(
 
 def _unconditional(plan: str) -> Iterator[str]:
     """Scans of Postgres that read all of a table or index."""
-    for scan in re.split(r"(?=(?:Index Scan|Index Only Scan|Bitmap Index Scan|Seq Scan)\b)", plan):
-        if "Scan" in scan[:20] and "Index Cond" not in scan and " on pruned" not in scan:
+    kinds = r"(?:Index Scan|Index Only Scan|Bitmap Index Scan|Seq Scan)\b"
+    for scan in re.split(rf"(?={kinds})", plan):
+        if re.match(kinds, scan) and "Index Cond" not in scan and " on pruned" not in scan:
             yield scan
 
 

@@ -1,0 +1,217 @@
+"""`radt prune`: shows, asks, does, and goes on after a kill."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from radt.cli.prune import command
+from radt.errors import UsageError
+from radt.home import Home
+from radt.store.backend import Dialect
+from radt.store.check import check
+from radt.store.check_deep import check_deep
+from radt.store.reader import StoreReader
+from radt.store.records import Samples, SeriesBatch
+from radt.store.space import give_back
+from radt.store.tags import PRUNED
+from radt.store.writer import StoreWriter
+from tests.housekeeping.conftest import GAUGE
+from tests.support.bench import RADT, wait_until
+
+PutRun = Callable[..., str]
+Execute = Callable[..., None]
+SQLITE_ONLY = pytest.mark.parametrize("dialect", [Dialect.SQLITE], indirect=True, ids=str)
+THIN = ("--older-than", "90d", "--keep", "summaries")
+REMOVE = ("--older-than", "90d", "--keep", "nothing")
+
+
+def prune(*arguments: str, code: int = 0) -> str:
+    done: Result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert done.exception is None, done.exception
+    assert done.return_value == code, done.output
+    return done.output
+
+
+def noisy(writer: StoreWriter, run_id: str) -> None:
+    """Values that cannot be compressed."""
+    random = np.random.default_rng(1)
+    ended = 2**60
+    for first in range(0, 300_000, 50_000):
+        times = ended + first + np.arange(50_000)
+        writer.append(run_id, [SeriesBatch(GAUGE, Samples(times, random.normal(size=50_000)))])
+    writer.seal(run_id)
+
+
+def pruned(reader: StoreReader) -> list[str]:
+    tags = reader.tags_of([run.run_id for run in reader.runs()])
+    return sorted(run_id for run_id, found in tags.items() if PRUNED in found)
+
+
+def test_nothing_is_done_before_it_is_said(
+    home: Home, writer: StoreWriter, reader: StoreReader, put_run: PutRun
+) -> None:
+    old, young = put_run("a" * 32, points=1000), put_run("b" * 32, days_ago=89, points=10)
+    where = () if not writer.address.is_postgres else ("--store-uri", writer.address.uri)
+    text = prune(*THIN, "--dry-run", *where)
+    assert "1 run to be thinned to summaries, 3,003 points" in text
+    assert "p@ss" not in text
+    with_no_terminal = CliRunner().invoke(command, [*THIN, *where], standalone_mode=False)
+    assert isinstance(with_no_terminal.exception, UsageError)
+    assert "--yes" in str(with_no_terminal.exception)
+    assert pruned(reader) == []
+
+    text = prune(*THIN, "--yes", *where)
+    assert "1 run pruned" in text
+    assert pruned(reader) == [old]
+    assert "0 runs to be thinned" in prune(*THIN, "--yes", *where)
+    assert "1 run to be removed" in prune(*REMOVE, "--yes", *where)
+    assert [run.run_id for run in reader.runs()] == [young]
+
+
+@SQLITE_ONLY
+def test_the_shared_store_is_pruned_only_by_name(
+    reader: StoreReader, put_run: PutRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADT_STORE_URI", "postgresql://127.0.0.1:9/absent")
+    run_id = put_run(points=1000)
+    prune(*THIN, "--yes")
+    assert pruned(reader) == [run_id]
+
+
+@SQLITE_ONLY
+def test_folders_of_pruned_runs_go_and_others_stay(
+    home: Home, reader: StoreReader, put_run: PutRun
+) -> None:
+    here = platform.node()
+    names = {key: put_run(key * 32, points=10, host=here) for key in "abc"}
+    put_run("d" * 32, points=10, host="another")
+    for key in "abcd":
+        home.run_dir(key * 32).create()
+        home.run_dir(key * 32).output_log.write_text("lines")
+    (home.run_dir(names["b"]).journal / "1234").mkdir()
+    (home.run_dir(names["c"]).journal / "labels").mkdir()
+    text = prune(*THIN, "--yes", "--force")
+    assert "what they wrote last is not in the store yet (radt sync)" in text
+    assert sorted(path.name[0] for path in (home.path / "runs").iterdir()) == ["b", "d"]
+    assert [run_id[0] for run_id in pruned(reader)] == ["a", "c", "d"]
+
+
+@SQLITE_ONLY
+def test_what_is_held_back_is_said_and_can_be_forced(
+    reader: StoreReader, put_run: PutRun, execute: Execute
+) -> None:
+    put_run(points=10, tracking_uri="http://mlflow")
+    execute("UPDATE run SET delivery_done_ns = NULL")
+    text = prune(*THIN, "--yes")
+    assert "1 run stays: MLflow does not have all of it yet; --force" in text
+    assert pruned(reader) == []
+    prune(*THIN, "--yes", "--force")
+    assert len(pruned(reader)) == 1
+
+
+@SQLITE_ONLY
+def test_one_run_that_cannot_be_pruned_keeps_no_other_from_it(
+    reader: StoreReader, put_run: PutRun, execute: Execute
+) -> None:
+    for key in "abc":
+        put_run(key * 32, points=10)
+    execute("UPDATE chunk SET checksum = 1 WHERE run_id = :id", id="b" * 32)
+    text = prune(*THIN, "--yes", code=1)
+    assert f"run {'b' * 32}: a chunk of samples is damaged" in text
+    assert [run_id[0] for run_id in pruned(reader)] == ["a", "c"]
+
+
+@SQLITE_ONLY
+def test_room_is_given_back(
+    home: Home, writer: StoreWriter, reader: StoreReader, put_run: PutRun
+) -> None:
+    """By a copy the first time, a few pages at a time from then on."""
+    for number, key in enumerate("ab"):
+        noisy(writer, put_run(key * 32, points=10))
+        assert "MB given back" in prune(*THIN, "--yes")
+        assert home.store_path.stat().st_size < 1_000_000
+        with closing(sqlite3.connect(home.store_path)) as store:
+            assert store.execute("PRAGMA auto_vacuum").fetchone() == (2,), number
+    assert len(pruned(reader)) == 2
+    writer.put_tags("a" * 32, {"still": "works"})
+    assert list(check_deep(reader)) == []
+
+
+@SQLITE_ONLY
+def test_room_is_not_given_back_while_a_run_is_recorded_or_the_disk_is_full(
+    home: Home,
+    writer: StoreWriter,
+    put_run: PutRun,
+    execute: Execute,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noisy(writer, put_run("a" * 32, points=10))
+    put_run("b" * 32, points=10, ended_ns=None)
+    assert "runs are being recorded" in prune(*THIN, "--yes")
+    execute("UPDATE run SET ended_ns = 1")
+    monkeypatch.setattr("radt.store.space._SPARE_BYTES", 2**60)
+    assert "of room on the disk" in give_back(home.store_path).reason
+    monkeypatch.undo()
+    with closing(sqlite3.connect(home.store_path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr("radt.store.space._PATIENCE_S", 0.01)
+        assert "another program" in give_back(home.store_path).reason
+    assert give_back(home.store_path).given_back_bytes > 2_000_000
+
+
+@SQLITE_ONLY
+def test_after_a_kill_the_same_command_goes_on(
+    home: Home, reader: StoreReader, put_run: PutRun, tmp_path: Path
+) -> None:
+    for number in range(12):
+        put_run(f"{number:032}", points=50, host=platform.node())
+        home.run_dir(f"{number:032}").create()
+    # Stops for good in the fifth transaction, before its end.
+    program = tmp_path / "stops.py"
+    program.write_text(
+        "import os, signal, sys, radt.store.pruning as pruning\n"
+        "real, calls = pruning._replace_chunks, []\n"
+        "def replace(*args):\n"
+        "    real(*args)\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 5:\n"
+        "        open(sys.argv.pop(1), 'w').close()\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "pruning._replace_chunks = replace\n"
+        "mark = sys.argv[1]\n"
+        "from radt.cli import main\n"
+        "main(['prune', *sys.argv[2:]])\n"
+    )
+    mark = tmp_path / "stopped"
+    process = subprocess.Popen(
+        [sys.executable, program, mark, *THIN, "--yes", "--home", home.path],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(mark.exists, "it stands in the middle of a run")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(pruned(reader)) == 4
+    assert [*check(reader), *check_deep(reader)] == []
+
+    done = subprocess.run(
+        [RADT, "prune", *THIN, "--yes", "--home", home.path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "8 runs pruned" in done.stdout
+    assert len(pruned(reader)) == 12
+    assert [*check(reader), *check_deep(reader)] == []
+    assert list((home.path / "runs").iterdir()) == []
