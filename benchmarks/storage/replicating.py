@@ -100,7 +100,8 @@ def measure(places: Places, seconds: int) -> Findings:
                     _row(f"{minutes} min in the middle", *steady, None),
                     _row("first line to last", beginning, ended, float(seconds)),
                 ],
-                f"Memory {peak_mb:.0f} MB; done {ended.at_s - closing_s:.1f} s after the end.",
+                f"TCP's payload, both ways. Memory {peak_mb:.0f} MB; done "
+                f"{ended.at_s - closing_s:.1f} s after the end.",
             )
         ]
     )
