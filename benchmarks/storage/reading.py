@@ -23,7 +23,7 @@ def measure(places: Places, points: int) -> Findings:
     table = Table(
         f"A series of {points:,} points, to {CHART_POINTS:,} of a chart, in ms",
         ("", *Kind),
-        note="With every point's checksum verified, and every stretch's extremes among them.",
+        note="Checksums are verified, and the extremes of every stretch are among the points.",
     )
     found = Findings([table])
     columns = [_measure(places, kind, samples) for kind in Kind]
