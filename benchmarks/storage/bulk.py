@@ -23,7 +23,7 @@ LEAST_POINTS_PER_S = 1_000_000
 MOST_BYTES_PER_POINT = 3.0
 _NOTES = {
     Kind.SQLITE: "Bytes are the file's. ×: how much faster and smaller radt is.",
-    Kind.POSTGRES: "Bytes are those of tables, TOAST and indexes, before any vacuum. COPY is binary.",
+    Kind.POSTGRES: "Bytes are of tables, TOAST and indexes, before any vacuum. COPY is binary.",
 }
 _TABLES = ("radt.chunk", "radt.series")
 
