@@ -165,7 +165,9 @@ class Daemon:
     def ended(self) -> StackError:
         """What to say of a server that has ended by itself."""
         said = last_lines(self.log)
-        return StackError(f"{self.name} has ended" + (f": {said}" if said else ""), str(self.log))
+        return StackError(
+            f"{self.name} has ended" + (f": {said}" if said else ""), f"Look into {self.log}"
+        )
 
     def stop(self, timeout_s: float = 20.0) -> None:
         """End it politely, and what is left of it then, firmly."""
@@ -283,11 +285,15 @@ def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
 
 def plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables for a server, without what other servers and runs are told."""
-    return {
+    found = {
         name: value
         for name, value in environ.items()
         if not name.startswith(("AWS_", "MLFLOW_", "PG", "RADT_", "STACK_"))
     }
+    if path := found.get("PYTHONPATH"):  # a server has another current folder
+        parts = (str(Path(part).absolute()) for part in path.split(os.pathsep) if part)
+        found["PYTHONPATH"] = os.pathsep.join(parts)
+    return found
 
 
 def write_private(path: Path, text: str) -> None:

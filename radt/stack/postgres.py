@@ -199,7 +199,7 @@ class Postgres:
             [binaries["pg_ctl"], "start", f"--pgdata={self.data}", f"--log={self.log}", *_WAITING]
         )
         if done.returncode != 0 or not self.answers:
-            said = last_lines(self.log) or done.stderr.strip()
+            said = last_lines(self.log) or f"pg_ctl ended with exit code {done.returncode}"
             raise StackError(f"Postgres cannot be started: {said}", f"Look into {self.log}")
 
     def stop(self) -> None:
@@ -214,7 +214,7 @@ class Postgres:
             [self._binaries()["pg_ctl"], "stop", f"--pgdata={self.data}", "--mode=fast", *_WAITING]
         )
         if done.returncode != 0 and self.pid is not None:
-            raise StackError(f"Postgres does not end: {done.stderr.strip()}", str(self.log))
+            raise StackError("Postgres does not end", f"Look into {self.log}")
 
     def kill(self) -> None:
         """SIGKILL to all its processes, as a crash would; return when they are gone."""

@@ -204,7 +204,7 @@ def test_down_ends_what_up_has_started_and_nothing_else(team: Team) -> None:
 def test_in_the_foreground_it_mends_itself_and_ends_with_its_command(team: Team) -> None:
     client = team.client
     process = subprocess.Popen(
-        [RADT, "stack", "up", "--foreground", "--dir", str(team.folder)],
+        [RADT, "stack", "up", "--foreground", "--dashboard", "--dir", str(team.folder)],
         env=clean_environ(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -215,6 +215,12 @@ def test_in_the_foreground_it_mends_itself_and_ends_with_its_command(team: Team)
         assert any(line.startswith("Ctrl-C") for line in process.stdout)
         assert team.client == client
         before = team.pids
+        port = re.search(r"^dashboard +port (\d+)", team.radt("status"), re.MULTILINE)
+        assert port is not None
+        url = f"http://127.0.0.1:{port[1]}/"
+        assert requests.get(url, timeout=60).status_code == 403
+        token = {"token": team.secrets().radt_dashboard_token}
+        assert requests.get(url, params=token, timeout=60).status_code == 200
         killed = before["Postgres"]
         os.kill(killed, signal.SIGKILL)
         assert any("Postgres ended" in line for line in process.stdout)
