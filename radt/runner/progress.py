@@ -113,6 +113,7 @@ class Observer:
         self._machine = Machine.detect()
         self._registry = registry.load()
         self._reader: StoreReader | None = None
+        self._opened = home.store_path
         self._client: CollectorClient | None = None
         self._ended: dict[str, RunRecord] = {}
 
@@ -181,7 +182,7 @@ class Observer:
     def _open_store(self, holder: Holder | None, problems: list[str]) -> None:
         home = Home(Path(holder.home)) if holder is not None and holder.home else self._home
         self._home_in_use = home
-        if self._reader is not None and self._reader.path == home.store_path:
+        if self._reader is not None and self._opened == home.store_path:
             return
         if self._reader is not None:
             self._reader.close()
@@ -190,6 +191,7 @@ class Observer:
             return  # nothing was ever run
         try:
             self._reader = StoreReader(home.store_path)
+            self._opened = home.store_path
         except (StoreError, OSError) as error:
             problems.append(str(error))
 

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,24 @@ class SmallDisk:
     """A file system of its own."""
 
     path: Path
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Nothing can be written here for a while, whoever has a file open."""
+        subprocess.run(["mount", "--bind", self.path, self.path], check=True)
+        try:
+            subprocess.run(["mount", "-o", "remount,bind,ro", self.path], check=True)
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", self.path], check=True)
+
+    @property
+    def _filler(self) -> Path:
+        return self.path / "filler"
+
+    def make_read_only(self, *, read_only: bool = True) -> None:
+        how = "ro" if read_only else "rw"
+        subprocess.run(["mount", "-o", f"remount,{how}", self.path], check=True)
 
     @property
     def _filler(self) -> Path:

@@ -1,0 +1,156 @@
+"""Data folders and experiment files that are read-only, or not where they seem to be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from tests.support.bench import Bench, stop_collectors, wait_until
+from tests.support.disk import SmallDisk
+
+SCRIPT = """\
+import radt
+with radt.Run() as run:
+    for step in range(100):
+        run.log_metric("loss", 1 / (1 + step), step=step)
+print("trained")
+"""
+ROWS = "Workload,Status,Run,Devices,Listeners,File\n1,,,cpu,top,train.py\n"
+
+
+def losses(reader: StoreReader) -> list[float]:
+    (run,) = reader.runs()
+    (series,) = (one for one in reader.series([run.run_id]) if one.metric == "loss")
+    return [float(value) for value in reader.samples(run.run_id, series.series_no).values]
+
+
+def radt(bench: Bench, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As a user elsewhere would call it."""
+    return subprocess.run(
+        [sys.executable, "-m", "radt", *arguments],
+        cwd=folder,
+        env=bench.env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_a_data_folder_on_a_read_only_disk_is_read(
+    bench: Bench, small_disk: SmallDisk, tmp_path: Path
+) -> None:
+    bench.folder = small_disk.path
+    bench.script("train.py", SCRIPT)
+    path = bench.experiment(ROWS)
+    bench.radt(path.name)
+    stop_collectors(Path(bench.env["RADT_RUNTIME_DIR"]))
+    with small_disk.read_only():
+        _reads_and_refuses(bench, small_disk.path, path, tmp_path)
+    bench.radt(path.name)  # nothing is broken
+
+
+def _reads_and_refuses(bench: Bench, disk: Path, path: Path, tmp_path: Path) -> None:
+    with closing(bench.reader) as reader:
+        assert losses(reader) == [1 / (1 + step) for step in range(100)]
+        (run,) = reader.runs()
+        token = reader.change_token()
+        assert reader.change_token() == token
+    home = str(bench.home)
+    report = radt(bench, tmp_path, "report", "experiment", "--home", home)
+    assert report.returncode == 0, report.stderr
+    assert "train" in report.stdout
+    export = radt(bench, tmp_path, "export", run.run_id, "-o", "samples.csv", "--home", home)
+    assert export.returncode == 0, export.stderr
+    assert "loss" in (tmp_path / "samples.csv").read_text()
+    status = radt(bench, disk, "status", path.name)
+    assert status.returncode == 0, status.stderr
+    load = f"import radt; print(len(radt.load('{run.run_id}', home={home!r}, metrics='loss')))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", load], env=bench.env, capture_output=True, text=True, check=False
+    )
+    assert loaded.stdout == "100\n", loaded.stderr
+
+    before = path.read_bytes()
+    refused = radt(bench, disk, path.name, "--rerun")
+    assert refused.returncode == 2, refused.stderr
+    assert "Read-only file system" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert path.read_bytes() == before
+    alone = subprocess.run(
+        [sys.executable, "train.py"], cwd=disk, env=bench.env,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (alone.returncode, alone.stdout) == (0, "trained\n"), alone.stderr
+    assert "Read-only file system" in alone.stderr
+    assert "Traceback" not in alone.stderr
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_an_experiment_file_behind_a_link_stays_behind_it(
+    bench: Bench, tmp_path: Path, relative: bool
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    target = shared / "study.csv"
+    bench.script("train.py", SCRIPT)
+    target.write_text(ROWS.replace("train.py", str(bench.folder / "train.py")), encoding="utf-8")
+    target.chmod(0o640)
+    link = bench.folder / "experiment.csv"
+    link.symlink_to(os.path.relpath(target, bench.folder) if relative else target)
+    bench.radt(link.name)
+    assert link.is_symlink()
+    assert link.resolve() == target
+    (row,) = bench.rows(target)
+    assert row["Status"] == "FINISHED"
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in shared.iterdir()) == ["study.csv"], "nothing is left"
+    again = bench.radt(link.name)
+    assert "all 1 row done" in again.stdout
+    status = bench.radt("status", link.name)
+    assert "1 workload" in status.stdout
+
+
+def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) -> None:
+    target = tmp_path / "study.csv"
+    gate = bench.signal_ready("gate")
+    script = bench.script("wait.py", f"open({str(gate)!r}).read()")
+    target.write_text(f"Workload,Status,Run,Devices,File\n1,,,cpu,{script}\n", encoding="utf-8")
+    (bench.folder / "link.csv").symlink_to(target)
+    runner = bench.start("link.csv")
+    wait_until(lambda: bench.rows(target)[0]["Status"] == "RUNNING", "it runs")
+    refused = bench.radt(str(target), code=None)
+    assert refused.returncode == 3
+    assert "is being run by" in refused.stderr
+    with gate.open("w"):
+        pass
+    runner.communicate(timeout=60)
+    assert bench.rows(target)[0]["Status"] == "FINISHED"
+    assert (bench.folder / "link.csv").is_symlink()
+
+
+def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "big disk"
+    elsewhere.mkdir()
+    bench.home.symlink_to(elsewhere)
+    bench.script("train.py", SCRIPT)
+    path = bench.experiment(ROWS)
+    bench.radt(path.name)
+    assert bench.home.is_symlink()
+    with closing(StoreReader(elsewhere / "radt.db")) as reader:
+        assert len(losses(reader)) == 100
+        assert reader.runs()[0].status is RunStatus.FINISHED
+    bench.wait_delivered()
+    alone = subprocess.run(
+        [sys.executable, "train.py"], cwd=bench.folder, env=bench.env,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert alone.stdout == "trained\n"
+    assert len(bench.reader.runs()) == 2
