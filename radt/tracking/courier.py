@@ -15,15 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from radt.archive.spool import ArchiveBusyError
-from radt.errors import ArchiveError
 from radt.home import RunDir
 from radt.model import SOFTWARE, RunStatus, SeriesKind
 from radt.store.counters import total_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SeriesRecord, SummaryRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
-from radt.tracking.archiving import Archiving, UnarchivableError, archive_spool
+from radt.tracking.archive_courier import ArchiveCourier
+from radt.tracking.archiving import Archiving, archive_spool
 from radt.tracking.artifacts import artifact_files, clean_spool
 from radt.tracking.batches import BatchSize
 from radt.tracking.mlflow_target import MAX_PARAMS, MAX_POINTS, MlflowTarget
@@ -78,7 +77,9 @@ class Courier:
         self._reader = reader
         self._writer = writer
         self._before_request = before_request
-        self._archiving = archiving
+        self._archives: ArchiveCourier | None = None
+        if archiving is not None:
+            self._archives = ArchiveCourier(target, reader, archiving, before_request)
         self._point_batch = BatchSize(MAX_POINTS)
         self._text_batch = BatchSize(MAX_PARAMS)
         self._sent: dict[str, _Sent] = {}
@@ -118,7 +119,8 @@ class Courier:
         key_of = {number: keys[name] for number, name in names.items()}
         self._send_points(run, mlflow_id, sent, series, key_of)
         if not run.status.ended:
-            self._keep_archive_up(run, mlflow_id)
+            if self._archives is not None:
+                self._archives.keep_up(run, mlflow_id)
             return
         if not sent.summary:
             self._send_summary(run, mlflow_id, sent)
@@ -134,7 +136,8 @@ class Courier:
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
         if artifact_trouble is not None:
             raise artifact_trouble
-        self._complete_archive(run, mlflow_id, sent)
+        if self._archives is not None and (note := self._archives.complete(run, mlflow_id)):
+            sent.notes[note] = None
 
     # -- texts ------------------------------------------------------------------------------------
 
@@ -328,67 +331,6 @@ class Courier:
                 log.warning("artifact %s refused: %s", artifact.path, error.message)
                 sent.notes[f"artifact {artifact.path} refused: {error.message}"] = None
             self._writer.mark_artifacts(run.run_id, [artifact.path])
-
-    # -- archive ----------------------------------------------------------------------------------
-
-    def _keep_archive_up(self, run: RunRecord, mlflow_id: str) -> None:
-        """Bring what has been archived of a running run, and have more archived when it is due."""
-        if self._archiving is None or not run.spool:
-            return
-        try:
-            self._archiving.keep_up(run)
-            self._send_archive(run, mlflow_id)
-        except ArchiveBusyError:
-            pass  # being written: it comes with the next turn
-        except (ArchiveError, OSError) as error:
-            log.warning("the archive of run %s waits: %s", run.run_id, error)
-        except DeliveryError as error:
-            # Nothing else of a running run waits for its archive, except where MLflow is away.
-            if error.trouble in (Trouble.UNREACHABLE, Trouble.GONE):
-                raise
-            log.warning("the archive of run %s waits: %s", run.run_id, error.message)
-
-    def _complete_archive(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
-        """Have the rest of an ended run archived, and bring it.
-
-        Raises:
-            DeliveryError: It did not work and is to be tried again; the run has its end in MLflow.
-        """
-        if self._archiving is None or not run.spool:
-            return
-        others = [one for one in self._reader.runs_to_deliver(run.tracking_uri) if one.status.ended]
-        try:
-            self._archiving.complete(run, others)
-            self._send_archive(run, mlflow_id)
-        except UnarchivableError as error:
-            sent.notes[f"not archived: {error.message}"] = None
-        except ArchiveError as error:
-            raise DeliveryError(Trouble.BUSY, f"archive: {error.message}") from error
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise DeliveryError(Trouble.BUSY, f"archive: {reason}") from error
-        except DeliveryError as error:
-            if error.trouble is not Trouble.REFUSED:
-                raise
-            log.warning("the archive of run %s is refused: %s", run.run_id, error.message)
-            sent.notes[f"archive refused: {error.message}"] = None
-
-    def _send_archive(self, run: RunRecord, mlflow_id: str) -> None:
-        """Bring the files of an archive that wait.
-
-        Raises:
-            DeliveryError: MLflow failed.
-            ArchiveBusyError: The archive is being written.
-            OSError: A file cannot be read, or local artifacts cannot be written.
-        """
-        spool = archive_spool(run)
-        if not spool.manifest_file.exists():
-            return
-        with spool.locked():
-            for one in spool.waiting():
-                self._before_request()
-                self._target.log_artifact(mlflow_id, one.file, one.path.rpartition("/")[0])
-                spool.delivered(one)
 
     # -- workloads --------------------------------------------------------------------------------
 

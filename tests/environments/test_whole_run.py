@@ -54,6 +54,7 @@ def test_rows_run_where_they_ask_to(user: Bench, bench: Workbench) -> None:
         "    command: 'python train.py {value}'\n",
     )
     user.radt(str(user.experiment(FILE.lstrip())))
+    user.wait_delivered()
     runs = {run.name: run for run in user.reader.runs()}
     assert {run.status for run in runs.values()} == {"FINISHED"}
     for name, value in (("uv", 1.0), ("box", 2.0), ("ml", 3.0)):
@@ -61,6 +62,7 @@ def test_rows_run_where_they_ask_to(user: Bench, bench: Workbench) -> None:
         assert series.metric == "argument"
         found = user.reader.samples(runs[name].run_id, series.series_no)
         assert list(found.values) == [value]
-        packages = Path(runs[name].spool) / "artifacts/environment/packages.txt"
-        assert ("radtdemo==1.0" in packages.read_text()) == (name == "uv")
-        assert "mlflow" not in packages.read_text()  # radt's own environment has it
+        artifacts = user.home / "artifacts" / str(runs[name].mlflow_run_id) / "artifacts"
+        packages = (artifacts / "environment/packages.txt").read_text()
+        assert ("radtdemo==1.0" in packages) == (name == "uv")
+        assert "mlflow" not in packages  # radt's own environment has it
