@@ -14,7 +14,7 @@ RUNS = 64
 EPOCHS = 5
 STEPS = 200
 #: What the worker may take: about 60 MB with one run, and a little for each.
-MOST_BYTES = 400 * 2**20
+MOST_BYTES = 200 * 2**20
 
 #: A cheap script: forks two runs' worth of nothing, and logs.
 CHEAP = f"""\

@@ -155,7 +155,6 @@ def test_a_newer_store_is_refused_by_all_and_trained_beside(bench: Bench) -> Non
     for arguments in (
         (path.name,),
         ("report", "study"),
-        ("dashboard", "--no-browser"),
         ("export", RUN),
     ):
         done = bench.radt(*arguments, code=None)
