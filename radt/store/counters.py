@@ -22,6 +22,8 @@ from radt.model import SeriesKind
 from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
 _NS_PER_S = 1e9
+#: Points that `rate` takes at a time.
+_BLOCK = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,26 @@ def rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None = No
     NaN at the first reading, where there is no value, and at a second reading of the same instant,
     whose increase belongs to no time.
     """
+    result = np.empty(len(values))
+    # In blocks: of many million points, the kernel clearing large arrays takes most of the time.
+    last = 0  # of the readings before the block
+    for start in range(0, len(values), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        if start == 0:
+            result[block] = _rate(times_ns[block], values[block], wraps_at)
+        else:
+            result[block] = _rate(
+                np.concatenate([times_ns[last : last + 1], times_ns[block]]),
+                np.concatenate([values[last : last + 1], values[block]]),
+                wraps_at,
+            )[1:]
+        readings = np.flatnonzero(np.isfinite(values[block]))
+        if len(readings):
+            last = start + int(readings[-1])
+    return result
+
+
+def _rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None) -> Float64Array:
     result = np.full(len(values), np.nan)
     found = increases(times_ns, values, wraps_at)
     places = np.flatnonzero(np.isfinite(values))[1:]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from sqlalchemy import text
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, Scope, SeriesKind
 from radt.stack.postgres import Postgres
-from radt.store import chunks, fetching
+from radt.store import chunks, counters, fetching
 from radt.store.decoding import decoded
 from radt.store.downsample import envelope
 from radt.store.overview import ChunkHeader, plan
@@ -261,6 +262,24 @@ def test_one_tag_of_an_experiment(store: str) -> None:
     with StoreReader(store) as reader:
         assert reader.tagged(PROFILED, "one") == {"b": "nsys"}
         assert reader.tagged(PROFILED, "none") == {}
+
+
+@given(
+    values=npst.arrays(
+        np.float64, st.integers(0, 40), elements=st.sampled_from([0.0, 1.0, 5.0, 9.0, np.nan])
+    ),
+    block=st.integers(1, 6),
+    wraps_at=st.sampled_from([None, 10.0]),
+)
+def test_rates_of_blocks_are_those_of_all(
+    values: np.ndarray, block: int, wraps_at: float | None
+) -> None:
+    times = np.cumsum(np.arange(len(values), dtype=np.int64) % 3) * 10**9
+    whole = counters.rate(times, values, wraps_at)
+    with mock.patch.object(counters, "_BLOCK", block):
+        assert counters.rate(times, values, wraps_at).tolist() == pytest.approx(
+            whole.tolist(), abs=0, rel=0, nan_ok=True
+        )
 
 
 # -- how it gets there ----------------------------------------------------------------------------
