@@ -41,8 +41,9 @@ class Backlog:
     def sentence(self) -> str:
         """One line for people; empty if nothing waits.
 
-        With a problem: ``MLflow at http://mlflow:5000 does not have 3 runs yet: connection refused
-        (since 12:04); they are kept here and brought there when it works again``.
+        With a problem: ``MLflow at http://mlflow:5000 does not have all of 3 runs yet: no
+        connection: connection refused (since 12:04); they are kept here, the next run or `radt
+        sync` brings them there``.
         """
         if not self.waiting:
             return ""
@@ -53,10 +54,10 @@ class Backlog:
             return f"{text}; they are being brought there"
         since = datetime.fromtimestamp(self.problem.since_ns / 1e9).astimezone()
         form = "%H:%M" if since.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M"
-        pronoun = "it is" if count == 1 else "they are"
+        they, them = ("it is", "it") if count == 1 else ("they are", "them")
         return (
             f"{text}: {self.problem.text} (since {since.strftime(form)}); "
-            f"{pronoun} kept here and brought there when it works again"
+            f"{they} kept here, the next run or `radt sync` brings {them} there"
         )
 
 
