@@ -128,6 +128,13 @@ class Catalog:
             exact += [run_id for run_id in self.runs if run_id.startswith(rest)]
         return self.ordered(exact)
 
+    def has_all(self, prefixes: Iterable[str]) -> bool:
+        """Whether there are runs, and one for each prefix."""
+        known = tuple(self.runs)
+        return bool(known) and all(
+            any(run_id.startswith(prefix) for run_id in known) for prefix in prefixes
+        )
+
     def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
         """The ids that are here, in order, each once."""
         known = [self.runs[run_id] for run_id in set(run_ids) if run_id in self.runs]

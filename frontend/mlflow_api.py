@@ -28,6 +28,8 @@ _CHUNK_BYTES = 1 << 20
 _EXPERIMENTS_A_PAGE = 1000
 #: Also metrics, parameters and tags of each run are in the answer.
 RUNS_A_PAGE = 200
+_HTTP_UNAUTHORIZED = 401
+_HTTP_FORBIDDEN = 403
 _HTTP_NOT_FOUND = 404
 
 
@@ -163,16 +165,16 @@ class MlflowApi:
 
     def _refusal(self, answer: requests.Response) -> TrackingError:
         status = answer.status_code
-        if status in (401, 403):
+        if status == _HTTP_UNAUTHORIZED:
             return TrackingError(
                 f"MLflow at {self.where} refuses user and password ({status})",
-                "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or ask for access",
+                "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
             )
-        try:
-            said = str(json.loads(answer.content)["message"])
-        except (ValueError, KeyError, TypeError, requests.RequestException):
-            said = answer.reason or "no reason given"
-        message = f"MLflow at {self.where} answers {status}: {masked(said)[:200]}"
+        message = f"MLflow at {self.where} answers {status}: {_said(answer)}"
+        if status == _HTTP_FORBIDDEN:
+            return TrackingError(
+                message, "Ask who runs it for access, or to allow this name of it (--allowed-hosts)"
+            )
         if status == _HTTP_NOT_FOUND:
             return NoSuchArtifactError(message, "Check the address")
         return TrackingError(message, "Its log may say more; it is tried again")
@@ -190,6 +192,21 @@ class MlflowApi:
             f"MLflow at {self.where} cannot be reached ({reason})",
             "Check that it runs and that this machine reaches it; it is tried again",
         )
+
+
+def _said(answer: requests.Response) -> str:
+    """MLflow's own words, or what else there is of a short text."""
+    try:
+        body = answer.content
+    except requests.RequestException:
+        return answer.reason or "no reason given"
+    try:
+        text = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        text = body.decode("utf-8", "replace")
+        if "<" in text or not text.strip():  # a page
+            text = answer.reason or "no reason given"
+    return masked(" ".join(text.split()))[:200]
 
 
 def _root(error: BaseException) -> str:

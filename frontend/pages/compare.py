@@ -30,6 +30,8 @@ def layout(source: Source, selection: Selection) -> Component:
         StoreError: The store cannot be read.
     """
     catalog = read_catalog(source, selection.experiment or _latest(source))
+    if source.server is not None and not catalog.has_all(selection.run_ids or ()):
+        _await_server(source)
     chosen = _chosen(catalog, selection)
     available = quantities(source, tuple(board.shown_runs(catalog, chosen)))
     metrics = automatic_metrics(available) if selection.metrics is None else selection.metrics
@@ -128,12 +130,24 @@ def _latest(source: Source) -> str:
     """The experiment in which something happened last."""
     experiments = read_experiments(source)
     if not experiments:
-        if source.server is not None and source.server.problem is not None:
-            raise source.server.problem
-        if source.server is not None and not source.server.listed:
-            raise ListingError(source.server.where)
+        _await_server(source)
         raise NothingRecordedError(source.address)
     return experiments[0].name
+
+
+def _await_server(source: Source) -> None:
+    """What is missing may be in the list of runs that has yet to come.
+
+    Raises:
+        ListingError: It is on its way.
+        TrackingError: The server does not answer.
+    """
+    server = source.server
+    if server is None or server.listed:
+        return
+    if server.problem is not None:
+        raise server.problem
+    raise ListingError(server.where)
 
 
 def _chosen(catalog: Catalog, selection: Selection) -> Sequence[str]:

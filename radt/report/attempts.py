@@ -25,8 +25,8 @@ RESULTS = (RunStatus.FINISHED, RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILE
 class Attempt:
     """One start of a workload: of each row the run that counts, if it came to a result.
 
-    ``complete`` is whether all rows did; ``is_profiled`` whether one of them was slowed down by a
-    profiler.
+    ``host`` is the machine it ran on, or several with a plus. ``complete`` is whether all rows did;
+    ``is_profiled`` whether one of them was slowed down by a profiler.
     """
 
     label: str
@@ -34,6 +34,7 @@ class Attempt:
     series: str
     complete: bool
     is_profiled: bool = False
+    host: str = ""
 
     @property
     def finished(self) -> bool:
@@ -54,14 +55,18 @@ def standing_attempts(
 ) -> list[list[Attempt]]:
     """For each workload the start that stands for it, or the repeats of one series, oldest first.
 
+    What several machines ran of the same label are different workloads: nothing of one is compared
+    with the other's.
+
     The newest in which all rows finished; else the newest in which all came to a result; else the
     newest in which one did. A run without a workload stands for itself. ``profiled`` asks for those
     of profiled starts, too, which stand beside the others.
     """
-    by_label: dict[tuple[str, bool], list[Attempt]] = {}
+    by_label: dict[tuple[str, str, bool], list[Attempt]] = {}
     for attempt in _attempts(runs, tags):
         if profiled or not attempt.is_profiled:
-            by_label.setdefault((attempt.label, attempt.is_profiled), []).append(attempt)
+            key = (attempt.label, attempt.host, attempt.is_profiled)
+            by_label.setdefault(key, []).append(attempt)
     chosen = []
     for attempts in by_label.values():
         best = max(attempts, key=lambda a: (a.finished, a.complete, a.created_ns))
@@ -102,7 +107,14 @@ def _attempts(
             series = tags.get(results[0].run_id, {}).get(SERIES_TAG, "")
             is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)
             attempts.append(
-                Attempt(label, results, series, len(results) == len(counted), is_profiled)
+                Attempt(
+                    label,
+                    results,
+                    series,
+                    len(results) == len(counted),
+                    is_profiled,
+                    "+".join(sorted({run.host for run in rows})),
+                )
             )
     return sorted(attempts, key=lambda attempt: attempt.created_ns)
 

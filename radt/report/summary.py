@@ -2,8 +2,8 @@
 
 Method: the first epoch is warm-up and left out if there is another one. Times come from epoch
 markers, load from the samples inside the epochs that count. Repeats of a row are averaged. A run's
-baseline is the run of the same experiment that had the same file, parameters and devices and ran
-alone.
+baseline is the run of the same experiment that had the same file, parameters, devices and machine
+and ran alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunSummary:
     time_per_epoch_s: float | None
     samples_per_s: float | None
     cpu_cores: float | None
-    baseline_key: tuple[str, str, str]
+    baseline_key: tuple[str, ...]
     repeats: int = 1
     profiled: str = ""
 
@@ -81,6 +81,7 @@ class WorkloadSummary:
     label: str
     groups: Sequence[GroupSummary]
     energy: WorkloadEnergy
+    host: str = ""
 
     @property
     def run_count(self) -> int:
@@ -142,6 +143,7 @@ def summarise(
                 for like in _alike(rows)
             ],
             energy=workload_energy(reader, repeats),
+            host=repeats[-1].host,
         )
         for rows, repeats, is_baseline in zip(workloads, standing, measured_alone, strict=True)
     ]
@@ -198,7 +200,7 @@ def _summarise_run(
     epochs: Sequence[MarkerRecord],
     params: Mapping[str, str],
 ) -> RunSummary:
-    baseline_key = (params.get("File", ""), params.get("Params", ""), run.devices)
+    baseline_key = (params.get("File", ""), params.get("Params", ""), run.devices, run.host)
     if run.status is not RunStatus.FINISHED:
         return RunSummary(run, None, None, None, baseline_key, repeats=0)
     counted = list(epochs[1:] or epochs)
@@ -245,7 +247,7 @@ def _profiled(tags: Mapping[str, str]) -> str:
 
 def _baselines(
     workloads: Iterable[Sequence[RunSummary]],
-) -> dict[tuple[str, str, str], float]:
+) -> dict[tuple[str, ...], float]:
     """Time per epoch of what ran alone; the newest wins."""
     return {
         runs[0].baseline_key: runs[0].time_per_epoch_s

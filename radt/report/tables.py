@@ -15,12 +15,17 @@ from radt.report.summary import WorkloadSummary
 def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     """One line for each kind of run of each workload; energy and repeats only if there are any.
 
+    The machine is named where there are several.
+
     Where runs came to no end, the column of times says how they ended.
     """
     with_repeats = any(group.repeats > 1 for workload in workloads for group in workload.groups)
+    with_hosts = _several_hosts(workloads)
     with_energy = any(workload.energy.gpus_j is not None for workload in workloads)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  workload", no_wrap=True, overflow="ellipsis", max_width=16)
+    if with_hosts:
+        table.add_column("machine", no_wrap=True, overflow="ellipsis", max_width=16)
     table.add_column("runs", no_wrap=True, overflow="ellipsis", max_width=18)
     if with_repeats:
         table.add_column("repeats", justify="right", no_wrap=True)
@@ -36,6 +41,7 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
             finished = group.status is RunStatus.FINISHED
             cells: list[Text | str] = [
                 Text(f"  {workload.label if first else ''}", style="bold"),
+                *([Text(workload.host if first else "")] if with_hosts else []),
                 Text(f"{count}{group.name}"),
                 *([str(group.repeats) if finished else units.NO_VALUE] if with_repeats else []),
                 units.duration(group.time_per_epoch_s) if finished else str(group.status),
@@ -55,6 +61,9 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table | None:
     """What is estimated for each run of what its GPUs used; None where nothing is."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  workload", no_wrap=True, overflow="ellipsis", max_width=16)
+    with_hosts = _several_hosts(workloads)
+    if with_hosts:
+        table.add_column("machine", no_wrap=True, overflow="ellipsis", max_width=16)
     table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column("energy, est.", justify="right", no_wrap=True)
     table.add_column("of its GPUs", justify="right", no_wrap=True)
@@ -66,7 +75,8 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table | None:
         for position, (name, amount_j) in enumerate(rows):
             share = amount_j / energy.gpus_j if energy.gpus_j else None
             label = Text(f"  {workload.label if position == 0 else ''}", style="bold")
-            table.add_row(label, Text(name), _joules(amount_j), units.percent(share))
+            machine = [Text(workload.host if position == 0 else "")] if with_hosts else []
+            table.add_row(label, *machine, Text(name), _joules(amount_j), units.percent(share))
     return table if table.row_count else None
 
 
@@ -74,6 +84,10 @@ def energy_rules(workloads: Sequence[WorkloadSummary]) -> Sequence[str]:
     """By which rules `energy_table` apportions."""
     rules = (run.method for workload in workloads for run in workload.energy.runs if run.method)
     return tuple(dict.fromkeys(rules))
+
+
+def _several_hosts(workloads: Sequence[WorkloadSummary]) -> bool:
+    return len({workload.host for workload in workloads}) > 1
 
 
 def _joules(amount_j: float | None) -> str:

@@ -29,9 +29,9 @@ SECOND_NS = 1_000_000_000
 class Study:
     """Writes runs whose epochs take a given time each."""
 
-    def __init__(self, path: Path) -> None:
-        self.writer = StoreWriter(path)
-        self.reader = StoreReader(path)
+    def __init__(self, store: Path | str) -> None:
+        self.writer = StoreWriter(store)
+        self.reader = StoreReader(store)
         self.count = 0
 
     def run(
@@ -47,6 +47,7 @@ class Study:
         energy_j: tuple[float, float] | None = None,
         workload_id: str | None = None,
         tags: dict[str, str] | None = None,
+        host: str = "",
     ) -> None:
         self.count += 1
         workload_id = workload_id or f"w{workload}"
@@ -54,7 +55,9 @@ class Study:
         start_ns = self.count * 1000 * SECOND_NS
         self.writer.put_workload(WorkloadRecord(workload_id, "study", workload, start_ns))
         self.writer.put_run(
-            RunRecord(run_id, workload_id, "study", workload, letter, "net", start_ns, status)
+            RunRecord(
+                run_id, workload_id, "study", workload, letter, "net", start_ns, status, host=host
+            )
         )
         self.writer.put_params(run_id, {"File": "train.py", "Params": params})
         self.writer.put_tags(run_id, tags or {})

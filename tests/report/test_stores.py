@@ -1,0 +1,198 @@
+"""Reports of a Postgres store, of several machines, and which store a command reads."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import radt
+from radt.cli import report, trace
+from radt.errors import RunNotFoundError, StoreError, UsageError
+from radt.model import RunStatus
+from radt.report.summary import profiled_count, summarise
+from radt.report.tables import energy_table, summary_table
+from radt.store.locate import Places, Readers, View, open_reader_with
+from radt.store.tags import PROFILED, PROFILED_BESIDE
+from tests.report.test_summary import Study
+
+NOWHERE = "postgresql://me:secret@127.0.0.1:1/radt"
+
+
+def record_all(study: Study) -> None:
+    """Workloads of every kind."""
+    study.run("solo", "a", [9.0, 2.0, 2.0], energy_j=(1000.0, 1500.0))
+    for number, seconds in enumerate((4.0, 6.0)):
+        tags = {"radt.series": "s"}
+        study.run("pair", "a", [1.0, seconds], workload_id=f"p{number}", tags=tags)
+        study.run("pair", "b", [1.0, seconds], workload_id=f"p{number}", tags=tags)
+    study.run("broken", "a", [1.0], status=RunStatus.OOM)
+    study.run("slow", "a", [1.0, 8.0], tags={PROFILED: "nsys"})
+    study.run("slow", "b", [1.0, 4.0], tags={PROFILED_BESIDE: "a"})
+    study.run("", "a", [1.0, 3.0], workload_id="lone")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A data folder, of a user who said nothing else."""
+    folder = tmp_path / "radt-data"
+    folder.mkdir()
+    return folder
+
+
+def command(name: str, *arguments: str) -> str:
+    """What a command prints; it must succeed."""
+    done = CliRunner().invoke(report.command if name == "report" else trace.command, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
+
+
+def test_a_report_of_postgres_is_that_of_the_file(home: Path, database: str) -> None:
+    file, team = Study(home / "radt.db"), Study(database)
+    for study in (file, team):
+        record_all(study)
+    for profiled in (False, True):
+        assert summarise(team.reader, "study", profiled=profiled) == summarise(
+            file.reader, "study", profiled=profiled
+        )
+    assert profiled_count(team.reader, "study") == 2
+    assert energy_table(summarise(team.reader, "study")) is None
+    local = command("report", "study", "--home", str(home))
+    assert command("report", "study", "--store-uri", database) == local
+    assert "2 runs were slowed down by a profiler" in local
+    profiled = command("report", "study", "--profiled", "--store-uri", database)
+    assert "net (nsys)" in profiled
+    team.reader.close()
+    team.writer.close()
+
+
+def test_machines_are_not_compared_with_each_other(home: Path) -> None:
+    study = Study(home / "radt.db")
+    for host, factor in (("gpu-01", 1.0), ("gpu-02", 10.0)):
+        study.run("solo", "a", [1.0, 2.0 * factor], workload_id=f"s{host}", host=host)
+        for letter in "ab":
+            study.run("pair", letter, [1.0, 6.0 * factor], workload_id=f"p{host}", host=host)
+    study.run("solo", "a", [1.0, 3.0], workload_id="other", host="gpu-03")
+    found = {(one.host, one.label): one.groups[0] for one in study.summarise()}
+    assert len(found) == 5
+    assert [found[host, "pair"].slowdown for host in ("gpu-01", "gpu-02")] == [3.0, 3.0]
+    assert found["gpu-02", "pair"].time_per_epoch_s == 60.0
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(summary_table(study.summarise()))
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert lines[:2] == [
+        "  workload  machine  runs     time/epoch  vs solo  samples/s    cpu",
+        "  solo      gpu-01   net          2.00 s        –        100   50 %",
+    ]
+
+
+def test_the_nearest_store_that_has_a_run_is_read(
+    home: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, team = Study(home / "radt.db"), Study(database)
+    file.run("here", "a", [1.0, 2.0])
+    for label in ("here", "there"):
+        team.run(label, "a", [1.0, 2.0], host="gpu-01")
+    here, there = f"{1:032x}", f"{2:032x}"
+    monkeypatch.setenv("RADT_STORE_URI", database)
+    with open_reader_with(here) as (reader, record):
+        assert reader.address.path == home / "radt.db"
+        assert record.host == ""
+    with open_reader_with(there) as (reader, record):
+        assert reader.address.is_postgres
+        assert record.host == "gpu-01"
+    with Readers(Places.of()) as readers:
+        found = [readers.find_run(run)[0].address.is_postgres for run in (here, there)]
+    assert found == [False, True]
+    # What the user names is the only place.
+    with open_reader_with(here, store_uri=database) as (_, record):
+        assert record.host == "gpu-01"
+    with pytest.raises(RunNotFoundError) as caught, open_reader_with(there, home=home):
+        pass
+    assert str(home / "radt.db") in caught.value.message
+    assert "postgresql" not in caught.value.message
+    assert len(radt.load(there)) == len(radt.load(here)) > 0
+    assert command("trace", there, "-o", str(home / "a.json")).startswith(str(home / "a.json"))
+    with (
+        pytest.raises(RunNotFoundError, match=r"several runs match '0000'"),
+        open_reader_with("0000"),
+    ):
+        pass
+    for study in (file, team):
+        study.reader.close()
+        study.writer.close()
+
+
+def test_where_was_looked_is_said(
+    home: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Study(home / "radt.db").writer.close()
+    Study(database).writer.close()
+    monkeypatch.setenv("RADT_STORE_URI", database)
+    with pytest.raises(RunNotFoundError) as caught, open_reader_with("abcdef"):
+        pass
+    assert caught.value.message.startswith(
+        f"no run matches 'abcdef' in {home / 'radt.db'} or postgresql://***@"
+    )
+    with pytest.raises(RunNotFoundError, match="too short"), open_reader_with("abc"):
+        pass
+    said = CliRunner().invoke(report.command, ["nothing"])
+    assert isinstance(said.exception, UsageError)
+    assert "radt.db or postgresql://***@" in said.exception.message
+
+
+def test_a_store_that_is_away_is_told_from_a_run_that_is_not_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(home / "radt.db")
+    study.run("here", "a", [1.0, 2.0])
+    monkeypatch.setenv("RADT_STORE_URI", NOWHERE)
+    with open_reader_with(f"{1:032x}"):
+        pass  # the file has it: nobody asks further
+    with pytest.raises(StoreError) as caught, open_reader_with("abcdef"):
+        pass
+    assert caught.value.message.startswith(f"not in {home / 'radt.db'}, and the database ")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_file_is_passed_over_where_there_is_another_store(
+    home: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = Study(database)
+    team.run("there", "a", [1.0, 2.0])
+    with pytest.raises(StoreError, match="there is no store"), open_reader_with(f"{1:032x}"):
+        pass
+    monkeypatch.setenv("RADT_STORE_URI", database)
+    with open_reader_with(f"{1:032x}") as (reader, _):
+        assert reader.address.is_postgres
+    assert not (home / "radt.db").exists()
+    team.reader.close()
+    team.writer.close()
+
+
+def test_what_a_dashboard_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = home / "radt.db"
+    assert View.of().store.path == file
+    monkeypatch.setenv("RADT_TRACKING_URI", "http://mlflow.example.org/")
+    assert (View.of().store.path, View.of().server) == (file, "http://mlflow.example.org")
+    assert View.of(home="elsewhere").server == ""
+    monkeypatch.setenv("RADT_STORE_URI", NOWHERE)
+    assert View.of().store.is_postgres
+    assert View.of().server == ""
+    assert View.of(home="elsewhere").store.path == Path("elsewhere").absolute() / "radt.db"
+    assert View.of(home="elsewhere", store_uri=NOWHERE).store.is_postgres
+    asked = View.of(tracking_uri="https://other.example.org")
+    assert (asked.store.path, asked.server) == (file, "https://other.example.org")
+    with pytest.raises(UsageError, match="exclude each other"):
+        View.of(store_uri=NOWHERE, tracking_uri="http://a")
+    with pytest.raises(UsageError, match="is no MLflow server") as caught:
+        View.of(tracking_uri="postgresql://me:secret@db/x")
+    assert "secret" not in str(caught.value)
+    monkeypatch.delenv("RADT_STORE_URI")
+    monkeypatch.setenv("RADT_TRACKING_URI", NOWHERE)
+    assert View.of().store.is_postgres  # MLflow's database holds the store, too
+    with pytest.raises(UsageError, match="no address of a Postgres database"):
+        View.of(store_uri="http://db")
