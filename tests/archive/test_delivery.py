@@ -10,9 +10,9 @@ import pytest
 
 from radt.archive.importing import import_archive
 from radt.archive.read import Archive
-from radt.home import RunDir
+from radt.home import Home, RunDir
 from radt.model import RunStatus
-from radt.stack.mlflow import Bucket
+from radt.stack.mlflow import Bucket, MlflowServer
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
 from radt.tracking.archiving import (
@@ -24,7 +24,7 @@ from radt.tracking.archiving import (
 from radt.tracking.courier import Courier
 from radt.tracking.mlflow_target import DeliveryError, MlflowTarget, Trouble
 from tests.archive import kit
-from tests.tracking.lab import START_NS, Lab, finish, wait_until
+from tests.tracking.lab import START_NS, Lab, closing, finish, make_lab, wait_until
 
 
 def courier(lab: Lab, interval_s: float = 3600.0) -> Courier:
@@ -281,3 +281,17 @@ def test_straight_to_s3(
     assert (imported.points, imported.complete) == (53, True)
     assert kit.contents(other)["runs"] == [lab.record(run)]
     assert names(Path(run.spool)) == []
+
+
+def test_through_the_server(
+    tmp_path: Path, other: StoreWriter, mlflow_server: MlflowServer
+) -> None:
+    """Nothing but the tracking server can be reached, from here and from where it is imported."""
+    home = Home(tmp_path / "radt-data").create()
+    with closing(make_lab(home, mlflow_server.uri)) as lab:
+        run = started(lab)
+        lab.end(run)
+        courier(lab).deliver(lab.record(run))
+        imported = import_archive(f"runs:/{lab.mlflow_id(run)}", other, mlflow_server.uri)
+        assert (imported.points, imported.complete) == (53, True)
+        assert kit.contents(other)["runs"] == [lab.record(run)]
