@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg2
 import pytest
 
@@ -17,6 +18,7 @@ from radt.model import MarkerKind, RunStatus
 from radt.replication.replicator import GoneError, Replicator
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
+from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
 from tests.replication.conftest import persistent
 from tests.support.bench import wait_until
@@ -148,7 +150,9 @@ def test_small_pieces_are_made_one(
     replicator = replicators(database)
     for _ in range(70):
         run.record(60, flush=30, odd=False)
+        run.log([1.0])
         replicator.turn()
+    assert rows(database, "SELECT COUNT(*) < 15 FROM chunk WHERE series_no = 0") == [(True,)]
     sizes = rows(database, "SELECT point_count FROM chunk WHERE series_no = 1 ORDER BY chunk_no")
     assert sizes[0] == (3600,)
     assert len(sizes) <= 12
@@ -179,6 +183,43 @@ def test_pieces_of_different_sizes_that_share_their_times(
         "AND o.chunk_no = chunk.time_chunk_no AND o.time_data IS NOT NULL)",
     )
     assert torn == [(0,)]
+
+
+def test_a_small_piece_whose_times_are_needed_by_one_that_stays(
+    store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """Series 1 falls silent, and its small pieces are made one; series 4 shares their times."""
+    (run,) = add_runs(writer, series=4)
+    replicator = replicators(database)
+    for _ in range(2):
+        run.record(10, odd=False)
+        replicator.turn()
+    times = np.arange(700, dtype=np.int64) + run.now_ns
+    more = SeriesBatch(4, Samples(times, np.arange(700, dtype=np.float64)))
+    writer.append(run.run_id, [more])
+    replicator.turn()
+    run.end()
+    persistent(replicator)
+    assert differences(store, database) == []
+
+
+def test_somebody_else_made_the_pieces_one_meanwhile(
+    store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """A process that was thought dead goes on with what it knew of the other side."""
+    (run,) = add_runs(writer, series=2)
+    slow, quick = replicators(database), replicators(database)
+    for _ in range(58):
+        run.record(60, odd=False)
+        slow.turn()
+    for _ in range(4):
+        run.record(60, odd=False)
+        quick.turn()
+    assert rows(database, "SELECT MAX(chunk_no) < 10 FROM chunk") == [(True,)]
+    run.record(60, odd=False)
+    slow.turn()
+    slow.turn()
+    assert differences(store, database) == []
 
 
 def test_spans_get_their_ends_and_many_markers_come_once(
@@ -257,7 +298,7 @@ def test_a_store_that_lost_its_last_seconds_takes_nothing_away(
         replicator.turn()
     before = rows(database, "SELECT series_no, SUM(point_count) FROM chunk GROUP BY 1 ORDER BY 1")
     with StoreWriter(copy) as again:
-        again.end_run(run.run_id, RunStatus.KILLED, run._now_ns)
+        again.end_run(run.run_id, RunStatus.KILLED, run.now_ns)
         again.seal(run.run_id)
     persistent(replicators(database, store=copy))
     assert before == rows(

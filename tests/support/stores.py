@@ -84,7 +84,7 @@ class WrittenRun:
 
     def log(self, values: Sequence[float]) -> None:
         """Values of the script."""
-        first = self._now_ns
+        first = self.now_ns
         steps = np.arange(self.steps, self.steps + len(values), dtype=np.int64)
         self.steps += len(values)
         times = first + np.arange(len(values), dtype=np.int64) * 1000
@@ -94,9 +94,7 @@ class WrittenRun:
     def mark(self, count: int = 1, kind: MarkerKind = MarkerKind.EVENT) -> list[MarkerRecord]:
         """Markers, spans of which are open."""
         new = [
-            MarkerRecord(
-                self.run_id, self.next_marker_no + n, kind, f"{kind} {n}", self._now_ns + n
-            )
+            MarkerRecord(self.run_id, self.next_marker_no + n, kind, f"{kind} {n}", self.now_ns + n)
             for n in range(count)
         ]
         self.next_marker_no += count
@@ -109,22 +107,23 @@ class WrittenRun:
 
     def miss(self) -> None:
         """A gap."""
-        end_ns = self._now_ns + NS_PER_S
-        gap = GapRecord(self.run_id, "listener1", -1, self._now_ns, end_ns, MissingReason.LOST)
+        end_ns = self.now_ns + NS_PER_S
+        gap = GapRecord(self.run_id, "listener1", -1, self.now_ns, end_ns, MissingReason.LOST)
         self.writer.put_gaps([gap])
 
     def end(self, status: RunStatus = RunStatus.FINISHED) -> None:
-        self.writer.end_run(self.run_id, status, self._now_ns, 0)
+        self.writer.end_run(self.run_id, status, self.now_ns, 0)
         self.writer.seal(self.run_id)
 
     @property
-    def _now_ns(self) -> int:
+    def now_ns(self) -> int:
+        """When it is, for this run."""
         return START_NS + round(self.ticks * self.interval_s * NS_PER_S)
 
     def _batches(self, count: int, *, odd: bool) -> Iterator[SeriesBatch]:
         step_ns = round(self.interval_s * NS_PER_S)
         late_ns = self.random.integers(0, 200_000, (3, count))
-        plan_ns = self._now_ns + np.arange(count, dtype=np.int64) * step_ns
+        plan_ns = self.now_ns + np.arange(count, dtype=np.int64) * step_ns
         for number in range(1, self.series_count + 1):
             times = plan_ns + late_ns[number % 3]
             values = np.round(50 + self.random.normal(0, 3, count), 3)
