@@ -21,8 +21,6 @@ from radt.store.downsample import MIN_POINTS, one_of_each_stretch
 from radt.store.points import Part
 from radt.store.records import Int64Array, Samples
 
-#: Decoding some is worth it if there are this many times more.
-_WORTH_IT = 1.5
 #: Points of the first and of the last chunk: end, extremes, one that is not finite.
 _BORDER_POINTS = 8
 
@@ -109,12 +107,12 @@ class Overview:
         chosen = set()
         at_border = chunk_no in (self.first, self.last)
         finite = np.isfinite(values)
-        any_finite = bool(finite.any())
-        if any_finite and (at_border or chunk_no in self.smallest):
-            chosen.add(int(np.argmin(np.where(finite, values, np.inf))))
-        if any_finite and (at_border or chunk_no in self.largest):
-            chosen.add(int(np.argmax(np.where(finite, values, -np.inf))))
-        if (at_border or chunk_no in self.gaps) and not finite.all():
+        complete = bool(finite.all())
+        if at_border or chunk_no in self.smallest:
+            chosen.add(int(np.argmin(values if complete else np.where(finite, values, np.inf))))
+        if at_border or chunk_no in self.largest:
+            chosen.add(int(np.argmax(values if complete else np.where(finite, values, -np.inf))))
+        if not complete and (at_border or chunk_no in self.gaps):
             chosen.add(int(np.argmin(finite)))
         if chunk_no == self.first:
             chosen.add(0)
@@ -139,7 +137,7 @@ def plan(headers: Sequence[ChunkHeader], part: Part, max_points: int) -> Overvie
     overlap, and where retention has thinned them.
     """
     budget = max(max_points, MIN_POINTS) - _BORDER_POINTS
-    if len(headers) < _WORTH_IT * budget or any(header.thinned for header in headers):
+    if len(headers) < budget or any(header.thinned for header in headers):
         return None
     first_ns = np.array([header.first_ns for header in headers], dtype=np.int64)
     last_ns = np.array([header.last_ns for header in headers], dtype=np.int64)
