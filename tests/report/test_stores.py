@@ -117,10 +117,10 @@ def test_the_nearest_store_that_has_a_run_is_read(
     assert len(radt.load(there)) == len(radt.load(here)) > 0
     assert command("trace", there, "-o", str(home / "a.json")).startswith(str(home / "a.json"))
     with (
+        Readers(Places.of(store_uri=database)) as readers,
         pytest.raises(RunNotFoundError, match=r"several runs match '0000'"),
-        open_reader_with("0000"),
     ):
-        pass
+        readers.find_run("0000")
     for study in (file, team):
         study.reader.close()
         study.writer.close()
