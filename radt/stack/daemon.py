@@ -269,6 +269,20 @@ def free_port(preferred: int = 0) -> int:
     raise StackError("no port of the loopback interface is free", "Which program listens on all?")
 
 
+def chosen_port(asked_for: int, last: int) -> int:
+    """The port that was asked for, 0 for none; else the one it had last, if that is free.
+
+    Raises:
+        StackError: It is not free, and was asked for.
+    """
+    found = free_port(asked_for or last)
+    if asked_for and found != asked_for:
+        raise StackError(
+            f"another program listens on port {asked_for}", "Stop it, or choose another port"
+        )
+    return found
+
+
 def listening(port: int) -> bool:
     """Whether somebody accepts connections there."""
     try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
-from radt.stack.daemon import LOOPBACK, Daemon, free_port, write_private
+from radt.stack.daemon import LOOPBACK, Daemon, chosen_port, write_private
 from radt.stack.services import dashboard_command
 
 _START_S = 60.0
@@ -20,7 +20,7 @@ class DashboardServer:
     Args:
         folder: Of its log, its port and what it keeps.
         environ: What it is told (`radt.stack.services.dashboard_environment`).
-        port: To begin with; 0 for a free one.
+        port: 0 for a free one, which is kept.
     """
 
     name = "dashboard"
@@ -28,7 +28,7 @@ class DashboardServer:
     def __init__(self, folder: Path, environ: Mapping[str, str], port: int = 0) -> None:
         self.folder = folder.absolute()
         self._environ = environ
-        self._preferred_port = port
+        self._asked_for = port
         self._daemon = Daemon("dashboard", self.folder)
 
     @property
@@ -37,7 +37,7 @@ class DashboardServer:
         try:
             return int((self.folder / "dashboard.port").read_text(encoding="ascii"))
         except (OSError, ValueError):
-            return self._preferred_port
+            return self._asked_for
 
     @property
     def url(self) -> str:
@@ -68,7 +68,9 @@ class DashboardServer:
     @property
     def runs(self) -> bool:
         """Whether it runs, answers, and was told what it would be told now."""
-        if self.pid is None or not self._daemon.was_told(self._told) or not self.answers:
+        if self.pid is None or self._asked_for not in (0, self.port):
+            return False
+        if not self._daemon.was_told(self._told) or not self.answers:
             return False
         return self.pid is not None  # the workers of a head that was just killed may answer
 
@@ -80,9 +82,9 @@ class DashboardServer:
         """
         if self.runs:
             return
-        self._daemon.end_remains()
+        self._daemon.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
-        port = free_port(self.port)
+        port = chosen_port(self._asked_for, self.port)
         write_private(self.folder / "dashboard.port", f"{port}\n")
         command = [sys.executable, "-P", "-m", "radt", *dashboard_command(LOOPBACK, port)]
         self._daemon.start(command, self._told, self.folder)

@@ -15,7 +15,7 @@ _IN_CHECKOUT = "radt/stack/files/"
 _BESIDE = "stack/"
 #: What the image is built from is the checkout, elsewhere the files alone.
 _PLACES = (
-    (f"context: .\n      dockerfile: {_IN_CHECKOUT}Dockerfile", "context: stack"),
+    (f"context: .\n    dockerfile: {_IN_CHECKOUT}Dockerfile", "context: stack"),
     (_IN_CHECKOUT, _BESIDE),
 )
 _SOURCE = Path(__file__).with_name("files")

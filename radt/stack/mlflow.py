@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from radt.errors import StackError
-from radt.stack.daemon import LOOPBACK, Daemon, free_port, write_private
+from radt.stack.daemon import LOOPBACK, Daemon, chosen_port, write_private
 
 #: libpq finds host, user, password and database in the environment.
 BACKEND_URI = "postgresql+psycopg2://"
@@ -140,8 +140,7 @@ class MlflowServer:
         access: How clients get at artifacts.
         auth: None lets everybody in who reaches it, as all of this machine's users do.
         workers: Processes that serve.
-        port: To begin with; 0 for a free one. Another one is taken, and remembered, if it is not
-            free.
+        port: 0 for a free one, which is kept.
     """
 
     name = "MLflow"
@@ -163,7 +162,7 @@ class MlflowServer:
         self.access = access
         self.auth = auth
         self.workers = workers
-        self._preferred_port = port
+        self._asked_for = port
         self._daemon = Daemon("mlflow", self.folder)
 
     @property
@@ -172,7 +171,7 @@ class MlflowServer:
         try:
             return int((self.folder / "mlflow.port").read_text(encoding="ascii"))
         except (OSError, ValueError):
-            return self._preferred_port
+            return self._asked_for
 
     @property
     def uri(self) -> str:
@@ -206,7 +205,9 @@ class MlflowServer:
     @property
     def runs(self) -> bool:
         """Whether it runs, answers, and was told what it would be told now."""
-        if self.pid is None or not self._daemon.was_told(self._told) or not self.answers:
+        if self.pid is None or self._asked_for not in (0, self.port):
+            return False
+        if not self._daemon.was_told(self._told) or not self.answers:
             return False
         return self.pid is not None  # the workers of a head that was just killed may answer
 
@@ -223,9 +224,9 @@ class MlflowServer:
                 "MLflow's basic auth needs Flask-WTF, which is not installed",
                 "pip install 'radt[stack]'",
             )
-        self._daemon.end_remains()
+        self._daemon.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
-        port = free_port(self.port)
+        port = chosen_port(self._asked_for, self.port)
         write_private(self.folder / "mlflow.port", f"{port}\n")
         arguments = command(
             host=LOOPBACK,

@@ -255,10 +255,7 @@ class Stack:
         self._tell(f"{server.name} is being started")
         server.start()
         if before and server.port != before:
-            self._tell(
-                f"{server.name}: port {before} is taken by another program, it has {server.port} "
-                "now; tell its clients"
-            )
+            self._tell(f"{server.name} has port {server.port} now, not {before}: tell its clients")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -220,7 +220,8 @@ def test_init_elsewhere_writes_a_stack_that_stands_alone(tmp_path: Path) -> None
     stack = read(folder / "compose.yaml", read_values((folder / ".env").read_text()))
     PyCompose.from_yaml(yaml.safe_dump(stack))
     build = stack["services"]["mlflow"]["build"]
-    assert (folder / build["context"] / build.get("dockerfile", "Dockerfile")).exists()
+    assert build["context"] == "stack"  # not the folder with the passwords in it
+    assert "dockerfile" not in build and (folder / "stack" / "Dockerfile").exists()
     for service in stack["services"].values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
