@@ -252,8 +252,9 @@ def test_a_server_that_fails_for_a_while(bench, name, tracking, serve, watched):
 def test_a_server_that_is_not_there_is_said(serve, watched):
     with Link(1, refusing=True) as link:
         watched.page.goto(serve(server=link.uri))
-        expect(watched.page.locator(".state h1")).to_contain_text("Connection refused")
-        expect(watched.page.locator(".state p")).to_contain_text("it is tried again")
+        expect(watched.page.locator(".state h1")).to_contain_text("cannot be reached")
+        expect(watched.page.locator(".state p").first).to_contain_text("it is tried again")
+        expect(watched.page.locator(".state .detail")).to_have_text("Connection refused")
 
 
 def test_user_and_password_are_those_of_mlflow(mlflow_server_with_auth):

@@ -183,7 +183,7 @@ def test_another_version_is_a_clear_page_and_ends_without_a_restart(
         _ = Source(team).reader
     watched.page.goto(serve(store=team))
     expect(watched.page.locator(".state h1")).to_contain_text("has schema version")
-    expect(watched.page.locator(".state p")).to_contain_text(remedy)
+    expect(watched.page.locator(".state p").first).to_contain_text(remedy)
     execute(team, back)
     expect(watched.page.locator(CARD).first).to_be_visible()
 
@@ -240,7 +240,7 @@ def test_a_server_that_is_down_at_the_start_is_awaited(serve, watched):
         postgres.kill()
         watched.page.goto(serve(store=uri))
         expect(watched.page.locator(".state h1")).to_contain_text("cannot be reached")
-        expect(watched.page.locator(".state p")).to_contain_text("Check that it runs")
+        expect(watched.page.locator(".state p").first).to_contain_text("Check that it runs")
         postgres.start()
         expect(watched.page.locator(CARD).first).to_be_visible()
 
