@@ -14,6 +14,7 @@ from pathlib import Path
 
 from radt import procfs
 from radt.clock import Clock
+from radt.collector.leftovers import drain_leftovers
 from radt.collocation.processes import identify, variable
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
@@ -115,7 +116,9 @@ def end_run(home: Home, run: RunRecord) -> bool:
         if ended:
             writer.seal(run.run_id)
             writer.end_workload(run.workload_id)
-        return ended
+    if ended:
+        drain_leftovers(home)  # what its script had written
+    return ended
 
 
 def _has_ended(run_id: str, home: Home, readers: dict[Path, StoreReader | None]) -> bool:
