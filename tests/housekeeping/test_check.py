@@ -63,6 +63,7 @@ def test_nothing_is_wrong_with_a_good_store(reader: StoreReader, put_run: PutRun
     assert (counts.runs, counts.experiments, counts.points) == (2, 1, 2 * 903)
 
 
+@SQLITE_ONLY
 @pytest.mark.parametrize(
     ("trouble", "statement"),
     [(trouble, one) for trouble, statements in WRONG.items() for one in statements],
@@ -77,6 +78,24 @@ def test_what_is_wrong_is_found(
     assert trouble in {one.trouble for one in found}
     assert {one.run_id for one in found} <= {run_id, "zz", ""}
     assert all(one.remedy and one.cause for one in found)
+
+
+@pytest.mark.parametrize("dialect", [Dialect.POSTGRES], indirect=True, ids=str)
+def test_all_of_it_is_found_in_postgres(
+    reader: StoreReader, put_run: PutRun, execute: Execute
+) -> None:
+    """One of each kind, in runs of their own."""
+    for number, (trouble, statements) in enumerate(WRONG.items()):
+        run_id = put_run(f"{number:032}", points=20)
+        statement = statements[-1] if trouble is Trouble.ORPHAN else statements[0]
+        for one in statement.split("; "):
+            where = "AND" if " WHERE " in one else "WHERE"
+            execute(one if one.startswith("INSERT") else f"{one} {where} run_id = '{run_id}'")
+    assert {*all_findings(reader)} == set(WRONG)
+    assert sorted({one.run_id for one in (*check(reader), *check_deep(reader))}) == [
+        *(f"{number:032}" for number, trouble in enumerate(WRONG) if trouble != Trouble.ORPHAN),
+        "zz",
+    ]
 
 
 @SQLITE_ONLY

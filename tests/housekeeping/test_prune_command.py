@@ -28,7 +28,7 @@ from radt.store.space import give_back
 from radt.store.tags import PRUNED
 from radt.store.writer import StoreWriter
 from tests.housekeeping.conftest import GAUGE
-from tests.support.bench import RADT, wait_until
+from tests.support.bench import wait_until
 
 PutRun = Callable[..., str]
 Execute = Callable[..., None]
@@ -205,13 +205,7 @@ def test_after_a_kill_the_same_command_goes_on(
     assert len(pruned(reader)) == 4
     assert [*check(reader), *check_deep(reader)] == []
 
-    done = subprocess.run(
-        [RADT, "prune", *THIN, "--yes", "--home", home.path],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "8 runs pruned" in done.stdout
+    assert "8 runs pruned" in prune(*THIN, "--yes")
     assert len(pruned(reader)) == 12
     assert [*check(reader), *check_deep(reader)] == []
     assert list((home.path / "runs").iterdir()) == []
