@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -208,11 +208,6 @@ def _damaged(where: str, detail: str) -> ArchiveError:
 
 def _without_passwords(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "tracking_uri": masked(str(row["tracking_uri"]))}
-
-
-def without_passwords(run: RunRecord) -> RunRecord:
-    """The run as an archive has it."""
-    return replace(run, tracking_uri=masked(run.tracking_uri))
 
 
 def _own(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from radt.archive.checksums import sha256_of
-from radt.archive.manifest import Manifest, Part, PartKind, Stretch, without_passwords
+from radt.archive.manifest import Manifest, Part, PartKind, Stretch
 from radt.archive.markers import MARKER_SCHEMA, Prints, joined, marker_table, new_markers
 from radt.archive.spool import ArchiveSpool, settle
 from radt.errors import RunNotFoundError
@@ -51,7 +51,7 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
     marker_parts, prints = _marker_parts(reader, run_id, parts, spool)
     parts += marker_parts
     manifest = Manifest(
-        run=without_passwords(run),
+        run=run,
         workload=_workload(reader, run.workload_id),
         params=reader.params(run_id),
         tags=reader.tags(run_id),
