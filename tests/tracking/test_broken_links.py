@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.entities import ViewType
 
 from radt.home import Home, RunDir
 from radt.model import SOFTWARE, RunStatus
@@ -87,7 +88,8 @@ def check_same(lab: Lab, runs: list[RunRecord], server: Server) -> None:
     """What MLflow has, asked directly, is what the store has: all of it, in order, once."""
     with closing(make_lab(Home(lab.home.path), server.uri)) as direct:
         experiment = direct.mlflow_run(runs[0]).info.experiment_id
-        everything = direct.client.search_runs([experiment])
+        # Also those in the bin: none was created twice and deleted then.
+        everything = direct.client.search_runs([experiment], run_view_type=ViewType.ALL)
         ids = [run.data.tags.get("radt.run_id", "the workload's") for run in everything]
         assert sorted(ids) == sorted([*(run.run_id for run in runs), "the workload's"])
         assert {run.info.status for run in everything} == {"FINISHED"}
