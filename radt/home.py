@@ -10,6 +10,7 @@
     └── runs/RUN_ID/      spool of one run
         ├── journal/      what the training process writes, one folder a process
         ├── artifacts/    files on their way to the artifact store
+        ├── archive/      the run's archive on its way there
         └── output.log    everything the run printed
 
 The runtime folder (socket, locks and log of the collector) is private to the user and gone after
