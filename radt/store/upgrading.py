@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from radt.store.address import StoreAddress
@@ -40,8 +38,7 @@ def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
     backend.check_there()
     before = _version(backend)
     check_not_newer(backend, before)
-    with _translated_errors(backend):
-        StoreWriter(address, upgrade=True).close()
+    StoreWriter(address, upgrade=True).close()
     source = None
     if backend.dialect is Dialect.POSTGRES:
         engine = backend.writer_engine()
@@ -52,17 +49,6 @@ def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
         finally:
             engine.dispose()
     return Upgraded(before, latest_version(), source)
-
-
-@contextmanager
-def _translated_errors(backend: Backend) -> Iterator[None]:
-    """Also of the driver itself, which runs the migrations in Postgres."""
-    try:
-        yield
-    except Exception as error:
-        if not hasattr(error, "pgcode"):
-            raise
-        raise backend.error(error) from error
 
 
 def _version(backend: Backend) -> int:
