@@ -144,7 +144,7 @@ class Remote:
         #: Why the last shipment was refused.
         self.refusal = ""
         try:
-            with self._limited(), self._errors():
+            with self._limited(), self._backend.translated_errors():
                 prepare_to_write(self._backend, self._engine)
                 self._opened = self._engine.connect()
                 with self._opened.begin():
@@ -259,17 +259,8 @@ class Remote:
     @contextmanager
     def _transaction(self, seconds: float = _PATIENCE_S) -> Iterator[Connection]:
         assert self._opened is not None
-        with self._limited(seconds), self._errors(), self._opened.begin():
+        with self._limited(seconds), self._backend.translated_errors(), self._opened.begin():
             yield self._opened
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Errors of SQLAlchemy and, from its cursors, of the driver itself."""
-        try:
-            with self._backend.translated_errors():
-                yield
-        except psycopg2.Error as error:
-            raise self._backend.error(error) from error
 
     @contextmanager
     def _limited(self, seconds: float = _PATIENCE_S) -> Iterator[None]:

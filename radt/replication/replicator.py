@@ -15,9 +15,10 @@ from pathlib import Path
 
 from radt.errors import CodecError, StoreError
 from radt.masking import masked
+from radt.replication.aside import Aside
 from radt.replication.content import Difference, compare
 from radt.replication.local import DueRun, LocalStore, Notes
-from radt.replication.pace import Backoff, Pace
+from radt.replication.pace import Pace
 from radt.replication.remote import Outcome, Remote
 from radt.replication.run_copy import RunCopy
 from radt.replication.shipment import EXPERIMENT, Shipment, row_of
@@ -30,8 +31,6 @@ _WORKLOADS_AT_A_TIME = 500
 _RUNS_AT_A_TIME = 32
 #: How often in a row a run may have been written by somebody else meanwhile.
 _STALE_TRIES = 3
-#: A run that cannot be brought waits up to this long, while others go on.
-_LONGEST_PUT_OFF_S = 600.0
 #: How long a connection stays open that nobody needs.
 _IDLE_S = 60.0
 #: How often at most it is written down that all is there.
@@ -62,8 +61,7 @@ class Replicator:
         self._remote: Remote | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
-        self._put_off: dict[str, tuple[float, Backoff]] = {}
-        self._refused: dict[str, str] = {}
+        self._aside = Aside()
         self._token: int | None = None
         self._look_after_s = 0.0
         self._live: list[DueRun] = []
@@ -106,7 +104,7 @@ class Replicator:
         if self._local.vanished:
             raise StoreError("deleted")
         if everything:
-            self._put_off.clear()
+            self._aside.hurry()
             for copy in self._copies.values():
                 copy.hurry()
         self._look(everything=everything)
@@ -155,9 +153,7 @@ class Replicator:
         known = {run.run_id for run in due}
         for run_id in [run_id for run_id in self._copies if run_id not in known]:
             del self._copies[run_id]
-        for kept in (self._put_off, self._refused):
-            for run_id in [run_id for run_id in kept if run_id not in known]:
-                del kept[run_id]
+        self._aside.keep(known)
         for run in self._ended:  # one that ended just now is due
             if run.run_id in self._copies:
                 self._copies[run.run_id].hurry()
@@ -166,11 +162,10 @@ class Replicator:
 
     def _wait_s(self) -> float | None:
         now_s = time.monotonic()
-        if any(run.run_id not in self._put_off for run in self._ended):
+        if any(run.run_id not in self._aside for run in self._ended):
             return 0.0
-        times_s = [self._copies[run.run_id].due_s for run in self._live]
-        times_s += [due_s for due_s, _ in self._put_off.values()]
-        next_s = min(times_s, default=math.inf)
+        times_s = (self._copies[run.run_id].due_s for run in self._live)
+        next_s = min(*times_s, self._aside.next_s, math.inf)
         if next_s == math.inf:
             next_s = self._used_s + _IDLE_S
             if now_s >= next_s:
@@ -199,9 +194,8 @@ class Replicator:
         """Write down that it works; rarely, as that is a change of the store, too."""
         now_s = time.monotonic()
         done = not self._ended
-        if self._refused:
-            run_id, why = next(iter(self._refused.items()))
-            self._trouble(f"run {run_id}: {why}")
+        if problem := self._aside.problem:
+            self._trouble(problem)
         elif self._failed or (self._brought and done and now_s - self._noted_s >= _NOTE_S):
             if self._troubled:
                 log.warning("the database %s has what it lacked", self._address)
@@ -241,11 +235,8 @@ class Replicator:
             if run.run_id not in self._copies:
                 self._copies[run.run_id] = RunCopy(run.run_id, self._local, self._pace)
             self._copies[run.run_id].seen_revision = run.revision
-        due = [
-            copy
-            for run in self._live
-            if (copy := self._copies[run.run_id]).due_s <= now_s and not self._waits(run.run_id)
-        ]
+        live = [run.run_id for run in self._live if not self._aside.waits(run.run_id)]
+        due = [copy for run_id in live if (copy := self._copies[run_id]).due_s <= now_s]
         while due:
             due = self._bring_together(due)
 
@@ -267,7 +258,8 @@ class Replicator:
         if self._ship(shipment) is Outcome.DONE:
             for copy in inside:
                 copy.shipped()
-                self._fine(copy)
+                if not final:
+                    self._aside.drop(copy.run_id)
             return left
         for copy in inside:
             copy.lost()
@@ -296,13 +288,14 @@ class Replicator:
             stale += 1
             if outcome is Outcome.REFUSED or stale > _STALE_TRIES:
                 why = self._refusal if outcome is Outcome.REFUSED else "somebody else writes it"
-                self._put_aside(copy, why)
+                self._aside.put(copy.run_id, why)
                 return
-        self._fine(copy)
+        if not final:
+            self._aside.drop(copy.run_id)
 
     def _bring_ended(self, *, everything: bool) -> None:
         """All of the runs that have ended, the newest first, until there may be something new."""
-        due = [run for run in self._ended if not self._waits(run.run_id)]
+        due = [run for run in self._ended if not self._aside.waits(run.run_id)]
         for start in range(0, len(due), _RUNS_AT_A_TIME):
             some = due[start : start + _RUNS_AT_A_TIME]
             done = self._complete(
@@ -317,6 +310,7 @@ class Replicator:
             self._notes.mark(self._target, marks)
             for run_id in done:
                 del self._copies[run_id]
+                self._aside.drop(run_id)
             self._brought = self._brought or bool(done)
             self._ended = [run for run in self._ended if run.run_id not in done]
             if not everything and time.monotonic() >= self._look_after_s:
@@ -334,7 +328,7 @@ class Replicator:
             while left:
                 left = self._bring_together(left, final=True)
                 self._bring_live()  # they must not wait for long ones
-            copies = [copy for copy in copies if not self._waits(copy.run_id)]
+            copies = [copy for copy in copies if not self._aside.waits(copy.run_id)]
             ids = [copy.run_id for copy in copies]
             if not ids:
                 break
@@ -353,10 +347,10 @@ class Replicator:
     def _may_redo(self, copy: RunCopy, *, again: bool) -> bool:
         if copy.damaged:
             series, why = next(iter(copy.damaged.items()))
-            self._put_aside(copy, f"series {series}: {why}")
+            self._aside.put(copy.run_id, f"series {series}: {why}")
             return False
         if again:
-            self._put_aside(copy, "its copy is not the same")
+            self._aside.put(copy.run_id, "its copy is not the same")
             return False
         log.warning("run %s is not the same there, and is brought again", copy.run_id)
         return True
@@ -366,7 +360,7 @@ class Replicator:
         try:
             cuts = copy.redo(difference, self._local.series(copy.run_id))
         except CodecError as error:
-            self._put_aside(copy, error.message)
+            self._aside.put(copy.run_id, error.message)
             return
         self._ask([copy])
         assert copy.standing is not None
@@ -396,16 +390,3 @@ class Replicator:
         self._used_s = time.monotonic()
         self._brought = self._brought or outcome is Outcome.DONE
         return outcome
-
-    def _waits(self, run_id: str) -> bool:
-        due_s, _ = self._put_off.get(run_id, (0.0, None))
-        return time.monotonic() < due_s
-
-    def _put_aside(self, copy: RunCopy, why: str) -> None:
-        _, backoff = self._put_off.get(copy.run_id, (0.0, Backoff(longest_s=_LONGEST_PUT_OFF_S)))
-        self._put_off[copy.run_id] = (time.monotonic() + backoff.next_s(), backoff)
-        self._refused[copy.run_id] = why
-
-    def _fine(self, copy: RunCopy) -> None:
-        self._put_off.pop(copy.run_id, None)
-        self._refused.pop(copy.run_id, None)

@@ -142,6 +142,15 @@ def test_a_link_that_stalls_holds_nobody_up_for_good(
     assert local(store, "SELECT problem FROM replica") == [("",)]
 
 
+def test_a_link_that_stalls_from_the_beginning(
+    writer: StoreWriter, by_link: str, link: Link, replicators: Make
+) -> None:
+    add_runs(writer)
+    link.stall()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        replicators(f"{by_link}?connect_timeout=2").turn()
+
+
 def test_small_pieces_are_made_one(
     store: Path, writer: StoreWriter, database: str, replicators: Make
 ) -> None:
@@ -355,6 +364,12 @@ def test_a_damaged_chunk_keeps_nothing_else(
     assert counts == {1: 5000, 3: 5000}
     ((problem,),) = local(store, "SELECT problem FROM replica")
     assert "damaged" in problem
+    before = rows(database, "SELECT run_id, revision FROM run ORDER BY run_id")
+    for _ in range(3):
+        sound.log([1.0])
+        replicator.turn()
+    changed = set(rows(database, "SELECT run_id, revision FROM run")) - set(before)
+    assert {run_id for run_id, _ in changed} == {sound.run_id}, "the other waits"
 
 
 def test_two_copies_of_one_store_bring_it_once(
