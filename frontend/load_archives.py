@@ -180,7 +180,7 @@ def main() -> int:
     for line in sys.stdin:
         task = Task(**json.loads(line))
         try:
-            with StoreWriter(Path(where["store"])) as writer:
+            with StoreWriter(str(where["store"])) as writer:
                 _say(load(api, writer, task, _say))
         except RadtError as error:
             _say(_failure(task, error.message, error.remedy or ""))

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
 from radt.frontend.load_archives import News, NewsKind, Task
+from radt.store.address import StoreAddress
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,11 @@ class Loading:
 
     Args:
         tracking_uri: The server.
-        store: The file.
+        store: The store; one of Postgres with a role that may write.
     """
 
-    def __init__(self, tracking_uri: str, store: Path) -> None:
-        self._where = {"tracking_uri": tracking_uri, "store": str(store)}
+    def __init__(self, tracking_uri: str, store: StoreAddress) -> None:
+        self._where = {"tracking_uri": tracking_uri, "store": store.uri or str(store.path)}
         self._condition = threading.Condition()
         self._loads: dict[str, Load] = {}
         self._queue: deque[str] = deque()

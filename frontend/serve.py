@@ -116,10 +116,10 @@ def _server_of(view: View) -> Server | None:
     if not view.server:
         return None
     from radt.frontend.server import Server
-    from radt.store.writer import StoreWriter
 
-    path = view.store.path
-    assert path is not None
-    Home(path.parent).create()
-    StoreWriter(path).close()
-    return Server(view.server, path)
+    if view.store.path is not None:
+        from radt.store.writer import StoreWriter
+
+        Home(view.store.path.parent).create()
+        StoreWriter(view.store).close()
+    return Server(view.server, view.store)

@@ -19,6 +19,7 @@ from radt.frontend.loading import Load, Loading
 from radt.frontend.mlflow_api import MlflowApi
 from radt.frontend.server_runs import IS_OURS, IS_RUNNING, ServerRun, read_run
 from radt.masking import masked
+from radt.store.address import StoreAddress
 from radt.store.records import RunRecord
 
 log = logging.getLogger(__name__)
@@ -39,10 +40,11 @@ class Server:
 
     Args:
         uri: Its address.
-        store: The file that archives are loaded into.
+        store: The store that archives are loaded into.
     """
 
-    def __init__(self, uri: str, store: Path) -> None:
+    def __init__(self, uri: str, store: StoreAddress) -> None:
+        self._loads_only = store.is_postgres
         self.where = masked(uri)
         self._uri = uri
         self._loading = Loading(uri, store)
@@ -109,7 +111,11 @@ class Server:
         if stored.status.ended or _is_ours(stored):
             return None
         with self._lock:
-            return self._runs.get(stored.run_id)
+            run = self._runs.get(stored.run_id)
+        if run is None or not self._loads_only or run.record.status.ended:
+            return run
+        # Others bring their running runs to Postgres themselves, sooner than archives do.
+        return run if self._loading.of([stored.run_id]) else None
 
     def close(self) -> None:
         """End the thread and the process that loads."""

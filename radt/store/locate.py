@@ -87,7 +87,7 @@ class View:
         """The store of most machines: Postgres where there is one, else the data folder's file.
 
         A tracking URI that is an HTTP server adds its runs where the store is a file, which those
-        that are opened are loaded into.
+        that are opened are loaded into; into Postgres only if both were named.
 
         Args:
             home: A data folder that was named: its file is shown, and nothing else but a
@@ -96,7 +96,7 @@ class View:
             tracking_uri: An MLflow server that was named.
 
         Raises:
-            UsageError: A URI is none, or they contradict each other.
+            UsageError: A URI is none.
         """
         if tracking_uri is not None:
             server = _server_of(Settings.of(Path.cwd(), {TRACKING_URI: tracking_uri}))
@@ -107,10 +107,7 @@ class View:
                     "with --store-uri",
                 )
             if store_uri is not None:
-                raise UsageError(
-                    "--store-uri and --tracking-uri exclude each other",
-                    "What runs bring to the Postgres store is there already; leave one out",
-                )
+                return cls(Places.of(home, store_uri).stores[-1], server)
             places = Places.of(home)
             assert places.file is not None
             return cls(places.file, server)

@@ -22,6 +22,7 @@ from radt.frontend.serve import listen
 from radt.frontend.server import Server
 from radt.frontend.source import Source
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,
@@ -314,7 +315,7 @@ def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         path = store or store_path
         if server:
             StoreWriter(path).close()
-        beside = Server(server, Path(path)) if server else None
+        beside = Server(server, StoreAddress.of(path)) if server else None
         opened = Source(path, beside)
         listener = listen(access.host, 0)
         channels: dict[int, Any] = {}

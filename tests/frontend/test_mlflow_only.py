@@ -25,6 +25,7 @@ from radt.frontend.loading import Load, Loading, LoadState
 from radt.frontend.mlflow_api import MlflowApi
 from radt.frontend.server_runs import RUN_ID_TAG, WORKLOAD_ID_TAG
 from radt.model import RunStatus
+from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from radt.tracking import registrar
@@ -129,7 +130,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "REFRESH_S", 0.5)
 
 
-def numbers(store: Path, run_id: str) -> list[tuple[object, ...]]:
+def numbers(store: Path | str, run_id: str) -> list[tuple[object, ...]]:
     """All values of a run, bit by bit."""
     with StoreReader(store) as reader:
         return [
@@ -179,6 +180,25 @@ def test_runs_are_listed_and_loaded_when_they_are_opened(
         for run_id in ids.values():
             assert numbers(store_path, run_id) == numbers(bench.demo.store, run_id)
         expect(page.locator(".where")).to_have_text(f"home/radt.db and {link.address}")
+    assert watched.errors == []
+
+
+def test_a_team_store_takes_what_came_to_mlflow_only(
+    bench, name, tracking, serve, database, watched
+):
+    """The dashboard beside both: machines that reach the MLflow server only are in it, too."""
+    team = Demo(database, "gpu-02")
+    team.workload(name, "near", [team.run("a", "cnn", 2.0)])
+    team.writer.close()
+    bench.demo.workload(name, "far", [bench.demo.run("a", "cnn", 2.0)])
+    run_id = bench.demo.run_ids["far a"]
+    bench.bring(run_id)
+    page = watched.page
+    page.goto(f"{serve(store=database, server=tracking.uri)}/?e={name}")
+    expect(page.locator("#facts")).to_have_text("2 workloads · 2 runs · 2 machines")
+    expect(page.locator(".picker-row", has_text="gpu-01")).to_be_visible()
+    expect(page.locator(".picker-note", has_text="on server")).to_have_count(0)
+    assert numbers(database, run_id) == numbers(bench.demo.store, run_id)
     assert watched.errors == []
 
 
@@ -283,7 +303,7 @@ def test_loading_outlives_its_process(bench, name, tracking, store_path, wait_un
         return loads.of([run_id])[run_id]
 
     with Link(tracking.port) as link:
-        loads = Loading(link.uri, store_path)
+        loads = Loading(link.uri, StoreAddress.of(store_path))
         link.stall()
         askers = [threading.Thread(target=loads.want, args=([task],)) for _ in range(8)]
         for asker in askers:

@@ -186,8 +186,8 @@ def test_what_a_dashboard_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert View.of(home="elsewhere", store_uri=NOWHERE).store.is_postgres
     asked = View.of(tracking_uri="https://other.example.org")
     assert (asked.store.path, asked.server) == (file, "https://other.example.org")
-    with pytest.raises(UsageError, match="exclude each other"):
-        View.of(store_uri=NOWHERE, tracking_uri="http://a")
+    both = View.of(store_uri=NOWHERE, tracking_uri="http://a")
+    assert (both.store.is_postgres, both.server) == (True, "http://a")
     with pytest.raises(UsageError, match="is no MLflow server") as caught:
         View.of(tracking_uri="postgresql://me:secret@db/x")
     assert "secret" not in str(caught.value)
