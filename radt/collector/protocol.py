@@ -19,18 +19,26 @@ from radt.home import runtime_dir
 from radt.model import ListenerChoice
 
 #: Part of the socket's name: collectors of versions that do not understand each other coexist.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 #: Longest line that is accepted; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
 
 #: What of an environment goes to the processes that talk to MLflow and Postgres: libpq's
-#: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG.
-ENV_PREFIXES = ("MLFLOW_", "AWS_", "PG", "RADT_REPLICATION_S")
+#: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG; proxies and certificates
+#: are those that requests and botocore look for.
+ENV_PREFIXES = (
+    *("MLFLOW_", "AWS_", "PG", "RADT_REPLICATION_S", "RADT_ARCHIVE_S"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
 #: These describe a process, not the way to a server.
 _ENV_OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"})
 #: Files, which whoever works in another folder finds by their whole path only.
 _FILE_VARIABLES = frozenset(
     {"PGPASSFILE", "PGSERVICEFILE", "PGSSLCERT", "PGSSLKEY", "PGSSLROOTCERT", "PGSSLCRL"}
+    | {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    | {"AWS_CA_BUNDLE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"}
 )
 
 

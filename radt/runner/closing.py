@@ -24,6 +24,7 @@ from radt.runner.console import shown_path as shown
 from radt.runner.due import Due
 from radt.runner.outcome import ExperimentOutcome
 from radt.runner.session import Session
+from radt.tracking.backlog import backlog
 
 
 def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> None:
@@ -101,6 +102,9 @@ def print_closing(
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
         console.say(f"  {_recording(session, outcome, before)}", "dim")
+        for one in backlog(session.reader):
+            if one.problem is not None:
+                console.say(f"  {one.sentence()}", "yellow", indent=2)
     for name in names:
         workloads = summarise(session.reader, name)
         if workloads:

@@ -34,6 +34,8 @@ class ArchiveCourier:
         self._reader = reader
         self._archiving = archiving
         self._before_request = before_request
+        #: What was said last of a running run, so that an outage is not said at every turn.
+        self._said: dict[str, str] = {}
 
     def keep_up(self, run: RunRecord, mlflow_id: str) -> None:
         """Bring what has been archived of a running run, and have more archived when it is due.
@@ -50,11 +52,18 @@ class ArchiveCourier:
         except ArchiveBusyError:
             pass  # being written: it comes with the next turn
         except (ArchiveError, OSError) as error:
-            log.warning("the archive of run %s waits: %s", run.run_id, error)
+            self._say(run, str(error))
         except DeliveryError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.GONE):
                 raise
-            log.warning("the archive of run %s waits: %s", run.run_id, error.message)
+            self._say(run, error.message)
+        else:
+            self._said.pop(run.run_id, None)
+
+    def _say(self, run: RunRecord, trouble: str) -> None:
+        if self._said.get(run.run_id) != trouble:
+            self._said[run.run_id] = trouble
+            log.warning("the archive of run %s waits: %s", run.run_id, trouble)
 
     def complete(self, run: RunRecord, mlflow_id: str) -> str:
         """Have the rest of an ended run archived, and bring it; why there will be none, if so.
@@ -64,6 +73,7 @@ class ArchiveCourier:
         """
         if not run.spool:
             return ""
+        self._said.pop(run.run_id, None)
         others = [one for one in self._reader.runs_to_deliver(run.tracking_uri) if one.status.ended]
         try:
             self._archiving.complete(run, others)
