@@ -212,6 +212,9 @@ def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
     if not empty and connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
         # Being made by another process, in WAL already; or no store, to be refused unchanged.
         return
+    if empty:
+        # `radt prune` can then give room back bit by bit, without a second copy of the file.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     # Some network file systems cannot do WAL. SQLite then keeps its rollback journal: slower, and
     # readers wait for writers, but nothing is lost.
     connection.execute("PRAGMA journal_mode = WAL")

@@ -157,6 +157,10 @@ def test_room_is_not_given_back_while_a_run_is_recorded_or_the_disk_is_full(
     execute: Execute,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of a file that was made before files could shrink bit by bit."""
+    with closing(sqlite3.connect(home.store_path)) as other:
+        other.execute("PRAGMA auto_vacuum = NONE")
+        other.execute("VACUUM")
     noisy(writer, put_run("a" * 32, points=10))
     put_run("b" * 32, points=10, ended_ns=None)
     assert "runs are being recorded" in prune(*THIN, "--yes")
