@@ -112,7 +112,7 @@ def test_addresses_can_be_opened():
 def test_the_command_serves_until_interrupted(demo):
     """The real process: address on stdout, page, loopback only, Ctrl-C."""
     demo.quickstart()
-    environment = {**os.environ, "RADT_HOME": str(demo.path.parent), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "RADT_HOME": str(demo.store.parent), "PYTHONUNBUFFERED": "1"}
     code = "from radt.cli.dashboard import command; command()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "--port", "0", "--no-browser"],

@@ -351,7 +351,7 @@ def test_a_damaged_store_is_named_with_its_remedy(store_path, serve, watched):
     store_path.write_bytes(b"no database at all" * 100)
     watched.page.goto(serve())
     expect(watched.page.get_by_role("alert")).to_contain_text(str(store_path))
-    expect(watched.page.get_by_role("alert").locator("p")).not_to_be_empty()
+    expect(watched.page.get_by_role("alert").locator("p").first).not_to_be_empty()
 
 
 @pytest.mark.parametrize("width", [900, 1440])
