@@ -164,7 +164,9 @@ class Replicator:
         now_s = time.monotonic()
         if any(run.run_id not in self._aside for run in self._ended):
             return 0.0
-        times_s = (self._copies[run.run_id].due_s for run in self._live)
+        times_s = [
+            self._copies[run.run_id].due_s for run in self._live if run.run_id not in self._aside
+        ]
         next_s = min(*times_s, self._aside.next_s, math.inf)
         if next_s == math.inf:
             next_s = self._used_s + _IDLE_S

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
-from tests.replication.conftest import persistent
+from tests.replication.conftest import AT_ONCE, persistent
 from tests.support.bench import wait_until
 from tests.support.links import Link
 from tests.support.stores import add_runs, differences
@@ -370,6 +371,33 @@ def test_a_damaged_chunk_keeps_nothing_else(
         replicator.turn()
     changed = set(rows(database, "SELECT run_id, revision FROM run")) - set(before)
     assert {run_id for run_id, _ in changed} == {sound.run_id}, "the other waits"
+
+
+def test_a_run_that_the_database_refuses_keeps_no_other(
+    store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """Running and ended ones; nobody is kept busy by it."""
+    refused, sound, ended = add_runs(writer, 3)
+    replicator = replicators(database, pace=replace(AT_ONCE, texts_s=60, samples_s=60))
+    replicator.turn()
+    rows(database, "ALTER TABLE tag ADD CONSTRAINT picky CHECK (value <> 'odd')")
+    for run in (refused, sound, ended):
+        run.record(20)
+    for run in (refused, ended):
+        writer.put_tags(run.run_id, {"why": "odd"})
+    ended.end()
+    for run in (refused, sound):
+        replicator._copies[run.run_id].hurry()
+    wait_s = replicator.turn()
+    assert wait_s is not None
+    assert wait_s > 0
+    assert differences(store, database, [sound.run_id]) == []
+    ((problem,),) = local(store, "SELECT problem FROM replica")
+    assert "picky" in problem
+    rows(database, "ALTER TABLE tag DROP CONSTRAINT picky")
+    persistent(replicator)
+    assert differences(store, database) == []
+    assert local(store, "SELECT problem FROM replica") == [("",)]
 
 
 def test_two_copies_of_one_store_bring_it_once(
