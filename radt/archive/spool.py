@@ -5,7 +5,7 @@
     runs/RUN_ID/archive/
     ├── run.json             the manifest: what has been written so far. The parts that it lists
     │                        and that are not here have been delivered
-    ├── run.json.delivered   its SHA-256 sum when it was last delivered
+    ├── run.json.delivered   which manifest was delivered last: inode, size, time of writing
     ├── markers.npz          which markers are in the parts, to find those that changed since
     ├── samples/             parts that wait to be delivered
     ├── markers-00001.parquet
@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.archive.checksums import sha256_of
 from radt.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE, Manifest
 from radt.errors import ArchiveError
 from radt.home import RunDir
@@ -97,7 +96,10 @@ class ArchiveSpool:
 
     def waiting(self) -> list[Waiting]:
         """What has to be delivered, in this order: the manifest comes behind what it lists."""
-        manifest = None if self._up_to_date() else self.manifest()
+        stamp = self._stamp()
+        if not stamp or self._delivered() == stamp:
+            return []
+        manifest = self.manifest()
         if manifest is None:
             return []
         found = [
@@ -105,14 +107,13 @@ class ArchiveSpool:
             for part in manifest.parts
             if (self.path / part.path).is_file()
         ]
-        if self._delivered() != sha256_of(self.manifest_file):
-            found.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
+        found.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
         return found
 
     def delivered(self, one: Waiting) -> None:
         """A file has been delivered: remember that, and give its space back."""
         if one.file == self.manifest_file:
-            self._delivered_file.write_text(sha256_of(one.file), encoding="ascii")
+            self._delivered_file.write_text(self._stamp(), encoding="ascii")
         else:
             one.file.unlink()
 
@@ -128,13 +129,16 @@ class ArchiveSpool:
         """All of it has been delivered and nothing will follow."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _up_to_date(self) -> bool:
-        """Whether the manifest, which comes last, was delivered after it was written."""
+    def _stamp(self) -> str:
+        """Tells a manifest from the one before it; empty if there is none.
+
+        Its time alone would not: the wall clock may be set back, and a new one seem the older.
+        """
         try:
-            delivered_ns = self._delivered_file.stat().st_mtime_ns
-            return delivered_ns > self.manifest_file.stat().st_mtime_ns
+            found = self.manifest_file.stat()
         except FileNotFoundError:
-            return False
+            return ""
+        return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
 
     def _delivered(self) -> str:
         try:
