@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from radt import __version__
+from radt.archive.rows import record_of, texts_of, without_passwords, without_run
 from radt.errors import ArchiveError
-from radt.masking import masked
 from radt.store.records import (
     GapRecord,
     LedgerRecord,
@@ -23,7 +23,7 @@ from radt.store.records import (
     SeriesRecord,
     WorkloadRecord,
 )
-from radt.store.tables import GAPS, LEDGERS, RUNS, SERIES, WORKLOADS, Table
+from radt.store.tables import GAPS, LEDGERS, RUNS, SERIES, WORKLOADS
 
 #: Raised when an older radt could not read what a newer one writes. Fields that an older one may
 #: pass over need no new number.
@@ -34,8 +34,8 @@ ARCHIVE_FOLDER = "radt"
 
 _SAFE_PATH = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-RecordT = TypeVar("RecordT")
+#: What reading something else than a manifest raises.
+_WRONG = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 class PartKind(StrEnum):
@@ -124,13 +124,13 @@ class Manifest:
             "written_by": self.written_by,
             "written_ns": self.written_ns,
             "complete": self.complete,
-            "run": _without_passwords(RUNS.row(self.run)),
-            "workload": None if workload is None else _without_passwords(WORKLOADS.row(workload)),
+            "run": without_passwords(RUNS.row(self.run)),
+            "workload": None if workload is None else without_passwords(WORKLOADS.row(workload)),
             "params": dict(self.params or {}),
             "tags": dict(self.tags or {}),
-            "series": [_own(SERIES.row(one)) for one in self.series],
-            "ledger": [_own(LEDGERS.row(one)) for one in self.ledger],
-            "gaps": [_own(GAPS.row(one)) for one in self.gaps],
+            "series": [without_run(SERIES.row(one)) for one in self.series],
+            "ledger": [without_run(LEDGERS.row(one)) for one in self.ledger],
+            "gaps": [without_run(GAPS.row(one)) for one in self.gaps],
             "parts": [_part_data(part) for part in self.parts],
         }
         return _lines(data)
@@ -150,7 +150,7 @@ class Manifest:
             data = json.loads(text)
             number = int(data["format"])
             writer = str(data.get("written_by", "a newer radt"))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _WRONG as error:
             raise _damaged(where, f"it is no archive's {MANIFEST_FILE}") from error
         if number > FORMAT:
             raise ArchiveError(
@@ -160,21 +160,21 @@ class Manifest:
             )
         try:
             return cls._read(data)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _WRONG as error:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> Manifest:
-        run = _record(RUNS, data["run"])
+        run = record_of(RUNS, data["run"])
         key = {"run_id": run.run_id}
         manifest = cls(
             run=run,
-            workload=None if data["workload"] is None else _record(WORKLOADS, data["workload"]),
-            params=_texts(data["params"]),
-            tags=_texts(data["tags"]),
-            series=tuple(_record(SERIES, one | key) for one in data["series"]),
-            ledger=tuple(_record(LEDGERS, one | key) for one in data["ledger"]),
-            gaps=tuple(_record(GAPS, one | key) for one in data["gaps"]),
+            workload=None if data["workload"] is None else record_of(WORKLOADS, data["workload"]),
+            params=texts_of(data["params"]),
+            tags=texts_of(data["tags"]),
+            series=tuple(record_of(SERIES, one | key) for one in data["series"]),
+            ledger=tuple(record_of(LEDGERS, one | key) for one in data["ledger"]),
+            gaps=tuple(record_of(GAPS, one | key) for one in data["gaps"]),
             parts=tuple(_part(one) for one in data["parts"]),
             complete=bool(data["complete"]),
             written_ns=int(data["written_ns"]),
@@ -184,6 +184,8 @@ class Manifest:
         return manifest
 
     def _check(self) -> None:
+        if self.workload is not None and self.workload.workload_id != self.run.workload_id:
+            raise ValueError(f"the run is of another workload than {self.workload.workload_id}")
         known = {one.series_no for one in self.series}
         counts: dict[int, int] = {}
         for part in self.parts:
@@ -203,27 +205,6 @@ class Manifest:
 def _damaged(where: str, detail: str) -> ArchiveError:
     return ArchiveError(
         f"{where} is damaged: {detail}", "Fetch it again from where the run's artifacts are kept"
-    )
-
-
-def _without_passwords(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "tracking_uri": masked(str(row["tracking_uri"]))}
-
-
-def _own(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the run's id, which would be in each of thousands of lines."""
-    return {name: value for name, value in row.items() if name != "run_id"}
-
-
-def _record(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
-    """A record of what is known of it: older archives have fewer fields, newer ones more."""
-    decoders: Mapping[str, Callable[[Any], Any]] = table.decoders
-    return table.record(
-        **{
-            name: decoders[name](data[name]) if name in decoders else data[name]
-            for name in table.fields
-            if name in data
-        }
     )
 
 
@@ -250,10 +231,6 @@ def _part_data(part: Part) -> dict[str, Any]:
         # A list each: there is one for each series every quarter of an hour.
         "stretches": [astuple(one) for one in part.stretches],
     }
-
-
-def _texts(data: Mapping[str, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in data.items()}
 
 
 def _part(data: Mapping[str, Any]) -> Part:

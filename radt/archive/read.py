@@ -24,7 +24,10 @@ from radt.store.chunks import joined, time_sorted
 from radt.store.records import MarkerRecord, Samples, SeriesRecord
 from radt.store.tidy import SERIES_NO
 
+#: Rows that are in memory at a time.
+_ROWS = 400_000
 _COLUMNS = [SERIES_NO, "time", "value", "step"]
+_OTHER_POINTS = "it has other points than the manifest says"
 _REMEDY = "Fetch it again from where the run's artifacts are kept"
 
 
@@ -110,16 +113,18 @@ class Archive:
         next_no = {stretch.series_no: stretch.first for stretch in part.stretches}
         stretches = {stretch.series_no: stretch for stretch in part.stretches}
         for block in _guarded(_blocks(file), where):
-            pieces = []
+            pieces: list[Piece] = []
             for series_no, samples in block:
                 if series_no not in stretches:
                     raise _damaged(where, f"it has points of series {series_no}")
                 first = next_no[series_no]
                 next_no[series_no] += len(samples)
+                if next_no[series_no] > stretches[series_no].stop:
+                    raise _damaged(where, _OTHER_POINTS)
                 pieces.append(Piece(series_no, first, _with_steps(samples, stretches[series_no])))
             yield pieces
         if next_no != {number: stretch.stop for number, stretch in stretches.items()}:
-            raise _damaged(where, "it has other points than the manifest says")
+            raise _damaged(where, _OTHER_POINTS)
 
     def markers(self, part: Part, file: Path) -> Iterator[Sequence[MarkerRecord]]:
         """The markers in a part, in blocks.
@@ -190,17 +195,20 @@ _Block = list[tuple[int, Samples]]
 
 
 def _blocks(file: Path) -> Iterator[_Block]:
-    """Row groups of a file of samples, by series."""
+    """A file of samples by series, never more rows at a time than fit into memory.
+
+    A row group is as large as its writer liked: a thousand million zeros are a few kilobytes.
+    """
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-        for group in range(parquet.num_row_groups):
-            yield _by_series(parquet.read_row_group(group, columns=_COLUMNS))
+        for batch in parquet.iter_batches(_ROWS, columns=_COLUMNS):
+            yield _by_series(batch)
 
 
-def _by_series(table: pa.Table) -> _Block:
-    numbers = table[SERIES_NO].to_numpy()
-    times = table["time"].cast(pa.int64()).to_numpy()
-    values = table["value"].to_numpy()
-    steps = table["step"].fill_null(NO_STEP).to_numpy()
+def _by_series(batch: pa.RecordBatch) -> _Block:
+    numbers = batch[SERIES_NO].to_numpy()
+    times = batch["time"].cast(pa.int64()).to_numpy()
+    values = batch["value"].to_numpy()
+    steps = batch["step"].fill_null(NO_STEP).to_numpy(zero_copy_only=False)
     if not len(numbers):
         return []
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from radt.archive import read
 from radt.archive.importing import import_archive
 from radt.archive.manifest import FORMAT, Manifest
 from radt.archive.read import Archive
@@ -112,6 +114,56 @@ def test_a_manifest_that_makes_no_sense(
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ArchiveError, match=r"run\.json is damaged"):
         import_archive(folder, other)
+
+
+@pytest.mark.parametrize("run_id", ["../../x", "..", "/etc", "a/b", "", "a\0b", "x" * 300])
+def test_an_id_that_would_lead_elsewhere(folder: Path, other: StoreWriter, run_id: str) -> None:
+    """Runs have folders of their name, which `radt prune` removes."""
+    path = folder / "run.json"
+    data = json.loads(path.read_text())
+    data["run"]["run_id"] = run_id
+    path.write_text(json.dumps(data))
+    with pytest.raises(ArchiveError, match=r"run\.json is damaged: ValueError: run_id cannot be"):
+        import_archive(folder, other)
+
+
+def test_fields_that_are_something_else(folder: Path) -> None:
+    data = json.loads((folder / "run.json").read_text())
+    rows = [data["run"], data["workload"], data["series"][0], data["ledger"][0], data["gaps"][0]]
+    for row in rows:
+        for name, value in row.items():
+            for wrong in ([], {}, 2**70, "half of a pair: \ud800"):
+                row[name] = wrong
+                if name == "estimated":
+                    continue  # anything is true or false
+                with pytest.raises(ArchiveError, match="it is damaged"):
+                    Manifest.from_json(json.dumps(data), "it")
+            row[name] = value
+    Manifest.from_json(json.dumps(data), "it")
+
+
+def test_a_manifest_that_is_very_deep(folder: Path) -> None:
+    with pytest.raises(ArchiveError, match="it is damaged"):
+        Manifest.from_json("[" * 100_000, "it")
+
+
+def test_no_more_of_a_part_is_in_memory_than_was_meant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row group is as large as its writer liked: a thousand million zeros are some kilobytes."""
+    monkeypatch.setattr(read, "_ROWS", 100)
+    archive = Archive.open(folder)
+    (part,) = [one for one in archive.manifest.parts if one.path == PART]
+    blocks = list(archive.pieces(part, folder / PART))
+    assert [sum(len(piece.samples) for piece in block) for block in blocks] == [100] * 10
+
+
+def test_a_part_with_more_than_its_manifest_says_is_not_read_to_its_end(folder: Path) -> None:
+    archive = Archive.open(folder)
+    (part,) = [one for one in archive.manifest.parts if one.path == PART]
+    less = replace(part, stretches=tuple(replace(one, count=7) for one in part.stretches))
+    with pytest.raises(ArchiveError, match="other points than the manifest says"):
+        next(archive.pieces(less, folder / PART))
 
 
 def test_a_newer_format_is_refused(folder: Path, other: StoreWriter) -> None:
