@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from radt.archive.lean import do_without_pandas
 from radt.errors import ArchiveError, RadtError, TrackingError
 
 log = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ def main() -> int:
     if not where:
         return 0
     os.nice(_NICENESS)
-    sys.meta_path.insert(0, _NoPandas())
+    do_without_pandas()
     from radt.frontend.mlflow_api import MlflowApi
     from radt.store.writer import StoreWriter
 
@@ -189,18 +190,6 @@ def main() -> int:
             log.exception("the archive of run %s", task.run_id)
             _say(_failure(task, f"{type(error).__name__}: {error}", "The terminal says more"))
     return 0
-
-
-class _NoPandas:
-    """Arrow looks for pandas whenever it is given an array, and would import it for nothing."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """
-        Raises:
-            ModuleNotFoundError: It is pandas.
-        """
-        if name == "pandas":
-            raise ModuleNotFoundError("not needed here", name=name)
 
 
 def _say(news: News) -> None:

@@ -122,4 +122,4 @@ def _server_of(view: View) -> Server | None:
 
         Home(view.store.path.parent).create()
         StoreWriter(view.store).close()
-    return Server(view.server, view.store)
+    return Server(view.server, view.load_into or view.store)

@@ -160,6 +160,15 @@ DASHBOARD_TOKEN = Setting(
     default_text="none",
     secret=True,
 )
+DASHBOARD_LOAD_URI = Setting(
+    "",
+    ("RADT_DASHBOARD_LOAD_URI",),
+    setting_values.STORE_URI,
+    "",
+    "The Postgres store that is shown, with a role that may write: the dashboard loads archives of "
+    "runs that only MLflow has into it.",
+    default_text="none",
+)
 COLLECTOR_IDLE_S = Setting(
     "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds the collector stays with nothing to do."
 )
@@ -202,6 +211,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     MODE,
     RUNTIME_DIR,
     DASHBOARD_TOKEN,
+    DASHBOARD_LOAD_URI,
     COLLECTOR_IDLE_S,
     FLUSH_S,
     COLLECTOR_HANG_S,

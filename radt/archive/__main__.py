@@ -13,9 +13,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+from radt.archive.lean import do_without_pandas
 from radt.archive.outcome import Outcome
 from radt.home import RunDir
 
@@ -23,14 +23,6 @@ log = logging.getLogger("radt.archive")
 
 #: Behind everything else on the machine: an archive has time.
 _NICENESS = 10
-
-
-class _NoPandas(MetaPathFinder):
-    """Arrow imports pandas to look at the first array it is given, and does well without."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("not needed here", name=name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     )
     os.nice(_NICENESS)
-    sys.meta_path.insert(0, _NoPandas())
+    do_without_pandas()
     from radt.errors import RadtError
     from radt.store.reader import StoreReader
 
@@ -59,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _archive(reader: object, run_id: str) -> Outcome:
     from radt.archive.spool import ArchiveSpool
-    from radt.archive.write import write_archive
+    from radt.archive.write import PrunedError, write_archive
     from radt.errors import CodecError, RadtError
     from radt.store.reader import StoreReader
 
@@ -68,7 +60,7 @@ def _archive(reader: object, run_id: str) -> Outcome:
         spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
         with spool.locked(wait=True):
             write_archive(reader, run_id, spool)
-    except CodecError as error:
+    except (CodecError, PrunedError) as error:
         return Outcome(run_id, error.message, final=True)
     except RadtError as error:
         return Outcome(run_id, error.message)

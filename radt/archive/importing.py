@@ -19,6 +19,7 @@ from radt.archive.read import Archive, Piece
 from radt.errors import ArchiveError
 from radt.model import RunStatus
 from radt.store.chunks import joined, sliced
+from radt.store.pruning import Keep, PrunedRun, forget_pruned, make_way, pruned_run
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -79,11 +80,17 @@ class _Import:
 
     def all(self) -> Imported:
         there = next(iter(self.reader.runs(run_ids=[self.run_id])), None)
-        counts = self.reader.point_counts(self.run_id)
+        pruned = pruned_run(self.reader, self.run_id)
+        thinned = pruned is not None and pruned.kept is Keep.SUMMARIES
+        if pruned is not None and thinned:
+            self._check_covers(pruned)
+        counts = {} if thinned else self.reader.point_counts(self.run_id)
         rows = self._rows_count(there, counts)
         samples = [part for part in self.archive.parts(PartKind.SAMPLES) if _lacks(counts, part)]
         markers = self.archive.parts(PartKind.MARKERS) if rows else []
         with self.archive.files([*samples, *markers]) as files:
+            if thinned:
+                make_way(self.writer, self.run_id)
             self.writer.add_series(self.manifest.series)
             for part, file in zip(samples, files, strict=False):
                 for pieces in self.archive.pieces(part, file):
@@ -96,6 +103,8 @@ class _Import:
             self.writer.seal(self.run_id)
         if rows:
             self._put_rows(there)
+        if pruned is not None:
+            forget_pruned(self.writer, self.run_id)
         return Imported(
             self.manifest.run,
             self.points,
@@ -103,6 +112,15 @@ class _Import:
             there is None,
             self.manifest.complete,
         )
+
+    def _check_covers(self, pruned: PrunedRun) -> None:
+        """What thinning left describes all of a run: it only makes way for all of it."""
+        if self.manifest.points < pruned.point_count:
+            raise ArchiveError(
+                f"{self.archive.place} has {self.manifest.points:,} of the {pruned.point_count:,} "
+                f"points that run {self.run_id} had before it was thinned, nothing was changed",
+                "Import into an empty data folder (--home) to look at both",
+            )
 
     def _rows_count(self, there: RunRecord | None, counts: dict[int, int]) -> bool:
         """Whether what the archive says of the run, beside its points, is to be believed.

@@ -19,8 +19,9 @@ from radt.archive.checksums import sha256_of
 from radt.archive.manifest import Manifest, Part, PartKind, Stretch
 from radt.archive.markers import MARKER_SCHEMA, Prints, joined, marker_table, new_markers
 from radt.archive.spool import ArchiveSpool, settle
-from radt.errors import RunNotFoundError
+from radt.errors import ArchiveError, RunNotFoundError
 from radt.store.chunks import POINTS_PER_CHUNK
+from radt.store.pruning import pruned_run
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord, WorkloadRecord
 from radt.store.tidy import NUMBERED_SCHEMA, parquet_writer, tidy_table
@@ -32,15 +33,21 @@ BLOCK_POINTS = 400_000
 PART_POINTS = 50_000_000
 
 
+class PrunedError(ArchiveError):
+    """The store has not all of the run any more: an archive of it must not be written over."""
+
+
 def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Manifest:
     """Bring the archive of a run up to date; call it within ``spool.locked()``.
 
     Raises:
         StoreError: The store cannot be read.
         CodecError: A chunk of it is damaged.
+        PrunedError: The run was pruned.
         UsageError: The spool cannot be written.
         OSError: Likewise.
     """
+    _check_whole(reader, run_id)
     run = reader.run(run_id)  # before all else: of a run that has ended, all is in the store
     counts = reader.point_counts(run_id)
     spool.discard_unfinished()
@@ -62,6 +69,7 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         complete=run.status.ended,
         written_ns=time.time_ns(),
     )
+    _check_whole(reader, run_id)  # not meanwhile either
     with _settled(spool.manifest_file) as temporary:
         temporary.write_text(manifest.to_json(), encoding="utf-8")
     if prints is not None:
@@ -69,6 +77,14 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         with whole_file(spool.prints_file) as temporary:
             prints.save(temporary)
     return manifest
+
+
+def _check_whole(reader: StoreReader, run_id: str) -> None:
+    if pruned_run(reader, run_id) is not None:
+        raise PrunedError(
+            f"run {run_id} was pruned, the store has not all of it",
+            "Keep the archive that there is",
+        )
 
 
 def _continued(

@@ -105,10 +105,15 @@ def dashboard_command(host: str, port: int) -> list[str]:
 
 
 def dashboard_environment(place: Place, secrets: Secrets, *, with_auth: bool) -> dict[str, str]:
-    """What the dashboard is told: it may read the store, and archives in MLflow's artifacts."""
+    """What the dashboard is told: it reads the store as somebody who may not write.
+
+    Only the process that loads the archives of runs which machines could bring to nobody but MLflow
+    writes.
+    """
     return {
         "RADT_STORE_URI": store_uri(place, Role.READER),
         "PGPASSWORD": secrets.stack_reader_password,
+        "RADT_DASHBOARD_LOAD_URI": store_uri(place, Role.WRITER, secrets.stack_writer_password),
         "RADT_DASHBOARD_TOKEN": secrets.radt_dashboard_token,
         **mlflow_client_environment(place, secrets, with_auth=with_auth),
         **bucket(place, secrets).environ,

@@ -18,7 +18,7 @@ from typing import Any, Self
 from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.home import Home
 from radt.masking import masked
-from radt.settings import HOME, STORE_URI, TRACKING_URI, Setting, Settings
+from radt.settings import DASHBOARD_LOAD_URI, HOME, STORE_URI, TRACKING_URI, Setting, Settings
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -72,10 +72,15 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a dashboard shows: a store, and what an MLflow server has beside it (empty for none)."""
+    """What a dashboard shows: a store, and what an MLflow server has beside it (empty for none).
+
+    ``load_into`` is the same store as who may write there, where the one that is shown is read by
+    somebody who may not.
+    """
 
     store: StoreAddress
     server: str = ""
+    load_into: StoreAddress | None = None
 
     @classmethod
     def of(
@@ -87,7 +92,8 @@ class View:
         """The store of most machines: Postgres where there is one, else the data folder's file.
 
         A tracking URI that is an HTTP server adds its runs where the store is a file, which those
-        that are opened are loaded into; into Postgres only if both were named.
+        that are opened are loaded into; into Postgres only if both were named, or a role that may
+        write there is (``RADT_DASHBOARD_LOAD_URI``).
 
         Args:
             home: A data folder that was named: its file is shown, and nothing else but a
@@ -113,7 +119,12 @@ class View:
             return cls(places.file, server)
         places = Places.of(home, store_uri)
         store = places.stores[-1]
-        if store.is_postgres or places.is_chosen:
+        if store.is_postgres:
+            settings = Settings.of(Path.cwd())
+            if into := settings[DASHBOARD_LOAD_URI]:
+                return cls(store, _server_of(settings), StoreAddress.of(into))
+            return cls(store)
+        if places.is_chosen:
             return cls(store)
         return cls(store, _server_of(Settings.of(Path.cwd())))
 

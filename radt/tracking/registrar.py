@@ -187,6 +187,7 @@ class Registrar:
         tags = {
             RUN_ID_TAG: run.run_id,
             WORKLOAD_ID_TAG: run.workload_id,
+            "radt.experiment": run.experiment,
             "mlflow.user": self._user,
             "mlflow.source.type": "LOCAL",
             "mlflow.source.name": run.command or run.name,
