@@ -55,6 +55,9 @@ class _Sent:
     tags: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     summary: bool = False
+    #: Artifacts that MLflow will never have. Not noted in the store: who comes next must not take
+    #: them for delivered, and remove them.
+    hopeless: set[str] = field(default_factory=set)
 
 
 class Courier:
@@ -313,7 +316,7 @@ class Courier:
             return
         delivered = self._reader.delivered_artifacts(run.run_id)
         for artifact in artifact_files(RunDir(Path(run.spool))):
-            if artifact.path in delivered:
+            if artifact.path in delivered or artifact.path in sent.hopeless:
                 continue
             self._before_request()
             try:
@@ -325,12 +328,15 @@ class Courier:
                         Trouble.BUSY, f"artifact {artifact.path}: {error}"
                     ) from error
                 sent.notes[f"artifact {artifact.path} cannot be read"] = None
+                sent.hopeless.add(artifact.path)
             except DeliveryError as error:
                 if error.trouble is not Trouble.REFUSED:
                     raise
                 log.warning("artifact %s refused: %s", artifact.path, error.message)
                 sent.notes[f"artifact {artifact.path} refused: {error.message}"] = None
-            self._writer.mark_artifacts(run.run_id, [artifact.path])
+                sent.hopeless.add(artifact.path)
+            else:
+                self._writer.mark_artifacts(run.run_id, [artifact.path])
 
     # -- workloads --------------------------------------------------------------------------------
 

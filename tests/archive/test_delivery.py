@@ -165,6 +165,51 @@ def test_a_long_run_is_archived_on_the_way(lab: Lab, other: StoreWriter, uploads
     assert_same_when_imported(lab, run, other)
 
 
+def test_a_wall_clock_that_is_set_back_keeps_nothing_from_being_brought(
+    lab: Lab, other: StoreWriter
+) -> None:
+    run = started(lab)
+    kit.archive(lab.writer, run)
+    one = courier(lab)
+    one.deliver(lab.record(run))
+    lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+    lab.end(run)
+    kit.archive(lab.writer, run)
+    manifest = archive_spool(run).manifest_file
+    earlier_ns = manifest.stat().st_mtime_ns - 3600 * 10**9
+    os.utime(manifest, ns=(earlier_ns, earlier_ns))
+    one.deliver(lab.record(run))
+    assert_same_when_imported(lab, run, other)
+
+
+def test_a_refused_file_stays_whoever_delivers_the_rest(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deliverer that was told so is killed before it could note it."""
+    run = started(lab)
+    folder = RunDir(Path(run.spool)).artifacts
+    for name in ("model.pt", "huge.bin"):
+        (folder / name).write_text(name)
+    lab.end(run)
+    send = MlflowTarget.log_artifact
+
+    def refuse(target: MlflowTarget, run_id: str, file: Path, folder: str | None) -> None:
+        if file.name == "huge.bin":
+            raise DeliveryError(Trouble.REFUSED, "413 Request Entity Too Large")
+        send(target, run_id, file, folder)
+
+    def no_answer(*_: object) -> None:
+        raise DeliveryError(Trouble.UNREACHABLE, "connection refused")
+
+    monkeypatch.setattr(MlflowTarget, "log_artifact", refuse)
+    with monkeypatch.context() as broken, pytest.raises(DeliveryError, match="connection"):
+        broken.setattr(MlflowTarget, "terminate", no_answer)
+        courier(lab).deliver(lab.record(run))
+    courier(lab).deliver(lab.record(run))
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert names(folder) == ["huge.bin", "model.pt"], "nothing is removed then"
+
+
 def test_an_archive_that_is_due_is_due_for_the_next_process_too(lab: Lab) -> None:
     run = started(lab)
     archiving = Archiving(lab.home.store_path, 3600.0)
