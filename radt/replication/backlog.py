@@ -21,7 +21,8 @@ _WAITING = text(
     "SELECT run.ended_ns IS NOT NULL, COUNT(*), MIN(COALESCE(run.ended_ns, run.created_ns)) "
     "FROM run LEFT JOIN replicated ON replicated.target = :target "
     "AND replicated.key = run.run_id "
-    "WHERE replicated.revision IS NULL OR replicated.revision < run.revision GROUP BY 1"
+    "WHERE (replicated.revision IS NULL OR replicated.revision < run.revision) "
+    "AND NOT EXISTS (SELECT 1 FROM pruned WHERE pruned.run_id = run.run_id) GROUP BY 1"
 )
 
 

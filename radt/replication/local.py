@@ -25,11 +25,13 @@ from radt.store.records import (
 )
 from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS
 
-#: Live runs first, then the newest.
+#: Live runs first, then the newest. One that was thinned here is not for others to have: they would
+#: take it for whole.
 _DUE_RUNS = text(
     "SELECT run.run_id, run.revision, run.ended_ns IS NOT NULL FROM run "
     "LEFT JOIN replicated ON replicated.target = :target AND replicated.key = run.run_id "
-    "WHERE replicated.revision IS NULL OR replicated.revision < run.revision "
+    "WHERE (replicated.revision IS NULL OR replicated.revision < run.revision) "
+    "AND NOT EXISTS (SELECT 1 FROM pruned WHERE pruned.run_id = run.run_id) "
     "ORDER BY run.ended_ns IS NOT NULL, COALESCE(run.ended_ns, run.created_ns) DESC, run.run_id"
 )
 _DUE_WORKLOADS = text(

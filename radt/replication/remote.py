@@ -24,6 +24,7 @@ from radt.store import chunks
 from radt.store.address import StoreAddress
 from radt.store.backends import backend_of
 from radt.store.migrations import prepare_to_write
+from radt.store.pruning import Keep
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ _SERIES = text(
     "THEN chunk_no END) OVER (PARTITION BY run_id, series_no), -1) AS big "
     "FROM chunk WHERE run_id = ANY(:ids)) AS counted GROUP BY run_id, series_no"
 )
+_REMOVED = text("SELECT run_id FROM pruned WHERE run_id = ANY(:ids) AND kept = :kept")
 _MARKERS = text(
     "SELECT run_id, MAX(marker_no) + 1 FROM marker WHERE run_id = ANY(:ids) GROUP BY run_id"
 )
@@ -180,6 +182,12 @@ class Remote:
             for run_id, number in connection.execute(_OPEN_MARKERS, ids):
                 found[run_id].open_markers.add(int(number))
         return found
+
+    def removed(self, run_ids: Sequence[str]) -> set[str]:
+        """Those that were there, and taken away on purpose (`radt.store.pruning`)."""
+        with self._transaction() as connection:
+            row = {"ids": list(run_ids), "kept": str(Keep.NOTHING)}
+            return set(connection.execute(_REMOVED, row).scalars())
 
     def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
         """Runs in numbers."""

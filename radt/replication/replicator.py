@@ -300,18 +300,21 @@ class Replicator:
         due = [run for run in self._ended if not self._aside.waits(run.run_id)]
         for start in range(0, len(due), _RUNS_AT_A_TIME):
             some = due[start : start + _RUNS_AT_A_TIME]
-            done = self._complete(
+            assert self._remote is not None
+            removed = self._remote.removed([run.run_id for run in some])
+            done = removed | self._complete(
                 [
                     self._copies.setdefault(
                         run.run_id, RunCopy(run.run_id, self._local, self._pace)
                     )
                     for run in some
+                    if run.run_id not in removed
                 ]
             )
             marks = {run.run_id: run.revision for run in some if run.run_id in done}
             self._notes.mark(self._target, marks)
             for run_id in done:
-                del self._copies[run_id]
+                self._copies.pop(run_id, None)
                 self._aside.drop(run_id)
             self._brought = self._brought or bool(done)
             self._ended = [run for run in self._ended if run.run_id not in done]

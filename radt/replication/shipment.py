@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from radt.masking import masked
 from radt.store.records import (
     GapRecord,
     LedgerRecord,
@@ -88,9 +89,12 @@ KIND_OF: Mapping[type, tuple[Kind, Table[Any]]] = {
 
 
 def row_of(record: object) -> tuple[Kind, Row]:
-    """The row of a record, and its table."""
+    """The row of a record, and its table; without passwords, as many read what it goes to."""
     kind, table = KIND_OF[type(record)]
-    return kind, kind.row(table.row(record))
+    values = table.row(record)
+    if isinstance(record, RunRecord | WorkloadRecord):
+        values["tracking_uri"] = masked(record.tracking_uri)
+    return kind, kind.row(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ _NOTHING_TO_BRING = text(
     "WHERE run.run_id = :run_id "
     "ON CONFLICT (target, key) DO UPDATE SET revision = excluded.revision"
 )
+_PRUNED = text("SELECT kept, point_count FROM pruned WHERE run_id = :run_id")
+_MAKE_WAY = text("UPDATE pruned SET kept = :kept, kept_count = 0 WHERE run_id = :run_id")
 _FORGET_REPLICATED = text("DELETE FROM replicated WHERE key = :key")
 _WORKLOAD = text("SELECT workload_id, experiment FROM run WHERE run_id = :run_id")
 _RUNS_LEFT = text("SELECT 1 FROM run WHERE workload_id = :key LIMIT 1")
@@ -202,10 +204,44 @@ def _delete(connection: Connection, run_id: str) -> None:
         connection.execute(_DELETE_EXPERIMENT, {"name": experiment})
 
 
-def forget_pruned(connection: Connection, run_id: str) -> None:
+# -- the way back ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRun:
+    """What is known of a run that was pruned: what stayed, and how many points it had before."""
+
+    kept: Keep
+    point_count: int
+
+
+def pruned_run(reader: StoreReader, run_id: str) -> PrunedRun | None:
+    """What was done to a run; None if all of it that ever came is here.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with reader.snapshot() as connection:
+        row = connection.execute(_PRUNED, {"run_id": run_id}).one_or_none()
+    return None if row is None else PrunedRun(Keep(row.kept), int(row.point_count))
+
+
+def make_way(writer: StoreWriter, run_id: str) -> None:
+    """Take away what thinning left of a run's points, as all of them are about to come back.
+
+    Until `forget_pruned` the run counts as one that was removed: should that be never, no copy of
+    it is taken for whole.
+    """
+    with writer.rewriting(run_id) as connection:
+        connection.execute(_DELETE_CHUNKS, {"run_id": run_id})
+        connection.execute(_MAKE_WAY, {"run_id": run_id, "kept": str(Keep.NOTHING)})
+
+
+def forget_pruned(writer: StoreWriter, run_id: str) -> None:
     """A run was brought back on purpose, from its archive: it counts as complete again."""
-    connection.execute(text("DELETE FROM pruned WHERE run_id = :run_id"), {"run_id": run_id})
-    connection.execute(
-        text("DELETE FROM tag WHERE run_id = :run_id AND key = :key"),
-        {"run_id": run_id, "key": PRUNED},
-    )
+    with writer.rewriting(run_id) as connection:
+        connection.execute(text("DELETE FROM pruned WHERE run_id = :run_id"), {"run_id": run_id})
+        connection.execute(
+            text("DELETE FROM tag WHERE run_id = :run_id AND key = :key"),
+            {"run_id": run_id, "key": PRUNED},
+        )

@@ -277,8 +277,7 @@ def test_a_pruned_run_that_is_brought_back_counts_as_whole(
 ) -> None:
     run_id = put_run(points=1000)
     prune_run(reader, writer, run_id, Keep.SUMMARIES)
-    with writer.rewriting(run_id) as connection:
-        pruning.forget_pruned(connection, run_id)
+    pruning.forget_pruned(writer, run_id)
     assert PRUNED not in reader.tags(run_id)
     with reader.snapshot() as connection:
         assert connection.execute(text("SELECT COUNT(*) FROM pruned")).scalar() == 0

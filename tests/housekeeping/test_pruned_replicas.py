@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import psycopg2
 import pytest
+from psycopg2 import sql
 
+from radt.replication.backlog import backlog
 from radt.replication.pace import Pace
 from radt.replication.replicator import Replicator
 from radt.store.address import StoreAddress
@@ -70,6 +73,63 @@ def test_what_is_not_there_yet_is_held_back(
     bring()
     (candidate,) = candidates(reader, 2**62, Keep.SUMMARIES)
     assert candidate.held_back == ""
+
+
+def test_a_database_that_is_new_never_takes_a_thinned_run_for_whole(
+    bring: Callable[[], None],
+    store: StoreAddress,
+    database: str,
+    writer: StoreWriter,
+    reader: StoreReader,
+    put_run: PutRun,
+) -> None:
+    thinned, other = put_run(points=1000), put_run("b" * 32, points=10)
+    prune_run(reader, writer, thinned, Keep.SUMMARIES)
+    bring()
+    with StoreReader(database) as there:
+        assert [run.run_id for run in there.runs()] == [other]
+    assert store.path is not None
+    assert not any(one.waiting for one in backlog(store.path))
+
+
+def test_a_run_that_was_removed_there_stays_away(
+    bring: Callable[[], None], database: str, writer: StoreWriter, put_run: PutRun
+) -> None:
+    removed, other = put_run(points=10), put_run("b" * 32, points=10)
+    bring()
+    with StoreReader(database) as there, StoreWriter(database) as writer_there:
+        prune_run(there, writer_there, removed, Keep.NOTHING)
+        for run_id in (removed, other):
+            writer.put_tags(run_id, {"said": "later"})
+        bring()
+        assert [run.run_id for run in there.runs()] == [other]
+        assert there.tags(other)["said"] == "later"
+
+
+def test_no_password_of_mlflow_gets_there(
+    bring: Callable[[], None], database: str, writer: StoreWriter, put_run: PutRun
+) -> None:
+    uri = "https://me:s3cret@mlflow.example.org"
+    run_id = put_run(points=10, tracking_uri=uri)
+    writer.update_workload(f"w-{run_id}", tracking_uri=uri)
+    bring()
+    found = []
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = 'radt' AND data_type = 'text'"
+        )
+        columns = cursor.fetchall()
+        assert ("workload", "tracking_uri") in columns
+        for table, column in columns:
+            named = sql.SQL("SELECT {} FROM radt.{}").format(
+                sql.Identifier(column), sql.Identifier(table)
+            )
+            cursor.execute(named)
+            found += [text for (text,) in cursor.fetchall() if text]
+    connection.close()
+    assert "https://***@mlflow.example.org" in found
+    assert not [text for text in found if "s3cret" in text]
 
 
 def test_a_run_that_was_thinned_there_stays_thinned(
