@@ -11,7 +11,7 @@ from radt.frontend.source import Source
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
-from radt.store.tags import PROFILED
+from radt.store.tags import PROFILED, PRUNED
 
 if TYPE_CHECKING:
     from radt.frontend.server_runs import ServerRun
@@ -36,7 +36,8 @@ STATUS_WORDS: Mapping[RunStatus, str] = {
 class RunEntry:
     """A run, its workload, and its place among the experiment's runs (from 0).
 
-    ``profiled`` is the profiler that slowed it down, empty for none. ``remote`` is what an MLflow
+    ``profiled`` is the profiler that slowed it down, ``pruned`` what was taken away of its samples
+    and when; empty for none. ``remote`` is what an MLflow
     server says of a run that the store has not. ``is_elsewhere_too`` says that another machine has
     a workload of the same label.
     """
@@ -47,6 +48,7 @@ class RunEntry:
     workload_ordinal: int
     alone: bool
     profiled: str = ""
+    pruned: str = ""
     remote: ServerRun | None = None
     is_elsewhere_too: bool = False
 
@@ -188,6 +190,7 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
         runs = reader.runs(experiment=experiment)
         workloads = {one.workload_id: one for one in reader.workloads(experiment)}
         profiled = reader.tagged(PROFILED, experiment)
+        pruned = reader.tagged(PRUNED, experiment)
         remote = _lacking(reader, source.server.runs(experiment), runs) if source.server else {}
         for run_id, run in remote.items():
             if run.profiled:
@@ -199,7 +202,7 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
         for record in (*runs, *(run.record for run in remote.values())):
             runs_of.setdefault(record.workload_id, []).append(record)
         in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
-        return Catalog(experiment, _entries(in_order, runs_of, profiled, remote))
+        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned, remote))
 
     return source.remember(("catalog", experiment), read)
 
@@ -218,6 +221,7 @@ def _entries(
     workloads: Sequence[WorkloadRecord],
     runs_of: Mapping[str, list[RunRecord]],
     profiled: Mapping[str, str],
+    pruned: Mapping[str, str],
     remote: Mapping[str, ServerRun],
 ) -> tuple[WorkloadEntry, ...]:
     hosts_of: dict[str, set[str]] = {}
@@ -239,6 +243,7 @@ def _entries(
                 index,
                 alone=len(records) == 1,
                 profiled=profiled.get(record.run_id, ""),
+                pruned=pruned.get(record.run_id, ""),
                 remote=remote.get(record.run_id),
                 is_elsewhere_too=len(hosts_of[record.workload]) > 1,
             )

@@ -19,6 +19,7 @@ _FIELDS: Mapping[str, Callable[[RunEntry], str]] = {
     "listener": lambda run: run.record.listeners,
     "run": lambda run: run.record.run_id,
     "profiled": lambda run: run.profiled,
+    "pruned": lambda run: run.pruned,
 }
 
 

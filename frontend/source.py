@@ -258,6 +258,14 @@ class Source:
 
 def _read(reader: StoreReader, stretch: Stretch) -> Samples:
     series = stretch.series
+    if series.kind is not SeriesKind.COUNTER and stretch.max_points is not None:
+        return reader.envelope(
+            series.run_id,
+            series.series_no,
+            start_ns=stretch.start_ns,
+            end_ns=stretch.end_ns,
+            max_points=stretch.max_points,
+        )
     samples = reader.samples(
         series.run_id, series.series_no, start_ns=stretch.start_ns, end_ns=stretch.end_ns
     )

@@ -296,6 +296,7 @@ def _run_node(run: RunEntry, label: str, level: Level, *, hosts: bool) -> Node:
                 [
                     run.title,
                     *([f"profiled by {run.profiled}"] if run.profiled else []),
+                    *([f"thinned {run.pruned}"] if run.pruned else []),
                     record.devices,
                     *([record.host] if record.host else []),
                     record.run_id,
@@ -327,6 +328,8 @@ def _note(
             note = units.duration((run.record.ended_ns - run.origin_ns) / 1e9)
         elif status is RunStatus.RUNNING:
             note = units.stopwatch(max(0.0, (time.time_ns() - run.origin_ns) / 1e9))
+    if run is not None and run.pruned:
+        note = f"{note} · thinned" if note else "thinned"
     if profiled:
         note = f"profiled · {note}" if note else "profiled"
     if remote:

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-import numpy as np
-
 from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.report.attempts import Attempt, profiled_runs, standing_attempts
 from radt.report.energy import WorkloadEnergy, workload_energy
@@ -211,12 +209,11 @@ def _summarise_run(
         for name in names:
             for record in series:
                 if record.metric == name and (listener is None or record.listener == listener):
-                    values = reader.samples(
+                    value = reader.mean(
                         run.run_id, record.series_no, start_ns=start_ns, end_ns=end_ns
-                    ).values
-                    finite = values[np.isfinite(values)]
-                    if len(finite):
-                        return float(finite.mean())
+                    )
+                    if value is not None:
+                        return value
         return None
 
     return RunSummary(

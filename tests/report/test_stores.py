@@ -182,6 +182,12 @@ def test_what_a_dashboard_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RADT_STORE_URI", NOWHERE)
     assert View.of().store.is_postgres
     assert View.of().server == ""
+    monkeypatch.setenv("RADT_DASHBOARD_LOAD_URI", NOWHERE.replace("me:", "writer:"))
+    view = View.of()
+    assert view.server == "http://mlflow.example.org"
+    assert view.load_into is not None
+    assert "writer" in view.load_into.uri
+    assert "writer" not in view.store.uri + repr(view)
     assert View.of(home="elsewhere").store.path == Path("elsewhere").absolute() / "radt.db"
     assert View.of(home="elsewhere", store_uri=NOWHERE).store.is_postgres
     asked = View.of(tracking_uri="https://other.example.org")
