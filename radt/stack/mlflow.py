@@ -124,6 +124,9 @@ def environment(
         "MLFLOW_BACKEND_STORE_URI": BACKEND_URI,
         "MLFLOW_ARTIFACTS_DESTINATION": bucket.uri,
         "MLFLOW_DEFAULT_ARTIFACT_ROOT": "mlflow-artifacts:/" if proxied else bucket.uri,
+        # botocore's own checksums end up inside files of some versions of SeaweedFS (its #6548).
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         # For language models' traces; several processes that do nothing here.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         **(auth.environ if auth else {}),
