@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import click
@@ -55,7 +56,8 @@ class _Plan:
     "--keep",
     type=click.Choice([one.value for one in Keep]),
     required=True,
-    help="summaries: all but samples, and of these a few hundred a series.  nothing: no trace.",
+    help="summaries: all but samples, of which a few hundred a series stay, and files that MLflow "
+    "has, too.  nothing: no trace.",
 )
 @click.option("--experiment", metavar="NAME", help="Only runs of this experiment.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
@@ -165,10 +167,8 @@ def _prune(
         for number, one in enumerate(due, 1):
             status.update(f"{number:,} of {len(due):,}")
             try:
-                # First, as the store is what says that there may be one.
-                if store.home is not None and one.host in ("", platform.node()):
-                    remove_spool(store.home, one.run_id)
-                pruned = prune_run(reader, writer, one.run_id, keep)
+                remove = partial(_remove_files, one, store, keep)
+                pruned = prune_run(reader, writer, one.run_id, keep, remove)
             except RadtError as error:
                 failures += 1
                 line = Text.assemble(("✘", "red"), f"  run {one.run_id}: {printable(str(error))}")
@@ -188,6 +188,14 @@ def _prune(
         soft_wrap=True,
     )
     return failures
+
+
+def _remove_files(one: Candidate, store: ChosenStore, keep: Keep) -> None:
+    """Remove a run's folder, unless it has the only copy of what is to be kept."""
+    here = store.home is not None and one.host in ("", platform.node())
+    if here and (keep is Keep.NOTHING or one.files_elsewhere):
+        assert store.home is not None
+        remove_spool(store.home, one.run_id)
 
 
 def _give_back(store: ChosenStore, console: Console) -> None:

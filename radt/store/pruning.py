@@ -8,6 +8,7 @@ the pruned run must not take the place of a complete copy.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -35,7 +36,10 @@ _TABLES_OF_RUNS = (
 
 _CANDIDATES = f"""
 SELECT run.run_id, run.experiment, run.host, run.ended_ns,
-    run.delivery_done_ns IS NULL AND run.tracking_uri <> '' AS undelivered,
+    run.tracking_uri <> '' AS to_mlflow, run.delivery_done_ns IS NULL AS undelivered,
+    run.delivery_note <> '' AS given_up,
+    EXISTS (SELECT 1 FROM workload WHERE workload.workload_id = run.workload_id
+        AND workload.tracking_uri <> '' AND workload.delivery_done_ns IS NULL) AS open_workload,
     (SELECT MIN(replica.label) FROM replica LEFT JOIN replicated
         ON replicated.target = replica.target AND replicated.key = run.run_id
         WHERE COALESCE(replicated.revision, -1) < run.revision) AS lacking,
@@ -89,7 +93,8 @@ class Keep(StrEnum):
 class Candidate:
     """A run that is old enough. ``held_back`` says why it is not pruned unasked, if so.
 
-    ``size_bytes`` is what its samples take.
+    ``size_bytes`` is what its samples take; ``files_elsewhere`` says that MLflow has all that is in
+    the run's folder.
     """
 
     run_id: str
@@ -99,6 +104,7 @@ class Candidate:
     point_count: int
     size_bytes: int
     held_back: str = ""
+    files_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +133,17 @@ def candidates(
         rows = connection.execute(statement, parameters).all()
         # Only the store of the machine that ran it brings a run to MLflow.
         delivers = Dialect.of(connection) is Dialect.SQLITE
-    return [_candidate(row, delivers=delivers) for row in rows]
+    return [_candidate(row, keep, delivers=delivers) for row in rows]
 
 
-def _candidate(row: Any, *, delivers: bool) -> Candidate:
+def _candidate(row: Any, keep: Keep, *, delivers: bool) -> Candidate:
     held_back = ""
-    if delivers and row.undelivered:
+    if delivers and row.to_mlflow and row.undelivered:
         held_back = "MLflow does not have all of it yet"
+    elif delivers and row.to_mlflow and row.given_up:
+        held_back = "MLflow could not be given all of it"
+    elif delivers and row.open_workload and keep is Keep.NOTHING:
+        held_back = "its workload has not ended in MLflow yet"
     elif row.lacking is not None:
         held_back = f"{row.lacking} does not have all of it yet"
     return Candidate(
@@ -144,11 +154,26 @@ def _candidate(row: Any, *, delivers: bool) -> Candidate:
         int(row.points or 0),
         int(row.bytes or 0),
         held_back,
+        files_elsewhere=bool(row.to_mlflow) and not (row.undelivered or row.given_up),
     )
 
 
-def prune_run(reader: StoreReader, writer: StoreWriter, run_id: str, keep: Keep) -> Pruned | None:
+def prune_run(
+    reader: StoreReader,
+    writer: StoreWriter,
+    run_id: str,
+    keep: Keep,
+    take_along: Callable[[], object] = lambda: None,
+) -> Pruned | None:
     """Take away of an ended run what is not to be kept; None if somebody has written it meanwhile.
+
+    Args:
+        reader: Of the store.
+        writer: Of the same store.
+        run_id: The run.
+        keep: What stays.
+        take_along: Removes what belongs to the run elsewhere; called when it is sure that the run
+            is pruned, before the store forgets it.
 
     Raises:
         CodecError: A chunk is damaged; nothing was changed.
@@ -165,6 +190,7 @@ def prune_run(reader: StoreReader, writer: StoreWriter, run_id: str, keep: Keep)
     with writer.rewriting(run_id) as connection:
         if connection.execute(_REVISION, key).scalar() != revision:
             return None
+        take_along()
         if keep is Keep.SUMMARIES:
             _replace_chunks(connection, run_id, thinned)
         else:

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from radt.cli.prune import command
 from radt.errors import UsageError
 from radt.home import Home
+from radt.store import pruning
 from radt.store.backend import Dialect
 from radt.store.check import check
 from radt.store.check_deep import check_deep
@@ -95,8 +96,9 @@ def test_folders_of_pruned_runs_go_and_others_stay(
     home: Home, reader: StoreReader, put_run: PutRun
 ) -> None:
     here = platform.node()
-    names = {key: put_run(key * 32, points=10, host=here) for key in "abc"}
-    put_run("d" * 32, points=10, host="another")
+    there = {"points": 10, "tracking_uri": "http://mlflow"}
+    names = {key: put_run(key * 32, host=here, **there) for key in "abc"}
+    put_run("d" * 32, host="another", **there)
     for key in "abcd":
         home.run_dir(key * 32).create()
         home.run_dir(key * 32).output_log.write_text("lines")
@@ -106,6 +108,56 @@ def test_folders_of_pruned_runs_go_and_others_stay(
     assert "what they wrote last is not in the store yet (radt sync)" in text
     assert sorted(path.name[0] for path in (home.path / "runs").iterdir()) == ["b", "d"]
     assert [run_id[0] for run_id in pruned(reader)] == ["a", "c", "d"]
+
+
+@SQLITE_ONLY
+def test_files_that_nobody_else_has_stay_beside_summaries(
+    home: Home, writer: StoreWriter, reader: StoreReader, put_run: PutRun, execute: Execute
+) -> None:
+    """Without MLflow, given up by it, not delivered yet; and one that it has."""
+    here = {"points": 10, "host": platform.node()}
+    put_run("a" * 32, **here)
+    for key in "bcd":
+        put_run(key * 32, tracking_uri="http://mlflow", **here)
+    writer.mark_run_delivered("b" * 32, "artifact model.pt refused")
+    execute("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :id", id="c" * 32)
+    for key in "abcd":
+        home.run_dir(key * 32).create()
+    assert "1 run stays: MLflow could not be given all of it; --force" in prune(*THIN, "--yes")
+    assert [run_id[0] for run_id in pruned(reader)] == ["a", "d"]
+    prune(*THIN, "--yes", "--force")
+    assert [run_id[0] for run_id in pruned(reader)] == ["a", "b", "c", "d"]
+    assert sorted(path.name[0] for path in (home.path / "runs").iterdir()) == ["a", "b", "c"]
+    prune(*REMOVE, "--yes", "--force")
+    assert list((home.path / "runs").iterdir()) == []
+
+
+@SQLITE_ONLY
+def test_a_run_that_is_written_meanwhile_keeps_its_files(
+    home: Home, writer: StoreWriter, put_run: PutRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = put_run(points=10, host=platform.node(), tracking_uri="http://mlflow")
+    home.run_dir(run_id).create()
+
+    def slow(reader: StoreReader, run_id: str) -> object:
+        writer.put_tags(run_id, {"said": "now"})
+        return thin_run(reader, run_id)
+
+    thin_run = pruning.thin_run
+    monkeypatch.setattr(pruning, "thin_run", slow)
+    assert "was changed meanwhile and stays" in prune(*THIN, "--yes")
+    assert home.run_dir(run_id).path.is_dir()
+
+
+@SQLITE_ONLY
+def test_a_run_whose_workload_is_open_in_mlflow_is_not_removed(
+    writer: StoreWriter, reader: StoreReader, put_run: PutRun, execute: Execute
+) -> None:
+    run_id = put_run(points=10, tracking_uri="http://mlflow")
+    writer.update_workload(f"w-{run_id}", tracking_uri="http://mlflow")
+    assert "its workload has not ended in MLflow yet" in prune(*REMOVE, "--yes")
+    writer.mark_workload_delivered(f"w-{run_id}")
+    assert "1 run pruned" in prune(*REMOVE, "--yes")
 
 
 @SQLITE_ONLY
@@ -180,7 +232,7 @@ def test_after_a_kill_the_same_command_goes_on(
     home: Home, reader: StoreReader, put_run: PutRun, tmp_path: Path
 ) -> None:
     for number in range(12):
-        put_run(f"{number:032}", points=50, host=platform.node())
+        put_run(f"{number:032}", points=50, host=platform.node(), tracking_uri="http://mlflow")
         home.run_dir(f"{number:032}").create()
     # Stops for good in the fifth transaction, before its end.
     program = tmp_path / "stops.py"
