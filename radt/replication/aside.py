@@ -7,7 +7,7 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass
 
-from radt.replication.pace import Backoff
+from radt.backoff import Backoff
 
 #: How long one waits at most before it is tried again.
 _LONGEST_S = 600.0

@@ -58,8 +58,9 @@ class Backlog:
     def sentence(self) -> str:
         """One line for people; empty if nothing waits.
 
-        ``the database postgresql://***@db/radt does not have all of 3 runs yet: it cannot be
-        reached (since 12:04); they are kept here and brought there when it works again``.
+        ``the database postgresql://***@db/radt does not have all of 3 runs yet (since 12:04): it
+        cannot be reached (connection refused). Check …; they are kept here, the next run or `radt
+        sync` brings them there``.
         """
         if not self.waiting:
             return ""
@@ -67,12 +68,19 @@ class Backlog:
         text = f"the database {self.label} does not have all of {units.plural(count, 'run')} yet"
         if not self.problem:
             return f"{text}; {'it is' if count == 1 else 'they are'} being brought there"
-        pronoun = "it is" if count == 1 else "they are"
-        why = self.problem.replace(f"the database {self.label}", "it", 1)
+        they, them = ("it is", "it") if count == 1 else ("they are", "them")
         return (
-            f"{text}: {why} (since {_clock(self.problem_ns)}); "
-            f"{pronoun} kept here and brought there when it works again"
+            f"{text} (since {_clock(self.problem_ns)}): {self.why}; "
+            f"{they} kept here, the next run or `radt sync` brings {them} there"
         )
+
+    @property
+    def why(self) -> str:
+        """What went wrong, where it is plain which database is meant."""
+        for name in ("the database", "the store"):
+            if self.problem.startswith(f"{name} {self.label} "):
+                return self.problem.replace(f"{name} {self.label}", "it", 1)
+        return self.problem
 
 
 def look_again(store: Path, uri: str) -> None:

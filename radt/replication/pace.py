@@ -1,15 +1,12 @@
-"""How often what is brought, and how long to wait after a failure."""
+"""How often what is brought."""
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 INTERVAL_VARIABLE = "RADT_REPLICATION_S"
-_FIRST_BACKOFF_S = 1.0
-_LONGEST_BACKOFF_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +39,3 @@ class Pace:
         if not interval_s > 0:
             raise ValueError(f"{INTERVAL_VARIABLE} is {text}, and must be above 0")
         return cls(interval_s, min(cls().texts_s, interval_s), min(cls().look_s, interval_s))
-
-
-class Backoff:
-    """Delays that double from one failure to the next, with jitter so that many do not line up."""
-
-    def __init__(
-        self, first_s: float = _FIRST_BACKOFF_S, longest_s: float = _LONGEST_BACKOFF_S
-    ) -> None:
-        self._first_s = first_s
-        self._longest_s = longest_s
-        self._failures = 0
-
-    def next_s(self) -> float:
-        """Seconds to wait after one more failure, up to half less than the full delay."""
-        delay_s = min(self._first_s * 2.0**self._failures, self._longest_s)
-        self._failures = min(self._failures + 1, 32)
-        return float(delay_s) * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret about it
-
-    def reset(self) -> None:
-        """It worked."""
-        self._failures = 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
+import logging.handlers
 import os
 import signal
 import sys
@@ -21,10 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt.backoff import Backoff
 from radt.errors import RadtError, StoreError
 from radt.home import STORE_VARIABLE, runtime_dir
-from radt.replication.lifeline import Heard, listen, log_to, take_turn
-from radt.replication.pace import INTERVAL_VARIABLE, Backoff, Pace
+from radt.lifeline import Heard, listen, take_turn
+from radt.replication.pace import INTERVAL_VARIABLE, Pace
 
 log = logging.getLogger("radt.replication")
 
@@ -33,6 +35,9 @@ _POLL_S = 10.0
 #: How often a failing turn is tried once more after the order to finish up.
 _LAST_TRIES = 5
 _LAST_PAUSE_S = 1.0
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 60.0
+_LOG_LIMIT_BYTES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Order:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Bring until standard input is closed; returns the exit code, 0 if everything is there."""
     order = _parse(arguments)
-    log_to(runtime_dir() / f"replicate-{order.name}.log")
+    _log_to(runtime_dir() / f"replicate-{order.name}.log")
     # Ctrl-C is for the runner; the end of standard input tells us what to do about it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with (runtime_dir() / f"replicate-{order.name}.lock").open("a") as lock:
@@ -64,6 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except RadtError:
             log.exception("the store cannot be brought to Postgres")
             return 1
+
+
+def _log_to(path: Path) -> None:
+    """Send what is logged to a file that does not grow without end, and is the user's only."""
+    os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    handler = logging.handlers.RotatingFileHandler(
+        path, maxBytes=_LOG_LIMIT_BYTES, backupCount=1, encoding="utf-8"
+    )
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("radt").setLevel(logging.INFO)
 
 
 def _parse(arguments: Sequence[str] | None) -> Order:
@@ -88,7 +106,7 @@ def _replicate(order: Order) -> int:
     from radt.store.address import StoreAddress
 
     replicator = Replicator(order.store, StoreAddress.of(order.uri), order.pace)
-    backoff = Backoff()
+    backoff = Backoff(_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
     tries = _LAST_TRIES
     closed = False
     try:

@@ -11,21 +11,19 @@ password that a list of processes must not show.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import gc
 import logging
 import os
-import select
 import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radt.home import TRACKING_VARIABLE, Home, runtime_dir
+from radt.lifeline import Heard, listen, take_turn
 from radt.tracking.problems import ProblemBook, Reports, destination_name, problem_file
 
 if TYPE_CHECKING:
@@ -58,15 +56,6 @@ _MLFLOW_SETTINGS = {
     "MLFLOW_CONFIGURE_LOGGING": "false",
 }
 _LOG_LIMIT_BYTES = 5 * 2**20
-_STDIN = 0
-
-
-class Input(Enum):
-    """What standard input says."""
-
-    NOTHING = "nothing"
-    POKE = "poke"
-    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Ctrl-C is for the runner; the end of standard input tells us what to do about it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with (runtime_dir() / f"deliver-{order.name}.lock").open("a") as lock:
-        if not _take(lock.fileno()):
+        if not take_turn(lock.fileno()):
             return 0
         return _deliver(order)
 
@@ -139,29 +128,6 @@ def _log_to_file(path: Path) -> None:
     logging.getLogger("radt").setLevel(logging.INFO)
     # MLflow shows a traceback whenever its database is locked or away; we say it once.
     logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
-
-
-def _take(lock: int) -> bool:
-    """Wait until no other deliverer has the order; False if ours was withdrawn meanwhile.
-
-    One whose collector was killed may still be finishing; two would create MLflow runs twice.
-    """
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if _wait_for_input(0.2) is Input.CLOSED:
-                return False
-        else:
-            return True
-
-
-def _wait_for_input(timeout_s: float) -> Input:
-    """Wait for a poke, or until the time is over."""
-    readable, _, _ = select.select([_STDIN], [], [], timeout_s)
-    if not readable:
-        return Input.NOTHING
-    return Input.POKE if os.read(_STDIN, 65536) else Input.CLOSED
 
 
 def _deliver(order: Order) -> int:
@@ -216,9 +182,9 @@ def _deliver(order: Order) -> int:
     registrar.start()
     courier.start()
     token = reader.change_token()
-    while (heard := _wait_for_input(POLL_S)) is not Input.CLOSED:
+    while (heard := listen(POLL_S)) is not Heard.CLOSED:
         previous, token = token, reader.change_token()
-        if heard is Input.POKE or token != previous:
+        if heard is Heard.NEWS or token != previous:
             registrar_pace.poke()
             courier_pace.poke()
         _check_not_stuck(target, reports)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from radt.backoff import Backoff
 from radt.errors import RadtError
 from radt.store.reader import StoreReader
-from radt.tracking.backoff import Backoff
 from radt.tracking.courier import Courier
 from radt.tracking.lanes import IN_TURN, Lane, Lanes, Outcome, Task
 from radt.tracking.pace import Pace as Pace

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from radt.backoff import Backoff
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
-from radt.tracking.backoff import Backoff
 from radt.tracking.experiments import ensure_experiment
 from radt.tracking.mlflow_target import MlflowTarget
 from radt.tracking.names import (

@@ -13,7 +13,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BASE = frozenset(
     {"errors", "units", "model", "home", "clock", "masking", "nvml", "params", "procfs"}
-    | {"durations", "packages", "settings", "setting_values", "settings_file", "uris"}
+    | {
+        "durations",
+        "packages",
+        "settings",
+        "setting_values",
+        "settings_file",
+        "uris",
+        "backoff",
+        "lifeline",
+    }
 )
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -28,6 +37,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "setting_values": frozenset({"durations", "errors", "masking", "uris"}),
     "settings": frozenset({"errors", "masking", "setting_values", "settings_file"}),
     "uris": frozenset(),
+    "backoff": frozenset(),
+    "lifeline": frozenset(),
     "home": frozenset({"errors", "settings", "uris"}),
     "clock": frozenset({"errors", "home", "procfs"}),
     "nvml": frozenset(),
@@ -50,7 +61,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
-    | {"listeners", "report"},
+    | {"listeners", "report", "replication"},
     "api": BASE | {"runner", "experiment", "listeners"},
     "frontend": BASE | {"store", "archive", "tracking"},
     "cli": BASE

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import mlflow.store.db.utils as mlflow_db
 import pytest
 
+from radt.backoff import Backoff
 from radt.errors import StoreError
 from radt.store.records import RunRecord
-from radt.tracking.backoff import Backoff
 from radt.tracking.courier import Courier
 from radt.tracking.delivery import LAST_TRIES, CourierThread, Pace
 from radt.tracking.mlflow_target import MlflowTarget

@@ -1,4 +1,4 @@
-"""What a process hears from whoever started it, by its standard input, and where it writes.
+"""What the collector's helper processes hear from it, by their standard input; whose turn it is.
 
 A newline means that there is something new, the end that it shall finish up and go.
 """
@@ -6,15 +6,11 @@ A newline means that there is something new, the end that it shall finish up and
 from __future__ import annotations
 
 import fcntl
-import logging
-import logging.handlers
 import os
 import select
 from enum import Enum
-from pathlib import Path
 
 _STDIN = 0
-_LOG_LIMIT_BYTES = 2_000_000
 #: How often a process that waits for its turn looks whether it has come.
 _TURN_S = 0.2
 
@@ -36,7 +32,10 @@ def listen(timeout_s: float | None) -> Heard:
 
 
 def take_turn(lock: int) -> bool:
-    """Wait until nobody else holds a lock file; False if our order was withdrawn meanwhile."""
+    """Wait until nobody else holds a lock file; False if our order was withdrawn meanwhile.
+
+    One whose collector was killed may still be finishing the same.
+    """
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,16 +44,3 @@ def take_turn(lock: int) -> bool:
                 return False
         else:
             return True
-
-
-def log_to(path: Path) -> None:
-    """Send what is logged to a file that does not grow without end, and is the user's only."""
-    os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    handler = logging.handlers.RotatingFileHandler(
-        path, maxBytes=_LOG_LIMIT_BYTES, backupCount=1, encoding="utf-8"
-    )
-    handler.setFormatter(
-        logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("radt").setLevel(logging.INFO)
