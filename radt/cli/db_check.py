@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from radt.cli.options import home_option, setting_option
-from radt.cli.render import printable
+from radt.cli.render import folded, printable
 from radt.cli.stores import ChosenStore, all_stores
 from radt.errors import TrackingError
 from radt.home import Home
@@ -134,7 +134,8 @@ def _print(finding: Finding, console: Console) -> None:
     line = Text.assemble(
         ("✘", "red"), f"  {printable(str(finding))}  ", (printable(finding.remedy), "dim")
     )
-    console.print(line, soft_wrap=True)
+    for part in folded(line, console, 3):
+        console.print(part, soft_wrap=True)
 
 
 def _print_end(report: _Report, shown: Counter[Trouble], console: Console) -> None:
@@ -145,7 +146,8 @@ def _print_end(report: _Report, shown: Counter[Trouble], console: Console) -> No
                 soft_wrap=True,
             )
     for note in report.notes:
-        console.print(Text.assemble(("!", "yellow"), f"  {printable(note)}"), soft_wrap=True)
+        for part in folded(Text.assemble(("!", "yellow"), f"  {printable(note)}"), console, 3):
+            console.print(part, soft_wrap=True)
     _print_verdict(report.findings, console)
 
 

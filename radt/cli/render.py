@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -72,6 +72,24 @@ def _where(problem: Problem) -> str:
 
 def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def folded(text: Text, console: Console, indent: int) -> Iterator[Text]:
+    """A line as a terminal has room for it, by words; programs get it whole.
+
+    Args:
+        text: The line.
+        console: Where it will be printed, with ``soft_wrap``.
+        indent: Columns before what does not fit on the first line.
+    """
+    if not console.is_terminal:
+        yield text
+        return
+    lead, rest = text.divide([indent])
+    for part in rest.wrap(console, max(20, console.width - indent)):
+        part.rstrip()
+        yield Text.assemble(lead, part)
+        lead = Text(" " * indent)
 
 
 def render_plan(

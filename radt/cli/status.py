@@ -15,7 +15,7 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.cli.options import call, setting_option
-from radt.cli.render import printable
+from radt.cli.render import folded, printable
 from radt.experiment.lock import Holder
 from radt.home import Home
 from radt.model import RunStatus
@@ -59,7 +59,9 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
         console.print(line, soft_wrap=True)
     for one in waiting:
         style = "red" if one.problem else "dim"
-        console.print(Text(f"\n  {printable(one.sentence)}", style), soft_wrap=True)
+        console.print()
+        for line in folded(Text(f"  {printable(one.sentence)}", style), console, 2):
+            console.print(line, soft_wrap=True)
 
 
 def home_of(file: Path, given: str | None) -> Home:

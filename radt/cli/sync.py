@@ -19,7 +19,7 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.cli.options import setting_option
-from radt.cli.render import printable
+from radt.cli.render import folded, printable
 from radt.collector.delivery import Destination, Way
 from radt.collector.leftovers import Drained, drain_leftovers
 from radt.home import Home
@@ -35,6 +35,8 @@ _LOOK_S = 0.5
 #: With a problem, and nothing brought for so long, it is given up for now.
 _PATIENCE_S = 8.0
 _END_S = 120.0
+#: Before what is said of a way: its mark and its name.
+_INDENT = 13
 
 
 @click.command("sync")
@@ -249,7 +251,7 @@ class _ToPostgres(_Bringing):
 
     def look(self) -> _Look:
         found = self._backlog()
-        return _Look(found.ended, found.problem)
+        return _Look(found.ended, found.why)
 
     def _is_done(self, now: _Look) -> bool:
         # Before it was reached nobody knows what is there.
@@ -269,19 +271,23 @@ def _follow(ways: Sequence[_Bringing], console: Console) -> bool:
                 for way in ways:
                     way.check()
                 if console.is_terminal:
-                    live.update(Group(*_lines(ways)), refresh=True)
+                    live.update(Group(*_lines(ways, console)), refresh=True)
                 time.sleep(_LOOK_S)
     except BaseException:
         for way in ways:
             way.kill()
         raise
-    for line in _lines(ways):
+    for line in _lines(ways, console):
         console.print(line, soft_wrap=True)
     return any(way.left for way in ways)
 
 
-def _lines(ways: Sequence[_Bringing]) -> Iterator[Text]:
-    return (way.line() for way in ways)
+def _lines(ways: Sequence[_Bringing], console: Console) -> Iterator[Text]:
+    for way in ways:
+        first, *problem = way.line().split("\n")
+        yield first
+        for line in problem:
+            yield from folded(line, console, _INDENT)
 
 
 def _line(
@@ -298,5 +304,5 @@ def _line(
     if place:
         line.append(f"   {printable(place)}", "dim")
     if problem:
-        line.append(f"\n   {'':<9} {printable(problem)}", "red" if mark == "✘" else "dim")
+        line.append(f"\n{'':<{_INDENT}}{printable(problem)}", "red" if mark == "✘" else "dim")
     return line

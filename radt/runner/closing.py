@@ -18,12 +18,14 @@ from radt.experiment.decision import decide
 from radt.experiment.plan import ExperimentPlan, RunPlan
 from radt.masking import masked
 from radt.model import RunStatus
+from radt.replication.backlog import backlog as database_backlog
 from radt.report.summary import left_out_text, profiled_count, summarise
 from radt.report.tables import summary_table
 from radt.runner.console import shown_path as shown
 from radt.runner.due import Due
 from radt.runner.outcome import ExperimentOutcome
 from radt.runner.session import Session
+from radt.store.address import StoreAddress
 from radt.tracking.backlog import backlog
 
 
@@ -52,6 +54,8 @@ def print_header(session: Session, plan: ExperimentPlan, due: Sequence[Due]) -> 
     console.say(
         f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
     )
+    if session.store_uri:
+        console.say(f"  brought to {StoreAddress.of(session.store_uri)}", "dim")
     for label, again in _again(due).items():
         console.say(
             f"  {label}: all rows run, also {units.plural(again, 'row')} that would be done, "
@@ -105,6 +109,9 @@ def print_closing(
         for one in backlog(session.reader):
             if one.problem is not None:
                 console.say(f"  {one.sentence()}", "yellow", indent=2)
+        for other in database_backlog(session.home.store_path, session.store_uri):
+            if other.problem:
+                console.say(f"  {other.sentence()}", "yellow", indent=2)
     for name in names:
         workloads = summarise(session.reader, name)
         if workloads:
