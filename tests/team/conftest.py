@@ -1,0 +1,91 @@
+"""One set of servers for all of these tests, which kill them and start them again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from radt.stack.mlflow import ArtifactAccess
+from tests.support import servers
+from tests.support.bench import stop_collectors
+from tests.support.links import Link
+from tests.team.kit import Machine, Team
+
+#: What Python runs first: the name of a machine is the kernel's, and one for all of a test.
+OTHER_NAME = """\
+import os, socket
+from types import SimpleNamespace
+name, real = os.environ["HOST_NAME_OF_TEST"], os.uname()
+fields = (real.sysname, name, real.release, real.version, real.machine)
+os.uname = lambda: os.uname_result(fields)
+socket.gethostname = lambda: name
+"""
+
+
+@pytest.fixture(scope="session")
+def servers_of_team() -> Iterator[Team]:
+    with (
+        servers.postgres_cluster() as postgres,
+        servers.s3_store() as s3,
+        servers.mlflow_server(postgres, s3, access=ArtifactAccess.DIRECT) as mlflow,
+        Link(postgres.port) as link,
+    ):
+        yield Team(postgres, s3, mlflow, link)
+        postgres.start()  # a failed test may have left it dead, and MLflow's database is dropped
+
+
+@pytest.fixture
+def team(servers_of_team: Team, monkeypatch: pytest.MonkeyPatch) -> Team:
+    """All of it up, the link in order, and this process told how to reach S3."""
+    servers_of_team.up()
+    servers_of_team.link.pass_through()
+    for name, value in servers_of_team.mlflow.bucket.environ.items():
+        monkeypatch.setenv(name, value)
+    return servers_of_team
+
+
+@pytest.fixture
+def team_database(team: Team) -> Iterator[str]:
+    """URI of a new database, not by the link."""
+    with servers.database_of(team.postgres) as uri:
+        yield uri
+
+
+@pytest.fixture
+def machine(tmp_path: Path, team: Team, team_database: str) -> Iterator[Callable[[str], Machine]]:
+    """Makes machines, by host name."""
+    with ExitStack() as stack:
+
+        def make(name: str = "here") -> Machine:
+            folder = tmp_path / f"Zoë's {name}"
+            folder.mkdir()
+            (folder / "site").mkdir()
+            (folder / "site" / "sitecustomize.py").write_text(OTHER_NAME)
+            runtime = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True)
+            )
+            env = dict(os.environ, NO_COLOR="1", COLUMNS="80", RADT_COLLECTOR_IDLE_S="2")
+            del env["RADT_HOME"]
+            env |= team.mlflow.client_environ
+            env |= {"RADT_RUNTIME_DIR": runtime, "RADT_STORE_URI": team.by_link(team_database)}
+            env |= {"RADT_REPLICATION_S": "0.3", "RADT_ARCHIVE_S": "2"}
+            env |= {"PYTHONPATH": str(folder / "site"), "HOST_NAME_OF_TEST": name}
+            made = Machine(folder, env)
+            stack.callback(stop_collectors, Path(runtime))
+            stack.callback(end, made)
+            return made
+
+        yield make
+
+
+def end(machine: Machine) -> None:
+    """End what a failed test left running."""
+    for process in machine.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,74 @@
+"""Servers of a team that die in mid-run, or are away for all of it: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from radt.store.reader import StoreReader
+from tests.support.bench import wait_until
+from tests.team.kit import Machine, Team, disagreements, points_at, runs_in_mlflow
+
+
+def test_all_servers_are_killed_in_mid_run_and_come_back(
+    team: Team, machine: Callable[..., Machine], team_database: str, tmp_path: Path
+) -> None:
+    """Meanwhile the link to Postgres drops every third connection. Scripts notice nothing: they
+    get through all they log while nothing answers."""
+    here = machine()
+    here.prepare("outage")
+    team.link.drop_every(3)
+    radt = here.start("experiment.csv")
+    wait_until(lambda: points_at(team_database) > 400, "in Postgres while it runs")
+    wait_until(lambda: here.through("first"), "the scripts have begun")
+    team.kill()
+    here.open("first")
+    wait_until(lambda: here.through("second"), "the scripts go on with nobody there")
+    wait_until(
+        lambda: len(problems := here.waiting()) == 2 and all(problems.values()),
+        "both sides have noticed",
+    )
+    team.up()
+    here.open("second", "third")
+    out, _ = radt.communicate(timeout=90)
+    assert radt.returncode == 0, out
+    assert here.statuses() == {"FINISHED"}
+    here.wait_brought()
+    assert not disagreements(here, team, team_database, tmp_path / "imported")
+    assert len(runs_in_mlflow(team.client, "outage")) == 3, "the workload's, and two"
+    with StoreReader(team_database) as reader:
+        assert len(reader.runs()) == 2
+        assert [len(one) for one in (reader.workloads(), reader.experiments())] == [1, 1]
+
+
+def test_everything_is_away_for_the_whole_run(
+    team: Team, machine: Callable[..., Machine], team_database: str, tmp_path: Path
+) -> None:
+    """Said at the end and by `radt status`, brought by `radt sync`, once."""
+    team.kill()
+    here = machine()
+    here.prepare("away", steps=50)
+    here.open("first", "second", "third")
+    said = " ".join(here.radt("experiment.csv", "--quiet").stdout.split())
+    assert here.statuses() == {"FINISHED"}
+    assert f"MLflow at {team.mlflow.uri} does not have all of 2 runs yet" in said
+    assert "/" + team_database.rsplit("/", 1)[1] + " does not have all of 2 runs yet" in said
+    waiting = here.radt("status", "experiment.csv")
+    assert waiting.stdout.count("does not have all of 2 runs yet") == 2
+    assert waiting.stdout.count("onnection refused") == 2
+    assert "radt sync" in waiting.stdout
+    failed = here.radt("sync", code=1).stdout
+    assert failed.count("2 runs not brought") == 2
+    for text in (said, waiting.stdout, failed):
+        assert "wörd" not in text
+        assert "w%C3%B6rd" not in text
+    team.up()
+    brought = here.radt("sync").stdout
+    assert "not brought" not in brought
+    assert not disagreements(here, team, team_database, tmp_path / "imported")
+    assert len(runs_in_mlflow(team.client, "away")) == 3
+    again = here.radt("sync").stdout
+    assert "2 runs" not in again
+    assert "does not have" not in here.radt("status", "experiment.csv").stdout
+    checked = here.radt("db", "check", "--deep").stdout
+    assert checked.count("nothing is wrong") == 2, checked
