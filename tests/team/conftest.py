@@ -74,7 +74,8 @@ def machine(tmp_path: Path, team: Team, team_database: str) -> Iterator[Callable
             env |= team.mlflow.client_environ
             env |= {"RADT_RUNTIME_DIR": runtime, "RADT_STORE_URI": team.by_link(team_database)}
             env |= {"RADT_REPLICATION_S": "0.3", "RADT_ARCHIVE_S": "2"}
-            env |= {"PYTHONPATH": str(folder / "site"), "HOST_NAME_OF_TEST": name}
+            paths = [str(folder / "site"), *filter(None, [env.get("PYTHONPATH")])]
+            env |= {"PYTHONPATH": os.pathsep.join(paths), "HOST_NAME_OF_TEST": name}
             made = Machine(folder, env)
             stack.callback(stop_collectors, Path(runtime))
             stack.callback(end, made)
