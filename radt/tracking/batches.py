@@ -17,6 +17,7 @@ class BatchSize:
 
     def __init__(self, most: int) -> None:
         self._lock = threading.Lock()
+        self._most = most
         self._ceiling = most
         self._limit = most
 
@@ -30,6 +31,11 @@ class BatchSize:
         with self._lock:
             self._ceiling = min(self._ceiling, max(1, count // 2))
             self._limit = min(self._limit, self._ceiling)
+
+    def nonsense(self) -> None:
+        """What was refused for its size was so small that its size is not why."""
+        with self._lock:
+            self._ceiling = self._limit = self._most
 
     def slow(self, count: int) -> None:
         """So many were not answered in time."""

@@ -45,6 +45,8 @@ from radt.tracking.trouble import DeliveryError, Trouble
 log = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
+#: No server's limit is below this: who refuses so little for its size is set up wrongly.
+_SMALL_BYTES = 1000
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class Courier:
         self._before_request = before_request
         self._archives: ArchiveCourier | None = None
         if archiving is not None:
-            self._archives = ArchiveCourier(target, reader, archiving, before_request)
+            self._archives = ArchiveCourier(target, reader, archiving, before_request, writer)
         self._point_batch = BatchSize(MAX_POINTS)
         self._text_batch = BatchSize(MAX_PARAMS)
         self._sent: dict[str, _Sent] = {}
@@ -102,17 +104,33 @@ class Courier:
         except DeliveryError as error:
             if error.trouble is not Trouble.GONE:
                 raise
+            sent.notes[self._note_of_loss(run.workload_id, error)] = None
             log.warning("run %s given up: %s", run.run_id, error.message)
-            sent.notes[f"deleted in MLflow: {error.message}"] = None
         else:
             if not run.status.ended:
                 return
         if run.spool and not sent.notes:
             clean_spool(RunDir(Path(run.spool)), self._reader.delivered_artifacts(run.run_id))
+            # Before the mark, behind which nobody would look here again.
+            archive_spool(run).remove()
         self._writer.mark_run_delivered(run.run_id, "; ".join(sent.notes))
         del self._sent[run.run_id]
-        if run.spool and not sent.notes:
-            archive_spool(run).remove()  # after the mark: else it would be written once more
+
+    def _note_of_loss(self, workload_id: str, error: DeliveryError) -> str:
+        """What is noted of a run that was deleted in MLflow.
+
+        Raises:
+            DeliveryError: It was not deleted: a server that was started with another database has
+                not even its experiment.
+        """
+        experiment_id = self._reader.workload(workload_id).mlflow_experiment_id
+        if experiment_id is not None and self._target.experiment_by_id(experiment_id) is None:
+            raise DeliveryError(
+                Trouble.BUSY,
+                f"it has neither the run nor its experiment {experiment_id}: is it started with "
+                "another database?",
+            ) from error
+        return f"deleted in MLflow: {error.message}"
 
     def _send_content(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
         series = self._reader.series([run.run_id])
@@ -189,6 +207,11 @@ class Courier:
             if error.too_large:
                 batch.too_large(len(items))
             if len(items) == 1:
+                if error.too_large and len(repr(items[0])) < _SMALL_BYTES:
+                    batch.nonsense()
+                    raise DeliveryError(
+                        Trouble.BUSY, "it refuses requests of any size as too large (413)"
+                    ) from error
                 log.warning("MLflow refused %.200r: %s", items[0], error.message)
                 sent.notes[f"refused: {items[0]!r:.200}"] = None
                 return
@@ -360,7 +383,7 @@ class Courier:
             except DeliveryError as error:
                 if error.trouble is not Trouble.GONE:
                     raise
-                note = f"deleted in MLflow: {error.message}"
+                note = self._note_of_loss(workload_id, error)
         self._writer.mark_workload_delivered(workload_id, note)
         return True
 

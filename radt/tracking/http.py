@@ -4,6 +4,12 @@ MLflow's own client repeats requests for minutes, loses ``Retry-After``, takes a
 success and any 404 for a deleted run. So the one function that its requests go through is replaced:
 whatever is not an answer of MLflow becomes a `DeliveryError` that says what to do. Everything else
 (credentials, certificates, plug-ins) stays MLflow's.
+
+MLflow (3.17) has no public place for this. Its plug-ins for requests add headers or sign them, and
+are the user's to choose. A plug-in for a tracking store sees the calls of the API, not those of
+artifacts, and would have to override private methods as well. The settings
+``MLFLOW_HTTP_REQUEST_*`` turn repetitions off, and leave answers unchecked. Where a later MLflow
+has no such function, its own ways are in force and nothing is lost: `install` says so.
 """
 
 from __future__ import annotations
@@ -105,7 +111,7 @@ def problem_of(answer: requests.Response, *, streamed: bool = False) -> Delivery
             Trouble.REFUSED, "the request is too large for the server (413)", too_large=True
         )
     if status == 429 or (status == 503 and "Retry-After" in answer.headers):
-        retry_after_s = retry_after(answer.headers.get("Retry-After"))
+        retry_after_s = retry_after(answer.headers.get("Retry-After"), answer.headers.get("Date"))
         return DeliveryError(
             Trouble.UNREACHABLE, f"it asks to come later ({status})", retry_after_s=retry_after_s
         )
@@ -143,25 +149,36 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
     )
 
 
-def retry_after(header: str | None) -> float | None:
+def retry_after(header: str | None, date: str | None = None) -> float | None:
     """Seconds that a ``Retry-After`` header asks for (RFC 9110, 10.2.3); None without a valid one.
+
+    Args:
+        header: A number, or a time by the server's clock.
+        date: The header ``Date``: what that clock says now.
 
     >>> retry_after("7"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon")
     (7.0, 0.0, None)
+    >>> retry_after("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:27:30 GMT")
+    30.0
     """
     if not header:
         return None
     try:
         seconds = float(header)
     except ValueError:
-        try:
-            until = parsedate_to_datetime(header)
-        except ValueError:
+        until = _http_date(header)
+        if until is None:
             return None
-        if until.tzinfo is None:
-            until = until.replace(tzinfo=UTC)
-        seconds = (until - datetime.now(UTC)).total_seconds()
+        seconds = (until - (_http_date(date or "") or datetime.now(UTC))).total_seconds()
     return min(max(0.0, seconds), MAX_RETRY_AFTER_S) if seconds == seconds else None
+
+
+def _http_date(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _is_api(answer: requests.Response) -> bool:

@@ -175,6 +175,27 @@ def test_answers_that_are_none(
         assert bool(refused) == (trouble is trouble_413)
 
 
+def test_a_proxy_that_refuses_everything_for_its_size_drops_nothing(
+    server: Server, tmp_path: Path
+) -> None:
+    with HttpLink(server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+        (run,) = begin(lab, threads, 1)
+        wait_until(lambda: lab.record(run).mlflow_run_id, "created")
+        link.answer(http_links.TOO_LARGE, times=None, path=LOG_BATCH)
+        train(lab, run, 0, POINTS)
+        threads.poke()
+        wait_until(lambda: backlog(lab.reader)[0].problem, "noticed")
+        problem = backlog(lab.reader)[0].problem
+        assert problem is not None
+        assert problem.text == "it refuses requests of any size as too large (413)"
+        link.pass_through()
+        end(lab, threads, run)
+        wait_until(delivered(lab), "delivered")
+        check_same(lab, [run], server)
+        batches = [one for one in link.requests(LOG_BATCH) if one.status == 200]
+        assert len(batches) < 20, "they are as large again as before"
+
+
 def test_a_link_that_drops_every_third_connection_and_cuts(server: Server, tmp_path: Path) -> None:
     with Link(server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         link.drop_every(3)

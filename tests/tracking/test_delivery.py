@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -427,6 +428,32 @@ def test_a_run_removed_for_good_is_given_up(lab: Lab) -> None:
     lab.end(run)
     lab.courier().deliver(lab.record(run))
     assert note_of(lab, run).startswith("deleted in MLflow: ")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_server_with_another_database_is_no_reason_to_give_runs_up(
+    lab: Lab, mlflow_template: Path, ended: bool
+) -> None:
+    (run,) = lab.add_workload()
+    lab.start(run)
+    lab.registrar().register_pending()
+    lab.log(run, "loss", [1.0])
+    if ended:
+        lab.end(run)
+    ours, target = lab.target, lab.home.path / "other.db"
+    shutil.copy(mlflow_template, target)
+    lab.target = MlflowTarget(f"sqlite:///{target}", lab.home.artifacts)
+    with pytest.raises(DeliveryError, match="neither the run nor its experiment") as caught:
+        lab.courier().deliver(lab.record(run))
+    assert caught.value.trouble is Trouble.BUSY
+    if ended:
+        with pytest.raises(DeliveryError, match="neither the run nor its experiment"):
+            lab.courier().close_workload(run.workload_id)
+
+    lab.target = ours
+    lab.deliver_all()
+    assert lab.history(run, "loss") != []
+    assert note_of(lab, run) == "" if ended else lab.mlflow_run(run).info.status == "RUNNING"
 
 
 def test_files_that_cannot_be_delivered_do_not_hold_the_run_up(lab: Lab) -> None:
