@@ -127,7 +127,8 @@ def _print_counts(report: _Report, console: Console) -> None:
     if counts.pruned_runs:
         parts.append(f"{plural(counts.pruned_runs, 'run')} pruned")
     head = Text.assemble((printable(report.store), "bold"), " · ", ", ".join(parts))
-    console.print(head, soft_wrap=True)
+    for line in folded(head, console, 2):
+        console.print(line, soft_wrap=True)
 
 
 def _print(finding: Finding, console: Console) -> None:

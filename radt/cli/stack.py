@@ -101,14 +101,18 @@ def down(folder: Path | None) -> None:
 @dir_option
 def status(folder: Path | None) -> int:
     """What runs; the exit code is 1 unless all of it does."""
+    from radt.runner.console import shown_path
+
     stack = _stack(folder)
     states = stack.states()
     if not states:
         click.echo(f"There is no stack in {stack.folder}: radt stack up makes one")
     for one in states:
         how = "answers" if one.answers else "does not answer" if one.pid else "does not run"
-        process = f"process {one.pid}" if one.pid else ""
-        click.echo(f"{one.name:10} port {one.port:<6} {how:16} {process:16} {one.log}".rstrip())
+        more = [f"process {one.pid}"] if one.pid else []
+        if not one.answers:
+            more.append(shown_path(one.log))
+        click.echo(f"{one.name:10} port {one.port:<6} {how:16} {' '.join(more)}".rstrip())
     return 0 if states and all(one.answers for one in states) else 1
 
 

@@ -75,6 +75,9 @@ def command(
     ]
     if postgres:
         ways.append(_ToPostgres(place.store_path, postgres))
+    if not any(isinstance(way, _ToMlflow) for way in ways):
+        done = _line("✔", "green", "MLflow", "everything is there", place=masked(mlflow))
+        console.print(done, soft_wrap=True)
     left = _follow(ways, console)
     if not postgres:
         text = "no database is set (--store-uri, RADT_STORE_URI), samples stay here"

@@ -59,7 +59,7 @@ class Backlog:
         """One line for people; empty if nothing waits.
 
         ``the database postgresql://***@db/radt does not have all of 3 runs yet (since 12:04): it
-        cannot be reached (connection refused). Check …; they are kept here, the next run or `radt
+        cannot be reached (connection refused). Check …. They are kept here, the next run or `radt
         sync` brings them there``.
         """
         if not self.waiting:
@@ -68,9 +68,9 @@ class Backlog:
         text = f"the database {self.label} does not have all of {units.plural(count, 'run')} yet"
         if not self.problem:
             return f"{text}; {'it is' if count == 1 else 'they are'} being brought there"
-        they, them = ("it is", "it") if count == 1 else ("they are", "them")
+        they, them = ("It is", "it") if count == 1 else ("They are", "them")
         return (
-            f"{text} (since {_clock(self.problem_ns)}): {self.why}; "
+            f"{text} (since {_clock(self.problem_ns)}): {self.why}. "
             f"{they} kept here, the next run or `radt sync` brings {them} there"
         )
 
