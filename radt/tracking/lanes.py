@@ -74,10 +74,13 @@ class Lanes:
             return not self._busy and not self._done
 
     def start(self, task: Task) -> bool:
-        """Begin it, if there is a worker and nothing else of its subject is under way."""
+        """Begin it, if there is a worker and nothing else of its subject is under way.
+
+        Not before outcomes were taken, which may say that nothing works at present.
+        """
         lane = task.lane if task.lane in self._pools else next(iter(self._pools))
         with self._lock:
-            if not self._free[lane] or task.subject in self._busy:
+            if self._done or not self._free[lane] or task.subject in self._busy:
                 return False
             self._free[lane] -= 1
             self._busy.add(task.subject)
