@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _archive(reader: object, run_id: str) -> Outcome:
     from radt.archive.spool import ArchiveSpool
+    from radt.archive.standing import standing_of
     from radt.archive.write import PrunedError, write_archive
     from radt.errors import CodecError, RadtError
     from radt.store.reader import StoreReader
@@ -58,8 +59,11 @@ def _archive(reader: object, run_id: str) -> Outcome:
     assert isinstance(reader, StoreReader)
     try:
         spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
-        with spool.locked(wait=True):
-            write_archive(reader, run_id, spool)
+        # Of a delivered run somebody else has done it, when whoever asked for it had been killed.
+        if not standing_of(reader, run_id).delivered:
+            with spool.locked(wait=True):
+                if not standing_of(reader, run_id).delivered:
+                    write_archive(reader, run_id, spool)
     except (CodecError, PrunedError) as error:
         return Outcome(run_id, error.message, final=True)
     except RadtError as error:

@@ -79,7 +79,7 @@ class _Import:
         return self.manifest.run.run_id
 
     def all(self) -> Imported:
-        there = next(iter(self.reader.runs(run_ids=[self.run_id])), None)
+        there = self._there()
         pruned = pruned_run(self.reader, self.run_id)
         thinned = pruned is not None and pruned.kept is Keep.SUMMARIES
         if pruned is not None and thinned:
@@ -99,10 +99,10 @@ class _Import:
             for part, file in zip(markers, files[len(samples) :], strict=True):
                 for block in self.archive.markers(part, file):
                     self.writer.put_markers(block)
-        if self.manifest.run.status.ended and self.points:
+        if self.manifest.run.status.ended and (self.points or there is None):
             self.writer.seal(self.run_id)
         if rows:
-            self._put_rows(there)
+            self._put_rows()
         if pruned is not None:
             forget_pruned(self.writer, self.run_id)
         return Imported(
@@ -121,6 +121,9 @@ class _Import:
                 f"points that run {self.run_id} had before it was thinned, nothing was changed",
                 "Import into an empty data folder (--home) to look at both",
             )
+
+    def _there(self) -> RunRecord | None:
+        return next(iter(self.reader.runs(run_ids=[self.run_id])), None)
 
     def _rows_count(self, there: RunRecord | None, counts: dict[int, int]) -> bool:
         """Whether what the archive says of the run, beside its points, is to be believed.
@@ -186,9 +189,13 @@ class _Import:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def _put_rows(self, there: RunRecord | None) -> None:
+    def _put_rows(self) -> None:
         manifest = self.manifest
         with self.writer.transaction():
+            self.writer.append(self.run_id, [])  # locks the run
+            there = self._there()
+            if not self._rows_count(there, self.reader.point_counts(self.run_id)):
+                return  # it went on meanwhile
             for ledger in manifest.ledger:
                 self.writer.put_ledger(ledger)
             self.writer.put_gaps(manifest.gaps)
@@ -196,6 +203,9 @@ class _Import:
             self.writer.put_tags(self.run_id, manifest.tags or {})
             if manifest.workload is not None:
                 self._put_workload(manifest.workload)
+            if there is None or self.points:
+                # Its journals may still be here, on the machine that lost its store.
+                self.writer.put_cursors(self.run_id, manifest.journals)
             if there is None:
                 self.writer.put_run(manifest.run)
                 # Whoever recorded it brings it to MLflow.

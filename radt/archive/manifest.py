@@ -18,12 +18,13 @@ from radt.archive.rows import record_of, texts_of, without_passwords, without_ru
 from radt.errors import ArchiveError
 from radt.store.records import (
     GapRecord,
+    JournalCursor,
     LedgerRecord,
     RunRecord,
     SeriesRecord,
     WorkloadRecord,
 )
-from radt.store.tables import GAPS, LEDGERS, RUNS, SERIES, WORKLOADS
+from radt.store.tables import CURSORS, GAPS, LEDGERS, RUNS, SERIES, WORKLOADS
 
 #: Raised when an older radt could not read what a newer one writes. Fields that an older one may
 #: pass over need no new number.
@@ -84,7 +85,10 @@ class Manifest:
     """Everything in an archive but the contents of its `parts`.
 
     ``complete`` says that the run had ended and all of it is here; else more may follow.
-    ``tracking_uri`` of run and workload are without passwords.
+    ``tracking_uri`` of run and workload are without passwords. ``revision`` is that of the run in
+    the store it was written from, -1 if unknown: who has the same there has nothing to add.
+    ``journals`` says how far the journals of its processes had been read: what they hold beyond
+    that is not here.
     """
 
     run: RunRecord
@@ -94,8 +98,10 @@ class Manifest:
     series: Sequence[SeriesRecord] = ()
     ledger: Sequence[LedgerRecord] = ()
     gaps: Sequence[GapRecord] = ()
+    journals: Sequence[JournalCursor] = ()
     parts: Sequence[Part] = ()
     complete: bool = False
+    revision: int = -1
     written_ns: int = 0
     written_by: str = f"radt {__version__}"
 
@@ -124,6 +130,7 @@ class Manifest:
             "written_by": self.written_by,
             "written_ns": self.written_ns,
             "complete": self.complete,
+            "revision": self.revision,
             "run": without_passwords(RUNS.row(self.run)),
             "workload": None if workload is None else without_passwords(WORKLOADS.row(workload)),
             "params": dict(self.params or {}),
@@ -131,6 +138,7 @@ class Manifest:
             "series": [without_run(SERIES.row(one)) for one in self.series],
             "ledger": [without_run(LEDGERS.row(one)) for one in self.ledger],
             "gaps": [without_run(GAPS.row(one)) for one in self.gaps],
+            "journals": [CURSORS.row(one) for one in self.journals],
             "parts": [_part_data(part) for part in self.parts],
         }
         return _lines(data)
@@ -175,8 +183,10 @@ class Manifest:
             series=tuple(record_of(SERIES, one | key) for one in data["series"]),
             ledger=tuple(record_of(LEDGERS, one | key) for one in data["ledger"]),
             gaps=tuple(record_of(GAPS, one | key) for one in data["gaps"]),
+            journals=tuple(record_of(CURSORS, one) for one in data.get("journals", ())),
             parts=tuple(_part(one) for one in data["parts"]),
             complete=bool(data["complete"]),
+            revision=int(data.get("revision", -1)),
             written_ns=int(data["written_ns"]),
             written_by=str(data["written_by"]),
         )

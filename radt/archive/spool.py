@@ -28,6 +28,7 @@ from pathlib import Path
 from radt.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE, Manifest
 from radt.errors import ArchiveError
 from radt.home import RunDir
+from radt.store.whole_file import whole_file
 
 
 class ArchiveBusyError(ArchiveError):
@@ -117,6 +118,14 @@ class ArchiveSpool:
         else:
             one.file.unlink()
 
+    def restore(self, manifest: bytes) -> None:
+        """Take what was delivered for what has been written: the spool itself knows no more."""
+        # Of markers in parts that were never delivered.
+        self.prints_file.unlink(missing_ok=True)
+        with whole_file(self.manifest_file) as temporary:
+            temporary.write_bytes(manifest)
+        self.delivered(Waiting("", self.manifest_file))
+
     def discard_unfinished(self) -> None:
         """Remove what writers that were killed have left behind."""
         manifest = self.manifest()
@@ -124,6 +133,15 @@ class ArchiveSpool:
         for file in self.path.rglob("*.parquet*"):
             if str(file.relative_to(self.path)) not in known:
                 file.unlink(missing_ok=True)
+
+    def is_complete(self, run_id: str, revision: int) -> bool:
+        """Whether all is written of a run that has ended, up to a revision of it in the store."""
+        manifest = self.manifest()
+        return (
+            manifest is not None
+            and manifest.complete
+            and (manifest.run.run_id, manifest.revision) == (run_id, revision)
+        )
 
     def remove(self) -> None:
         """All of it has been delivered and nothing will follow."""

@@ -19,11 +19,12 @@ from radt.archive.checksums import sha256_of
 from radt.archive.manifest import Manifest, Part, PartKind, Stretch
 from radt.archive.markers import MARKER_SCHEMA, Prints, joined, marker_table, new_markers
 from radt.archive.spool import ArchiveSpool, settle
+from radt.archive.standing import standing_of
 from radt.errors import ArchiveError, RunNotFoundError
 from radt.store.chunks import POINTS_PER_CHUNK
 from radt.store.pruning import pruned_run
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, Samples, SeriesRecord, WorkloadRecord
+from radt.store.records import JournalCursor, RunRecord, Samples, SeriesRecord, WorkloadRecord
 from radt.store.tidy import NUMBERED_SCHEMA, parquet_writer, tidy_table
 from radt.store.whole_file import whole_file
 
@@ -48,8 +49,9 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         OSError: Likewise.
     """
     _check_whole(reader, run_id)
+    revision = standing_of(reader, run_id).revision  # what comes from now on is for the next time
     run = reader.run(run_id)  # before all else: of a run that has ended, all is in the store
-    counts = reader.point_counts(run_id)
+    counts, journals = _counts(reader, run_id)
     spool.discard_unfinished()
     before = _continued(spool.manifest(), run_id, counts)
     parts = list(before.parts) if before is not None else []
@@ -65,8 +67,10 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         series=series,
         ledger=reader.ledger([run_id]),
         gaps=reader.gaps([run_id]),
+        journals=journals,
         parts=parts,
         complete=run.status.ended,
+        revision=revision,
         written_ns=time.time_ns(),
     )
     _check_whole(reader, run_id)  # not meanwhile either
@@ -77,6 +81,20 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         with whole_file(spool.prints_file) as temporary:
             prints.save(temporary)
     return manifest
+
+
+def _counts(reader: StoreReader, run_id: str) -> tuple[dict[int, int], Sequence[JournalCursor]]:
+    """How many points there are, and how far the journals had been read just then.
+
+    Who imports the archive reads on from there, where the journals still are.
+    """
+    journals = reader.cursors(run_id)
+    while True:
+        counts = reader.point_counts(run_id)
+        # Points and cursor of a journal are written in one transaction.
+        before, journals = journals, reader.cursors(run_id)
+        if before == journals:
+            return counts, tuple(journals.values())
 
 
 def _check_whole(reader: StoreReader, run_id: str) -> None:

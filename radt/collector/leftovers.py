@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from sqlalchemy import text
+
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
 from radt.collector.ledger import ListenerState
@@ -31,6 +33,7 @@ from radt.store.writer import StoreWriter
 log = logging.getLogger(__name__)
 
 REASON = "the machine was restarted"
+_NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
                 continue
             found = leftover.drain()
             leftover.end()
+            if found.anything:
+                leftover.deliver_again()
             leftover.discard()
         # A damaged journal or a full disk must not keep the store from being used.
         except Exception as error:
@@ -207,6 +212,11 @@ class _Leftover:
                         )
                 writer.end_workload(run.workload_id)
         writer.seal(run.run_id)
+
+    def deliver_again(self) -> None:
+        """Have what came now brought to MLflow, for which the run may have been done with."""
+        with self._writer.rewriting(self._run.run_id) as connection:
+            connection.execute(_NOT_DELIVERED, {"run_id": self._run.run_id})
 
     def discard(self) -> None:
         """Remove the journals."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from radt.archive.outcome import Outcome
@@ -27,7 +27,8 @@ ARCHIVE_VARIABLE = "RADT_ARCHIVE_S"
 DEFAULT_INTERVAL_S = 900.0
 #: Something is wrong with a disk where a process takes longer; the next one goes on there.
 _LONGEST_S = 3600.0
-_RUNS_A_PROCESS = 64
+#: Of the runs that one process archives.
+MAX_RUNS = 64
 
 
 class UnarchivableError(ArchiveError):
@@ -81,12 +82,13 @@ class Archiving:
         finally:
             self._lock.release()
 
-    def complete(self, run: RunRecord, others: Sequence[RunRecord] = ()) -> None:
+    def complete(self, run: RunRecord, wanted: Callable[[], Sequence[str]]) -> None:
         """Have the archive of an ended run complete, and return then.
 
         Args:
             run: The run.
-            others: Runs that have ended, too.
+            wanted: Ids of all runs whose archives shall be completed, this one first; none if it
+                is complete. Called when no other process is at work for a run that has ended.
 
         Raises:
             UnarchivableError: There will be none.
@@ -94,14 +96,11 @@ class Archiving:
         """
         with self._lock:
             self._due_s.pop(run.run_id, None)
-            if self._is_complete(run):
+            if not (run_ids := wanted()):
                 return
             if not self._reap():
                 self._wait()
-            wanted = [one.run_id for one in others if one.spool and not self._is_complete(one)]
-            self._process = self._start(
-                list(dict.fromkeys([run.run_id, *wanted]))[:_RUNS_A_PROCESS]
-            )
+            self._process = self._start(run_ids)
             outcome = self._wait().get(run.run_id)
         if outcome is None:
             raise ArchiveError("the process that writes archives was ended")
@@ -123,10 +122,6 @@ class Archiving:
         except OSError:
             pass  # none so far
         return min(max(0.0, (time.time_ns() - since_ns) / 1e9), self._interval_s)
-
-    def _is_complete(self, run: RunRecord) -> bool:
-        manifest = archive_spool(run).manifest()
-        return manifest is not None and manifest.complete and manifest.run.run_id == run.run_id
 
     def _start(self, run_ids: Sequence[str]) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", "radt.archive", "--store", str(self._store)]

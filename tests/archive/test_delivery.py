@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from radt.archive import __main__ as archiver
 from radt.archive.importing import import_archive
 from radt.archive.read import Archive
 from radt.home import Home, RunDir
-from radt.model import RunStatus
+from radt.model import MarkerKind, RunStatus
 from radt.stack.mlflow import Bucket, MlflowServer
-from radt.store.records import RunRecord
+from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
 from radt.tracking.archiving import (
     DEFAULT_INTERVAL_S,
@@ -208,6 +209,90 @@ def test_a_refused_file_stays_whoever_delivers_the_rest(
     courier(lab).deliver(lab.record(run))
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
     assert names(folder) == ["huge.bin", "model.pt"], "nothing is removed then"
+
+
+def test_points_that_came_after_the_archive_was_complete(
+    lab: Lab, other: StoreWriter, uploads: Uploads
+) -> None:
+    """What a script wrote last was found in its journal while the artifact store was down."""
+    run = started(lab)
+    lab.end(run)
+    one = courier(lab)
+    uploads.fail_at = 1
+    with pytest.raises(DeliveryError, match="503"):
+        one.deliver(lab.record(run))
+    lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+    lab.writer.put_markers([MarkerRecord(run.run_id, 0, MarkerKind.EVENT, "late", START_NS)])
+    one.deliver(lab.record(run))
+    assert_same_when_imported(lab, run, other)
+
+
+@pytest.mark.parametrize("lost", ["all of it", "the manifest"])
+def test_a_lost_spool_is_gone_on_from_what_was_brought(
+    lab: Lab, other: StoreWriter, uploads: Uploads, lost: str
+) -> None:
+    """At no time lies anything else under a name that the manifest in MLflow lists."""
+    run = started(lab)
+    kit.archive(lab.writer, run)
+    lab.writer.put_markers([MarkerRecord(run.run_id, 0, MarkerKind.EVENT, "one", START_NS)])
+    one = courier(lab)
+    one.deliver(lab.record(run))
+    brought = list(uploads.done)
+    if lost == "all of it":
+        archive_spool(run).remove()
+    else:  # with a part that was written since, and markers that are thought to be in one
+        lab.writer.put_markers([MarkerRecord(run.run_id, 1, MarkerKind.EVENT, "two", START_NS)])
+        kit.archive(lab.writer, run)
+        archive_spool(run).manifest_file.unlink()
+    lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+    lab.end(run)
+    one.deliver(lab.record(run))
+    again = {name for name in uploads.done[len(brought) :] if name in brought}
+    assert again == {"radt/run.json"}
+    assert_same_when_imported(lab, run, other)
+
+
+def test_what_comes_after_all_was_brought_is_added(
+    lab: Lab, other: StoreWriter, uploads: Uploads
+) -> None:
+    run = started(lab)
+    lab.end(run)
+    courier(lab).deliver(lab.record(run))
+    brought = list(uploads.done)
+    assert names(Path(run.spool)) == []
+    lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+    with lab.writer.rewriting(run.run_id) as connection:
+        connection.exec_driver_sql("UPDATE run SET delivery_done_ns = NULL")
+    courier(lab).deliver(lab.record(run))
+    assert uploads.done[len(brought) :] == ["radt/samples/run-00002.parquet", "radt/run.json"]
+    assert_same_when_imported(lab, run, other)
+
+
+def test_nothing_is_left_where_a_kill_came_before_the_mark(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
+) -> None:
+    run = started(lab)
+    lab.end(run)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(StoreWriter, "mark_run_delivered", killed)
+        courier(lab).deliver(lab.record(run))
+    brought = list(uploads.done)
+    courier(lab).deliver(lab.record(run))
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert uploads.done == brought, "nothing twice"
+    assert not archive_spool(run).path.exists()
+
+
+def test_an_archiver_without_its_deliverer_writes_nothing_that_was_delivered(lab: Lab) -> None:
+    run = started(lab)
+    lab.end(run)
+    courier(lab).deliver(lab.record(run))
+    archiver.main(["--store", str(lab.home.store_path), run.run_id])
+    assert not archive_spool(run).path.exists()
 
 
 def test_an_archive_that_is_due_is_due_for_the_next_process_too(lab: Lab) -> None:

@@ -318,6 +318,24 @@ def test_pandas_alone_reads_it(writer: StoreWriter, run: RunRecord, tmp_path: Pa
     assert (markers, start) == (3, "datetime64[ns, UTC]")
 
 
+def test_a_run_that_ends_while_it_is_imported_has_ended(
+    writer: StoreWriter, run: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the store that it is recorded in."""
+    kit.fill(writer, count=10)
+    kit.archive(writer, run)
+    add_series = writer.add_series
+
+    def meanwhile(series: Sequence[SeriesRecord]) -> None:
+        add_series(series)
+        kit.end(writer)
+
+    monkeypatch.setattr(writer, "add_series", meanwhile)
+    assert import_archive(kit.archive_folder(run), writer).points == 0
+    with StoreReader(writer.address) as reader:
+        assert reader.run(run.run_id).status is RunStatus.FAILED
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_the_spool_may_be_lost(
     writer: StoreWriter, other: StoreWriter, run: RunRecord, count: int

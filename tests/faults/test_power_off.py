@@ -7,6 +7,7 @@ import platform
 import random
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from radt.archive.importing import import_archive
+from radt.archive.spool import ArchiveSpool
+from radt.archive.write import write_archive
+from radt.clock import Clock
+from radt.collector import leftovers
 from radt.collector.leftovers import REASON, drain_leftovers
 from radt.home import Home
 from radt.journal.format import EVENTS_FILE, META_FILE, RECORD_BYTES
@@ -236,6 +242,43 @@ def test_what_the_script_said_before_the_restart_counts(unread: tuple[Home, str]
     # By the clock of the boot that wrote it, not of the one that reads it.
     first_ns = int(samples.times_ns[0]) - created_ns[0] - offset_ns[0]
     assert 0 <= first_ns < 60 * 10**9
+
+
+def test_what_a_run_left_that_had_been_delivered_is_delivered_too(unread: tuple[Home, str]) -> None:
+    home, run_id = unread
+    with closing(StoreWriter(home.store_path)) as writer:
+        uri = "sqlite:////data/mlflow.db"
+        writer.update_run(run_id, tracking_uri=uri)
+        assert writer.end_run(run_id, RunStatus.FINISHED, time.time_ns())
+        writer.mark_run_delivered(run_id)
+    with closing(StoreReader(home.store_path)) as reader:
+        assert reader.runs_to_deliver(uri) == []
+        assert drain_leftovers(home).points == 20_000
+        assert [run.run_id for run in reader.runs_to_deliver(uri)] == [run_id]
+
+
+def test_what_was_imported_is_not_read_once_more(unread: tuple[Home, str], tmp_path: Path) -> None:
+    """The store was lost with the power; the run's archive is from the middle of the run."""
+    home, run_id = unread
+    spool = ArchiveSpool(tmp_path / "archive")
+    with (
+        closing(StoreWriter(home.store_path)) as writer,
+        closing(StoreReader(home.store_path)) as reader,
+    ):
+        leftover = leftovers._Leftover(
+            reader.run(run_id), home, writer, reader, Clock.for_machine()
+        )
+        part = leftover._intake.read(final=False)
+        leftover._write(part, leftover._numbering.new_series())
+        with spool.locked():
+            archived = write_archive(reader, run_id, spool).points
+    for file in home.path.glob("radt.db*"):
+        file.unlink()
+    with closing(StoreWriter(home.store_path)) as writer:
+        assert import_archive(spool.path, writer).points == archived > 0
+    drain_leftovers(home)
+    with closing(StoreReader(home.store_path)) as reader:
+        assert logged(reader, run_id) == list(range(20_000))
 
 
 def test_a_journal_that_lost_its_head_is_named_and_the_run_ended(unread: tuple[Home, str]) -> None:
