@@ -9,44 +9,30 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from radt.home import RunDir
-from radt.model import SOFTWARE, RunStatus, SeriesKind
-from radt.store.counters import total_of
+from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, SeriesRecord, SummaryRecord, WorkloadRecord
+from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tracking.archive_courier import ArchiveCourier
 from radt.tracking.archiving import Archiving, archive_spool
 from radt.tracking.artifacts import artifact_files, clean_spool
 from radt.tracking.batches import BatchSize
-from radt.tracking.mlflow_target import MAX_PARAMS, MAX_POINTS, MlflowTarget
+from radt.tracking.mlflow_target import MAX_PARAMS, MlflowTarget
 from radt.tracking.names import unique_keys
-from radt.tracking.points import (
-    NS_PER_MS,
-    NS_PER_S,
-    Point,
-    epoch_points,
-    hardware_means,
-    look_back_ns,
-    series_names,
-    software_points,
-    summary_values,
-)
+from radt.tracking.point_courier import PointCourier
+from radt.tracking.points import NS_PER_MS, Point, series_names
 from radt.tracking.registrar import delete_lost_runs
+from radt.tracking.sending import Notes, Sender
 from radt.tracking.texts import deliverable_params, deliverable_tags
 from radt.tracking.trouble import DeliveryError, Trouble
 
 log = logging.getLogger(__name__)
-
-_Item = TypeVar("_Item")
-#: No server's limit is below this: who refuses so little for its size is set up wrongly.
-_SMALL_BYTES = 1000
 
 
 @dataclass(slots=True)
@@ -55,7 +41,7 @@ class _Sent:
 
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, None] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
     summary: bool = False
     #: Artifacts that MLflow will never have. Not noted in the store: who comes next must not take
     #: them for delivered, and remove them.
@@ -85,7 +71,8 @@ class Courier:
         self._archives: ArchiveCourier | None = None
         if archiving is not None:
             self._archives = ArchiveCourier(target, reader, archiving, before_request, writer)
-        self._point_batch = BatchSize(MAX_POINTS)
+        self._sender = Sender(before_request)
+        self._points = PointCourier(target, reader, writer, self._sender)
         self._text_batch = BatchSize(MAX_PARAMS)
         self._sent: dict[str, _Sent] = {}
 
@@ -138,13 +125,13 @@ class Courier:
         keys = unique_keys(names.values())
         self._send_texts(run, mlflow_id, sent, keys)
         key_of = {number: keys[name] for number, name in names.items()}
-        self._send_points(run, mlflow_id, sent, series, key_of)
+        self._points.send_new(run, mlflow_id, series, key_of, sent.notes)
         if not run.status.ended:
             if self._archives is not None:
                 self._archives.keep_up(run, mlflow_id)
             return
         if not sent.summary:
-            self._send_summary(run, mlflow_id, sent)
+            self._points.send_summary(run, mlflow_id, sent.notes)
             sent.summary = True
         artifact_trouble: DeliveryError | None = None
         try:
@@ -185,152 +172,8 @@ class Courier:
         while new:
             count = self._text_batch.limit
             part, new = new[:count], new[count:]
-            self._send_all(part, send, sent, self._text_batch)
+            self._sender.send(part, send, sent.notes, self._text_batch)
             known.update(part)
-
-    def _send_all(
-        self,
-        items: Sequence[_Item],
-        send: Callable[[Sequence[_Item]], None],
-        sent: _Sent,
-        batch: BatchSize,
-    ) -> None:
-        """Send all that MLflow accepts: of a request that it refuses, each half by itself."""
-        self._before_request()
-        try:
-            send(items)
-        except DeliveryError as error:
-            if error.slow:
-                batch.slow(len(items))
-            if error.trouble is not Trouble.REFUSED:
-                raise
-            if error.too_large:
-                batch.too_large(len(items))
-            if len(items) == 1:
-                if error.too_large and len(repr(items[0])) < _SMALL_BYTES:
-                    batch.nonsense()
-                    raise DeliveryError(
-                        Trouble.BUSY, "it refuses requests of any size as too large (413)"
-                    ) from error
-                log.warning("MLflow refused %.200r: %s", items[0], error.message)
-                sent.notes[f"refused: {items[0]!r:.200}"] = None
-                return
-            middle = len(items) // 2
-            self._send_all(items[:middle], send, sent, batch)
-            self._send_all(items[middle:], send, sent, batch)
-        else:
-            batch.worked(len(items))
-
-    # -- points -----------------------------------------------------------------------------------
-
-    def _send_points(
-        self,
-        run: RunRecord,
-        mlflow_id: str,
-        sent: _Sent,
-        series: Sequence[SeriesRecord],
-        key_of: Mapping[int, str],
-    ) -> None:
-        """All new points, several series in one request; how far is noted after each request."""
-        points: list[Point] = []
-        marks: dict[int, int] = {}
-
-        def flush() -> None:
-            self._log_points(points, mlflow_id, sent)
-            self._writer.mark_delivered(run.run_id, marks)
-            points.clear()
-            marks.clear()
-
-        def room() -> int:
-            return max(1, self._point_batch.limit - len(points))
-
-        for series_no, piece, until in self._pieces(run, series, key_of, room):
-            points += piece
-            marks[series_no] = until
-            if len(points) >= self._point_batch.limit:
-                flush()
-        if marks:
-            flush()
-
-    def _pieces(
-        self,
-        run: RunRecord,
-        series: Sequence[SeriesRecord],
-        key_of: Mapping[int, str],
-        room: Callable[[], int],
-    ) -> Iterator[tuple[int, list[Point], int]]:
-        """New points, as many as there is room for, by series: number, points, how far that is."""
-        delivered = self._reader.delivered(run.run_id)
-        counts = self._reader.point_counts(run.run_id)
-        for one in series:
-            number, key = one.series_no, key_of[one.series_no]
-            done = delivered.get(number, 0)
-            if one.listener != SOFTWARE:
-                for piece, until_ns in self._new_means(run, one, key, done, room):
-                    yield number, piece, until_ns
-                continue
-            while done < counts.get(number, 0):
-                samples = self._reader.points_after(run.run_id, number, done, room())
-                piece = software_points(key, samples, done)
-                done += len(samples)
-                yield number, piece, done
-
-    def _new_means(
-        self,
-        run: RunRecord,
-        series: SeriesRecord,
-        key: str,
-        since_ns: int,
-        room: Callable[[], int],
-    ) -> Iterator[tuple[list[Point], int]]:
-        """Means, as there is room for them, and up to which time they cover the series."""
-        if run.started_ns is None and not run.status.ended:
-            return  # seconds are counted from the start, which is not known yet
-        origin_ns = run.started_ns or run.created_ns
-        samples = self._reader.samples(
-            run.run_id, series.series_no, start_ns=since_ns - look_back_ns(series)
-        )
-        points, until_ns = hardware_means(
-            key,
-            series,
-            samples,
-            origin_ns=origin_ns,
-            since_ns=since_ns,
-            final=run.status.ended,
-        )
-        while len(points) > (count := room()):
-            piece, points = points[:count], points[count:]
-            yield piece, origin_ns + piece[-1].step * NS_PER_S
-        if until_ns > since_ns:
-            yield points, until_ns
-
-    def _send_summary(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
-        epochs = epoch_points(self._reader.markers([run.run_id]))
-        summaries = self._reader.summary([run.run_id])
-        ledger = self._reader.ledger([run.run_id])
-        values = summary_values(run, summaries, epochs, ledger, self._totals(summaries))
-        keys = unique_keys(values)
-        ended_ms = (run.ended_ns or 0) // NS_PER_MS
-        points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
-        self._log_points(points, mlflow_id, sent)
-
-    def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
-        """How much each counter of a run grew, which only all of its readings tell."""
-        totals: dict[int, float] = {}
-        for series in (summary.series for summary in summaries):
-            if series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE:
-                samples = self._reader.samples(series.run_id, series.series_no)
-                if (total := total_of(samples, series)) is not None:
-                    totals[series.series_no] = total
-        return totals
-
-    def _log_points(self, points: Sequence[Point], mlflow_id: str, sent: _Sent) -> None:
-        send = partial(self._target.log_points, mlflow_id)
-        start = 0
-        while start < len(points):
-            part = points[start : start + self._point_batch.limit]
-            self._send_all(part, send, sent, self._point_batch)
-            start += len(part)
 
     # -- files ------------------------------------------------------------------------------------
 

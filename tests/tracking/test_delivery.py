@@ -15,6 +15,7 @@ from mlflow.entities import ViewType
 
 from radt.home import RunDir
 from radt.model import NO_STEP, MarkerKind, RunStatus, SeriesKind
+from radt.store.pruning import Keep, prune_run
 from radt.store.records import MarkerRecord, RunRecord
 from radt.tracking.artifacts import artifact_path
 from radt.tracking.courier import Courier
@@ -454,6 +455,27 @@ def test_a_server_with_another_database_is_no_reason_to_give_runs_up(
     lab.deliver_all()
     assert lab.history(run, "loss") != []
     assert note_of(lab, run) == "" if ended else lab.mlflow_run(run).info.status == "RUNNING"
+
+
+def test_a_run_that_is_pruned_meanwhile_comes_to_an_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = lab.add_workload()
+    lab.start(run)
+    lab.log(run, "loss", [float(i) for i in range(3000)])
+    lab.end(run)
+    lab.registrar().register_pending()
+    counted = lab.reader.point_counts
+
+    def and_pruned(run_id: str) -> dict[int, int]:
+        counts = counted(run_id)
+        prune_run(lab.reader, lab.writer, run_id, Keep.SUMMARIES)
+        return counts
+
+    monkeypatch.setattr(lab.reader, "point_counts", and_pruned)
+    lab.courier().deliver(lab.record(run))
+    assert 0 < len(lab.history(run, "loss")) < 3000
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
 
 
 def test_files_that_cannot_be_delivered_do_not_hold_the_run_up(lab: Lab) -> None:
