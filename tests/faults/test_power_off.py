@@ -28,7 +28,7 @@ from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from tests.collector.collector_kit import Project, Run, holder, wait_for
-from tests.support.power import OTHER_BOOT, check_store, cut_off
+from tests.support.power import OTHER_BOOT, check_store, cut_off, unsettled
 
 #: Trains for ever; after each value it notes in a shared mapping how many there are.
 TRAINS = """\
@@ -140,12 +140,12 @@ def test_what_a_power_cut_tears_costs_only_itself(
     for number, home in enumerate(cuts):
         chance = random.Random(number)
         wal = home.store_path.with_name("radt.db-wal")
-        size = wal.stat().st_size
+        place = chance.randrange(unsettled(home.store_path), wal.stat().st_size + 1)
         with wal.open("r+b") as file:
             if number % 2:
-                file.truncate(chance.randrange(size))
+                file.truncate(place)
             else:
-                file.seek(chance.randrange(size))
+                file.seek(place)
                 file.write(chance.randbytes(5000))
         for segment in home.path.glob("runs/*/journal/*/segment-*.bin"):
             with segment.open("r+b") as file:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -46,6 +47,18 @@ def cut_off(home: Path, copy: Path, pids: Iterable[int]) -> Home:
         told = json.loads(meta.read_text())
         meta.write_text(json.dumps(told | {"boot_id": OTHER_BOOT}))
     return Home(copy)
+
+
+def unsettled(store: Path) -> int:
+    """From where on a write-ahead log may not be on the disk.
+
+    What SQLite has begun to move into the file was synchronised before: no power cut tears that.
+    (https://www.sqlite.org/walformat.html#the_wal_index_file_format)
+    """
+    index = store.with_name(f"{store.name}-shm").read_bytes()
+    (attempted,) = struct.unpack_from("=I", index, 128)
+    (page_bytes,) = struct.unpack_from("=H", index, 14)
+    return 32 + int(attempted) * (24 + (65536 if page_bytes == 1 else int(page_bytes)))
 
 
 def check_store(path: Path) -> None:
