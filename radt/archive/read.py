@@ -60,19 +60,26 @@ class Archive:
             ArchiveError: It cannot be read, is damaged, or is of a newer format.
         """
         place = place_of(where, tracking_uri) if isinstance(where, str | Path) else where
-        with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
+        with _temporary_folder() as folder:
             try:
                 found = place
-                file = _fetched(found, MANIFEST_FILE, Path(folder))
+                file = _fetched(found, MANIFEST_FILE, folder)
             except FileMissingError as error:
                 found = place.below(ARCHIVE_FOLDER)
                 try:
-                    file = _fetched(found, MANIFEST_FILE, Path(folder))
+                    file = _fetched(found, MANIFEST_FILE, folder)
                 except FileMissingError:
                     raise FileMissingError(
                         f"there is no archive of a run in {place}", error.remedy
                     ) from error
-            return cls(found, Manifest.from_json(file.read_bytes(), f"{found}/{MANIFEST_FILE}"))
+            where = f"{found}/{MANIFEST_FILE}"
+            try:
+                text = file.read_bytes()
+            except OSError as error:
+                raise ArchiveError(
+                    f"{where} cannot be read: {error.strerror or error}", "Check its permissions"
+                ) from error
+            return cls(found, Manifest.from_json(text, where))
 
     @contextmanager
     def files(self, parts: Sequence[Part]) -> Iterator[list[Path]]:
@@ -81,8 +88,8 @@ class Archive:
         Raises:
             ArchiveError: One is missing or damaged; the message names it.
         """
-        with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
-            yield [self._checked(part, Path(folder)) for part in parts]
+        with _temporary_folder() as folder:
+            yield [self._checked(part, folder) for part in parts]
 
     def _checked(self, part: Part, folder: Path) -> Path:
         where = f"{self.place}/{part.path}"
@@ -177,6 +184,19 @@ def find_archives(where: str | Path, tracking_uri: str = "") -> list[Archive]:
         if not found:
             raise
         return sorted(found, key=lambda one: one.manifest.run.created_ns)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="radt-archive-")
+    except OSError as error:
+        raise ArchiveError(
+            f"no folder for temporary files can be made: {error.strerror or error}",
+            "Free some disk space, or name another place (TMPDIR)",
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def _fetched(place: Place, path: str, folder: Path) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from radt.errors import ArchiveError
+from radt.masking import masked
 
 _PART_BYTES = 16 * 2**20
 _CONCURRENCY = 4
@@ -49,8 +50,12 @@ class S3Folder:
             ArchiveError: There is no bucket in it.
         """
         parts = urlsplit(uri)
-        if not parts.netloc:
-            raise ArchiveError(f"{uri} names no bucket", "Write s3://bucket/prefix")
+        if not parts.netloc or "@" in parts.netloc:
+            raise ArchiveError(
+                f"{masked(uri)} names no bucket",
+                "Write s3://bucket/prefix; keys are taken from AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY",
+            )
         return cls(parts.netloc, parts.path.strip("/"))
 
     def __str__(self) -> str:
@@ -98,7 +103,7 @@ def _s3_error(where: str, error: BaseException) -> S3Error:
     code = str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
     if code in _MISSING:
         return S3Error(f"there is no {where}", "Check the address", missing=True)
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = masked((str(error).strip() or type(error).__name__).splitlines()[0])
     return S3Error(
         f"{where}: {reason}",
         "Check the keys (AWS_ACCESS_KEY_ID …) and the server's address (AWS_ENDPOINT_URL or "

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt.archive.manifest import ARCHIVE_FOLDER
 from radt.home import RunDir
 from radt.tracking.names import clean_text
 
@@ -56,7 +57,7 @@ def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
     taken: set[str] = set()
     for file in _regular_files(spool):
         relative = file.name if file == spool.output_log else file.relative_to(spool.artifacts)
-        path = plain = artifact_path(str(relative))
+        path = plain = _beside_archive(artifact_path(str(relative)))
         number = 1
         while path in taken:
             number += 1
@@ -93,6 +94,13 @@ def artifact_path(relative: str) -> str:
     ('plots/loss _1.png', '100 __')
     """
     return _FORBIDDEN.sub("_", clean_text(relative))
+
+
+def _beside_archive(path: str) -> str:
+    """A folder that a script has named like that of the archive must not get between its files."""
+    if path == ARCHIVE_FOLDER or path.startswith(f"{ARCHIVE_FOLDER}/"):
+        return path.replace(ARCHIVE_FOLDER, f"{ARCHIVE_FOLDER}_", 1)
+    return path
 
 
 def _regular_files(spool: RunDir) -> Iterator[Path]:

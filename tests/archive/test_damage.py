@@ -198,6 +198,18 @@ def test_the_manifest_of_an_archive_reads_as_it_was_written(folder: Path) -> Non
     assert Archive.open(folder).manifest.to_json() == text
 
 
+def test_no_room_for_temporary_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "nowhere"))
+    with pytest.raises(ArchiveError, match="no folder for temporary files can be made"):
+        Archive.open(folder)
+
+
+def test_keys_in_an_address_are_not_shown() -> None:
+    with pytest.raises(ArchiveError, match="names no bucket") as caught:
+        load("s3://AKIA123:geheim@bucket/prefix")
+    assert "geheim" not in caught.value.message
+
+
 def test_what_is_there_already_is_not_read_again(folder: Path, other: StoreWriter) -> None:
     import_archive(folder, other)
     flip(folder / PART)

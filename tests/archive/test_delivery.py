@@ -227,6 +227,19 @@ def test_points_that_came_after_the_archive_was_complete(
     assert_same_when_imported(lab, run, other)
 
 
+def test_a_script_s_own_folder_of_that_name_is_not_written_over(
+    lab: Lab, other: StoreWriter
+) -> None:
+    run = started(lab)
+    own = RunDir(Path(run.spool)).artifacts / "radt" / "run.json"
+    own.parent.mkdir()
+    own.write_text("mine")
+    lab.end(run)
+    courier(lab).deliver(lab.record(run))
+    assert (artifacts(lab, run) / "radt_" / "run.json").read_text() == "mine"
+    assert_same_when_imported(lab, run, other)
+
+
 @pytest.mark.parametrize("lost", ["all of it", "the manifest"])
 def test_a_lost_spool_is_gone_on_from_what_was_brought(
     lab: Lab, other: StoreWriter, uploads: Uploads, lost: str
