@@ -150,7 +150,7 @@ class ActiveWorkload:
 
     def say(self, text: str, style: str = "dim") -> None:
         """Print a line below the workload."""
-        self.session.console.say(f"  {text}", style=style)
+        self.session.console.say(f"  {text}", style=style, indent=2)
 
 
 def status_text(ending: Ending, repeat: int, repeats: int) -> str:

@@ -27,11 +27,15 @@ from radt.runner.profiling import Profilers, workload_tags
 from radt.runner.session import Session
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.tracking.inventory import collect_inventory
+from radt.tracking.problems import EVERYTHING, problem_file, read_problems
 
 #: Tag of a run: the process that answers for it until the collector knows of the run, too.
 RUNNER_TAG = "radt.runner"
 
 _POLL_S = 0.01
+#: How long MLflow is waited for that is known not to work; a link that dropped one connection
+#: has brought the next one by then.
+_LITTLE_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +105,39 @@ def wait_for_mlflow(
 ) -> tuple[MlflowIds, str]:
     """MLflow's ids as soon as all are known or the time is over, and a warning in that case."""
     run_ids = [run.run_id for run in workload.runs]
-    known = _wait_for_runs(session, run_ids, cancelled)
+    trouble = _Trouble(session)
+    known = _wait_for_runs(session, run_ids, lambda: cancelled() or trouble.lasts)
     warning = ""
     if not cancelled():
         if missed := len(known) < len(run_ids):
+            why = trouble.text or f"no answer within {session.mlflow_patience.timeout_s:.0f} s"
             warning = (
-                f"MLflow at {masked(session.tracking_uri)} did not answer within "
-                f"{session.mlflow_patience.timeout_s:.0f} s; runs start now, it gets them when it "
-                "is back"
+                f"MLflow at {masked(session.tracking_uri)}: {why}; runs start now, it gets them "
+                "when it is back"
             )
         session.mlflow_patience.answered(in_time=not missed)
     experiment = session.reader.workload(workload.workload_id).mlflow_experiment_id
     return MlflowIds(known, experiment), warning
+
+
+class _Trouble:
+    """What keeps MLflow away, as far as its deliverer has found out since we wait."""
+
+    def __init__(self, session: Session) -> None:
+        self._file = problem_file(session.home.store_path, session.tracking_uri)
+        self._since_ns = time.time_ns()
+        self._patient_until_s = time.monotonic() + _LITTLE_PATIENCE_S
+
+    @property
+    def text(self) -> str:
+        """Empty if nothing is known."""
+        found = read_problems(self._file).get(EVERYTHING)
+        return found.text if found is not None and found.last_ns >= self._since_ns else ""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether waiting any longer is vain."""
+        return time.monotonic() >= self._patient_until_s and bool(self.text)
 
 
 def _wait_for_runs(
