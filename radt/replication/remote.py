@@ -23,7 +23,7 @@ from radt.replication.shipment import EXPERIMENT, RUN, Cut, Kind, Row, Shipment
 from radt.store import chunks
 from radt.store.address import StoreAddress
 from radt.store.backends import backend_of
-from radt.store.migrations import prepare_to_write
+from radt.store.migrations import check_not_newer, prepare_to_write
 from radt.store.pruning import Keep
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ _PATIENCE_S = 60.0
 _SLOWEST_BYTES_PER_S = 20_000
 _ROWS_A_STATEMENT = 1000
 
+_VERSION = text("SELECT MAX(version) FROM schema_version")
 _IDENTITY = text("SELECT store_id FROM store_identity")
 _REVISIONS = text(
     "SELECT run_id, revision FROM run WHERE run_id = ANY(:ids) ORDER BY run_id FOR UPDATE"
@@ -215,12 +216,18 @@ class Remote:
     # -- what is added ----------------------------------------------------------------------------
 
     def ship(self, shipment: Shipment) -> Outcome:
-        """Write all of it, or nothing."""
+        """Write all of it, or nothing.
+
+        Raises:
+            SchemaTooNewError: A later radt has upgraded the store since we connected.
+        """
         seconds = _PATIENCE_S + shipment.size_bytes / _SLOWEST_BYTES_PER_S
         try:
             with self._transaction(seconds) as connection:
                 self._claim(connection, shipment)
                 self._write(connection, shipment)
+                # Last: what waited for a migration to end must not be stored as if there was none.
+                check_not_newer(self._backend, int(connection.execute(_VERSION).scalar_one()))
         except _StaleError:
             return Outcome.STALE
         except StoreError as error:

@@ -16,11 +16,13 @@ from mlflow.tracking import MlflowClient
 from radt.errors import StoreError
 from radt.home import RunDir
 from radt.model import SOFTWARE
+from radt.replication.backlog import backlog
 from radt.stack.mlflow import MlflowServer
 from radt.stack.postgres import Postgres
 from radt.stack.s3 import S3Server
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.tracking.backlog import backlog as mlflow_backlog
 from radt.tracking.names import unique_keys
 from radt.tracking.points import hardware_means, series_names, software_points
 from radt.tracking.texts import deliverable_params, deliverable_tags
@@ -107,9 +109,13 @@ class Machine(Bench):
         return len(list(self.folder.glob(f"{gate}-*.through"))) == runs
 
     def waiting(self) -> dict[str, str]:
-        """What ``radt status`` says that waits: the problem by place."""
-        document = json.loads(self.radt("status", "experiment.csv", "--json").stdout)
-        return {one["place"]: one["problem"] for one in document["waiting"]}
+        """What has not been brought, and the problem, by place; as ``radt status`` says it."""
+        with closing(StoreReader(self.store)) as reader:
+            to_mlflow = [one for one in mlflow_backlog(reader) if one.waiting]
+        to_postgres = backlog(self.store, self.env["RADT_STORE_URI"])
+        return {one.tracking_uri: one.problem.text if one.problem else "" for one in to_mlflow} | {
+            one.label: one.problem for one in to_postgres if one.waiting
+        }
 
     def wait_brought(self) -> None:
         seen: dict[str, str] = {}
