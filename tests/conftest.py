@@ -44,7 +44,16 @@ def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         monkeypatch.setenv("RADT_HOME", str(tmp_path / "radt-data"))
         for name in _OF_THE_USER:
             monkeypatch.delenv(name, raising=False)
+        # An archive takes half a second of a core for every run; those tests that are about what
+        # becomes of it have it made (`archives`).
+        monkeypatch.setenv("RADT_ARCHIVE_S", "0")
         yield
+
+
+@pytest.fixture
+def archives(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are archived as they are for users."""
+    monkeypatch.delenv("RADT_ARCHIVE_S")
 
 
 # Servers: one of each for all tests of a process (tests/support/servers.py) ---------------------

@@ -16,6 +16,11 @@ from tests.archive import kit
 from tests.tracking.lab import Lab, closing, make_lab
 
 
+@pytest.fixture(autouse=True)
+def runs_are_archived(archives: None) -> None:
+    """In all tests of this folder."""
+
+
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[StoreWriter]:
     with StoreWriter(tmp_path / "re'cor%20ded #é" / "radt.db") as writer:
