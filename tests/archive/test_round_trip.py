@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from radt.archive import importing, write
+from radt.archive import importing, markers, write
 from radt.archive.importing import import_archive
 from radt.archive.manifest import PartKind
 from radt.errors import ArchiveError
@@ -244,9 +244,12 @@ def test_no_password_gets_into_an_archive(
         assert reader.run(run.run_id).tracking_uri == uri, "the store's own address is kept"
 
 
-def test_many_markers(writer: StoreWriter, other: StoreWriter, run: RunRecord) -> None:
+def test_many_markers(
+    writer: StoreWriter, other: StoreWriter, run: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And as one more comes, one more is written."""
-    count = 50_000
+    monkeypatch.setattr(markers, "_BLOCK", 2000)
+    count = 5000
     writer.put_markers(
         [
             MarkerRecord(run.run_id, no, MarkerKind.SPAN, f"span {no % 97}", no, no + 5, no)
@@ -360,7 +363,7 @@ points = st.lists(st.tuples(times, bits, st.integers(-(2**63), 2**63 - 1)), max_
 batches = st.lists(st.tuples(st.integers(0, 2), points, st.booleans()), max_size=6)
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(first=batches, second=batches, block=st.integers(1, 9))
 def test_any_values(
     tmp_path_factory: pytest.TempPathFactory,
