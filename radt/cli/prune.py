@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import platform
 import sys
 import time
@@ -30,6 +31,10 @@ from radt.units import plural, size
 
 _NS_PER_S = 1_000_000_000
 EXIT_FAILED = 1
+#: Longer names of experiments push what follows to the right, in their own line only.
+_NAME_WIDTH = 24
+#: Experiments that a message names.
+_NAMED = 8
 
 
 @dataclass
@@ -90,6 +95,8 @@ def command(
     what = Keep(keep)
     before_ns = time.time_ns() - round(parse_duration_s(age) * _NS_PER_S)
     with StoreReader(store.address) as reader:
+        if experiment is not None:
+            _check_there(reader, experiment)
         plan = _plan(candidates(reader, before_ns, what, experiment), store, force=force)
         _show(plan, store, what, console)
         if dry_run or not plan.due:
@@ -100,6 +107,18 @@ def command(
     if store.home is not None:
         _give_back(store, console)
     return EXIT_FAILED if failures else 0
+
+
+def _check_there(reader: StoreReader, experiment: str) -> None:
+    names = [one.name for one in reader.experiments()]
+    if experiment not in names:
+        near = difflib.get_close_matches(experiment, names, n=1)
+        raise UsageError(
+            f"there is no experiment {experiment!r} in {reader.address}",
+            f"Did you mean {near[0]!r}?"
+            if near
+            else f"It has {', '.join(names[:_NAMED]) or 'none'}",
+        )
 
 
 def _plan(found: Sequence[Candidate], store: ChosenStore, *, force: bool) -> _Plan:
@@ -123,7 +142,7 @@ def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None
     by_experiment: dict[str, list[Candidate]] = {}
     for one in plan.due:
         by_experiment.setdefault(one.experiment, []).append(one)
-    width = max((len(printable(name)) for name in by_experiment), default=0)
+    width = min(max((len(printable(name)) for name in by_experiment), default=0), _NAME_WIDTH)
     for name, runs in sorted(by_experiment.items()):
         days = sorted({_day(runs[0].ended_ns), _day(runs[-1].ended_ns)})
         line = f"  {printable(name):<{width}}  {plural(len(runs), 'run')}, {_amount(runs)}"

@@ -43,7 +43,7 @@ SELECT run.run_id, run.experiment, run.host, run.ended_ns,
     (SELECT MIN(replica.label) FROM replica LEFT JOIN replicated
         ON replicated.target = replica.target AND replicated.key = run.run_id
         WHERE COALESCE(replicated.revision, -1) < run.revision) AS lacking,
-    (SELECT SUM(point_count) FROM chunk WHERE chunk.run_id = run.run_id) AS points,
+    (SELECT SUM({chunks.STORED_COUNT}) FROM chunk WHERE chunk.run_id = run.run_id) AS points,
     (SELECT SUM({_ROW_BYTES} + LENGTH(value_data) + COALESCE(LENGTH(time_data), 0)
         + COALESCE(LENGTH(step_data), 0)) FROM chunk WHERE chunk.run_id = run.run_id) AS bytes
 FROM run WHERE run.ended_ns < :before

@@ -77,8 +77,18 @@ def test_nothing_is_done_before_it_is_said(
     assert "1 run pruned" in text
     assert pruned(reader) == [old]
     assert "0 runs to be thinned" in prune(*THIN, "--yes", *where)
-    assert "1 run to be removed" in prune(*REMOVE, "--yes", *where)
+    # What is left of it, not what it once had.
+    assert "1 run to be removed, 715 points" in prune(*REMOVE, "--yes", *where)
     assert [run.run_id for run in reader.runs()] == [young]
+
+
+@SQLITE_ONLY
+def test_an_experiment_that_is_misspelt_is_said(reader: StoreReader, put_run: PutRun) -> None:
+    put_run(points=10)
+    done = CliRunner().invoke(command, [*THIN, "--experiment", "digit"], standalone_mode=False)
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.message.startswith("there is no experiment 'digit' in ")
+    assert done.exception.remedy == "Did you mean 'digits'?"
 
 
 @SQLITE_ONLY
