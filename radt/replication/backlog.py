@@ -122,10 +122,16 @@ def backlog(store: Path, uri: str = "") -> list[Backlog]:
 
 
 def _found(connection: Connection) -> Iterator[Backlog]:
-    for target, label, reached_ns, problem, problem_ns in connection.execute(_REPLICAS).all():
+    rows = connection.execute(_REPLICAS).all()
+    # Of a replicator that was started while the database was away, and knows its address only.
+    blind = {label: trouble for target, label, _, *trouble in rows if target == label}
+    identified = {label for target, label, *_ in rows if target != label}
+    for target, label, reached_ns, *trouble in rows:
+        if target == label and label in identified:
+            continue
         known = "" if target == label else target
-        waiting = _waiting(connection, known)
-        yield Backlog(label, known, *waiting, reached_ns, problem, problem_ns)
+        problem, problem_ns = blind.get(label, trouble)
+        yield Backlog(label, known, *_waiting(connection, known), reached_ns, problem, problem_ns)
 
 
 def _waiting(connection: Connection, target: str) -> tuple[int, int, int | None]:

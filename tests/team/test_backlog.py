@@ -1,0 +1,35 @@
+"""What is said of a database that was reached once and is away when the next run starts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from radt.replication.backlog import backlog
+from radt.replication.local import Notes
+from radt.store.address import StoreAddress
+from radt.store.writer import StoreWriter
+from tests.support.stores import add_runs
+
+URI = "postgresql://me:secret@db.example.org/radt"
+
+
+def test_what_is_there_is_not_forgotten_by_who_cannot_reach_it(tmp_path: Path) -> None:
+    store = tmp_path / "radt.db"
+    with StoreWriter(store) as writer:
+        first, second = add_runs(writer, 2)
+        for run in (first, second):
+            run.end()
+    label = str(StoreAddress.of(URI))
+    with closing(Notes(store, label)) as notes:
+        notes.reached("its identity", everything=False)
+        notes.mark("its identity", {first.run_id: 2**40})
+        notes.problem("", f"the database {label} cannot be reached")
+    (one,) = backlog(store, URI)
+    assert (one.ended, one.target) == (1, "its identity")
+    assert "of 1 run yet (since" in one.sentence()
+    assert "): it cannot be reached. It is kept here" in one.sentence()
+    with closing(Notes(store, label)) as notes:
+        notes.reached("its identity", everything=False)
+    (one,) = backlog(store, URI)
+    assert (one.ended, one.problem) == (1, "")
