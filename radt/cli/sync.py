@@ -159,19 +159,25 @@ class _Bringing(ABC):
         )
         self._tell(b"\n")
 
-    def check(self) -> None:
-        """See how far it is; once it cannot get further, let it end."""
+    def check(self, *, more_comes: bool) -> None:
+        """See how far it is; once it cannot get further, let it end.
+
+        Args:
+            more_comes: Another way still writes what this one brings, such as MLflow's ids.
+        """
         if self.over:
             return
         assert self._process is not None
         now = self.look()
+        if now.left > self._last.left:
+            self._tell(b"\n")
         if now.left != self._last.left:
             self._changed_s = time.monotonic()
         self._last = now
         self._total = max(self._total or 0, now.left)
         ended = self._process.poll() is not None
         stuck = bool(now.problem) and time.monotonic() - self._changed_s > _PATIENCE_S
-        if ended or stuck or self._is_done(now):
+        if ended or stuck or (self._is_done(now) and not more_comes):
             self.over = True
             self.close()
             self._last = self.look()
@@ -271,8 +277,9 @@ def _follow(ways: Sequence[_Bringing], console: Console) -> bool:
             way.start()
         with Live(console=console, transient=True, auto_refresh=False) as live:
             while not all(way.over for way in ways):
+                delivering = any(isinstance(one, _ToMlflow) and not one.over for one in ways)
                 for way in ways:
-                    way.check()
+                    way.check(more_comes=delivering and isinstance(way, _ToPostgres))
                 if console.is_terminal:
                     live.update(Group(*_lines(ways, console)), refresh=True)
                 time.sleep(_LOOK_S)
