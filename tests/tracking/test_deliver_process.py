@@ -16,11 +16,12 @@ from mlflow.tracking import MlflowClient
 
 from radt.home import Home, RunDir
 from radt.model import RunStatus
+from radt.tracking.problems import destination_name
 from tests.tracking.lab import Lab, closing, count_points, finish, make_lab, poke, wait_until
 
 
-def test_killed_in_the_middle_of_50_000_points_and_started_again(lab: Lab) -> None:
-    total = 50_000
+def test_killed_in_the_middle_of_many_points_and_started_again(lab: Lab) -> None:
+    total = 20_000
     (run,) = lab.add_workload()
     lab.start(run)
     lab.log(run, "loss", [float(i) for i in range(total // 2)], interval_ns=1000)
@@ -92,6 +93,8 @@ def test_running_runs_are_delivered_while_they_run(lab: Lab) -> None:
     lab.start(run)
     process = lab.start_deliverer("--live-interval-s", "0.1")
     for count in (1, 2, 3):
+        if count > 1:
+            process.send_signal(signal.SIGINT)  # Ctrl-C is for others
         lab.log(run, "loss", [float(count)])
         wait_until(
             lambda count=count: lab.reader.delivered(run.run_id).get(0) == count, f"point {count}"
@@ -116,10 +119,10 @@ def test_two_deliverers_create_no_run_twice(lab: Lab) -> None:
 
 def test_while_another_holds_the_order_nothing_is_done(lab: Lab) -> None:
     """Told to finish before it had its turn, it leaves everything to the other one."""
-    finish(lab.start_deliverer())
-    (lock,) = Path(os.environ["RADT_RUNTIME_DIR"]).glob("deliver-*.lock")
+    name = destination_name(lab.home.store_path, lab.tracking_uri)
+    lock = Path(os.environ["RADT_RUNTIME_DIR"]) / f"deliver-{name}.lock"
     (run,) = lab.add_workload()
-    with lock.open() as held:
+    with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         finish(lab.start_deliverer())
         assert lab.record(run).mlflow_run_id is None
@@ -132,30 +135,19 @@ def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:
     """Neither of the two may lose a point to "database is locked"."""
     (run,) = lab.add_workload()
     lab.start(run)
-    lab.log(run, "ours", [float(i) for i in range(5000)])
+    lab.log(run, "ours", [float(i) for i in range(3000)])
     lab.registrar().register_pending()
     script = MlflowClient(lab.tracking_uri)
     process = lab.start_deliverer("--live-interval-s", "0.1")
     written = 0
-    while lab.reader.delivered(run.run_id).get(0, 0) < 5000 or written < 200:
+    while lab.reader.delivered(run.run_id).get(0, 0) < 3000 or written < 100:
         script.log_batch(lab.mlflow_id(run), [Metric("theirs", 1.0, written, written)])
         written += 1
     lab.end(run)
     finish(process)
     database = lab.home.path / "mlflow.db"
-    assert count_points(database, lab.mlflow_id(run), "ours") == 5000
+    assert count_points(database, lab.mlflow_id(run), "ours") == 3000
     assert count_points(database, lab.mlflow_id(run), "theirs") == written
-
-
-def test_ctrl_c_is_for_others(lab: Lab) -> None:
-    process = lab.start_deliverer()
-    (run,) = lab.add_workload()
-    wait_until(lambda: lab.record(run).mlflow_run_id, "up")
-    process.send_signal(signal.SIGINT)
-    lab.end(run)
-    poke(process)
-    wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "delivered")
-    finish(process)
 
 
 def test_the_uri_may_come_from_the_environment_where_lists_of_processes_do_not_show_it(

@@ -15,7 +15,7 @@ from radt.tracking.mlflow_target import MlflowTarget
 from radt.tracking.trouble import DeliveryError, Trouble
 from radt.uris import with_driver
 from tests.support import servers
-from tests.tracking.lab import Threads, closing, finish, make_lab, wait_until
+from tests.tracking.lab import Threads, closing, make_lab, wait_until
 
 
 def test_a_postgres_that_is_killed_and_started_again(tmp_path: Path) -> None:
@@ -69,7 +69,10 @@ def test_a_postgres_that_is_away_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_basic_auth(
-    tmp_path: Path, mlflow_server_with_auth: MlflowServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    mlflow_server_with_auth: MlflowServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     home = Home(tmp_path / "radt-data").create()
     environ = mlflow_server_with_auth.client_environ
@@ -81,15 +84,16 @@ def test_basic_auth(
         lab.end(run)
 
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
-        finish(lab.start_deliverer())
+        threads = Threads(lab)
+        wait_until(lambda: backlog(lab.reader)[0].problem, "noticed")
         (left,) = backlog(lab.reader)
         assert left.problem is not None
         assert "refuses user and password (401)" in left.problem.text
-        assert lab.log_text().count("refuses user and password") == 1
 
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", environ["MLFLOW_TRACKING_PASSWORD"])
-        finish(lab.start_deliverer())
-        assert not lab.reader.runs_to_deliver(lab.tracking_uri), lab.log_text()
+        threads.finish()
+        assert not lab.reader.runs_to_deliver(lab.tracking_uri)
         assert backlog(lab.reader) == []
         assert [value for _, value, _ in lab.history(run, "loss")] == [1.0, 2.0]
-        assert environ["MLFLOW_TRACKING_PASSWORD"] not in lab.log_text()
+        assert caplog.text.count("waits: it refuses user and password") == 1
+        assert environ["MLFLOW_TRACKING_PASSWORD"] not in caplog.text
