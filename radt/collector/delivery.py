@@ -237,9 +237,16 @@ class Deliverers:
                 del self._deliverers[destination]
 
     def close(self) -> bool:
-        """Let all finish up; whether all have."""
-        for deliverer in self._all():
-            deliverer.close()
+        """Let all finish up; whether all have. Called again until they have."""
+        with self._lock:
+            delivering = any(
+                one.running for key, one in self._deliverers.items() if key.way is Way.MLFLOW
+            )
+            items = list(self._deliverers.items())
+        for key, deliverer in items:
+            # MLflow's ids are part of what goes to Postgres, which is therefore done last.
+            if not (delivering and key.way is Way.POSTGRES):
+                deliverer.close()
             deliverer.check()
         return not any(deliverer.running for deliverer in self._all())
 
