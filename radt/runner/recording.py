@@ -47,6 +47,7 @@ class Recording:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._tasks.put(self._look_a_last_time)
         self._tasks.put(None)
         self._thread.join(FLUSH_TIMEOUT_S)
         if self._thread.is_alive():
@@ -111,18 +112,25 @@ class Recording:
     def _ask(self, run_ids: list[str]) -> None:
         try:
             self._live = dict(self._session.client.live(run_ids))
-            self._look_for_problems()
+            self._look_for_problems_now_and_then()
         except CollectorError:
             self._live = {}  # it comes back by itself, and says so in its ledger
         finally:
             self._asking.clear()
 
+    def _look_a_last_time(self) -> None:
+        if self._problem:
+            self._look_for_problems()
+
+    def _look_for_problems_now_and_then(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._asked_s >= _PROBLEMS_EVERY_S:
+            self._asked_s = now_s
+            self._look_for_problems()
+
     def _look_for_problems(self) -> None:
         """Say that the store cannot be written, a full disk say, and when it can be again."""
-        session, now_s = self._session, time.monotonic()
-        if now_s - self._asked_s < _PROBLEMS_EVERY_S:
-            return
-        self._asked_s = now_s
+        session = self._session
         problem = problem_of(session.client.status(), session.home)
         if problem and not self._problem:
             session.console.say(f"  training goes on, but {problem}", style="red")

@@ -75,7 +75,7 @@ class Archiving:
         try:
             now_s = time.monotonic()
             if run.run_id not in self._due_s:
-                self._due_s[run.run_id] = now_s + self._interval_s - self._age_s(run)
+                self._due_s[run.run_id] = now_s + (self._interval_s - self._age_s(run))
             if self._reap() and now_s >= self._due_s[run.run_id]:
                 self._process = self._start([run.run_id])
                 self._due_s[run.run_id] = now_s + self._interval_s
