@@ -119,7 +119,7 @@ class Catalog:
     @cached_property
     def hosts(self) -> tuple[str, ...]:
         """The machines that runs are from."""
-        return tuple(dict.fromkeys(host for workload in self.workloads for host in workload.hosts))
+        return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
 
     def resolve(self, prefixes: Iterable[str]) -> tuple[str, ...]:
         """Ids of the runs that begin with the prefixes; what matches none is left out."""

@@ -283,7 +283,7 @@ class Observer:
         return ProgressView(
             done=done,
             total=done + len(left),
-            elapsed_s=max(0.0, Clock.at_hand().now_ns() / 1e9 - start.since_s),
+            elapsed_s=max(0.0, Clock.as_it_is().now_ns() / 1e9 - start.since_s),
             remaining_s=remaining_s(
                 left, ended_s, running_s=(running.taken_s or 0.0) if running is not None else 0.0
             ),
@@ -321,4 +321,4 @@ def _without_first(keys: Sequence[Key], key: Key) -> Iterator[Key]:
 
 def _monotonic_s(wall_ns: int | None) -> float | None:
     """An instant, on this machine's clock, wherever it was noted."""
-    return None if wall_ns is None else (wall_ns - Clock.at_hand().offset_ns) / 1e9
+    return None if wall_ns is None else (wall_ns - Clock.as_it_is().offset_ns) / 1e9

@@ -155,7 +155,7 @@ _RUNNER = textwrap.dedent(
     from radt.model import ListenerChoice
     run_id, store, spool, daemon = sys.argv[1:]
     client = CollectorClient.connect(timeout_s=60)
-    client.register(Registration(run_id, store, spool, "", (ListenerChoice("top", 0.05),)))
+    client.register(Registration(run_id, store, spool, listeners=(ListenerChoice("top", 0.05),)))
     training = subprocess.Popen(
         [sys.executable, "-c", daemon], env=os.environ | {"RADT_RUN_ID": run_id},
         start_new_session=True, stdout=subprocess.PIPE, text=True)
