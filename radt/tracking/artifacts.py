@@ -82,7 +82,7 @@ def clean_spool(spool: RunDir, delivered: Collection[str]) -> None:
         with suppress(OSError):
             artifact.file.unlink()
     for folder, _, _ in os.walk(spool.artifacts, topdown=False):
-        if Path(folder) != spool.artifacts:
+        if Path(folder) not in (spool.artifacts, kept):
             with suppress(OSError):
                 Path(folder).rmdir()
 

@@ -20,6 +20,7 @@ import pytest
 from radt.cli import main
 from radt.collocation.host import Host, cpu_numbers
 from radt.collocation.mps import MpsServer
+from tests.support.bench import wait_until
 from tests.support.fake_mps import FakeMps
 from tests.support.nvml import FakeNvml, mig_gpu
 
@@ -61,6 +62,8 @@ def spaced(text: str) -> str:
 @pytest.fixture
 def sleeper() -> Iterator[int]:
     with subprocess.Popen(["sleep", "1000"]) as process:
+        comm = Path(f"/proc/{process.pid}/comm")
+        wait_until(lambda: comm.read_text() == "sleep\n", "it is what it will be")
         yield process.pid
         process.kill()
 
