@@ -219,7 +219,7 @@ def test_cancelling_ends_children_that_ignore_the_first_signal(
             [sys.executable, "-c", program],
             Report(tmp_path / "log", print, pids.exists),
         )
-    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+    wait_until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), "all are gone")
 
 
 def test_a_tool_that_leaves_a_daemon_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
