@@ -1,7 +1,9 @@
 """The application: its frame, its pages, and the pulse that keeps them up to date.
 
-A page is a module in ``pages`` with a `Page`; add it to `PAGES`. State lives in the address and in
-the page's components, never on the server, so that any number of browsers may look.
+A page is a module in ``pages`` with a `Page`; add it to `PAGES`. What the user chose is one
+`radt.frontend.view.View`, in the browser's store ``view``: controls change it, what is shown
+follows it, and the address says the same. Nothing of it is on the server, so that any number of
+browsers may look.
 """
 
 from __future__ import annotations
@@ -10,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
 from radt.frontend.access import Access
-from radt.frontend.dashing import attributes, in_browser
-from radt.frontend.pages import compare, loads, states
+from radt.frontend.dashing import attributes, in_browser, triggers
+from radt.frontend.pages import compare, loads, report, select, states, system, workload
 from radt.frontend.pages.page import Page
-from radt.frontend.selection import Selection
 from radt.frontend.source import Source
 from radt.frontend.theme import MANTINE
+from radt.frontend.view import View
 from radt.store.address import StoreAddress
 from radt.units import plural
 
-PAGES: tuple[Page, ...] = (compare.PAGE,)
+PAGES: tuple[Page, ...] = (select.PAGE, compare.PAGE, workload.PAGE, report.PAGE, system.PAGE)
 
 #: How often a page asks whether there is news, while runs run and while none does.
 LIVE_INTERVAL_MS = 1000
@@ -48,6 +50,8 @@ def create_app(source: Source, access: Access) -> Dash:
     app.layout = _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
+    _register_address(app)
+    loads.register(app, source)
     for page in PAGES:
         page.register(app, source)
     return app
@@ -64,11 +68,22 @@ def _frame(source: Source) -> Component:
             dcc.Store(id="away", data=""),
             dcc.Store(id="loads-token", data=""),
             dcc.Store(id="paper"),
+            dcc.Store(id="view"),
+            dcc.Store(id="address"),
+            dcc.Store(id="address-done"),
             dcc.Store(id="attempt"),
             html.Header(
                 [
                     html.A("radt", href="/", className="wordmark"),
-                    html.Nav(id="pages", **attributes(aria_label="Pages")),
+                    html.Nav(
+                        [
+                            dcc.Link(
+                                page.title, href=page.path, id={"type": "nav", "page": page.path}
+                            )
+                            for page in PAGES
+                        ],
+                        **attributes(aria_label="Pages"),
+                    ),
                     html.Span(className="push"),
                     _where(source),
                     html.Span("", id="live", className="live", role="status"),
@@ -83,6 +98,7 @@ def _frame(source: Source) -> Component:
                 className="bar",
             ),
             html.Div(id="outage", className="outage", role="alert", hidden=True),
+            html.Div(id="loads", className="loads", hidden=True, role="status"),
             html.Main(id="content"),
         ],
         theme=MANTINE,
@@ -168,31 +184,54 @@ def _register_router(app: Dash, source: Source) -> None:
     @app.callback(
         Output("content", "children"),
         Output("trouble", "data"),
-        Output("pages", "children"),
+        Output("view", "data"),
         Input("url", "pathname"),
         Input("url", "search"),
         Input("attempt", "data"),
+        State("view", "data"),
     )
-    def show(pathname: str | None, search: str | None, _: int | None) -> tuple[Any, ...]:
+    def show(
+        pathname: str | None, search: str | None, _: int | None, known: dict[str, Any] | None
+    ) -> tuple[Any, ...]:
         page = next((page for page in PAGES if page.path == pathname), PAGES[0])
+        again = triggers() == {"attempt.data"} and known is not None
+        # The component ``url`` knows no changes of the page's own making.
+        view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
         try:
-            content = page.layout(source, Selection.from_query(search))
+            content = page.layout(source, view)
             trouble = None
         except RadtError as error:
             content, trouble = states.trouble(error, source.address), revision
-        return content, trouble, _links(page, search)
+        return content, trouble, no_update if again else view.to_json()
 
 
-def _links(current: Page, search: str | None) -> list[Component]:
-    """Links to all pages, with the selection; none while there is but one."""
-    if len(PAGES) == 1:
-        return []
-    return [
-        dcc.Link(
-            page.title,
-            href=page.path + (search or ""),
-            **(attributes(aria_current="page") if page is current else {}),
-        )
-        for page in PAGES
-    ]
+def _register_address(app: Dash) -> None:
+    """The address and the links to other pages follow the view."""
+
+    @app.callback(
+        Output("address", "data"),
+        Input("view", "data"),
+        prevent_initial_call=True,
+    )
+    def address(view: dict[str, Any] | None) -> str:
+        if view is None:
+            raise PreventUpdate
+        return View.from_json(view).to_query()
+
+    in_browser(
+        app,
+        "address",
+        Output({"type": "nav", "page": ALL}, "href"),
+        Input("address", "data"),
+        State({"type": "nav", "page": ALL}, "id"),
+        prevent_initial_call=True,
+    )
+    in_browser(app, "current", Output("address-done", "data"), Input("url", "pathname"))
+    in_browser(
+        app,
+        "keep",
+        Output("address-done", "data", allow_duplicate=True),
+        Input("view", "data"),
+        prevent_initial_call=True,
+    )

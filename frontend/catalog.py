@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from radt.frontend.source import Source
@@ -39,7 +41,8 @@ class RunEntry:
     ``profiled`` is the profiler that slowed it down, ``pruned`` what was taken away of its samples
     and when; empty for none. ``remote`` is what an MLflow
     server says of a run that the store has not. ``is_elsewhere_too`` says that another machine has
-    a workload of the same label.
+    a workload of the same label. Where several experiments are compared, ``prefix`` is the name of
+    the run's and ``dash`` its place among them (from 0): lines of the first are solid.
     """
 
     record: RunRecord
@@ -51,6 +54,8 @@ class RunEntry:
     pruned: str = ""
     remote: ServerRun | None = None
     is_elsewhere_too: bool = False
+    prefix: str = ""
+    dash: int = 0
 
     @property
     def run_id(self) -> str:
@@ -69,9 +74,10 @@ class RunEntry:
 
     @property
     def workload_name(self) -> str:
-        """The workload's label, with the machine where others have one of this label, too."""
+        """The workload's label, with the machine or experiment where it takes that to tell it."""
         label, host = self.record.workload, self.record.host
-        return f"{label} {host}".strip() if self.is_elsewhere_too else label
+        name = f"{label} {host}".strip() if self.is_elsewhere_too else label
+        return f"{self.prefix} {name}".strip()
 
     @property
     def title(self) -> str:
@@ -104,6 +110,18 @@ class WorkloadEntry:
         return RunStatus.RUNNING if RunStatus.RUNNING in states else RunStatus.worst(states)
 
 
+class _Ids:
+    """Ids in the order of the alphabet, to be found by how they begin."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = sorted(ids)
+
+    def like(self, beginning: str) -> list[str]:
+        first = bisect_left(self._ids, beginning)
+        found = takewhile(lambda one: one.startswith(beginning), islice(self._ids, first, None))
+        return list(found)
+
+
 @dataclass(frozen=True)
 class Catalog:
     """Everything of one experiment but its samples; ``workloads`` are the oldest first."""
@@ -121,21 +139,21 @@ class Catalog:
         """The machines that runs are from."""
         return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
 
-    def resolve(self, prefixes: Iterable[str]) -> tuple[str, ...]:
-        """Ids of the runs that begin with the prefixes; what matches none is left out."""
-        wanted = tuple(prefixes)
-        exact = [prefix for prefix in wanted if prefix in self.runs]
-        rest = tuple(prefix for prefix in wanted if prefix not in self.runs)
-        if rest:
-            exact += [run_id for run_id in self.runs if run_id.startswith(rest)]
-        return self.ordered(exact)
+    def runs_like(self, beginning: str) -> list[str]:
+        """Ids of the runs that begin so."""
+        return self._run_ids.like(beginning)
 
-    def has_all(self, prefixes: Iterable[str]) -> bool:
-        """Whether there are runs, and one for each prefix."""
-        known = tuple(self.runs)
-        return bool(known) and all(
-            any(run_id.startswith(prefix) for run_id in known) for prefix in prefixes
-        )
+    def workloads_like(self, beginning: str) -> list[str]:
+        """Ids of the workloads that begin so; of all without a beginning."""
+        return self._workload_ids.like(beginning)
+
+    @cached_property
+    def _run_ids(self) -> _Ids:
+        return _Ids(self.runs)
+
+    @cached_property
+    def _workload_ids(self) -> _Ids:
+        return _Ids(workload.record.workload_id for workload in self.workloads)
 
     def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
         """The ids that are here, in order, each once."""

@@ -1,8 +1,21 @@
-/* What runs in the browser: rows of the picker, and state that needs no round trip. */
+/* What runs in the browser on every page: the view, its address, colours, the pulse. */
 "use strict";
 
 (function () {
   const noUpdate = () => window.dash_clientside.no_update;
+
+  /* The view as JSON (frontend/view.py), and the one way to change it outside of callbacks:
+     `change` is given a copy, which it may alter or replace. */
+  const radt = (window.radt = Object.assign(window.radt || {}, {
+    view: {},
+    change: (alter) => {
+      const copy = structuredClone(radt.view);
+      const next = alter(copy) || copy;
+      if (JSON.stringify(next) === JSON.stringify(radt.view)) return;
+      radt.view = next;
+      window.dash_clientside.set_props("view", { data: next });
+    },
+  }));
 
   /* One row of the picker. Plain elements rather than Dash components: there may be hundreds. */
   function pickerRow(payload) {
@@ -102,12 +115,26 @@
 
       reset: (clicks) => (clicks ? null : noUpdate()),
 
-      /* The address follows the page without filling the browser's history. */
-      address: (query) => {
-        if (typeof query === "string") {
-          const url = window.location.pathname + (query ? "?" + query : "");
-          window.history.replaceState(window.history.state, "", url);
+      /* The address follows the view without filling the browser's history, and links lead to
+         other pages with the same view. */
+      address: (query, links) => {
+        const rest = query ? "?" + query : "";
+        window.history.replaceState(window.history.state, "", window.location.pathname + rest);
+        return links.map((link) => link.page + rest);
+      },
+
+      /* The link to the page that is shown. */
+      current: (path) => {
+        for (const link of document.querySelectorAll(".bar nav a")) {
+          if (link.pathname === path) link.setAttribute("aria-current", "page");
+          else link.removeAttribute("aria-current");
         }
+        return noUpdate();
+      },
+
+      /* For `radt.change`. */
+      keep: (view) => {
+        radt.view = view || {};
         return noUpdate();
       },
 

@@ -27,7 +27,7 @@ from radt.frontend.charts.lines import (
     union,
     without_parts,
 )
-from radt.frontend.selection import Aggregate, Window
+from radt.frontend.charts.spec import Aggregate, Window
 from radt.frontend.source import Source, Stretch
 from radt.model import Scope
 from radt.store.records import Float64Array, SeriesRecord
@@ -97,7 +97,7 @@ def grid(members: Sequence[Member], window: Window | None) -> Float64Array:
     start_s = min(float(member.curve.elapsed_s[0]) for member in members)
     end_s = max(float(member.curve.elapsed_s[-1]) for member in members)
     if window is not None:
-        start_s, end_s = max(start_s, window.start_s), min(end_s, window.end_s)
+        start_s, end_s = max(start_s, window.start), min(end_s, window.end)
     span_s = max(end_s - start_s, 1e-6)
     intervals = [member.interval_s for member in members if member.interval_s is not None]
     width_s = max(span_s / GRID_CELLS, min(intervals, default=0.0))

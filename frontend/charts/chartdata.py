@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.aggregate import workload_lines
 from radt.frontend.charts.lines import SeriesKey, feeds, lines
+from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Window
 from radt.frontend.charts.timeseries import ChartData
 from radt.frontend.charts.traces import Tick
+from radt.frontend.chosen import Chosen
 from radt.frontend.metrics import quantity_of, series_of
-from radt.frontend.selection import Aggregate, Level, Window
 from radt.frontend.source import Source
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
@@ -21,33 +22,35 @@ _SHORTEST_S = 1.0
 
 
 def chart_data(
-    source: Source,
-    runs: Mapping[str, RunEntry],
-    metric: str,
-    *,
-    level: Level,
-    aggregate: Aggregate,
-    window: Window | None,
+    source: Source, chosen: Chosen, spec: ChartSpec, board: BoardSpec, window: Window | None
 ) -> ChartData | None:
-    """Lines and epochs of a metric in the runs; None if none of them has it.
+    """What a chart shows of the chosen runs; None if none of them has the metric.
+
+    ``window`` is the visible part of the chart's x axis, None for all.
 
     Raises:
         StoreError: The store cannot be read.
     """
+    runs = chosen.runs
     run_ids = tuple(runs)
-    series = series_of(source, run_ids).get(metric)
+    series = series_of(source, run_ids).get(spec.metric)
     if not series:
         return None
+    quantity = quantity_of(series)
+    aggregate = spec.aggregate
+    if aggregate is Aggregate.AUTO:
+        aggregate = quantity.default_aggregate
     found = feeds(runs, series)
     summaries = _summaries(source, run_ids)
-    if level is Level.RUN:
+    together = chosen.drawn_at(spec.level_of(board))
+    if not any(together.values()):
         gaps = source.remember(("gaps", run_ids), lambda reader: reader.gaps(run_ids))
         drawn = lines(source, found, summaries, gaps, window)
     else:
         drawn = workload_lines(source, found, aggregate, window)
-    ticks = epochs(source, runs) if level is Level.RUN else ()
+    ticks = () if any(together.values()) else epochs(source, runs)
     visible = window or whole_window(runs, summaries.values())
-    return ChartData(quantity_of(series), drawn, ticks, visible)
+    return ChartData(quantity, drawn, ticks, visible)
 
 
 def whole_window(runs: Mapping[str, RunEntry], summaries: Iterable[SummaryRecord]) -> Window:

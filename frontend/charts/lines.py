@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.selection import Window
+from radt.frontend.charts.spec import Window
 from radt.frontend.source import Source, Stretch
 from radt.model import Scope
 from radt.store.records import Float64Array, GapRecord, SeriesRecord, SummaryRecord
@@ -188,10 +188,10 @@ def _read(
     if summary.count > max_points:
         if window is not None:
             # A little more than is seen, so that lines run to the chart's edges.
-            span_s = window.end_s - window.start_s
+            span_s = window.end - window.start
             margin_s = max(2 * interval_s, 0.05 * span_s)
-            start_ns = run.origin_ns + round((window.start_s - margin_s) * 1e9)
-            end_ns = run.origin_ns + round((window.end_s + margin_s) * 1e9)
+            start_ns = run.origin_ns + round((window.start - margin_s) * 1e9)
+            end_ns = run.origin_ns + round((window.end + margin_s) * 1e9)
         # Of each stretch two points are kept; only a pause much wider than one is surely empty.
         longest_s = max(longest_s, 6 * span_s / max_points)
     stretch = Stretch(record, start_ns, end_ns, max_points)
@@ -205,8 +205,8 @@ def _read(
 
 def _seen(curve: Curve, window: Window) -> Curve:
     """The points in the window and one neighbour on either side."""
-    first = int(np.searchsorted(curve.elapsed_s, window.start_s, "left"))
-    last = int(np.searchsorted(curve.elapsed_s, window.end_s, "right"))
+    first = int(np.searchsorted(curve.elapsed_s, window.start, "left"))
+    last = int(np.searchsorted(curve.elapsed_s, window.end, "right"))
     chosen = slice(max(0, first - 1), last + 1)
     return Curve(curve.elapsed_s[chosen], curve.values[chosen])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from radt.frontend.selection import Aggregate
+from radt.frontend.charts.spec import Aggregate
 from radt.model import Scope, SeriesKind
 from radt.store.counters import rate_unit
 

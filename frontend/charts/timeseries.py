@@ -16,6 +16,7 @@ import numpy as np
 from radt.frontend.charts import elapsed
 from radt.frontend.charts.lines import Line
 from radt.frontend.charts.quantity import Quantity, UnitScale, unit_scale
+from radt.frontend.charts.spec import Window
 from radt.frontend.charts.traces import (
     RUG_ROW_PX,
     Figure,
@@ -26,7 +27,6 @@ from radt.frontend.charts.traces import (
     line_traces,
 )
 from radt.frontend.palette import Scheme, colour
-from radt.frontend.selection import Window
 from radt.frontend.theme import FONT, INKS, Ink
 
 HEIGHT_PX = 280
@@ -134,7 +134,7 @@ def y_range(
     """Lowest and highest value seen in the window, scaled, with a little air."""
     lows, highs = [], []
     for line in lines:
-        seen = (line.curve.elapsed_s >= window.start_s) & (line.curve.elapsed_s <= window.end_s)
+        seen = (line.curve.elapsed_s >= window.start) & (line.curve.elapsed_s <= window.end)
         if not seen.any():  # a zoom between two points shows the stretch that joins them
             seen[:] = True
         for array in (line.curve.values, line.low, line.high):
@@ -169,9 +169,9 @@ def _labels(
     ends = []
     for line in lines:
         elapsed_s, finite = line.curve.elapsed_s, np.isfinite(line.curve.values)
-        seen = np.flatnonzero(finite & (elapsed_s <= window.end_s))
+        seen = np.flatnonzero(finite & (elapsed_s <= window.end))
         # A line that ended before what is seen has no end here, unless it reaches across.
-        if len(seen) and finite[elapsed_s >= window.start_s].any():
+        if len(seen) and finite[elapsed_s >= window.start].any():
             value = float(line.curve.values[seen[-1]]) * scale.factor
             share = (value - limits[0]) / (limits[1] - limits[0])
             ends.append((min(1.0, max(0.0, share)) * plot_px, line))
@@ -223,7 +223,7 @@ def _layout(
 ) -> Figure:
     plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX
     floor = rug_px / plot_px
-    positions, texts = elapsed.ticks(window.start_s, window.end_s, about=8)
+    positions, texts = elapsed.ticks(window.start, window.end, about=8)
     axis = {
         "gridcolor": ink.grid,
         "gridwidth": 1,
@@ -251,7 +251,7 @@ def _layout(
         "transition": {"duration": 0},
         "xaxis": {
             **axis,
-            "range": [window.start_s, window.end_s],
+            "range": [window.start, window.end],
             "tickvals": positions,
             "ticktext": texts,
             "showgrid": False,

@@ -10,11 +10,12 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
-from radt.frontend.catalog import RunEntry, read_catalog
+from radt.frontend.catalog import RunEntry
+from radt.frontend.chosen import choose
 from radt.frontend.dashing import attributes
 from radt.frontend.loading import Load, LoadState
-from radt.frontend.pages.board import shown_runs
 from radt.frontend.source import Source
+from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.records import RunRecord
 from radt.units import plural, size
@@ -65,19 +66,18 @@ def register(app: Dash, source: Source) -> None:
     @app.callback(
         Output("loads", "children"),
         Output("loads", "hidden"),
-        Input("runs", "data"),
+        Input("view", "data"),
         Input("revision", "data"),
         Input("loads-token", "data"),
-        State("experiment", "value"),
         State("loads", "hidden"),
     )
     def follow(
-        runs: dict[str, Any], revision: str | None, _token: str, experiment: str, hidden: bool
+        view: dict[str, Any] | None, revision: str | None, _token: str, hidden: bool
     ) -> tuple[Any, ...]:
-        if revision is None:
+        if revision is None or view is None:
             raise PreventUpdate
         try:
-            chosen = shown_runs(read_catalog(source, experiment), runs["ids"])
+            chosen = choose(source, View.from_json(view)).runs
         except RadtError:  # the router says what is wrong
             raise PreventUpdate from None
         remote = [run for run in chosen.values() if run.remote is not None]
