@@ -25,7 +25,7 @@ MAX_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is compared as one: a workload that was picked whole, or runs that were picked singly."""
+    """What is compared as one: a workload that was picked whole, or runs picked singly of one."""
 
     workload: WorkloadEntry
     whole: bool
@@ -59,9 +59,7 @@ class Chosen:
 
     def drawn_at(self, level: Level) -> Mapping[str, bool]:
         """Whether each run (by id) is drawn as part of its workload's one line."""
-        follow = (
-            level is Level.AUTO and len({u.workload.record.workload_id for u in self.units}) > 1
-        )
+        follow = level is Level.AUTO and len(self.units) > 1
         return {
             run.run_id: level is Level.WORKLOAD or (follow and unit.whole)
             for unit in self.units

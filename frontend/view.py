@@ -7,8 +7,8 @@ shows the same. The file of "share" has it too.
 Parameters of addresses, all optional: ``s`` what is picked (`radt.frontend.picks`, repeated), ``q``
 search, ``e`` the experiment in focus, ``w`` the workload of the page Workload, ``c`` a chart (its
 metric, then what is special of it; repeated), ``x``, ``level``, ``smooth``, ``rel``, ``base``,
-``mono`` of all charts, ``t.AXIS`` the zoom, ``o.NAME`` what single pages keep. Without ``s`` or ``c``
-the dashboard chooses, and goes on choosing as new runs come; ``s=`` and ``c=`` choose none.
+``mono`` of all charts, ``t.AXIS`` the zoom, ``o.NAME`` what single pages keep. Without ``s`` or
+``c`` the dashboard chooses, and goes on choosing as new runs come; ``s=`` and ``c=`` choose none.
 """
 
 from __future__ import annotations

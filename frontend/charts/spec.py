@@ -1,7 +1,7 @@
 """What a chart is asked to show, and how; no data.
 
 A `ChartSpec` says what differs from the `BoardSpec` that all charts of a page share.
-Both have a JSON form (plain dictionaries without what is the default) for pages, addresses and files.
+Both have a JSON form for pages, addresses and files: plain dictionaries without defaults.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Relative(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of an x axis: seconds (BARRIER, START), seconds since 1970 (WALL), steps, epochs."""
+    """A stretch of an x axis: seconds (of WALL since 1970), steps or epochs."""
 
     start: float
     end: float
