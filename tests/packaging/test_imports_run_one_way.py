@@ -63,7 +63,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"listeners", "report", "replication"},
     "api": BASE | {"runner", "experiment", "listeners"},
-    "frontend": BASE | {"store", "archive", "tracking"},
+    "frontend": BASE | {"store", "archive", "tracking", "report", "trace"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
     | {"listeners", "frontend", "collocation", "environments"}
