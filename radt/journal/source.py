@@ -159,6 +159,9 @@ class JournalSource:
             following = self._next_segment()
             if following is None:
                 return np.empty(0, RECORD_DTYPE), False
+            if self._size(self._segment) != size:
+                # A process that begins makes two at once: what was missing may be there by now.
+                return np.empty(0, RECORD_DTYPE), True
             self._segment, self._slot, self._hole = following, 0, None
             return np.empty(0, RECORD_DTYPE), True
         block = self._load(self._segment, self._slot, min(limit, size - self._slot))

@@ -116,6 +116,30 @@ def test_consumed_segments_are_deleted_and_only_those(
     assert again.read().scalars == []
 
 
+def test_segments_that_come_while_the_reader_looks_are_not_passed_over(
+    writer: JournalWriter, found: Found, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that begins has a journal first, then its first segment and a spare at once."""
+    for step in range(3):
+        writer.scalar("loss", 0.5, step)
+    away = {path: path.read_bytes() for path in folder.glob("*-*/segment-*.bin")}
+    assert len(away) == 2
+    for path in away:
+        path.unlink()
+    look = source.JournalSource._next_segment
+
+    def both_come_first(journal: source.JournalSource) -> int | None:
+        for path, content in away.items():
+            path.write_bytes(content)
+        away.clear()
+        return look(journal)
+
+    monkeypatch.setattr(source.JournalSource, "_next_segment", both_come_first)
+    found.read()
+    assert not away
+    assert found.steps("loss") == [0, 1, 2]
+
+
 def test_slot_that_is_not_written_yet_is_waited_for(writer: JournalWriter, found: Found) -> None:
     writer.scalar("loss", 0.0, 0)
     write = take_slot(writer)
