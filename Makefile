@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO := experiments/quickstart/demo.csv
 
-.PHONY: demo test check bench gpu-check dashboard clean pins
+.PHONY: demo test check bench gpu-check dashboard screenshots clean pins
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -15,6 +15,10 @@ $(DEMO): experiments/quickstart/experiment.csv
 
 dashboard: $(VENV)/.radt
 	$(BIN)/radt dashboard
+
+# Every page in light and dark, wide and narrow, with the runs of the demo, to be looked at.
+screenshots: $(VENV)/.test
+	$(BIN)/python -m tests.frontend.screenshots radt-data build/screenshots
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
