@@ -28,6 +28,7 @@ from radt.frontend.charts.lines import (
     without_parts,
 )
 from radt.frontend.charts.spec import Aggregate, Window
+from radt.frontend.picks import ID_DIGITS
 from radt.frontend.source import Source, Stretch
 from radt.model import Scope
 from radt.store.records import Float64Array, SeriesRecord
@@ -86,16 +87,20 @@ def workload_lines(
             count = f"{group[0].listener} {count}".strip()
         label = f"{run.workload_name}  {count}".strip()
         line = combine(cells, grid_s, aggregate, label, run)
-        short = f"{line.short} {group[0].listener}" if several else line.short
-        estimated = any(feed.estimated for feed in group)
-        result.append(replace(line, short=short, estimated=estimated))
+        if several:
+            line = replace(
+                line,
+                key=f"{line.key}@{group[0].listener}",
+                short=f"{line.short} {group[0].listener}",
+            )
+        result.append(replace(line, estimated=any(feed.estimated for feed in group)))
     return tuple(result)
 
 
 def grid(members: Sequence[Member], window: Window | None) -> Float64Array:
     """Edges of the cells in seconds (M + 1,): never finer than the readings, at most 600 cells."""
-    start_s = min(float(member.curve.elapsed_s[0]) for member in members)
-    end_s = max(float(member.curve.elapsed_s[-1]) for member in members)
+    start_s = min(float(member.curve.x[0]) for member in members)
+    end_s = max(float(member.curve.x[-1]) for member in members)
     if window is not None:
         start_s, end_s = max(start_s, window.start), min(end_s, window.end)
     span_s = max(end_s - start_s, 1e-6)
@@ -111,8 +116,8 @@ def on_grid(member: Member, edges_s: Float64Array) -> Cells:
     """One member's values in the cells between the edges."""
     count = len(edges_s) - 1
     finite = np.isfinite(member.curve.values)
-    elapsed_s, values = member.curve.elapsed_s[finite], member.curve.values[finite]
-    cell = np.searchsorted(edges_s, elapsed_s, "right") - 1
+    x, values = member.curve.x[finite], member.curve.values[finite]
+    cell = np.searchsorted(edges_s, x, "right") - 1
     inside = (cell >= 0) & (cell < count)
     cell, seen = cell[inside], values[inside]
     hits = np.bincount(cell, minlength=count)
@@ -123,7 +128,7 @@ def on_grid(member: Member, edges_s: Float64Array) -> Cells:
     np.maximum.at(high, cell, seen)
     empty = hits == 0
     middle_s = (edges_s[:-1] + edges_s[1:]) / 2
-    middle[empty] = between(member, elapsed_s, values, middle_s)[empty]
+    middle[empty] = between(member, x, values, middle_s)[empty]
     low[empty], high[empty] = middle[empty], middle[empty]
     owed = np.zeros(count, dtype=bool)
     if member.interval_s is None and member.lived_s is not None:
@@ -133,15 +138,15 @@ def on_grid(member: Member, edges_s: Float64Array) -> Cells:
 
 
 def between(
-    member: Member, elapsed_s: Float64Array, values: Float64Array, at_s: Float64Array
+    member: Member, x: Float64Array, values: Float64Array, at_s: Float64Array
 ) -> Float64Array:
     """Straight lines between neighbouring points; NaN outside them and within gaps."""
-    if not len(elapsed_s):
+    if not len(x):
         return np.full(len(at_s), np.nan)
-    result: Float64Array = np.interp(at_s, elapsed_s, values, left=np.nan, right=np.nan)
-    if member.interval_s is not None and len(elapsed_s) > 1:
-        right = np.clip(np.searchsorted(elapsed_s, at_s), 1, len(elapsed_s) - 1)
-        pause_s = elapsed_s[right] - elapsed_s[right - 1]
+    result: Float64Array = np.interp(at_s, x, values, left=np.nan, right=np.nan)
+    if member.interval_s is not None and len(x) > 1:
+        right = np.clip(np.searchsorted(x, at_s), 1, len(x) - 1)
+        pause_s = x[right] - x[right - 1]
         result[pause_s > GAP_INTERVALS * member.interval_s] = np.nan
     return result
 
@@ -173,6 +178,7 @@ def combine(
     places = np.flatnonzero(shown)
     seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
     return Line(
+        f"w{run.record.workload_id[:ID_DIGITS]}",
         label,
         run.workload_name,
         run.workload_ordinal,
@@ -180,6 +186,8 @@ def combine(
         low[seen],
         high[seen],
         None if partial is None else partial[seen],
+        dash=run.dash,
+        is_workload=True,
     )
 
 

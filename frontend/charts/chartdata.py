@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.aggregate import workload_lines
-from radt.frontend.charts.lines import SeriesKey, feeds, lines
-from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Window
-from radt.frontend.charts.timeseries import ChartData
+from radt.frontend.charts.lines import EMPTY, Feed, Line, SeriesKey, feeds, lines
+from radt.frontend.charts.quantity import Quantity
+from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Level, Window, XAxis
 from radt.frontend.charts.traces import Tick
 from radt.frontend.chosen import Chosen
 from radt.frontend.metrics import quantity_of, series_of
 from radt.frontend.source import Source
-from radt.model import MarkerKind
+from radt.model import SOFTWARE, MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import SummaryRecord
 from radt.units import duration
 
 _SHORTEST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChartData:
+    """All that a chart shows.
+
+    ``x`` and ``level`` are what was decided for ``spec``; ``level`` is AUTO where there are lines
+    of runs and of workloads; ``aggregate`` is how the latter came about, None where there is none.
+    ``window`` is the visible part of the x axis, also when nobody zoomed. ``notes`` say in words
+    what is not as one would expect.
+    """
+
+    quantity: Quantity
+    spec: ChartSpec
+    x: XAxis
+    level: Level
+    aggregate: Aggregate | None
+    lines: Sequence[Line]
+    ticks: Sequence[Tick]
+    window: Window
+    notes: tuple[str, ...] = ()
+
+
+def axes_of(source: Source, chosen: Chosen, metric: str) -> tuple[XAxis, ...]:
+    """The x axes that make sense for a metric of the chosen runs: times always, steps and epochs
+    where there are any.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
+    if any(
+        one.listener == SOFTWARE for one in series_of(source, tuple(chosen.runs)).get(metric, ())
+    ):
+        found.append(XAxis.STEP)
+    if epochs(source, chosen.runs):
+        found.append(XAxis.EPOCH)
+    return tuple(found)
 
 
 def chart_data(
@@ -40,17 +79,34 @@ def chart_data(
     aggregate = spec.aggregate
     if aggregate is Aggregate.AUTO:
         aggregate = quantity.default_aggregate
-    found = feeds(runs, series)
-    summaries = _summaries(source, run_ids)
     together = chosen.drawn_at(spec.level_of(board))
-    if not any(together.values()):
-        gaps = source.remember(("gaps", run_ids), lambda reader: reader.gaps(run_ids))
-        drawn = lines(source, found, summaries, gaps, window)
-    else:
-        drawn = workload_lines(source, found, aggregate, window)
-    ticks = () if any(together.values()) else epochs(source, runs)
-    visible = window or whole_window(runs, summaries.values())
-    return ChartData(quantity, drawn, ticks, visible)
+    single: list[Feed] = []
+    whole: list[Feed] = []
+    for feed in feeds(runs, series):
+        (whole if together[feed.parts[0][0].run_id] else single).append(feed)
+    summaries = _summaries(source, run_ids)
+    gaps = source.remember(("gaps", run_ids), lambda reader: reader.gaps(run_ids))
+    drawn = (
+        *lines(source, single, summaries, gaps, window),
+        *workload_lines(source, whole, aggregate, window),
+    )
+    drawn = tuple(
+        replace(line, hidden=True, curve=EMPTY, low=None, high=None, partial=None)
+        if line.key in spec.hidden
+        else line
+        for line in drawn
+    )
+    ticks = () if whole else epochs(source, runs)
+    return ChartData(
+        quantity=quantity,
+        spec=spec,
+        x=XAxis.BARRIER,
+        level=Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN,
+        aggregate=aggregate if whole else None,
+        lines=drawn,
+        ticks=ticks,
+        window=window or whole_window(runs, summaries.values()),
+    )
 
 
 def whole_window(runs: Mapping[str, RunEntry], summaries: Iterable[SummaryRecord]) -> Window:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.spec import Window
+from radt.frontend.picks import ID_DIGITS
 from radt.frontend.source import Source, Stretch
 from radt.model import Scope
 from radt.store.records import Float64Array, GapRecord, SeriesRecord, SummaryRecord
@@ -33,24 +34,31 @@ _TOTAL = "total"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points over time: seconds since the start (N,), values (N,); NaN is a gap.
+    """Points in the order of ``x`` (N,), which is in units of the chart's axis; values (N,).
 
-    Values are as stored, of counters the mean rate since the reading before.
+    NaN is a gap. Values are as stored, of counters the mean rate since the reading before.
     """
 
-    elapsed_s: Float64Array
+    x: Float64Array
     values: Float64Array
+
+
+EMPTY = Curve(np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """A curve with its name and the ordinal that gives its colour.
 
-    ``label`` says what it is in full, ``short`` fits beside the line; ``low`` and ``high`` (N,)
-    are the edges of its band; ``partial`` (N,) is True where not all of the runs took part;
-    ``estimated`` says that it was not measured but apportioned.
+    ``key`` tells it from all others, also tomorrow: what is hidden or highlighted is named by it.
+    ``label`` says what it is in full, ``short`` fits beside the line, ``facts`` are for who points
+    at it; ``ordinal`` is for `radt.frontend.palette.colour`, ``dash`` counts experiments. ``low``
+    and ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where not all of the runs
+    took part; ``smooth`` (N,) is its moving mean; ``estimated`` says that it was not measured but
+    apportioned. A ``hidden`` line has no points: it is listed, not drawn.
     """
 
+    key: str
     label: str
     short: str
     ordinal: int
@@ -59,12 +67,18 @@ class Line:
     high: Float64Array | None = None
     partial: BoolArray | None = None
     estimated: bool = False
+    dash: int = 0
+    smooth: Float64Array | None = None
+    hidden: bool = False
+    facts: tuple[str, ...] = ()
+    is_workload: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
     """All series that become one line: one process's, or one device's as seen by all its runs."""
 
+    key: str
     label: str
     short: str
     ordinal: int
@@ -85,6 +99,10 @@ class Feed:
         """What the devices of one total have in common: who read them, and where."""
         record = self.parts[0][0].record
         return self.listener, record.workload_id, record.host
+
+    @property
+    def dash(self) -> int:
+        return self.parts[0][0].dash
 
     @property
     def estimated(self) -> bool:
@@ -112,7 +130,16 @@ def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple
                 suffix += f" {record.listener}"
             parts = ((run, record),)
             title = run.title + suffix
-            own.append(Feed(title, run.short + suffix, run.ordinal, record.listener, parts))
+            own.append(
+                Feed(
+                    _key(f"r{run.run_id[:ID_DIGITS]}", record, several=several),
+                    title,
+                    run.short + suffix,
+                    run.ordinal,
+                    record.listener,
+                    parts,
+                )
+            )
     divided = {(workload, host, name) for workload, host, entity, name in shared if entity}
     for (workload, host, entity, listener), on_device in shared.items():
         first = min(on_device, key=lambda part: part[0].ordinal)[0]
@@ -120,8 +147,22 @@ def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple
         label = f"{first.workload_name}  {device or host or 'host'}"
         short = f"{first.workload_name} {device}".rstrip()
         suffix = f" {listener}" if several else ""
-        own.append(Feed(label + suffix, short + suffix, first.ordinal, listener, tuple(on_device)))
+        own.append(
+            Feed(
+                _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
+                label + suffix,
+                short + suffix,
+                first.ordinal,
+                listener,
+                tuple(on_device),
+            )
+        )
     return tuple(sorted(own, key=lambda feed: (feed.ordinal, feed.label)))
+
+
+def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
+    entity = f"/{record.entity}" if record.entity else ""
+    return stem + entity + (f"@{record.listener}" if several else "")
 
 
 def without_parts(found: Sequence[Feed]) -> Sequence[Feed]:
@@ -151,9 +192,18 @@ def lines(
             if (summary := summaries.get((record.run_id, record.series_no))) is not None
         ]
         curve = union(curves)
-        if len(curve.elapsed_s):
-            line = Line(feed.label, feed.short, feed.ordinal, curve, estimated=feed.estimated)
-            result.append(line)
+        if len(curve.x):
+            result.append(
+                Line(
+                    feed.key,
+                    feed.label,
+                    feed.short,
+                    feed.ordinal,
+                    curve,
+                    estimated=feed.estimated,
+                    dash=feed.dash,
+                )
+            )
     return tuple(result)
 
 
@@ -163,13 +213,13 @@ def union(curves: Sequence[Curve]) -> Curve:
         return curves[0]
     if not curves:
         return Curve(np.empty(0), np.empty(0))
-    elapsed_s = np.concatenate([curve.elapsed_s for curve in curves])
+    x = np.concatenate([curve.x for curve in curves])
     values = np.concatenate([curve.values for curve in curves])
     # Of equal instants the first counts, so a value goes before a missing one.
-    order = np.lexsort((np.isnan(values), elapsed_s))
-    elapsed_s, values = elapsed_s[order], values[order]
-    first = np.diff(elapsed_s, prepend=-np.inf) > _SAME_INSTANT_S
-    return Curve(elapsed_s[first], values[first])
+    order = np.lexsort((np.isnan(values), x))
+    x, values = x[order], values[order]
+    first = np.diff(x, prepend=-np.inf) > _SAME_INSTANT_S
+    return Curve(x[first], values[first])
 
 
 def _read(
@@ -205,10 +255,10 @@ def _read(
 
 def _seen(curve: Curve, window: Window) -> Curve:
     """The points in the window and one neighbour on either side."""
-    first = int(np.searchsorted(curve.elapsed_s, window.start, "left"))
-    last = int(np.searchsorted(curve.elapsed_s, window.end, "right"))
+    first = int(np.searchsorted(curve.x, window.start, "left"))
+    last = int(np.searchsorted(curve.x, window.end, "right"))
     chosen = slice(max(0, first - 1), last + 1)
-    return Curve(curve.elapsed_s[chosen], curve.values[chosen])
+    return Curve(curve.x[chosen], curve.values[chosen])
 
 
 def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
@@ -224,19 +274,19 @@ def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> li
 
 def break_at_gaps(curve: Curve, longest_step_s: float | None, holes_s: Sequence[float]) -> Curve:
     """Put a NaN where the line must not go on: after long pauses and where gaps are recorded."""
-    elapsed_s = curve.elapsed_s
-    if len(elapsed_s) < 2:
+    x = curve.x
+    if len(x) < 2:
         return curve
-    breaks = np.zeros(len(elapsed_s) - 1, dtype=bool)
+    breaks = np.zeros(len(x) - 1, dtype=bool)
     if longest_step_s is not None:
-        breaks |= np.diff(elapsed_s) > longest_step_s
+        breaks |= np.diff(x) > longest_step_s
     for hole_s in holes_s:
         # The reading at which the gap was noticed may carry the gap's own time stamp.
-        place = int(np.searchsorted(elapsed_s, hole_s, "right")) - 1
+        place = int(np.searchsorted(x, hole_s, "right")) - 1
         if 0 <= place < len(breaks):
             breaks[place] = True
     where = np.flatnonzero(breaks) + 1
     if not len(where):
         return curve
-    middles = (elapsed_s[where - 1] + elapsed_s[where]) / 2
-    return Curve(np.insert(elapsed_s, where, middles), np.insert(curve.values, where, np.nan))
+    middles = (x[where - 1] + x[where]) / 2
+    return Curve(np.insert(x, where, middles), np.insert(curve.values, where, np.nan))

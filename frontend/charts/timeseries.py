@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from radt.frontend.charts import elapsed
+from radt.frontend.charts.chartdata import ChartData
 from radt.frontend.charts.lines import Line
-from radt.frontend.charts.quantity import Quantity, UnitScale, unit_scale
+from radt.frontend.charts.quantity import UnitScale, unit_scale
 from radt.frontend.charts.spec import Window
 from radt.frontend.charts.traces import (
     RUG_ROW_PX,
     Figure,
-    Tick,
     epoch_hairlines,
     epoch_marks,
     escaped,
@@ -75,22 +75,29 @@ def config(filename: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class ChartData:
-    """All that a chart shows. ``window`` is the visible time, also when nobody zoomed."""
+class Look:
+    """How a figure is drawn: colours, size in cells of the grid, for ``paper`` or the screen."""
 
-    quantity: Quantity
-    lines: Sequence[Line]
-    ticks: Sequence[Tick]
-    window: Window
+    scheme: Scheme = Scheme.LIGHT
+    monochrome: bool = False
+    rows: int = 1
+    columns: int = 1
+    paper: bool = False
 
 
-def figure(data: ChartData, scheme: Scheme) -> Figure:
-    """Draw a chart."""
+def figure(data: ChartData, look: Look) -> Figure:
+    """Draw a chart.
+
+    ``layout.meta`` says what is drawn: ``unit``, ``points``, ``x``, ``aggregate`` (None where none
+    is), ``level``, ``lines``. ``meta.key`` of a trace is the key of its line.
+    """
+    scheme = look.scheme
     ink = INKS[scheme]
-    largest = max((_largest(line) for line in data.lines), default=0.0)
+    drawn = [line for line in data.lines if not line.hidden]
+    largest = max((_largest(line) for line in drawn), default=0.0)
     scale = unit_scale(data.quantity.drawn_unit, largest)
-    low, high = y_range(data.lines, data.window, scale, from_zero=data.quantity.from_zero)
-    labelled = data.lines if len(data.lines) <= _MAX_LABELS else ()
+    low, high = y_range(drawn, data.window, scale, from_zero=data.quantity.from_zero)
+    labelled = drawn if len(drawn) <= _MAX_LABELS else ()
     rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
     if rug_rows > _MAX_RUG_ROWS:
         rug_rows = 0
@@ -100,22 +107,40 @@ def figure(data: ChartData, scheme: Scheme) -> Figure:
     rug_px = rug_rows * RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
     plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX - rug_px
     # Few points are shown as the single readings they are, in all lines of a chart or in none.
-    few = max((int(np.isfinite(line.curve.values).sum()) for line in data.lines), default=0)
-    marked = few <= _MARKED_POINTS and all(line.low is None for line in data.lines)
+    few = max((int(np.isfinite(line.curve.values).sum()) for line in drawn), default=0)
+    marked = few <= _MARKED_POINTS and all(line.low is None for line in drawn)
     traces = [*_ANCHORS]
-    for line in data.lines:
+    for line in drawn:
         traces += line_traces(line, scale, scheme, marked=marked)
     if rug_rows:
         traces += epoch_marks(data.ticks, rug_rows, scheme)
     layout = _layout(ink, data.window, (low, high), rug_px, rug_rows)
     layout["margin"] = {"l": _LEFT_PX, "r": right_px, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
-    layout["hovermode"] = "x unified" if len(data.lines) <= _UNIFIED_HOVER_LINES else "closest"
+    layout["hovermode"] = "x unified" if len(drawn) <= _UNIFIED_HOVER_LINES else "closest"
     layout["annotations"] = _labels(labelled, data.window, scale, (low, high), plot_px, scheme)
     layout["shapes"] = epoch_hairlines(data.ticks if rug_rows else (), scheme)
-    if not data.lines:
+    if not drawn:
         layout["annotations"] = [_note("no values yet in the selected runs", ink)]
-    points = sum(len(line.curve.values) for line in data.lines)
-    layout["meta"] = {"unit": scale.label, "points": points}
+    layout["meta"] = {
+        "unit": scale.label,
+        "points": sum(len(line.curve.values) for line in drawn),
+        "x": data.x.value,
+        "aggregate": None if data.aggregate is None else data.aggregate.value,
+        "level": data.level.value,
+        "notes": list(data.notes),
+        "lines": [
+            {
+                "key": line.key,
+                "label": line.label,
+                "short": line.short,
+                "colour": colour(line.ordinal, scheme),
+                "dash": line.dash,
+                "hidden": line.hidden,
+                "estimated": line.estimated,
+            }
+            for line in data.lines
+        ],
+    }
     return {"data": traces, "layout": layout}
 
 
@@ -134,7 +159,7 @@ def y_range(
     """Lowest and highest value seen in the window, scaled, with a little air."""
     lows, highs = [], []
     for line in lines:
-        seen = (line.curve.elapsed_s >= window.start) & (line.curve.elapsed_s <= window.end)
+        seen = (line.curve.x >= window.start) & (line.curve.x <= window.end)
         if not seen.any():  # a zoom between two points shows the stretch that joins them
             seen[:] = True
         for array in (line.curve.values, line.low, line.high):
@@ -168,10 +193,10 @@ def _labels(
     """Names beside the lines' ends, moved apart where lines end close to each other."""
     ends = []
     for line in lines:
-        elapsed_s, finite = line.curve.elapsed_s, np.isfinite(line.curve.values)
-        seen = np.flatnonzero(finite & (elapsed_s <= window.end))
+        x, finite = line.curve.x, np.isfinite(line.curve.values)
+        seen = np.flatnonzero(finite & (x <= window.end))
         # A line that ended before what is seen has no end here, unless it reaches across.
-        if len(seen) and finite[elapsed_s >= window.start].any():
+        if len(seen) and finite[x >= window.start].any():
             value = float(line.curve.values[seen[-1]]) * scale.factor
             share = (value - limits[0]) / (limits[1] - limits[0])
             ends.append((min(1.0, max(0.0, share)) * plot_px, line))

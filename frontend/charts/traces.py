@@ -28,7 +28,7 @@ class Tick:
 
     row: int
     ordinal: int
-    elapsed_s: float
+    x: float
     text: str
 
 
@@ -67,7 +67,8 @@ def _stroke(
         "type": "scatter",
         "mode": "lines+markers" if dots.any() else "lines",
         "name": line.label,
-        "x": typed(line.curve.elapsed_s),
+        "meta": {"key": line.key},
+        "x": typed(line.curve.x),
         "y": typed(values),
         "line": {"color": stroke, "width": 1.4, "simplify": True},
         "connectgaps": False,
@@ -100,7 +101,7 @@ def _band(
     xs: list[npt.ArrayLike] = []
     ys: list[npt.ArrayLike] = []
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        x = line.curve.elapsed_s[start:stop]
+        x = line.curve.x[start:stop]
         xs += [x, x[::-1], [math.nan]]
         ys += [high[start:stop], low[start:stop][::-1], [math.nan]]
     return {
@@ -113,6 +114,7 @@ def _band(
         "line": {"width": 0},
         "hoverinfo": "skip",
         "name": f"{line.label} min–max",
+        "meta": {"key": line.key},
     }
 
 
@@ -129,7 +131,7 @@ def epoch_marks(ticks: Sequence[Tick], rows: int, scheme: Scheme) -> list[Figure
                 "type": "scatter",
                 "mode": "markers",
                 "yaxis": "y2",
-                "x": [tick.elapsed_s for tick in own],
+                "x": [tick.x for tick in own],
                 "y": [row] * len(own),
                 "text": [tick.text for tick in own],
                 "marker": {
@@ -153,8 +155,8 @@ def epoch_hairlines(ticks: Sequence[Tick], scheme: Scheme) -> list[Figure]:
         {
             "type": "line",
             "layer": "below",
-            "x0": tick.elapsed_s,
-            "x1": tick.elapsed_s,
+            "x0": tick.x,
+            "x1": tick.x,
             "yref": "paper",
             "y0": 0,
             "y1": 1,
