@@ -19,7 +19,7 @@ from dash.exceptions import PreventUpdate
 from radt.errors import RadtError
 from radt.frontend.access import Access
 from radt.frontend.dashing import attributes, in_browser, triggers
-from radt.frontend.pages import compare, loads, report, select, states, system, workload
+from radt.frontend.pages import compare, loads, report, select, share, states, system, workload
 from radt.frontend.pages.page import Page
 from radt.frontend.source import Source
 from radt.frontend.theme import MANTINE
@@ -46,12 +46,13 @@ def create_app(source: Source, access: Access) -> Dash:
         suppress_callback_exceptions=True,
         add_log_handler=False,
     )
-    access.install(app.server)
+    access.install(app)
     app.layout = _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
     _register_address(app)
     loads.register(app, source)
+    share.register(app, source)
     for page in PAGES:
         page.register(app, source)
     return app

@@ -1,0 +1,236 @@
+/* The menus that take something away (frontend/pages/share.py): one menu in the page, opened by any
+   button with `data-share`: "page", or the slot of a chart. The server is asked what to copy or
+   where the file is; it knows what the dashboard chose, and says what is wrong. */
+"use strict";
+
+(function () {
+  const PAGE = "page";
+  const MAX_VIEW_BYTES = 240000;
+  const data = (share, text, why) => ({ text, why, formats: [["CSV", share, "csv"], ["Parquet", share, "parquet"]] });
+  const ROWS = {
+    link: { text: "Copy link", share: "link" },
+    python: { text: "Copy as Python", share: "python" },
+    save: { text: "Save view", share: "view" },
+    open: { text: "Open view…", open: true },
+    shown: data("shown", "Data shown", "as drawn, zoomed"),
+    full: data("full", "All samples", "of these runs"),
+    picture: { text: "Picture", formats: ["PNG", "SVG", "PDF"].map((f) => [f, "picture", f.toLowerCase()]) },
+  };
+  const WHOLE = ["link", "python", "save", "open", null, "picture", "shown", "full"];
+  const CHART = ["picture", null, "shown", "full", null, "python"];
+
+  const make = (tag, properties, ...children) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...children);
+    return element;
+  };
+
+  /* -- what happens ------------------------------------------------------------------------- */
+
+  async function ask(path, body, type) {
+    let answer;
+    try {
+      answer = await fetch(path, { method: "POST", headers: { "Content-Type": type }, body });
+    } catch (error) {
+      throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
+    }
+    const found = await answer.json().catch(() => ({}));
+    if (!answer.ok)
+      throw { cause: found.cause || `The dashboard answers ${answer.status}.`, remedy: found.remedy || "" };
+    return found;
+  }
+
+  const prepare = (share, format, subject) =>
+    ask("/export/prepare", JSON.stringify({
+      view: window.radt.view, share, format, page: window.location.pathname,
+      slot: subject === PAGE ? null : Number(subject),
+    }), "application/json");
+
+  /* Without HTTPS browsers have no clipboard for scripts, but for the old command. */
+  async function copy(text) {
+    if (navigator.clipboard) {
+      try {
+        await navigator.clipboard.writeText(text);
+        return true;
+      } catch (error) { /* not allowed here: the old way */ }
+    }
+    const field = make("textarea", { value: text, readOnly: true });
+    field.style.position = "fixed";
+    field.style.opacity = "0";
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+
+  async function act(row, share, format, subject) {
+    if (row.open) return choose();
+    const found = await prepare(share, format, subject);
+    if (found.href) return download(found.href);
+    const text = share === "link" ? window.location.origin + found.text : found.text;
+    if (await copy(text)) note([share === "link" ? "Link copied." : "Lines of Python copied."]);
+    else note(["This browser does not let pages copy. Copy it from here:"], { text });
+  }
+
+  function download(href) {
+    const link = make("a", { href, download: "" });
+    document.body.append(link);
+    link.click();
+    link.remove();
+  }
+
+  /* -- opening a view ----------------------------------------------------------------------- */
+
+  function choose() {
+    const field = make("input", { type: "file", accept: ".json,application/json", hidden: true, className: "share-file" });
+    field.addEventListener("change", () => {
+      const [file] = field.files;
+      field.remove();
+      if (file) open(file).catch(problem);
+    });
+    field.addEventListener("cancel", () => field.remove());
+    document.body.append(field);
+    field.click();
+  }
+
+  async function open(file) {
+    if (file.size > MAX_VIEW_BYTES)
+      throw { cause: `${file.name} is too large to be the file of a view.`, remedy: "Choose one that a Share menu saved." };
+    const found = await ask("/export/open", await file.text(), "text/plain;charset=utf-8");
+    window.history.pushState({}, "", "/compare" + (found.query ? "?" + found.query : ""));
+    window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+    if (found.missing.length)
+      note([`${file.name} is open.`, `Not in this store: ${found.missing.join(", ")}.`], { bad: true });
+    else note([`${file.name} is open.`]);
+  }
+
+  /* -- what became of it -------------------------------------------------------------------- */
+
+  let shown = null;
+  function note(lines, { bad, text } = {}) {
+    if (shown) shown.remove();
+    const box = (shown = make("div", { className: "share-note" }));
+    box.setAttribute("role", bad ? "alert" : "status");
+    if (bad) box.dataset.bad = "";
+    const words = make("div", {}, ...lines.filter(Boolean).map((line) => make("p", { textContent: line })));
+    if (text) {
+      const field = make("textarea", { value: text, readOnly: true, ariaLabel: "Text to copy" });
+      words.append(field);
+      setTimeout(() => field.select());
+    }
+    const close = make("button", { type: "button", className: "quiet", textContent: "×", ariaLabel: "Close" });
+    close.addEventListener("click", () => box.remove());
+    box.append(words, close);
+    document.body.append(box);
+    if (!bad && !text) setTimeout(() => box.remove(), 4000);
+  }
+
+  const sentence = (text) => text && text[0].toUpperCase() + text.slice(1).replace(/\.?$/, ".");
+  function problem(error) {
+    const cause = error.cause || String(error);
+    note([sentence(cause), sentence(error.remedy)], { bad: true });
+  }
+
+  /* -- the menu ----------------------------------------------------------------------------- */
+
+  let menu = null;
+  let button = null;
+
+  function item(row, text, share, format, subject, name) {
+    const element = make("button", { type: "button", className: "share-item", textContent: text, tabIndex: -1 });
+    element.setAttribute("role", "menuitem");
+    if (name) element.setAttribute("aria-label", name);
+    element.addEventListener("click", () => {
+      close(true);
+      act(row, share, format, subject).catch(problem);
+    });
+    return element;
+  }
+
+  function rows(subject) {
+    return (subject === PAGE ? WHOLE : CHART).map((key) => {
+      if (key === null) return make("hr", {});
+      const row = ROWS[key];
+      const line = make("div", { className: "share-row" });
+      line.setAttribute("role", "none");
+      if (!row.formats) {
+        const only = item(row, row.text, row.share, null, subject);
+        only.classList.add("wide");
+        line.append(only);
+        return line;
+      }
+      const words = make("span", { textContent: row.text });
+      if (row.why) words.append(make("small", { textContent: row.why }));
+      line.append(words, ...row.formats.map(([text, share, format]) => {
+        const one = item(row, text, share, format, subject, `${row.text} as ${text}`);
+        one.classList.add("format");
+        return one;
+      }));
+      return line;
+    });
+  }
+
+  function show(by) {
+    close(false);
+    button = by;
+    menu = make("div", { className: "share-menu" }, ...rows(by.dataset.share));
+    menu.setAttribute("role", "menu");
+    menu.setAttribute("aria-label", by.getAttribute("aria-label"));
+    menu.popover = "manual";
+    document.body.append(menu);
+    menu.showPopover();
+    const at = by.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = menu;
+    const below = at.bottom + 4 + height <= window.innerHeight || at.top < height;
+    menu.style.top = `${Math.max(4, below ? at.bottom + 4 : at.top - 4 - height)}px`;
+    menu.style.left = `${Math.max(8, Math.min(at.right - width, window.innerWidth - width - 8))}px`;
+    by.setAttribute("aria-expanded", "true");
+    focus(0);
+  }
+
+  function close(back) {
+    if (!menu) return;
+    menu.remove();
+    button.setAttribute("aria-expanded", "false");
+    if (back) button.focus();
+    menu = button = null;
+  }
+
+  const items = () => [...menu.querySelectorAll("[role=menuitem]")];
+  function focus(place) {
+    const all = items();
+    all[(place + all.length) % all.length].focus();
+  }
+
+  const MOVES = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+  document.addEventListener("keydown", (event) => {
+    if (!menu) {
+      const by = event.target.closest && event.target.closest("[data-share]");
+      if (by && event.key === "ArrowDown") {
+        event.preventDefault();
+        show(by);
+      }
+      return;
+    }
+    const place = items().indexOf(document.activeElement);
+    if (event.key in MOVES) focus(place + MOVES[event.key]);
+    else if (event.key === "Home") focus(0);
+    else if (event.key === "End") focus(-1);
+    else if (event.key === "Escape") close(true);
+    else if (event.key === "Tab") return close(true);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }, true);
+
+  document.addEventListener("click", (event) => {
+    const by = event.target.closest("[data-share]");
+    if (by) {
+      if (by === button) close(true);
+      else show(by);
+    } else if (menu && !menu.contains(event.target)) close(false);
+  });
+  window.addEventListener("resize", () => close(false));
+  window.addEventListener("scroll", () => close(false), { passive: true });
+})();

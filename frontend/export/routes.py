@@ -1,0 +1,167 @@
+"""The addresses that files come from, and the one that the menus ask first.
+
+All of them pass the checks of `radt.frontend.access`, which look at every request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flask import Flask, Response, request
+
+from radt.errors import RadtError, UsageError
+from radt.frontend.chosen import choose
+from radt.frontend.export.asked import (
+    VIEW_PATH,
+    Share,
+)
+from radt.frontend.export.bounds import BusyError
+from radt.frontend.export.names import content_disposition, file_name
+from radt.frontend.export.pinned import pinned
+from radt.frontend.export.python_code import python_code
+from radt.frontend.source import Source
+from radt.frontend.view import MAX_QUERY, View
+
+PREPARE_PATH = "/export/prepare"
+OPEN_PATH = "/export/open"
+#: A view's file, or the JSON of a view with what is asked of it.
+MAX_BODY_BYTES = MAX_QUERY * 4
+_MIME_VIEW = "application/json; charset=utf-8"
+
+
+def install(server: Flask, source: Source) -> None:
+    """Add the addresses to the application."""
+    routes = _Routes(source)
+    for path, method, function in (
+        (PREPARE_PATH, "POST", routes.prepare),
+        (OPEN_PATH, "POST", routes.open),
+        (VIEW_PATH, "GET", routes.view),
+    ):
+        server.add_url_rule(
+            path, f"export-{path.rpartition('/')[2]}", _answering(function), methods=[method]
+        )
+
+
+class _Routes:
+    """What each address answers."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def prepare(self) -> Response:
+        """What a menu does with an item: the text to copy, or the address of the file.
+
+        What the dashboard chose by itself is named in it, so that it shows the same tomorrow.
+        """
+        asked = _body_json()
+        share = _share(asked.get("share"))
+        found = asked.get("view")
+        view = View.from_json(found if isinstance(found, Mapping) else {})
+        chosen = choose(self._source, view)
+        slots = {chart.slot: place for place, chart in enumerate(view.charts or ())}
+        view = pinned(self._source, view, chosen)
+        if share is Share.LINK:
+            return _json({"text": f"{_page(asked.get('page'))}?{view.to_query()}"})
+        if share is Share.VIEW:
+            return _json({"href": f"{VIEW_PATH}?{view.to_query()}"})
+        slots = slots or {chart.slot: place for place, chart in enumerate(view.charts or ())}
+        slot = asked.get("slot")
+        place = None if slot is None else slots.get(slot if isinstance(slot, int) else -1, -1)
+        if place == -1:
+            raise UsageError("this chart is no longer there", "Load the page again")
+        if share is Share.PYTHON:
+            return _json({"text": python_code(self._source, view, chosen, place)})
+        raise UsageError("not yet", "")
+
+    def open(self) -> Response:
+        """The view in a file: its query, and what of it is not here."""
+        view = View.from_file(_body_text())
+        missing: list[str] = []
+        try:
+            missing = [str(pick) for pick in choose(self._source, view).missing]
+        except RadtError:
+            pass  # the page that opens says what is wrong, and goes on by itself
+        return _json({"query": view.to_query(), "missing": missing})
+
+    def view(self) -> Response:
+        """A view as a file."""
+        view = View.from_query(request.query_string.decode("ascii", "replace"))
+        return _attachment(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
+
+
+def _about(view: View) -> list[str]:
+    """What a file is named after: the experiment, or how many."""
+    names = list(dict.fromkeys(pick.experiment for pick in view.picks or ()))
+    return names if len(names) == 1 else [view.experiment or ""] if not names else ["compared"]
+
+
+def _share(given: object) -> Share:
+    if isinstance(given, str) and given in list(Share):
+        return Share(given)
+    raise UsageError("this item of the menu is unknown", "Load the page again")
+
+
+def _page(given: object) -> str:
+    """The path of a page of this site, and of nothing else."""
+    if isinstance(given, str) and given.startswith("/") and given[1:].isalpha():
+        return given
+    return "/compare"
+
+
+def _body_text() -> str:
+    length = request.content_length
+    if length is None or length > MAX_BODY_BYTES:
+        raise UsageError(
+            f"the file is larger than {MAX_BODY_BYTES // 1000} KB",
+            "Choose a file that a dashboard's Share menu saved",
+        )
+    try:
+        return request.get_data().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "this is no file of a view (it is no text)",
+            "Choose a file that a dashboard's Share menu saved",
+        ) from error
+
+
+def _body_json() -> Mapping[str, Any]:
+    try:
+        found = json.loads(_body_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError("the request is no JSON object", "Load the page again")
+    return found
+
+
+def _json(content: Mapping[str, object], status: int = 200) -> Response:
+    response = Response(json.dumps(content), status, mimetype="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _attachment(content: bytes | str, mime: str, name: str) -> Response:
+    response = Response(content, content_type=mime)
+    response.headers["Content-Disposition"] = content_disposition(name)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
+    """Errors as answers, with cause and remedy."""
+
+    def answer() -> Response:
+        try:
+            return function()
+        except RadtError as error:
+            status = 400 if isinstance(error, UsageError) else 503
+            if isinstance(error, BusyError):
+                status = 429
+            response = _json({"cause": error.message, "remedy": error.remedy or ""}, status)
+            if isinstance(error, BusyError):
+                response.headers["Retry-After"] = "10"
+            return response
+
+    return answer
