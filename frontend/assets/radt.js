@@ -70,83 +70,68 @@
     (nodes || []).flatMap((node) =>
       node.children ? leaves(node.children) : [node.value]);
 
-  window.dash_clientside = Object.assign(window.dash_clientside || {}, {
-    radt: {
-      /* The colours in use, now and whenever they change: Mantine keeps them on the root. */
-      scheme: () => {
-        const root = document.documentElement;
-        const current = () => root.getAttribute("data-mantine-color-scheme") || "light";
-        new MutationObserver(() =>
-          window.dash_clientside.set_props("paper", { data: current() }),
-        ).observe(root, { attributeFilter: ["data-mantine-color-scheme"] });
-        return current();
-      },
+  const dash = (window.dash_clientside = window.dash_clientside || {});
+  dash.radt = Object.assign(dash.radt || {}, {
+    /* The colours in use, now and whenever they change: Mantine keeps them on the root. */
+    scheme: () => {
+      const root = document.documentElement;
+      const current = () => root.getAttribute("data-mantine-color-scheme") || "light";
+      new MutationObserver(() =>
+        window.dash_clientside.set_props("paper", { data: current() }),
+      ).observe(root, { attributeFilter: ["data-mantine-color-scheme"] });
+      return current();
+    },
 
-      /* Another experiment is another page; the one shown already is not. */
-      experiment: (chosen, shown) =>
-        chosen && chosen !== shown
-          ? "?" + new URLSearchParams({ e: chosen }).toString()
-          : noUpdate(),
+    /* Another experiment is another page; the one shown already is not. */
+    experiment: (chosen, shown) =>
+      chosen && chosen !== shown
+        ? "?" + new URLSearchParams({ e: chosen }).toString()
+        : noUpdate(),
 
-      /* A page in the background asks for nothing. */
-      tick: (n) => (document.hidden ? noUpdate() : n),
+    /* A page in the background asks for nothing. */
+    tick: (n) => (document.hidden ? noUpdate() : n),
 
-      /* Ticked rows become the selection; runs that another page of the list shows stay. */
-      choose: (checked, nodes, runs) => {
-        const here = new Set(leaves(nodes));
-        const next = (runs.ids || []).filter((id) => !here.has(id));
-        for (const id of checked || []) if (here.has(id)) next.push(id);
-        const before = new Set(runs.ids || []);
-        const same = next.length === before.size && next.every((id) => before.has(id));
-        return same ? noUpdate() : { ids: next, auto: false };
-      },
+    /* Ticked rows become the selection; runs that another page of the list shows stay. */
+    choose: (checked, nodes, runs) => {
+      const here = new Set(leaves(nodes));
+      const next = (runs.ids || []).filter((id) => !here.has(id));
+      for (const id of checked || []) if (here.has(id)) next.push(id);
+      const before = new Set(runs.ids || []);
+      const same = next.length === before.size && next.every((id) => before.has(id));
+      return same ? noUpdate() : { ids: next, auto: false };
+    },
 
-      /* The x range of the chart that was zoomed becomes that of all. */
-      zoom: (layouts, known) => {
-        const [trigger] = window.dash_clientside.callback_context.triggered;
-        const change = (trigger && trigger.value) || {};
-        if (change["xaxis.autorange"]) return known === null ? noUpdate() : null;
-        const start = change["xaxis.range[0]"];
-        const end = change["xaxis.range[1]"];
-        if (typeof start !== "number" || typeof end !== "number") return noUpdate();
-        if (known && known[0] === start && known[1] === end) return noUpdate();
-        return [start, end];
-      },
+    /* The address follows the view without filling the browser's history, and links lead to
+       other pages with the same view. */
+    address: (query, links) => {
+      const rest = query ? "?" + query : "";
+      window.history.replaceState(window.history.state, "", window.location.pathname + rest);
+      return links.map((link) => link.page + rest);
+    },
 
-      reset: (clicks) => (clicks ? null : noUpdate()),
+    /* The link to the page that is shown. */
+    current: (path) => {
+      for (const link of document.querySelectorAll(".bar nav a")) {
+        if (link.pathname === path) link.setAttribute("aria-current", "page");
+        else link.removeAttribute("aria-current");
+      }
+      return noUpdate();
+    },
 
-      /* The address follows the view without filling the browser's history, and links lead to
-         other pages with the same view. */
-      address: (query, links) => {
-        const rest = query ? "?" + query : "";
-        window.history.replaceState(window.history.state, "", window.location.pathname + rest);
-        return links.map((link) => link.page + rest);
-      },
+    /* For `radt.change`. */
+    keep: (view) => {
+      radt.view = view || {};
+      return noUpdate();
+    },
 
-      /* The link to the page that is shown. */
-      current: (path) => {
-        for (const link of document.querySelectorAll(".bar nav a")) {
-          if (link.pathname === path) link.setAttribute("aria-current", "page");
-          else link.removeAttribute("aria-current");
-        }
-        return noUpdate();
-      },
-
-      /* For `radt.change`. */
-      keep: (view) => {
-        radt.view = view || {};
-        return noUpdate();
-      },
-
-      /* A page that could not be shown is tried again when the store changes, and one that can no
-         longer be shown says so. */
-      retry: (revision, trouble, count) => {
-        if (!revision) return noUpdate();
-        const broken = revision.startsWith("!");
-        if (broken !== Boolean(trouble) || (trouble && trouble !== revision))
-          return (count || 0) + 1;
-        return noUpdate();
-      },
+    /* A page that could not be shown is tried again when the store changes, and one that can no
+       longer be shown says so. */
+    retry: (revision, trouble, count) => {
+      if (!revision) return noUpdate();
+      const broken = revision.startsWith("!");
+      if (broken !== Boolean(trouble) || (trouble && trouble !== revision))
+        return (count || 0) + 1;
+      return noUpdate();
     },
   });
 })();
