@@ -6,10 +6,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from radt.errors import StoreError
+from radt.errors import RadtError, StoreError
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from radt.frontend.foreign.beside import Beside
 
 #: A database that did not answer is tried again after this long.
 RETRY_S = 2.0
@@ -49,9 +53,19 @@ class Keeper(ABC):
         self._lock = threading.Lock()
 
     @staticmethod
-    def of(address: StoreAddress) -> Keeper:
-        """The keeper for the kind of store."""
-        return DatabaseKeeper(address) if address.path is None else FileKeeper(address.path)
+    def of(address: StoreAddress, beside: Beside | None = None) -> Keeper:
+        """The keeper for the kind of store, and for the runs of MLflow beside it."""
+        store = DatabaseKeeper(address) if address.path is None else FileKeeper(address.path)
+        if beside is None:
+            return store
+        from radt.frontend.foreign.keeper import JointKeeper
+
+        return JointKeeper(store, beside)
+
+    @property
+    def problem(self) -> RadtError | None:
+        """Why a part of what is shown is not up to date; None with a store alone."""
+        return None
 
     @abstractmethod
     def reader(self) -> StoreReader:

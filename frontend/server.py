@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from radt.errors import RadtError, TrackingError
+from radt.frontend.foreign.beside import Beside
 from radt.frontend.load_archives import Task
 from radt.frontend.loading import Load, Loading
 from radt.frontend.mlflow_api import MlflowApi
@@ -89,6 +90,11 @@ class Server:
     @property
     def loading(self) -> Loading:
         return self._loading
+
+    @property
+    def beside(self) -> Beside | None:
+        """Its runs that radt never saw."""
+        return None
 
     def experiments(self) -> Mapping[str, Mapping[str, ServerRun]]:
         """All runs by experiment and id."""

@@ -32,6 +32,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesRecord
 
 if TYPE_CHECKING:
+    from radt.frontend.foreign.beside import Beside
     from radt.frontend.server import Server
 
 ResultT = TypeVar("ResultT")
@@ -66,12 +67,21 @@ class Source:
     Args:
         store: The store.
         server: An MLflow server whose runs are shown, too, and loaded into the store.
+        beside: Runs of an MLflow database, which are shown, too; else those of the server that
+            radt never saw.
     """
 
-    def __init__(self, store: StoreAddress | Path | str, server: Server | None = None) -> None:
+    def __init__(
+        self,
+        store: StoreAddress | Path | str,
+        server: Server | None = None,
+        beside: Beside | None = None,
+    ) -> None:
         self.address = StoreAddress.of(store)
         self.server = server
-        self._keeper = Keeper.of(self.address)
+        if beside is None and server is not None:
+            beside = server.beside
+        self._keeper = Keeper.of(self.address, beside)
         self._lock = threading.Lock()
         # Held by the one thread that asks the store for news.
         self._asking = threading.Lock()
@@ -111,9 +121,9 @@ class Source:
     @property
     def outage(self) -> RadtError | None:
         """Why there is no news at the moment, while what was read before is shown."""
-        if self._outage is None and self.server is not None:
+        if self._outage is None and self.server is not None and self.server.problem is not None:
             return self.server.problem
-        return self._outage
+        return self._outage or self._keeper.problem
 
     def revision(self) -> str:
         """Changes when there is something new to show; starts with ``!`` if nothing can be shown.

@@ -1,0 +1,1 @@
+"""Runs of MLflow that radt never saw, beside those of the store."""
