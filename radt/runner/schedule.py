@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 import uuid
 from collections.abc import Sequence
 
 from radt import units
-from radt.collector.protocol import Registration, delivery_env
-from radt.collocation.ledger import Owner
-from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.errors import RadtError, RunNotFoundError, StatusError
+from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
-from radt.runner import trees
 from radt.runner.active import status_text
 from radt.runner.due import Due
 from radt.runner.ending import Ending
@@ -23,12 +18,11 @@ from radt.runner.estimate import ProgressView, remaining_s
 from radt.runner.notify import Notice, Notifier
 from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
-from radt.runner.preparation import RUNNER_TAG
+from radt.runner.recovery import Settled, recover
 from radt.runner.session import Session
 from radt.runner.stop import StopRequest
 from radt.runner.workload import WorkloadRunner
 
-RUNNER_DIED = "its runner died"
 SERIES_TAG = "radt.series"
 
 
@@ -42,7 +36,7 @@ class Schedule:
     def __init__(
         self,
         session: Session,
-        plan: ExperimentPlan,
+        settled: Settled,
         due: Sequence[Due],
         options: ExperimentOptions,
         stop: StopRequest,
@@ -50,7 +44,8 @@ class Schedule:
         notifier: Notifier,
     ) -> None:
         self._session = session
-        self._plan = plan
+        self._settled = settled
+        self._plan = settled.plan
         self._due = due
         self._options = options
         self._stop = stop
@@ -72,7 +67,7 @@ class Schedule:
         Raises:
             RadtError: What an earlier runner left could not be recovered; nothing was started.
         """
-        recover(self._session, self._plan, self._statuses, repeats=self._options.repeat)
+        recover(self._session, self._settled, self._statuses, repeats=self._options.repeat)
         started_s = time.monotonic()
         problem: RadtError | None = None
         try:
@@ -200,83 +195,3 @@ def _key(workload: WorkloadPlan) -> tuple[str, str]:
 
 def _skipped(run: RunPlan, reason: str) -> RunOutcome:
     return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None)
-
-
-def recover(
-    session: Session, plan: ExperimentPlan, statuses: StatusSink | None, *, repeats: int = 1
-) -> None:
-    """End what a runner that died left open: processes, store rows, MLflow runs, CSV rows.
-
-    Args:
-        repeats: How often rows are to be run; the count in a Status cell stays.
-
-    Raises:
-        StatusError: The file cannot be written.
-    """
-    lost = [row for row in plan.runs if row.status is RunStatus.RUNNING]
-    for row in lost:
-        if row.run_id:
-            _end_orphan(session, row.run_id)
-    for run_id in _recorded_and_no_more(session):
-        _end_orphan(session, run_id)
-    if lost and statuses is not None:
-        ending = Ending(RunStatus.KILLED, RUNNER_DIED)
-        statuses.set_many(
-            {
-                row.line: RowStatus(
-                    status_text(ending, row.repeats_done + 1, max(repeats, row.repeats_done + 1)),
-                    row.run_id,
-                )
-                for row in lost
-            }
-        )
-
-
-def _recorded_and_no_more(session: Session) -> list[str]:
-    """Runs whose runner died before it had told collector and file of them."""
-    here = platform.node()
-    runs = [run.run_id for run in session.reader.unended_runs() if run.host == here]
-    tags = session.reader.tags_of(runs)
-    return [run_id for run_id in runs if _is_dead(tags.get(run_id, {}).get(RUNNER_TAG, ""))]
-
-
-def _is_dead(runner: str) -> bool:
-    """Whether the process of a tag is gone; what cannot be understood is left to its own."""
-    try:
-        return not Owner.parse(runner).alive
-    except ValueError:
-        return False
-
-
-def _end_orphan(session: Session, shown_id: str) -> None:
-    try:
-        run = session.reader.find_run(shown_id)
-    except RunNotFoundError:
-        session.console.say(
-            f"  run {shown_id} of a runner that died is not in {session.home.store_path}",
-            style="dim",
-        )
-        return
-    trees.stop_processes_of(run.run_id)
-    if run.status.ended:
-        return  # the collector was faster
-    try:
-        session.client.register(
-            Registration(
-                run_id=run.run_id,
-                store_path=str(session.home.store_path),
-                spool=run.spool,
-                tracking_uri=run.tracking_uri,
-                store_uri=session.store_uri,
-                listeners=(),
-                devices=(),
-                env=delivery_env(os.environ),
-            )
-        )
-        session.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
-    except CollectorError as error:
-        session.console.say(f"  {error}", style="red")
-        session.writer.end_run(
-            run.run_id, RunStatus.KILLED, session.clock.now_ns(), reason=RUNNER_DIED
-        )
-        session.writer.end_workload(run.workload_id)

@@ -26,6 +26,7 @@ from radt.runner.due import Due, due_workloads
 from radt.runner.notify import Notice, Notifier
 from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome
+from radt.runner.recovery import settle
 from radt.runner.schedule import Schedule
 from radt.runner.session import open_session
 from radt.runner.stop import StopRequest
@@ -92,6 +93,8 @@ def start_plan(
     Raises:
         RadtError: It could not be prepared or recorded.
     """
+    settled = settle(plan, home)
+    plan = settled.plan
     due = due_workloads(plan, options)
     ask_first(due, options, confirm)
     stop = StopRequest()
@@ -109,7 +112,7 @@ def start_plan(
     ):
         print_header(session, plan, due)
         before = session.client.status()
-        outcome = Schedule(session, plan, due, options, stop, statuses, notifier).run()
+        outcome = Schedule(session, settled, due, options, stop, statuses, notifier).run()
         try:
             print_closing(session, plan, outcome, before)
         except RadtError as error:

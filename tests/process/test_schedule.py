@@ -92,6 +92,26 @@ def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     ]
 
 
+def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
+    """The disk was full, or the runner killed, between the run's end and the file's."""
+    bench.script("train.py", NOTES_ITSELF + "raise SystemExit(int(sys.argv[2]))")
+    path = bench.experiment(
+        "Workload,File,Params\nx,train.py,x 0\ny,train.py,y 4\nz,train.py,z 0\n"
+    )
+    bench.radt(path.name, code=1)
+    said = statuses(bench, path)
+    assert said == ["FINISHED", "FAILED: exit code 4", "FINISHED"]
+    unsaid = path.read_text().replace("FINISHED", "RUNNING", 1).replace(said[1], "RUNNING")
+    path.write_text(unsaid)
+    bench.radt(path.name)
+    assert ran(bench) == ["x", "y", "z"]
+    assert statuses(bench, path) == said
+    path.write_text(unsaid)
+    bench.radt(path.name, "--repeat", "2")
+    assert statuses(bench, path) == ["FINISHED 2/2", said[1], "FINISHED 2/2"]
+    assert ran(bench)[3:] == ["x", "z"]
+
+
 def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
     gate = bench.signal_ready("gate")
     bench.script(
