@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from waitress.server import create_server
-
 from radt.errors import UsageError
-from radt.frontend.access import Access
+from radt.frontend.access import Access, Auth
 from radt.home import Home
 from radt.store.locate import View
 
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8050
 _TRIED_PORTS = 50
-#: A page asks for all of its charts at once; reading and thinning happen outside the GIL.
-_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +74,23 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     """Serve until interrupted; ``ready`` is called once, when the address can be opened.
 
     Raises:
-        UsageError: As `listen`.
+        UsageError: As `listen`, or the users of ``access`` cannot be read any longer.
     """
     listener = listen(access.host, port)
     # Not before the port is sure: the libraries behind this take a second to load.
+    from radt.frontend.access.guard import MAX_BODY_BYTES
     from radt.frontend.app import create_app
+    from radt.frontend.patience import patient_server
     from radt.frontend.source import Source
 
     # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     source = Source(view.store, _server_of(view))
     app = create_app(source, access)
-    server = create_server(
-        app.server,
-        sockets=[listener],
-        threads=_THREADS,
-        ident=None,
-        clear_untrusted_proxy_headers=True,
-    )
+    server = patient_server(app.server, listener, MAX_BODY_BYTES)
     try:
-        ready(Address(access.host, listener.getsockname()[1], access.token))
+        token = access.token if access.mode is Auth.TOKEN else None
+        ready(Address(access.host, listener.getsockname()[1], token))
         server.run()
     except KeyboardInterrupt:
         pass

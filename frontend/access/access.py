@@ -72,6 +72,11 @@ class Access:
         """What is asked for."""
         return self.auth or (Auth.NONE if self.token is None else Auth.TOKEN)
 
+    @property
+    def is_in_the_clear(self) -> bool:
+        """Whether other machines' requests come as HTTP, as far as is known."""
+        return not (is_loopback(self.host) or self.proxies)
+
     def install(self, app: Dash) -> None:
         """Check every request of the application, and say what browsers must not do with it."""
         # Not above: the command line makes an `Access` before the libraries behind this are needed.
@@ -100,6 +105,9 @@ def _check_basic(access: Access) -> None:
             "--auth basic needs a file of users",
             "--users FILE names it, and with --add-user NAME makes it",
         )
+    from radt.frontend.access.users import read_users
+
+    read_users(access.users)
 
 
 def _check_proxy_header(access: Access) -> None:

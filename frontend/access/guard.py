@@ -12,7 +12,7 @@ from radt.frontend.access.access import Access, Auth
 from radt.frontend.access.doors import LOGIN_PATH, LOGOUT_PATH, Door
 from radt.frontend.access.forwarded import Forwarded, networks
 from radt.frontend.access.headers import harden, policy
-from radt.frontend.access.names import LOCAL_NAMES, host_name, is_numeric, is_wildcard, own_names
+from radt.frontend.access.names import LOCAL_NAMES, host_name, is_loopback, is_numeric, own_names
 from radt.frontend.access.origin import is_from_elsewhere
 from radt.frontend.access.refusals import refusal
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 #: The largest request: a view with hundreds of charts is a hundredth of it.
 MAX_BODY_BYTES = 4 * 2**20
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+#: Where visitors may call the machine by all its names, and by its addresses in numbers.
+_BY_NUMBER = (Auth.TOKEN, Auth.BASIC)
 #: Where an application finds its guard.
-_KEY = "RADT_GUARD"
+_KEY = "guard"
 
 
 class Guard:
@@ -37,7 +39,7 @@ class Guard:
         self.access = access
         self.door = Door.of(access)
         self._names = LOCAL_NAMES | {host_name(access.host), *map(host_name, access.names)}
-        if access.mode is not Auth.PROXY_HEADER and is_wildcard(access.host):
+        if access.mode in _BY_NUMBER and not is_loopback(access.host):
             self._names |= own_names()
         self._policy: str | None = None
 
@@ -70,6 +72,8 @@ class Guard:
         """None for a request that may pass, else the answer."""
         if request.method not in _METHODS:
             return refusal("No such thing can be done here.", 405)
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            return _too_large()
         if not self._knows(host_name(request.host)):
             name = host_name(request.host)[:200]
             return refusal(
@@ -86,10 +90,10 @@ class Guard:
         if name in self._names:
             return True
         # Nobody can make an address in numbers point elsewhere.
-        return self.access.mode in (Auth.TOKEN, Auth.BASIC) and is_numeric(name)
+        return self.access.mode in _BY_NUMBER and is_numeric(name)
 
 
-def _too_large(_: RequestEntityTooLarge) -> BaseResponse:
+def _too_large(_: RequestEntityTooLarge | None = None) -> BaseResponse:
     return refusal(f"A request may have {MAX_BODY_BYTES >> 20} MiB.", 413)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from flask import Response
 
+#: What depends on who asks.
+_OWN = ("text/html", "application/json")
+
 
 def policy(script_hashes: Sequence[str]) -> str:
     """The content security policy: everything comes from here, nothing from afar.
@@ -31,7 +34,7 @@ def harden(response: Response, content_policy: str) -> Response:
     response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
     response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
     response.headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
-    if response.mimetype in ("text/html", "application/json"):
+    if response.mimetype in _OWN and "no-store" not in response.headers.get("Cache-Control", ""):
         # What a visitor may see is not for whoever else asks a cache on the way.
         response.headers["Cache-Control"] = "private, no-cache"
     return response

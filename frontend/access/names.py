@@ -13,7 +13,6 @@ import socket
 import threading
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not bound
 #: A resolver that does not answer keeps nobody from starting.
 _RESOLVER_S = 2.0
 
@@ -26,11 +25,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def is_wildcard(host: str) -> bool:
-    """Whether this listens on all addresses of the machine."""
-    return host in _WILDCARDS
 
 
 def is_numeric(name: str) -> bool:

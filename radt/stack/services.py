@@ -99,9 +99,10 @@ def mlflow_client_environment(place: Place, secrets: Secrets, *, with_auth: bool
     return found
 
 
-def dashboard_command(host: str, port: int) -> list[str]:
-    """Of the ``radt`` command."""
-    return ["dashboard", f"--host={host}", f"--port={port}", "--no-browser"]
+def dashboard_command(host: str, port: int, name: str = "") -> list[str]:
+    """Of the ``radt`` command; ``name`` is what other machines call this one."""
+    named = [f"--public-name={name}"] if name else []
+    return ["dashboard", f"--host={host}", f"--port={port}", *named, "--no-browser"]
 
 
 def dashboard_environment(place: Place, secrets: Secrets, *, with_auth: bool) -> dict[str, str]:

@@ -11,13 +11,24 @@ import urllib.error
 import urllib.request
 
 import pytest
+from click.testing import CliRunner
+from werkzeug.security import check_password_hash
 
+from radt.cli.dashboard import command
 from radt.errors import UsageError
-from radt.frontend.access import Access
+from radt.frontend.access import Access, Auth
+from radt.frontend.access.attempts import MAX_FAILURES, WINDOW_S, Attempts
+from radt.frontend.access.guard import MAX_BODY_BYTES
+from radt.frontend.access.sessions import LIFETIME_S, Sessions
+from radt.frontend.access.users import Users, add_user, read_users
 from radt.frontend.app import create_app
 from radt.frontend.serve import DEFAULT_PORT, Address, listen
 
 TOKEN = "a-token-of-enough-letters"
+PUBLIC = "gpu-box.example"
+ELSEWHERE = {"Host": f"{PUBLIC}:8050"}
+#: As a page of this dashboard sends it.
+BROWSER = {"Accept": "text/html", "Origin": f"http://{PUBLIC}:8050"}
 
 
 @pytest.fixture
@@ -48,43 +59,356 @@ def test_callbacks_are_refused_too(client):
     assert response.status_code == 403
 
 
-def test_another_address_needs_a_token():
+def test_another_address_needs_something_that_is_asked_for(tmp_path):
     with pytest.raises(UsageError, match="no token is set") as caught:
         Access("0.0.0.0")
     assert "--token" in caught.value.remedy
+    with pytest.raises(UsageError, match="no token is set"):
+        Access("0.0.0.0", TOKEN, Auth.NONE)
     Access("0.0.0.0", TOKEN)
+    assert TOKEN not in repr(Access("0.0.0.0", TOKEN))
     with pytest.raises(UsageError, match="fewer than"):
         Access("0.0.0.0", "short")
+    with pytest.raises(UsageError, match="needs a file of users"):
+        Access("0.0.0.0", auth=Auth.BASIC)
+    with pytest.raises(UsageError, match="cannot be read"):
+        Access("0.0.0.0", auth=Auth.BASIC, users=tmp_path / "users")
+    with pytest.raises(UsageError, match="address of the proxy"):
+        Access(auth=Auth.PROXY_HEADER, names=(PUBLIC,))
+    with pytest.raises(UsageError, match="the name by which"):
+        Access(auth=Auth.PROXY_HEADER, proxies=("127.0.0.1",))
+    with pytest.raises(UsageError, match="no address of a proxy"):
+        Access(proxies=("caddy",))
 
 
-def test_the_token_opens_once_and_a_cookie_keeps_open(source):
-    client = create_app(source, Access("0.0.0.0", TOKEN)).server.test_client()
-    elsewhere = {"Host": "gpu-box.example:8050"}
-    assert client.get("/", headers=elsewhere).status_code == 403
-    assert client.get("/?token=wrong", headers=elsewhere).status_code == 403
+# A token -------------------------------------------------------------------------------------
 
-    opened = client.get(f"/?e=x&token={TOKEN}", headers=elsewhere)
-    assert opened.status_code == 302
+
+@pytest.fixture
+def with_token(source):
+    return create_app(source, Access("0.0.0.0", TOKEN, names=(PUBLIC,))).server.test_client()
+
+
+def test_the_token_opens_once_and_a_cookie_keeps_open(with_token):
+    assert with_token.get("/", headers=ELSEWHERE).status_code == 403
+    assert with_token.get("/?token=wrong", headers=ELSEWHERE).status_code == 403
+
+    opened = with_token.get(f"/?e=x&token={TOKEN}", headers=ELSEWHERE)
+    assert opened.status_code == 303
     assert opened.headers["Location"] == "/?e=x"
     cookie = opened.headers["Set-Cookie"]
     assert TOKEN not in cookie
     assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
-    assert client.get("/", headers=elsewhere).status_code == 200
-    assert client.get("/_dash-layout", headers=elsewhere).status_code == 200
+    assert "SameSite=Lax" in cookie
+    assert "Secure" not in cookie
+    # In its own cookie: another dashboard of the machine has another port.
+    assert cookie.startswith("radt-dashboard-8050=")
+    assert with_token.get("/", headers=ELSEWHERE).status_code == 200
+    assert with_token.get("/_dash-layout", headers=ELSEWHERE).status_code == 200
 
 
-def test_the_token_does_not_lead_elsewhere(source):
-    client = create_app(source, Access("0.0.0.0", TOKEN)).server.test_client()
-    response = client.get(f"//attacker.example/?token={TOKEN}")
+def test_the_token_does_not_lead_elsewhere(with_token):
+    response = with_token.get(f"//attacker.example/?token={TOKEN}", headers=ELSEWHERE)
     assert response.headers["Location"].startswith("/")
     assert not response.headers["Location"].startswith("//")
+
+
+def test_people_are_asked_for_the_token_on_a_page(with_token):
+    asked = with_token.get("/", headers={**ELSEWHERE, "Accept": "text/html,*/*;q=0.8"})
+    assert asked.status_code == 403
+    assert 'action="/_login"' in asked.text
+    assert "script" not in asked.text
+    wrong = with_token.post("/_login", data={"token": "x"}, headers={**ELSEWHERE, **BROWSER})
+    assert "That was not the token." in wrong.text
+    right = with_token.post("/_login", data={"token": TOKEN}, headers={**ELSEWHERE, **BROWSER})
+    assert right.headers["Location"] == "/"
+    assert with_token.get("/", headers=ELSEWHERE).status_code == 200
+
+
+def test_who_logs_out_is_out_also_with_the_old_cookie(with_token):
+    with_token.get(f"/?token={TOKEN}", headers=ELSEWHERE)
+    kept = with_token.get_cookie("radt-dashboard-8050", domain="gpu-box.example")
+    assert kept is not None
+    out = with_token.post("/_logout", headers={**ELSEWHERE, **BROWSER})
+    assert out.status_code == 303
+    assert with_token.get("/", headers=ELSEWHERE).status_code == 403
+    with_token.set_cookie("radt-dashboard-8050", kept.value, domain="gpu-box.example")
+    assert with_token.get("/", headers=ELSEWHERE).status_code == 403
+
+
+def test_another_page_cannot_log_anybody_out(with_token):
+    with_token.get(f"/?token={TOKEN}", headers=ELSEWHERE)
+    theirs = {**ELSEWHERE, "Origin": "https://attacker.example"}
+    assert with_token.post("/_logout", headers=theirs).status_code == 403
+    assert with_token.get("/", headers=ELSEWHERE).status_code == 200
+
+
+def test_proofs_hold_with_the_same_token_only_and_not_for_ever():
+    now_s = [1e9]
+    ours = Sessions(TOKEN, lambda: now_s[0])
+    proof = ours.begin()
+    assert ours.holds(proof)
+    assert Sessions(TOKEN, lambda: now_s[0]).holds(proof)  # started again
+    assert not Sessions(TOKEN + "x", lambda: now_s[0]).holds(proof)
+    stamp, nonce, signature = proof.split(".")
+    for forged in ("", ".", f"{int(stamp) + 1}.{nonce}.{signature}", f"é.{nonce}.{signature}"):
+        assert not ours.holds(forged)
+    now_s[0] += LIFETIME_S
+    assert not ours.holds(proof)
+
+
+def test_guessing_is_slow_and_bothers_nobody_who_is_in(source, monkeypatch):
+    app = create_app(source, Access("0.0.0.0", TOKEN))
+    guest, guesser = app.server.test_client(), app.server.test_client()
+    guest.get(f"/?token={TOKEN}")
+    for _ in range(MAX_FAILURES):
+        assert guesser.get("/?token=wrong").status_code == 403
+    refused = guesser.get(f"/?token={TOKEN}")
+    assert refused.status_code == 429
+    assert int(refused.headers["Retry-After"]) > 0
+    assert guest.get("/").status_code == 200
+    other = guesser.get(f"/?token={TOKEN}", environ_base={"REMOTE_ADDR": "192.0.2.9"})
+    assert other.status_code == 303
+
+
+def test_attempts_are_counted_by_network_within_a_window_in_bounded_memory():
+    now_s = [0.0]
+    attempts = Attempts(lambda: now_s[0])
+    for number in range(MAX_FAILURES):
+        assert attempts.wait_s("2001:db8::1") == 0
+        attempts.failed(f"2001:db8::{number + 1}")
+    assert attempts.wait_s("2001:db8::ffff") == WINDOW_S
+    assert attempts.wait_s("2001:db8:0:1::1") == 0
+    now_s[0] = WINDOW_S
+    assert attempts.wait_s("2001:db8::1") == 0
+    for number in range(10_000):
+        attempts.failed(f"10.0.{number // 256}.{number % 256}")
+    assert len(attempts) <= 4096
+
+
+# Users with passwords ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def users(tmp_path):
+    path = tmp_path / "users"
+    assert add_user(path, "ada", "correct horse")
+    return path
+
+
+@pytest.fixture
+def with_users(source, users):
+    return create_app(source, Access("0.0.0.0", auth=Auth.BASIC, users=users)).server.test_client()
+
+
+def test_users_come_in_with_their_password(with_users):
+    asked = with_users.get("/")
+    assert asked.status_code == 401
+    assert asked.headers["WWW-Authenticate"].startswith("Basic ")
+    assert with_users.get("/", auth=("ada", "wrong horse")).status_code == 401
+    assert with_users.get("/", auth=("bob", "correct horse")).status_code == 401
+    assert with_users.get("/", auth=("ada", "correct horse")).status_code == 200
+    # Each browser sends it with each request: it is hashed once.
+    assert with_users.get("/_dash-layout", auth=("ada", "correct horse")).status_code == 200
+
+
+def test_a_password_is_hashed_once(users, monkeypatch):
+    checked = []
+
+    def check(*given):
+        checked.append(given)
+        return check_password_hash(*given)
+
+    monkeypatch.setattr("radt.frontend.access.users.check_password_hash", check)
+    known = Users(users)
+    assert all(known.accept("ada", "correct horse") for _ in range(5))
+    assert len(checked) == 1
+    assert not known.accept("adac", "orrect horse")
+
+
+def test_who_is_taken_out_of_the_file_is_out(with_users, users):
+    assert with_users.get("/", auth=("ada", "correct horse")).status_code == 200
+    add_user(users, "bob", "battery staple")
+    assert with_users.get("/", auth=("bob", "battery staple")).status_code == 200
+    lines = users.read_text().splitlines(keepends=True)
+    users.write_text("".join(line for line in lines if not line.startswith("ada:")))
+    assert with_users.get("/", auth=("ada", "correct horse")).status_code == 401
+    users.write_text("no hash\n")
+    assert with_users.get("/", auth=("bob", "battery staple")).status_code == 401
+
+
+def test_passwords_are_guessed_slowly(with_users):
+    for _ in range(MAX_FAILURES):
+        assert with_users.get("/", auth=("ada", "x")).status_code == 401
+    assert with_users.get("/", auth=("ada", "correct horse")).status_code == 429
+
+
+def test_the_file_of_users_is_private_and_hashed(users):
+    assert users.stat().st_mode & 0o777 == 0o600
+    assert "correct horse" not in users.read_text()
+    assert not add_user(users, "ada", "another password")
+    assert Users(users).accept("ada", "another password")
+    assert not list(users.parent.glob(".users.*"))
+    users.chmod(0o666)
+    with pytest.raises(UsageError, match="others may write"):
+        Users(users)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ada", "ada:", "ada:plain", ":scrypt:1", "ada:$apr1$x$y", "# nobody\n"]
+)
+def test_a_file_of_users_that_is_none_is_refused(tmp_path, text):
+    path = tmp_path / "users"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_users(path)
+    assert "--add-user" in caught.value.remedy
+    assert "plain" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "password"), [("", "long enough"), ("a:b", "long enough"), ("ada", "short")]
+)
+def test_users_that_cannot_be(tmp_path, name, password):
+    with pytest.raises(UsageError):
+        add_user(tmp_path / "users", name, password)
+    assert not (tmp_path / "users").exists()
+
+
+def test_the_command_makes_users(tmp_path):
+    told = ["--users", str(tmp_path / "users"), "--add-user", "ada"]
+    done = CliRunner().invoke(command, told, input="correct horse\ncorrect horse\n")
+    assert done.exit_code == 0, done.output
+    assert "ada is in" in done.output
+    assert "correct horse" not in done.output
+    assert Users(tmp_path / "users").accept("ada", "correct horse")
+
+
+# Behind a proxy ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def behind_proxy(source):
+    access = Access(auth=Auth.PROXY_HEADER, proxies=("10.1.0.0/16",), names=(PUBLIC,))
+    return create_app(source, access).server.test_client()
+
+
+def through_proxy(client, path="/", address="10.1.2.3", **headers):
+    told = {"Host": PUBLIC, **{name.replace("_", "-"): text for name, text in headers.items()}}
+    return client.get(path, headers=told, environ_base={"REMOTE_ADDR": address})
+
+
+def test_a_proxy_names_users_and_nobody_else_does(behind_proxy):
+    assert through_proxy(behind_proxy, X_Forwarded_User="ada").status_code == 200
+    assert through_proxy(behind_proxy).status_code == 401
+    direct = through_proxy(behind_proxy, address="192.0.2.7", X_Forwarded_User="ada")
+    assert direct.status_code == 403
+    said = through_proxy(
+        behind_proxy, address="192.0.2.7", X_Forwarded_User="ada", X_Forwarded_For="10.1.2.3"
+    )
+    assert said.status_code == 403
+    assert through_proxy(behind_proxy, address="junk", X_Forwarded_User="ada").status_code == 403
+    elsewhere = {"Host": "192.0.2.1", "X-Forwarded-User": "ada"}
+    refused = behind_proxy.get("/", headers=elsewhere, environ_base={"REMOTE_ADDR": "10.1.2.3"})
+    assert refused.status_code == 403
+
+
+def test_only_a_trusted_proxy_says_that_it_is_https_and_for_whom(source):
+    access = Access("0.0.0.0", TOKEN, proxies=("10.1.2.3",), names=(PUBLIC,))
+    client = create_app(source, access).server.test_client()
+    path = f"/?token={TOKEN}"
+    secure = through_proxy(client, path, X_Forwarded_Proto="https")
+    assert "Secure" in secure.headers["Set-Cookie"]
+    other = through_proxy(client, path, address="10.1.2.4", X_Forwarded_Proto="https")
+    assert "Secure" not in other.headers["Set-Cookie"]
+    for number in range(MAX_FAILURES):
+        # Parts before the last are what the visitor made up.
+        chain = f"203.0.113.{number}, 198.51.100.1"
+        assert through_proxy(client, "/?token=no", X_Forwarded_For=chain).status_code == 403
+    assert through_proxy(client, path, X_Forwarded_For="198.51.100.1").status_code == 429
+    assert through_proxy(client, path, X_Forwarded_For="198.51.100.2").status_code == 303
+
+
+# Pages of others -----------------------------------------------------------------------------
+
+POST = "/_dash-update-component"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://attacker.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:9999"},
+        {"Origin": "http://127.0.0.1:x"},
+        {"Origin": "http://127.0.0.1.attacker.example:8050"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8050"},
+        {"Sec-Fetch-Site": "same-site"},  # another port of this machine
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},  # a form
+    ],
+)
+def test_other_pages_cannot_have_anything_done(client, headers):
+    told = {"Host": "127.0.0.1:8050", **headers}
+    assert client.post(POST, json={}, headers=told).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "same-origin", "Origin": "http://127.0.0.1:8050"},
+        {"Origin": "http://127.0.0.1:8050"},
+        {},  # no browser
+    ],
+)
+def test_the_page_itself_can(client, headers):
+    told = {"Host": "127.0.0.1:8050", **headers}
+    assert client.post(POST, json={}, headers=told).status_code != 403
+
+
+def test_a_proxy_may_speak_https_where_we_speak_http(source):
+    access = Access("0.0.0.0", TOKEN, names=(PUBLIC,))
+    client = create_app(source, access).server.test_client()
+    client.get(f"/?token={TOKEN}", headers={"Host": PUBLIC})
+    told = {"Host": PUBLIC, "Origin": f"https://{PUBLIC}"}
+    assert client.post(POST, json={}, headers=told).status_code != 403
+    told["Origin"] = f"https://{PUBLIC}:8443"
+    assert client.post(POST, json={}, headers=told).status_code == 403
+
+
+def test_links_lead_here_and_frames_do_not(client):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.get("/", headers={**link, "Sec-Fetch-Dest": "document"}).status_code == 200
+    assert client.get("/", headers={**link, "Sec-Fetch-Dest": "iframe"}).status_code == 403
+    script = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert client.get("/assets/radt.js", headers=script).status_code == 403
+
+
+# What requests and answers are like ----------------------------------------------------------
+
+
+def test_a_machine_is_known_by_its_names_and_its_numbers(source):
+    client = create_app(source, Access("0.0.0.0", TOKEN)).server.test_client()
+    client.get(f"/?token={TOKEN}")
+    opened = f"/?token={TOKEN}"
+    for host in (f"{socket.gethostname()}:8050", "192.0.2.7:8050", "[2001:db8::1]:8050"):
+        assert client.get(opened, headers={"Host": host}).status_code == 303
+    refused = client.get(opened, headers={"Host": "attacker.example"})
+    assert refused.status_code == 403
+    assert "--public-name attacker.example" in refused.text
+
+
+def test_requests_are_of_bounded_size(client):
+    assert client.post(POST, data=b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
+    assert client.put("/").status_code == 405
 
 
 def test_browsers_are_told_to_fetch_nothing_from_elsewhere(client):
     headers = client.get("/").headers
     assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert "unsafe-inline" not in headers["Content-Security-Policy"].partition("style-src")[0]
+    assert "http" not in headers["Content-Security-Policy"]
     assert headers["X-Frame-Options"] == "DENY"
+    assert "private" in headers["Cache-Control"]
 
 
 def test_a_taken_port_is_passed_over_unless_it_was_asked_for():

@@ -181,7 +181,10 @@ def test_commands_are_those_of_radt_stack(stack: dict[str, Any]) -> None:
         host="0.0.0.0", port=5000, workers=4, allowed_hosts=hosts.split("=", 1)[1], auth=True
     )
     assert commands["mlflow"] == ["mlflow", *expected]
-    assert commands["dashboard"] == ["radt", *services.dashboard_command("0.0.0.0", 8050)]
+    assert commands["dashboard"] == [
+        "radt",
+        *services.dashboard_command("0.0.0.0", 8050, "localhost"),
+    ]
     assert commands["prepare"] == ["radt", "stack", "prepare"]
 
 
