@@ -19,14 +19,16 @@ SERIES_TAG = "radt.series"
 
 #: Ends that say something of a row. KILLED and SKIPPED rows are run again.
 RESULTS = (RunStatus.FINISHED, RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILED)
+#: Ends that are shown. A row that somebody killed has no result, but is not to be forgotten.
+SHOWN = (*RESULTS, RunStatus.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of a workload: of each row the run that counts, if it came to a result.
+    """One start of a workload: of each row the run that counts, if it had a result or was killed.
 
-    ``host`` is the machine it ran on, or several with a plus. ``complete`` is whether all rows did;
-    ``is_profiled`` whether one of them was slowed down by a profiler.
+    ``host`` is the machine it ran on, or several with a plus. ``complete`` is whether all rows came
+    to a result; ``is_profiled`` whether one of them was slowed down by a profiler.
     """
 
     label: str
@@ -39,6 +41,11 @@ class Attempt:
     @property
     def finished(self) -> bool:
         return self.complete and all(run.status is RunStatus.FINISHED for run in self.runs)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a row came to one."""
+        return any(run.status in RESULTS for run in self.runs)
 
     @property
     def solo(self) -> bool:
@@ -59,8 +66,9 @@ def standing_attempts(
     with the other's.
 
     The newest in which all rows finished; else the newest in which all came to a result; else the
-    newest in which one did. A run without a workload stands for itself. ``profiled`` asks for those
-    of profiled starts, too, which stand beside the others.
+    newest in which one did; else the newest that was killed. A run without a workload stands for
+    itself, or together with the other repeats of its series. ``profiled`` asks for those of
+    profiled starts, too, which stand beside the others.
     """
     by_label: dict[tuple[str, str, bool], list[Attempt]] = {}
     for attempt in _attempts(runs, tags):
@@ -69,7 +77,7 @@ def standing_attempts(
             by_label.setdefault(key, []).append(attempt)
     chosen = []
     for attempts in by_label.values():
-        best = max(attempts, key=lambda a: (a.finished, a.complete, a.created_ns))
+        best = max(attempts, key=_standing)
         together = [
             attempt
             for attempt in attempts
@@ -80,17 +88,21 @@ def standing_attempts(
     return sorted(chosen, key=lambda together: together[-1].created_ns)
 
 
+def _standing(attempt: Attempt) -> tuple[bool, bool, bool, int]:
+    return attempt.finished, attempt.complete, attempt.has_result, attempt.created_ns
+
+
 def profiled_runs(
     runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
 ) -> list[RunRecord]:
-    """Runs that came to a result in profiled starts."""
+    """Runs that came to an end in profiled starts."""
     return [run for attempt in _attempts(runs, tags) if attempt.is_profiled for run in attempt.runs]
 
 
 def _attempts(
     runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
 ) -> Sequence[Attempt]:
-    """Starts with a result, the oldest first."""
+    """Starts that came to an end, the oldest first."""
     started: dict[str, list[RunRecord]] = {}
     for run in sorted(runs, key=lambda run: run.created_ns):
         started.setdefault(run.workload_id, []).append(run)
@@ -101,17 +113,18 @@ def _attempts(
             known = counted.get(run.letter)
             if known is None or _weight(run) >= _weight(known):
                 counted[run.letter] = run
-        results = tuple(run for run in counted.values() if run.status in RESULTS)
-        if results:
-            label = rows[0].workload or rows[0].workload_id
-            series = tags.get(results[0].run_id, {}).get(SERIES_TAG, "")
+        shown = tuple(run for run in counted.values() if run.status in SHOWN)
+        if shown:
+            series = tags.get(shown[0].run_id, {}).get(SERIES_TAG, "")
+            # Of a script that is run directly, repeats have no workload but a series.
+            label = rows[0].workload or series or rows[0].workload_id
             is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)
             attempts.append(
                 Attempt(
                     label,
-                    results,
+                    shown,
                     series,
-                    len(results) == len(counted),
+                    all(run.status in RESULTS for run in counted.values()),
                     is_profiled,
                     "+".join(sorted({run.host for run in rows})),
                 )
@@ -120,4 +133,6 @@ def _attempts(
 
 
 def _weight(run: RunRecord) -> int:
-    return 2 if run.status is RunStatus.FINISHED else int(run.status in RESULTS)
+    if run.status is RunStatus.FINISHED:
+        return 3
+    return 2 if run.status in RESULTS else int(run.status in SHOWN)

@@ -14,14 +14,18 @@ import numpy as np
 
 from radt.model import Scope
 from radt.report.attempts import Attempt
+from radt.report.growth import Stretches, grown, there_of
+from radt.report.reading import Key
 from radt.store import chunks, counters
-from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
 
 GPU_ENERGY = "gpu.energy"
 RUN_ENERGY = "process.gpu.energy"
 #: Energy of a machine's GPUs that no run was given is not that of a workload.
-_COUNTED = ((GPU_ENERGY, Scope.GPU), (RUN_ENERGY, Scope.PROCESS))
+COUNTED = ((GPU_ENERGY, Scope.GPU), (RUN_ENERGY, Scope.PROCESS))
+
+SeriesOf = Mapping[str, Sequence[SeriesRecord]]
+Points = Mapping[Key, Samples]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +53,20 @@ class WorkloadEnergy:
         return max(0.0, self.gpus_j - sum(run.estimated_j for run in self.runs))
 
 
-def workload_energy(reader: StoreReader, repeats: Sequence[Attempt]) -> WorkloadEnergy:
-    """The mean over the repeats of a workload.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    runs = [run for attempt in repeats for run in attempt.runs]
-    series: dict[str, list[SeriesRecord]] = {run.run_id: [] for run in runs}
-    for record in reader.series(list(series)):
-        if (record.metric, record.scope) in _COUNTED:
-            series[record.run_id].append(record)
-    wholes = [
-        total for attempt in repeats if (total := _gpus_j(reader, attempt.runs, series)) is not None
-    ]
-    return WorkloadEnergy(fmean(wholes) if wholes else None, _of_runs(reader, runs, series))
-
-
-def _gpus_j(
-    reader: StoreReader, runs: Sequence[RunRecord], series: Mapping[str, Sequence[SeriesRecord]]
+def gpus_j(
+    runs: Sequence[RunRecord], series: SeriesOf, points: Points, within: Stretches | None = None
 ) -> float | None:
-    """Joules of all GPUs of a workload while at least one of its runs was there.
+    """Joules of all GPUs of one start of a workload while at least one of its runs was there.
 
     All runs on a GPU have readings of the same counter, so these are put together first. Where two
     listeners read it, one counts, as each may count from another start: the one that apportioned
     it, or no part would be a share of the whole; else the one that more runs have.
+
+    Args:
+        runs: Its runs.
+        series: Theirs, of the metrics of energy.
+        points: Of these.
+        within: Count only what was used in these stretches of time; None for all.
     """
     apportioned = {
         record.listener
@@ -92,23 +85,61 @@ def _gpus_j(
         chosen = max(
             sorted(by_listener), key=lambda name: (name in apportioned, len(by_listener[name]))
         )
-        totals.append(_grown_j(reader, by_listener[chosen]))
+        totals.append(_grown_j(by_listener[chosen], points, within))
     known = [total for total in totals if total is not None]
     return sum(known) if known else None
 
 
-def _grown_j(reader: StoreReader, series: Sequence[SeriesRecord]) -> float | None:
-    parts = [reader.samples(one.run_id, one.series_no) for one in series]
+def estimates_j(
+    runs: Iterable[RunRecord], series: SeriesOf, points: Points
+) -> Mapping[str, RunEnergy]:
+    """What is estimated for each run, by its id."""
+    found = {}
+    for run in runs:
+        estimates = [one for one in series[run.run_id] if one.metric == RUN_ENERGY]
+        totals = [
+            counters.total_of(points[key], one)
+            for one in estimates
+            if (key := (run.run_id, one.series_no)) in points
+        ]
+        known = [total for total in totals if total is not None]
+        if known:
+            found[run.run_id] = RunEnergy(run.letter, run.name, sum(known), estimates[0].method)
+    return found
+
+
+def workload_energy(
+    repeats: Sequence[Attempt], wholes_j: Sequence[float], estimates: Mapping[str, RunEnergy]
+) -> WorkloadEnergy:
+    """The mean over the repeats of a workload."""
+    rows: dict[str, list[RunEnergy]] = {}
+    for attempt in repeats:
+        for run in attempt.runs:
+            if run.run_id in estimates:
+                rows.setdefault(run.letter, []).append(estimates[run.run_id])
+    return WorkloadEnergy(
+        fmean(wholes_j) if wholes_j else None,
+        [
+            RunEnergy(
+                row[-1].letter, row[-1].name, fmean(one.estimated_j for one in row), row[-1].method
+            )
+            for row in rows.values()
+        ],
+    )
+
+
+def _grown_j(
+    series: Sequence[SeriesRecord], points: Points, within: Stretches | None
+) -> float | None:
+    parts = [points[key] for one in series if (key := (one.run_id, one.series_no)) in points]
     parts = [part for part in parts if len(part) > 1]
     if not parts:
         return None
     together = _united(parts)
     found = counters.increases(together.times_ns, together.values, series[0].wraps_at)
     # Between two runs, one of which was resumed later, nobody of the workload was there.
-    there = np.zeros(len(found.amounts), dtype=bool)
-    for part in parts:
-        there |= (found.start_ns >= part.times_ns[0]) & (found.end_ns <= part.times_ns[-1])
-    return float(found.amounts[there].sum())
+    there = there_of([(int(part.times_ns[0]), int(part.times_ns[-1])) for part in parts], found)
+    return grown(found, within, there)
 
 
 def _united(parts: Sequence[Samples]) -> Samples:
@@ -116,24 +147,3 @@ def _united(parts: Sequence[Samples]) -> Samples:
     together = chunks.time_sorted(chunks.joined(parts))
     first = np.diff(together.times_ns, prepend=together.times_ns[0] - 1) > 0
     return Samples(together.times_ns[first], together.values[first])
-
-
-def _of_runs(
-    reader: StoreReader, runs: Iterable[RunRecord], series: Mapping[str, Sequence[SeriesRecord]]
-) -> Sequence[RunEnergy]:
-    rows: dict[str, list[RunEnergy]] = {}
-    for run in runs:
-        estimates = [one for one in series[run.run_id] if one.metric == RUN_ENERGY]
-        totals = [
-            counters.total_of(reader.samples(run.run_id, one.series_no), one) for one in estimates
-        ]
-        known = [total for total in totals if total is not None]
-        if known:
-            estimate = RunEnergy(run.letter, run.name, sum(known), estimates[0].method)
-            rows.setdefault(run.letter, []).append(estimate)
-    return [
-        RunEnergy(
-            row[-1].letter, row[-1].name, fmean(one.estimated_j for one in row), row[-1].method
-        )
-        for row in rows.values()
-    ]

@@ -9,38 +9,39 @@ and ran alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean
+from dataclasses import dataclass, field
 
-from radt.model import SOFTWARE, MarkerKind, RunStatus
-from radt.report.attempts import Attempt, profiled_runs, standing_attempts
-from radt.report.energy import WorkloadEnergy, workload_energy
+from sqlalchemy import text
+
+from radt.model import RunStatus
+from radt.report.attempts import SERIES_TAG, Attempt, profiled_runs, standing_attempts
+from radt.report.energy import WorkloadEnergy
+from radt.report.estimates import Estimate, of_rows
+from radt.report.measures import RunMeasures, WorkloadMeasures, measure
+from radt.report.names import telling_names
+from radt.report.quantities import ABOUT, Of, Quantity
+from radt.report.windows import WINDOW_TEXT
 from radt.store.reader import StoreReader
-from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+from radt.store.records import RunRecord
 from radt.store.tags import PROFILED, PROFILED_BESIDE
 from radt.units import plural
 
-#: What scripts call their throughput, in samples per second.
-THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
-CPU_METRIC = "process.cpu.utilization"
+BaselineKey = tuple[str, ...]
+#: Workloads by the revisions of their runs.
+_Version = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One row in numbers, the means of its finished repeats; None where it was not measured.
+    """One row of a workload: its run, the newest that finished, and how many repeats did.
 
-    ``profiled`` says which profiler it ran under, or beside.
-
-    ``cpu_cores`` is the mean CPU time per time of the process tree. ``run`` is the newest repeat's,
-    and ``repeats`` 0 where none finished.
+    ``profiled`` says which profiler it ran under, or beside. ``name`` tells it from others of the
+    experiment.
     """
 
     run: RunRecord
-    time_per_epoch_s: float | None
-    samples_per_s: float | None
-    cpu_cores: float | None
-    baseline_key: tuple[str, ...]
-    repeats: int = 1
+    name: str
+    repeats: int
     profiled: str = ""
 
     @property
@@ -53,37 +54,137 @@ class RunSummary:
 class GroupSummary:
     """The like runs of a workload together: mean of their times, sum of their throughput and CPU.
 
-    ``slowdown`` is their time per epoch over that of the same run alone, None without one. Runs
-    that did not finish have a group of their own, without numbers; its ``status`` says how they
-    ended.
+    ``values`` has what was measured of them. Runs that did not finish have a group of their own,
+    without numbers; its ``status`` says how they ended.
     """
 
     name: str
     runs: Sequence[RunSummary]
     status: RunStatus
-    time_per_epoch_s: float | None
-    slowdown: float | None
-    samples_per_s: float | None
-    cpu_cores: float | None
+    values: Mapping[Quantity, Estimate] = field(default_factory=dict)
 
     @property
     def repeats(self) -> int:
         """How many times each of them finished, at least."""
         return min(run.repeats for run in self.runs)
 
+    def mean(self, quantity: Quantity) -> float | None:
+        """A value; None where it was not measured."""
+        estimate = self.values.get(quantity)
+        return None if estimate is None else estimate.mean
+
+    @property
+    def time_per_epoch_s(self) -> float | None:
+        return self.mean(Quantity.TIME_PER_EPOCH)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Time per epoch over that of the same run alone, None without one."""
+        return self.mean(Quantity.SLOWDOWN)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.mean(Quantity.SAMPLES_PER_S)
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """CPU time per time of their process trees."""
+        return self.mean(Quantity.CPU)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """One workload in numbers."""
+    """One workload in numbers. ``devices`` has what was measured of the devices that it used.
+
+    ``workload_id`` is that of the newest start that stands for it; ``workload_ids`` are all.
+    """
 
     label: str
     groups: Sequence[GroupSummary]
     energy: WorkloadEnergy
     host: str = ""
+    devices: Mapping[Quantity, Estimate] = field(default_factory=dict)
+    workload_ids: tuple[str, ...] = ()
 
     @property
     def run_count(self) -> int:
         return sum(len(group.runs) for group in self.groups)
+
+    @property
+    def workload_id(self) -> str:
+        return self.workload_ids[-1]
+
+    def estimate(self, quantity: Quantity, group: GroupSummary) -> Estimate | None:
+        """A value of one of its groups, or of its devices, whose ever it is."""
+        return (self.devices if ABOUT[quantity].of is Of.WORKLOAD else group.values).get(quantity)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An experiment in numbers.
+
+    ``left_out`` counts the runs that a profiler slowed down and that are not in it, ``open`` those
+    that run or wait. ``window`` is what of each run counts.
+    """
+
+    experiment: str
+    workloads: Sequence[WorkloadSummary] = ()
+    left_out: int = 0
+    open: int = 0
+    window: str = WINDOW_TEXT
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What was measured of any workload, in order.
+
+        Utilisation is left out where each workload that has it has the activity of its SMs, which
+        says the same and more; a run's throughput where it is that of all.
+        """
+        there = {
+            quantity
+            for workload in self.workloads
+            for values in (workload.devices, *(group.values for group in workload.groups))
+            for quantity in values
+        }
+        if all(
+            Quantity.SM_ACTIVE in workload.devices
+            for workload in self.workloads
+            if Quantity.GPU_UTILIZATION in workload.devices
+        ):
+            there.discard(Quantity.GPU_UTILIZATION)
+        if not any(
+            group.values[Quantity.SAMPLES_PER_S].parts
+            for workload in self.workloads
+            for group in workload.groups
+            if Quantity.SAMPLES_PER_S in group.values
+        ):
+            there.discard(Quantity.SAMPLES_PER_S_OF_RUN)
+        return tuple(quantity for quantity in Quantity if quantity in there)
+
+
+class Memory:
+    """What was measured of workloads whose runs have not changed since. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Version, WorkloadMeasures] = {}
+
+    def measured(
+        self,
+        reader: StoreReader,
+        standing: Sequence[Sequence[Attempt]],
+        revisions: Mapping[str, int],
+    ) -> list[WorkloadMeasures]:
+        """What the workloads measured; only those that changed are read."""
+        versions = [
+            tuple((run.run_id, revisions[run.run_id]) for one in repeats for run in one.runs)
+            for repeats in standing
+        ]
+        missing = [place for place, version in enumerate(versions) if version not in self._known]
+        found = measure(reader, [standing[place] for place in missing])
+        fresh = {versions[place]: one for place, one in zip(missing, found, strict=True)}
+        known = {version: self._known.get(version) or fresh[version] for version in versions}
+        self._known = known  # what no longer stands is forgotten
+        return [known[version] for version in versions]
 
 
 def profiled_count(reader: StoreReader, experiment: str) -> int:
@@ -92,8 +193,7 @@ def profiled_count(reader: StoreReader, experiment: str) -> int:
     Raises:
         StoreError: The store cannot be read.
     """
-    runs = reader.runs(experiment=experiment)
-    return len(profiled_runs(runs, reader.tags_of([run.run_id for run in runs])))
+    return len(profiled_runs(reader.runs(experiment=experiment), _tags(reader, experiment)))
 
 
 def left_out_text(count: int) -> str:
@@ -115,126 +215,114 @@ def summarise(
     Raises:
         StoreError: The store cannot be read.
     """
-    runs = reader.runs(experiment=experiment)
-    tags = reader.tags_of([run.run_id for run in runs])
+    return list(read_report(reader, experiment, profiled=profiled).workloads)
+
+
+def read_report(
+    reader: StoreReader,
+    experiment: str,
+    *,
+    profiled: bool = False,
+    memory: Memory | None = None,
+) -> Report:
+    """An experiment in numbers.
+
+    Args:
+        reader: The store.
+        experiment: The experiment's name.
+        profiled: Include workloads that a profiler slowed down. They are no baseline to others.
+        memory: What was measured before; it is brought up to date.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    # Before the runs: what is written in between is then read once more, not missed.
+    revisions = _revisions(reader, experiment)
+    runs = [run for run in reader.runs(experiment=experiment) if run.run_id in revisions]
+    tags = _tags(reader, experiment)
     standing = standing_attempts(runs, tags, profiled=profiled)
-    summaries = _summarise_runs(
-        reader, [run for repeats in standing for attempt in repeats for run in attempt.runs]
-    )
-    summaries = {
-        run_id: replace(summary, profiled=_profiled(tags.get(run_id, {})))
-        for run_id, summary in summaries.items()
-    }
-    workloads = [[*map(_mean_of_repeats, _rows(repeats, summaries))] for repeats in standing]
-    solo = [all(attempt.solo for attempt in repeats) for repeats in standing]
+    shown = [run for repeats in standing for attempt in repeats for run in attempt.runs]
+    params = reader.params_of([run.run_id for run in shown])
+    names = telling_names(shown, params)
+    keys = {run.run_id: _baseline_key(run, params.get(run.run_id, {})) for run in shown}
+    measures = (memory or Memory()).measured(reader, standing, revisions)
     measured_alone = [
-        alone and not repeats[0].is_profiled for repeats, alone in zip(standing, solo, strict=True)
+        all(attempt.solo for attempt in repeats) and not repeats[0].is_profiled
+        for repeats in standing
     ]
     baselines = _baselines(
-        [rows for rows, own in zip(workloads, measured_alone, strict=True) if own]
+        [one for one, alone in zip(measures, measured_alone, strict=True) if alone], keys
     )
-    return [
-        WorkloadSummary(
-            label=rows[0].run.workload or "–",
-            groups=[
-                _group(like, None if is_baseline else baselines.get(like[0].baseline_key))
-                for like in _alike(rows)
-            ],
-            energy=workload_energy(reader, repeats),
-            host=repeats[-1].host,
-        )
-        for rows, repeats, is_baseline in zip(workloads, standing, measured_alone, strict=True)
-    ]
-
-
-def _rows(
-    repeats: Sequence[Attempt], summaries: Mapping[str, RunSummary]
-) -> Iterable[Sequence[RunSummary]]:
-    """The repeats of each row, the oldest first."""
-    rows: dict[str, list[RunSummary]] = {}
-    for attempt in repeats:
-        for run in attempt.runs:
-            rows.setdefault(run.letter, []).append(summaries[run.run_id])
-    return rows.values()
-
-
-def _mean_of_repeats(row: Sequence[RunSummary]) -> RunSummary:
-    finished = [one for one in row if one.repeats]
-    if not finished:
-        return row[-1]
-    return RunSummary(
-        run=finished[-1].run,
-        time_per_epoch_s=_mean(one.time_per_epoch_s for one in finished),
-        samples_per_s=_mean(one.samples_per_s for one in finished),
-        cpu_cores=_mean(one.cpu_cores for one in finished),
-        baseline_key=finished[-1].baseline_key,
-        repeats=len(finished),
-        profiled=finished[-1].profiled,
-    )
-
-
-def _summarise_runs(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, RunSummary]:
-    run_ids = [run.run_id for run in runs]
-    series: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
-    for record in reader.series(run_ids):
-        series[record.run_id].append(record)
-    epochs: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
-    for marker in reader.markers(run_ids):
-        if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process:
-            epochs[marker.run_id].append(marker)
-    params = reader.params_of(run_ids)
-    return {
-        run.run_id: _summarise_run(
-            reader, run, series[run.run_id], epochs[run.run_id], params.get(run.run_id, {})
-        )
-        for run in runs
-    }
-
-
-def _summarise_run(
-    reader: StoreReader,
-    run: RunRecord,
-    series: Sequence[SeriesRecord],
-    epochs: Sequence[MarkerRecord],
-    params: Mapping[str, str],
-) -> RunSummary:
-    baseline_key = (params.get("File", ""), params.get("Params", ""), run.devices, run.host)
-    if run.status is not RunStatus.FINISHED:
-        return RunSummary(run, None, None, None, baseline_key, repeats=0)
-    counted = list(epochs[1:] or epochs)
-    start_ns = counted[0].start_ns if counted else run.started_ns
-    end_ns = counted[-1].end_ns if counted else run.ended_ns
-
-    def mean(names: Iterable[str], listener: str | None) -> float | None:
-        for name in names:
-            for record in series:
-                if record.metric == name and (listener is None or record.listener == listener):
-                    value = reader.mean(
-                        run.run_id, record.series_no, start_ns=start_ns, end_ns=end_ns
+    workloads = []
+    for repeats, measured, is_baseline in zip(standing, measures, measured_alone, strict=True):
+        rows = {letter: _row(row, names, tags) for letter, row in measured.rows.items()}
+        groups = _alike(rows, keys)
+        workloads.append(
+            WorkloadSummary(
+                label=repeats[-1].runs[0].workload or "–",
+                groups=[
+                    _group(
+                        [rows[letter] for letter in letters],
+                        [measured.rows[letter] for letter in letters],
+                        None if is_baseline else baselines.get(keys[rows[letters[0]].run.run_id]),
                     )
-                    if value is not None:
-                        return value
-        return None
-
-    return RunSummary(
-        run=run,
-        time_per_epoch_s=fmean(_length_s(epoch) for epoch in counted) if counted else None,
-        samples_per_s=mean(THROUGHPUT_METRICS, SOFTWARE),
-        cpu_cores=mean([CPU_METRIC], None),
-        baseline_key=baseline_key,
+                    for letters in groups
+                ],
+                energy=measured.energy,
+                host=repeats[-1].host,
+                devices=measured.devices,
+                workload_ids=tuple(one.runs[0].workload_id for one in repeats),
+            )
+        )
+    return Report(
+        experiment,
+        workloads,
+        0 if profiled else len(profiled_runs(runs, tags)),
+        sum(not run.status.ended for run in runs),
     )
 
 
-def _length_s(epoch: MarkerRecord) -> float:
-    assert epoch.end_ns is not None
-    return (epoch.end_ns - epoch.start_ns) / 1e9
+_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
 
 
-def _alike(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
-    groups: dict[tuple[object, ...], list[RunSummary]] = {}
-    for run in runs:
-        groups.setdefault((run.baseline_key, run.status, run.profiled), []).append(run)
-    return list(groups.values())
+def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
+    with reader.snapshot() as connection:
+        rows = connection.execute(_REVISIONS, {"experiment": experiment}).all()
+    return {str(row[0]): int(row[1]) for row in rows}
+
+
+def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
+    """Those tags of the experiment's runs that matter here."""
+    found: dict[str, dict[str, str]] = {}
+    for key in (PROFILED, PROFILED_BESIDE, SERIES_TAG):
+        for run_id, value in reader.tagged(key, experiment).items():
+            found.setdefault(run_id, {})[key] = value
+    return found
+
+
+def _baseline_key(run: RunRecord, params: Mapping[str, str]) -> BaselineKey:
+    return params.get("File", ""), params.get("Params", ""), run.devices, run.host
+
+
+def _row(
+    row: Sequence[RunMeasures | None],
+    names: Mapping[str, str],
+    tags: Mapping[str, Mapping[str, str]],
+) -> RunSummary:
+    known = [one.run for one in row if one is not None]
+    finished = [run for run in known if run.status is RunStatus.FINISHED]
+    run = (finished or known)[-1]
+    return RunSummary(run, names[run.run_id], len(finished), _profiled(tags.get(run.run_id, {})))
+
+
+def _alike(
+    rows: Mapping[str, RunSummary], keys: Mapping[str, BaselineKey]
+) -> Iterable[Sequence[str]]:
+    """Letters of rows that are compared as one."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for letter, row in rows.items():
+        groups.setdefault((keys[row.run.run_id], row.status, row.profiled), []).append(letter)
+    return groups.values()
 
 
 def _profiled(tags: Mapping[str, str]) -> str:
@@ -243,35 +331,48 @@ def _profiled(tags: Mapping[str, str]) -> str:
 
 
 def _baselines(
-    workloads: Iterable[Sequence[RunSummary]],
-) -> dict[tuple[str, ...], float]:
+    workloads: Iterable[WorkloadMeasures], keys: Mapping[str, BaselineKey]
+) -> dict[BaselineKey, float]:
     """Time per epoch of what ran alone; the newest wins."""
-    return {
-        runs[0].baseline_key: runs[0].time_per_epoch_s
-        for runs in workloads
-        if runs[0].time_per_epoch_s is not None
+    found = {}
+    for measured in workloads:
+        ((*row,),) = measured.rows.values()
+        time = _values([row], Quantity.TIME_PER_EPOCH)
+        run = next((one.run for one in row if one is not None), None)
+        if time is not None and run is not None:
+            found[keys[run.run_id]] = time.mean
+    return found
+
+
+def _group(
+    runs: Sequence[RunSummary],
+    rows: Sequence[Sequence[RunMeasures | None]],
+    baseline_s: float | None,
+) -> GroupSummary:
+    name = ", ".join(dict.fromkeys(run.name for run in runs))
+    values = {
+        quantity: estimate
+        for quantity, about in ABOUT.items()
+        if about.of is Of.RUNS and (estimate := _values(rows, quantity)) is not None
     }
-
-
-def _group(runs: Sequence[RunSummary], baseline_s: float | None) -> GroupSummary:
-    time_s = _mean(run.time_per_epoch_s for run in runs)
-    name = ", ".join(dict.fromkeys(run.run.name for run in runs))
+    time = values.get(Quantity.TIME_PER_EPOCH)
+    if time is not None and baseline_s:
+        values[Quantity.SLOWDOWN] = time.over(baseline_s)
     return GroupSummary(
         name=f"{name} ({runs[0].profiled})" if runs[0].profiled else name,
         runs=runs,
         status=runs[0].status,
-        time_per_epoch_s=time_s,
-        slowdown=time_s / baseline_s if time_s is not None and baseline_s else None,
-        samples_per_s=_total(run.samples_per_s for run in runs),
-        cpu_cores=_total(run.cpu_cores for run in runs),
+        values=values,
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _values(rows: Sequence[Sequence[RunMeasures | None]], quantity: Quantity) -> Estimate | None:
+    found = [[None if one is None else one.values.get(quantity) for one in row] for row in rows]
+    known = [value for row in found for value in row if value is not None]
+    return of_rows(
+        [[None if value is None else value.value for value in row] for row in found],
+        ABOUT[quantity].combine,
+        metrics=[value.metric for value in known if value.metric],
+        methods=[value.method for value in known],
+        is_estimated=any(value.is_estimated for value in known),
+    )

@@ -9,7 +9,13 @@ from rich.text import Text
 
 from radt import units
 from radt.model import RunStatus
+from radt.report.quantities import ABOUT, Quantity, joules
 from radt.report.summary import WorkloadSummary
+
+#: What fits into 80 columns; the dashboard has the rest.
+_COLUMNS = (Quantity.TIME_PER_EPOCH, Quantity.SLOWDOWN, Quantity.SAMPLES_PER_S, Quantity.CPU)
+_NAME_CHARS = 18
+_PARAMS_CHARS = 34
 
 
 def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
@@ -26,17 +32,27 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     table.add_column("  workload", no_wrap=True, overflow="ellipsis", max_width=16)
     if with_hosts:
         table.add_column("machine", no_wrap=True, overflow="ellipsis", max_width=16)
-    table.add_column("runs", no_wrap=True, overflow="ellipsis", max_width=18)
+    # Parameters are told in full, if need be on several lines.
+    told = any(
+        run.name != run.run.name
+        for workload in workloads
+        for group in workload.groups
+        for run in group.runs
+    )
+    if told:
+        table.add_column("runs", overflow="fold", max_width=_PARAMS_CHARS)
+    else:
+        table.add_column("runs", no_wrap=True, overflow="ellipsis", max_width=_NAME_CHARS)
     if with_repeats:
         table.add_column("repeats", justify="right", no_wrap=True)
-    for title in ("time/epoch", "vs solo", "samples/s", "cpu"):
-        table.add_column(title, justify="right", no_wrap=True)
+    for quantity in _COLUMNS:
+        table.add_column(ABOUT[quantity].title, justify="right", no_wrap=True)
     if with_energy:
         table.add_column("energy", justify="right", no_wrap=True)
     for workload in workloads:
         for position, group in enumerate(workload.groups):
             first = position == 0
-            alike = len({run.run.name for run in group.runs}) == 1
+            alike = len({run.name for run in group.runs}) == 1
             count = f"{len(group.runs)} × " if len(group.runs) > 1 and alike else ""
             finished = group.status is RunStatus.FINISHED
             cells: list[Text | str] = [
@@ -44,15 +60,12 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
                 *([Text(workload.host if first else "")] if with_hosts else []),
                 Text(f"{count}{group.name}"),
                 *([str(group.repeats) if finished else units.NO_VALUE] if with_repeats else []),
-                units.duration(group.time_per_epoch_s) if finished else str(group.status),
-                units.factor(group.slowdown),
-                units.NO_VALUE
-                if group.samples_per_s is None
-                else units.significant(group.samples_per_s),
-                units.percent(group.cpu_cores),
+                *(ABOUT[quantity].text(group.mean(quantity)) for quantity in _COLUMNS),
             ]
+            if not finished:
+                cells[-len(_COLUMNS)] = str(group.status)
             if with_energy:
-                cells.append(_joules(workload.energy.gpus_j if first else None))
+                cells.append(joules(workload.energy.gpus_j if first else None))
             table.add_row(*cells)
     return table
 
@@ -76,7 +89,7 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table | None:
             share = amount_j / energy.gpus_j if energy.gpus_j else None
             label = Text(f"  {workload.label if position == 0 else ''}", style="bold")
             machine = [Text(workload.host if position == 0 else "")] if with_hosts else []
-            table.add_row(label, *machine, Text(name), _joules(amount_j), units.percent(share))
+            table.add_row(label, *machine, Text(name), joules(amount_j), units.percent(share))
     return table if table.row_count else None
 
 
@@ -88,7 +101,3 @@ def energy_rules(workloads: Sequence[WorkloadSummary]) -> Sequence[str]:
 
 def _several_hosts(workloads: Sequence[WorkloadSummary]) -> bool:
     return len({workload.host for workload in workloads}) > 1
-
-
-def _joules(amount_j: float | None) -> str:
-    return units.NO_VALUE if amount_j is None else f"{units.significant(amount_j)} J"

@@ -73,7 +73,7 @@ def test_profiled_repeats_are_one_line(study: Study) -> None:
 
 
 def test_what_came_to_no_result_is_not_counted(study: Study) -> None:
-    study.run("solo", "a", [1.0, 2.0], tags=UNDER_NSYS, status=RunStatus.KILLED)
+    study.run("solo", "a", [1.0, 2.0], tags=UNDER_NSYS, status=RunStatus.SKIPPED)
 
     assert profiled_count(study.reader, "study") == 0
     assert left_out_text(1).startswith("1 run was ")

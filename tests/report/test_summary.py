@@ -219,14 +219,26 @@ def test_survivor_of_an_interrupted_workload_is_no_baseline(study: Study) -> Non
     for letter in "ab":
         study.run("other", letter, [1.0, 6.0])
     first, second = study.summarise()
-    assert [len(group.runs) for group in first.groups] == [1]
+    assert [group.status for group in first.groups] == [RunStatus.FINISHED, RunStatus.KILLED]
     assert second.groups[0].slowdown is None
 
 
-@pytest.mark.parametrize("status", [RunStatus.KILLED, RunStatus.SKIPPED, RunStatus.RUNNING])
+@pytest.mark.parametrize("status", [RunStatus.SKIPPED, RunStatus.RUNNING])
 def test_workload_without_a_result_is_left_out(study: Study, status: RunStatus) -> None:
     study.run("solo", "a", [1.0, 2.0], status=status)
     assert study.summarise() == []
+
+
+def test_workload_that_was_killed_is_shown_until_there_is_a_result(study: Study) -> None:
+    study.run("pair", "a", [1.0, 2.0], status=RunStatus.KILLED, workload_id="first")
+    study.run("pair", "b", [1.0, 2.0], status=RunStatus.KILLED, workload_id="first")
+    ((group,),) = (workload.groups for workload in study.summarise())
+    assert (group.status, len(group.runs), group.values) == (RunStatus.KILLED, 2, {})
+    study.run("pair", "a", [1.0, 3.0], status=RunStatus.OOM, workload_id="second")
+    study.run("pair", "b", [1.0, 3.0], status=RunStatus.KILLED, workload_id="second")
+    study.run("pair", "a", [1.0, 3.0], status=RunStatus.KILLED, workload_id="third")
+    (pair,) = study.summarise()
+    assert [group.status for group in pair.groups] == [RunStatus.OOM, RunStatus.KILLED]
 
 
 def repeats(study: Study, workload: str, letters: str, seconds: list[float], series: str) -> None:

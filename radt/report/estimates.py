@@ -1,0 +1,88 @@
+"""A value of a report: its mean, from how many repeats, how far they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from radt.report.quantities import Combine
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One quantity of a workload, or of its like runs.
+
+    Attributes:
+        mean: Over the repeats.
+        repeats: One value a repeat that has all that the value takes.
+        parts: The single runs' values, where it is made of several.
+        metrics: The series that it was read of, each once.
+        methods: How these come about, as their listeners say.
+        is_estimated: It was apportioned by a rule, not measured.
+    """
+
+    mean: float
+    repeats: tuple[float, ...] = ()
+    parts: tuple[float, ...] = ()
+    metrics: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    is_estimated: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many repeats."""
+        return max(1, len(self.repeats))
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over the repeats; None for fewer than two."""
+        return stdev(self.repeats) if len(self.repeats) > 1 else None
+
+    def over(self, baseline: float) -> Estimate:
+        """As a multiple of another value, which counts as exact."""
+        return Estimate(
+            self.mean / baseline,
+            tuple(value / baseline for value in self.repeats),
+            tuple(value / baseline for value in self.parts),
+            self.metrics,
+            self.methods,
+            self.is_estimated,
+        )
+
+
+def of_rows(
+    rows: Sequence[Sequence[float | None]],
+    combine: Combine,
+    *,
+    metrics: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    is_estimated: bool = False,
+) -> Estimate | None:
+    """From the values of rows (K) in repeats (N); None where there is none.
+
+    The mean is made of the rows' own means, so that a repeat in which one row came to no value
+    still counts for the others; as a repeat it counts only if all rows have one.
+    """
+    known = [row for row in rows if any(value is not None for value in row)]
+    if not known:
+        return None
+    parts = [fmean(value for value in row if value is not None) for row in known]
+    repeats = [
+        combined([value for value in values if value is not None], combine)
+        for values in zip(*known, strict=True)
+        if None not in values
+    ]
+    return Estimate(
+        combined(parts, combine),
+        tuple(repeats),
+        tuple(parts) if len(parts) > 1 else (),
+        tuple(dict.fromkeys(metrics)),
+        tuple(dict.fromkeys(method for method in methods if method)),
+        is_estimated,
+    )
+
+
+def combined(values: Sequence[float], combine: Combine) -> float:
+    """Their mean or sum."""
+    return fmean(values) if combine is Combine.MEAN else sum(values)
