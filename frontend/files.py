@@ -1,11 +1,183 @@
-"""Files of a run that the browser may have: what it printed, its artifacts, a trace made of it."""
+"""Files of a run that the browser may have: what it printed, its artifacts, a trace made of it.
+
+They pass the same checks as every page (`radt.frontend.access`), come as attachments that no
+browser shows or runs, and are sent by the server's own thread from the open file, so that a slow
+reader of gigabytes holds up nobody. Other sites' pages cannot even start a download.
+"""
 
 from __future__ import annotations
 
-from dash import Dash
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote, urlencode
 
+from dash import Dash
+from flask import Response, request
+from werkzeug.wsgi import wrap_file
+
+from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.source import Source
+from radt.frontend.workload.spool import folders_of, open_below, spool_of
+from radt.home import RunDir
+from radt.store.records import RunRecord
+from radt.trace.budget import MAX_POINTS
+from radt.trace.build import write_trace
+
+log = logging.getLogger(__name__)
+
+_OUTPUT_LOG = RunDir(Path()).output_log.name
+_HTTP_REFUSED, _HTTP_MISSING, _HTTP_FAILED, _HTTP_BUSY = 403, 404, 500, 503
+_TEXT = "text/plain; charset=utf-8"
+_BINARY = "application/octet-stream"
+# A trace of a long run takes seconds of one core, and room for its file.
+_tracing = threading.Lock()
+
+
+def log_address(run_id: str) -> str:
+    """Where the whole log of a run is to be had."""
+    return f"/files/{quote(run_id, safe='')}/log"
+
+
+def artifact_address(run_id: str, path: str) -> str:
+    """Where one of its artifacts is."""
+    return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': path})}"
+
+
+def trace_address(run_id: str) -> str:
+    """Where a trace of it for ui.perfetto.dev is made."""
+    return f"/files/{quote(run_id, safe='')}/trace"
 
 
 def register(app: Dash, source: Source) -> None:
     """Routes of the files, behind the same checks as every page."""
+
+    def log_file(run_id: str) -> Response:
+        refusal = _refused()
+        return refusal or _answer(lambda: _log(source, run_id))
+
+    def artifact(run_id: str) -> Response:
+        refusal = _refused()
+        path = request.args.get("path", "")
+        return refusal or _answer(lambda: _artifact(source, run_id, path))
+
+    def trace(run_id: str) -> Response:
+        refusal = _refused()
+        return refusal or _answer(lambda: _trace(source, run_id))
+
+    # Dash answers all other addresses with the page; these are more exact, so they win.
+    for name, view in (("log", log_file), ("artifact", artifact), ("trace", trace)):
+        app.server.add_url_rule(f"/files/<run_id>/{name}", f"radt-file-{name}", view)
+
+
+def _refused() -> Response | None:
+    """Browsers say which site asks; a link from elsewhere, or an image, gets nothing."""
+    if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
+        return None
+    return _text("Files are given to the dashboard's own pages only.", _HTTP_REFUSED)
+
+
+def _answer(make: object) -> Response:
+    assert callable(make)
+    try:
+        response = make()
+    except RunNotFoundError as error:
+        return _text(str(error), _HTTP_MISSING)
+    except RadtError as error:
+        return _text(str(error), _HTTP_BUSY if isinstance(error, StoreError) else _HTTP_FAILED)
+    except OSError as error:
+        log.warning("a file could not be read: %s", error)
+        return _text(f"The file cannot be read: {error.strerror}.", _HTTP_FAILED)
+    assert isinstance(response, Response)
+    return response
+
+
+def _record(source: Source, run_id: str) -> RunRecord:
+    return source.reader.run(run_id)
+
+
+def _log(source: Source, run_id: str) -> Response:
+    record = _record(source, run_id)
+    spool = spool_of(record, source.address)
+    folders = [] if spool is None else [spool.path]
+    folders += [folder.path for folder in folders_of(record, source.address)]
+    name = f"{_stem(record)}-{_OUTPUT_LOG}"
+    for folder in folders:
+        try:
+            return _sent(open_below(folder, _OUTPUT_LOG), name, _TEXT)
+        except RunNotFoundError:
+            continue
+    raise RunNotFoundError(
+        f"the output of run {run_id[:12]} is not on this machine",
+        f"It is on {record.host}" if record.host else None,
+    )
+
+
+def _artifact(source: Source, run_id: str, path: str) -> Response:
+    record = _record(source, run_id)
+    problem: RunNotFoundError | None = None
+    for folder in folders_of(record, source.address):
+        try:
+            return _sent(open_below(folder.path, path), path.rpartition("/")[2], _BINARY)
+        except RunNotFoundError as error:
+            problem = error
+    raise problem or RunNotFoundError(
+        f"the artifacts of run {run_id[:12]} are not on this machine",
+        f"They are on {record.host}" if record.host else None,
+    )
+
+
+def _trace(source: Source, run_id: str) -> Response:
+    record = _record(source, run_id)
+    if not _tracing.acquire(blocking=False):
+        response = _text("Another trace is being made; try again in some seconds.", _HTTP_BUSY)
+        response.headers["Retry-After"] = "5"
+        return response
+    try:
+        with tempfile.TemporaryDirectory(prefix="radt-trace-") as folder:
+            path = Path(folder) / "trace.json.gz"
+            write_trace(source.reader, record, path, max_points=MAX_POINTS)
+            file = path.open("rb")  # it lives on without a name until it is sent
+    finally:
+        _tracing.release()
+    return _sent(file, f"{_stem(record)}.trace.json.gz", "application/gzip")
+
+
+def _stem(record: RunRecord) -> str:
+    """``three-b-1f2e3d4c``: tells files of several runs apart in a folder of downloads."""
+    words = (record.workload, record.letter, record.run_id[:8])
+    return "-".join(word for word in words if word)
+
+
+def _sent(file: BinaryIO, name: str, mimetype: str) -> Response:
+    size_bytes = os.fstat(file.fileno()).st_size
+    response = Response(
+        wrap_file(request.environ, file), mimetype=mimetype, direct_passthrough=True
+    )
+    # A log that grows meanwhile is sent as long as it was.
+    response.content_length = size_bytes
+    response.headers["Content-Disposition"] = disposition(name)
+    response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    response.headers["Cache-Control"] = "no-store"
+    response.call_on_close(file.close)
+    return response
+
+
+def disposition(name: str) -> str:
+    """The header that makes a download of it, whatever the name holds (RFC 6266).
+
+    >>> disposition('a"b.txt')
+    'attachment; filename="a_b.txt"; filename*=UTF-8\\'\\'a%22b.txt'
+    """
+    text = name.encode("utf-8", "replace").decode("utf-8")
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_. ()") else "_" for c in text)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(text, safe='')}"
+
+
+def _text(message: str, status: int) -> Response:
+    response = Response(f"{message}\n", status=status, mimetype="text/plain")
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,236 @@
+"""The files of a run on this machine: what it printed, and its artifacts.
+
+A store may come from elsewhere, and scripts name files as they like. So a folder counts as a run's
+only if it looks like one and the run is this machine's; below it no link is followed, at no step of
+the way, so that nothing outside can be reached whatever a path or a script says.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from radt.errors import RunNotFoundError
+from radt.home import Home, RunDir
+from radt.store.address import StoreAddress
+from radt.store.records import RunRecord
+
+#: More files than these are counted, not listed.
+MAX_LISTED = 1000
+#: Deeper folders are nobody's artifacts.
+_MAX_DEPTH = 12
+#: What is looked at of a log's end.
+_TAIL_BYTES = 96 * 1024
+TAIL_LINES = 100
+_MAX_LINE = 2000
+_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
+# Not waiting: a named pipe would block for ever.
+_FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
+# Colours and cursor movements (ECMA-48), titles of terminals.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class Place(StrEnum):
+    """Where a run's files are read from."""
+
+    SPOOL = "spool"  # what radt keeps on the machine that ran it
+    DELIVERED = "delivered"  # MLflow's artifacts, in a folder of this machine
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder with files of a run; ``path`` is real, ``place`` says which."""
+
+    path: Path
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file below a run's artifacts: its path there with ``/``, its size in bytes."""
+
+    path: str
+    size_bytes: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Artifacts by path; ``left_out`` counts those beyond `MAX_LISTED`."""
+
+    files: tuple[Artifact, ...] = ()
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a log. ``size_bytes`` is the whole log's; ``is_cut``: more lines are before."""
+
+    lines: tuple[str, ...]
+    size_bytes: int
+    is_cut: bool
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
+    """The run's folder on this machine; None if it is not here.
+
+    It is beside the store's file, or where the store says if that is a folder ``runs/RUN_ID`` of a
+    run that this machine ran: a store that others write must not name any folder it likes.
+    """
+    if not re.fullmatch(r"[0-9A-Za-z_-]{8,64}", record.run_id):
+        return None
+    candidates = []
+    if store.path is not None:
+        candidates.append(Home(store.path.parent).run_dir(record.run_id).path)
+    if record.spool and record.host == platform.node():
+        named = Path(record.spool)
+        if named.is_absolute() and named.name == record.run_id and named.parent.name == "runs":
+            candidates.append(named)
+    for path in candidates:
+        with suppress(OSError):
+            # Of the folder itself: that a data folder is reached over a link is usual.
+            if stat.S_ISDIR(path.lstat().st_mode):
+                return RunDir(path)
+    return None
+
+
+def delivered_to(record: RunRecord, store: StoreAddress) -> Path | None:
+    """MLflow's artifacts of the run if they are in the data folder beside the store."""
+    mlflow_id = record.mlflow_run_id or ""
+    if store.path is None or not re.fullmatch(r"[0-9a-f]{32}", mlflow_id):
+        return None
+    folder = Home(store.path.parent).artifacts / mlflow_id / "artifacts"
+    with suppress(OSError):
+        if stat.S_ISDIR(folder.lstat().st_mode):
+            return folder
+    return None
+
+
+def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
+    """Where artifacts of the run may be, the spool first."""
+    found = []
+    if (spool := spool_of(record, store)) is not None:
+        found.append(Folder(spool.artifacts, Place.SPOOL))
+    if (delivered := delivered_to(record, store)) is not None:
+        found.append(Folder(delivered, Place.DELIVERED))
+    return found
+
+
+def list_artifacts(record: RunRecord, store: StoreAddress) -> Listing:
+    """All regular files of the run, each path once, in order of their paths."""
+    found: dict[str, Artifact] = {}
+    count = 0
+    for folder in folders_of(record, store):
+        for path, size_bytes in _walk(folder.path):
+            if path in found:
+                continue
+            count += 1
+            if len(found) < MAX_LISTED:
+                found[path] = Artifact(path, size_bytes, folder.place)
+    files = tuple(sorted(found.values(), key=lambda one: one.path))
+    return Listing(files, count - len(files))
+
+
+@contextmanager
+def opened(root: Path, relative: str) -> Iterator[BinaryIO]:
+    """Open a regular file below ``root`` for reading; no link is followed below it.
+
+    Raises:
+        RunNotFoundError: There is no such file, or it is none to be shown.
+    """
+    file = open_below(root, relative)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def open_below(root: Path, relative: str) -> BinaryIO:
+    """As `opened`, for those who close it themselves.
+
+    Raises:
+        RunNotFoundError: As `opened`.
+    """
+    parts = relative.split("/")
+    if not relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        raise _no_file(relative)
+    try:
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts[:-1]:
+                below = os.open(part, _FOLDER, dir_fd=folder)
+                os.close(folder)
+                folder = below
+            number = os.open(parts[-1], _FILE, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except (OSError, ValueError) as error:
+        raise _no_file(relative) from error
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise _no_file(relative)
+    return os.fdopen(number, "rb")
+
+
+def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
+    """The last lines of a log as a terminal would have shown them, without colours.
+
+    Only the end is read, however long the log is.
+    """
+    size_bytes = os.fstat(file.fileno()).st_size
+    start = max(0, size_bytes - _TAIL_BYTES)
+    file.seek(start)
+    data = file.read(_TAIL_BYTES)
+    lines = data.decode("utf-8", "replace").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    if start and len(lines) > 1:
+        lines = lines[1:]  # it begins in the middle
+    is_cut = start > 0 or len(lines) > max_lines
+    return Tail(tuple(_shown(line) for line in lines[-max_lines:]), size_bytes, is_cut)
+
+
+def _shown(line: str) -> str:
+    """A line without escapes; of a progress bar, which returns to the line's start, the last."""
+    line = _ESCAPES.sub("", line)
+    parts = [part for part in line.split("\r") if part]
+    line = _CONTROLS.sub("�", parts[-1] if parts else "")
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
+
+
+def _walk(root: Path) -> Iterator[tuple[str, int]]:
+    stack: list[tuple[Path, str, int]] = [(root, "", 0)]
+    while stack:
+        folder, prefix, depth = stack.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue  # it is just being taken away
+        for entry in entries:
+            path = f"{prefix}{entry.name}"
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < _MAX_DEPTH:
+                        stack.append((Path(entry.path), f"{path}/", depth + 1))
+                elif entry.is_file(follow_symlinks=False):
+                    yield path, entry.stat(follow_symlinks=False).st_size
+
+
+def _no_file(relative: str) -> RunNotFoundError:
+    return RunNotFoundError(
+        f"the run has no file {relative[:200]!r} here", "It may have been moved or deleted"
+    )

@@ -1,0 +1,237 @@
+"""Which resources the page shows, and whose share of each is known.
+
+A strip is one resource of one device over time: the runs' shares stacked where they are measured
+or estimated for each run, and the whole device's own value as a line over them. What exists for the
+whole device only stays that: it is not divided among the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from radt.frontend.catalog import RunEntry
+from radt.frontend.charts.lines import Feed, feeds, without_parts
+from radt.frontend.charts.quantity import Quantity
+from radt.frontend.metrics import quantity_of
+from radt.frontend.workload.subject import Subject
+from radt.model import Scope
+from radt.store.records import SeriesRecord
+
+#: More strips than these are counted, not drawn: a machine with sixteen GPUs has that many.
+MAX_STRIPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is shared: its metrics of runs and of devices, the best first.
+
+    ``peak`` says that the largest value counts, not the mean: memory that was needed once was
+    needed. ``of_cores``: the device's value is a share of all cores, the runs' are cores.
+    ``whole`` says why there are no shares where there are none.
+    """
+
+    key: str
+    title: str
+    parts: tuple[str, ...]
+    totals: tuple[str, ...]
+    peak: bool = False
+    of_cores: bool = False
+    whole: str = "measured for all runs together; what each had of it is not known"
+
+
+RESOURCES = (
+    Resource(
+        "cpu", "CPU", ("process.cpu.utilization",), ("system.cpu.utilization",), of_cores=True
+    ),
+    Resource(
+        "memory",
+        "Memory",
+        ("process.memory.pss", "process.memory.rss"),
+        ("system.memory.used",),
+        peak=True,
+    ),
+    Resource(
+        "sm",
+        "SMs active",
+        (),
+        ("gpu.mig.sm.active", "gpu.sm.active"),
+        whole="measured for the whole device: kernels of several runs share SMs",
+    ),
+    Resource(
+        "gpu",
+        "GPU busy",
+        (),
+        ("gpu.utilization",),
+        whole="time with any kernel running, whoever's: it cannot be divided",
+    ),
+    Resource(
+        "gpu-memory",
+        "GPU memory",
+        ("process.gpu.memory",),
+        ("gpu.mig.memory.used", "gpu.memory.used"),
+        peak=True,
+    ),
+    Resource("gpu-power", "GPU power", ("process.gpu.energy",), ("gpu.power",)),
+    Resource("cpu-power", "CPU power", (), ("cpu.energy",)),
+    Resource("disk-read", "Disk read", ("process.disk.read",), ("system.disk.read",)),
+    Resource("disk-write", "Disk write", ("process.disk.written",), ("system.disk.written",)),
+    Resource("io-read", "Read calls", ("process.io.read",), ()),
+    Resource("io-write", "Write calls", ("process.io.written",), ()),
+    Resource("net-in", "Network in", (), ("system.network.rx",)),
+    Resource("net-out", "Network out", (), ("system.network.tx",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One run's part of a resource on one device: its series, of which the values add up."""
+
+    run: RunEntry
+    series: tuple[SeriesRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One resource of one device. ``without`` are the runs on it of which there is no share."""
+
+    resource: Resource
+    host: str
+    device: str
+    quantity: Quantity
+    shares: tuple[Share, ...]
+    totals: tuple[Feed, ...]
+    without: tuple[RunEntry, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.resource.key}|{self.host}|{self.device}"
+
+    @property
+    def title(self) -> str:
+        """``GPU power``, with the device where it takes that."""
+        return f"{self.resource.title} {self.device}".strip()
+
+    @property
+    def is_estimated(self) -> bool:
+        return any(record.estimated for share in self.shares for record in share.series)
+
+    @property
+    def is_stacked(self) -> bool:
+        return bool(self.shares)
+
+
+def strips_of(
+    subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
+) -> tuple[Strip, ...]:
+    """The strips of a workload, in the order of the resources, then of the devices."""
+    found: list[Strip] = []
+    for resource in RESOURCES:
+        parts = _parts(resource, by_metric)
+        totals = _totals(resource, subject, by_metric)
+        places = sorted({*parts_places(subject, parts), *totals}, key=_natural)
+        for host, device in places:
+            shares = _shares(subject, parts, host, device)
+            of_device = totals.get((host, device), ())
+            records = [record for share in shares for record in share.series]
+            if not records:
+                records = [record for feed in of_device for _, record in feed.parts]
+            sharing = {share.run.run_id for share in shares}
+            without = tuple(
+                run
+                for run in subject.workload.runs
+                if shares
+                and run.run_id not in sharing
+                and run.record.host == host
+                and run.record.started_ns is not None
+                and (not device or run.run_id in _on_device(of_device))
+            )
+            found.append(
+                Strip(
+                    resource, host, device, quantity_of(records), shares, tuple(of_device), without
+                )
+            )
+    return tuple(found)
+
+
+def _parts(
+    resource: Resource, by_metric: Mapping[str, Sequence[SeriesRecord]]
+) -> tuple[SeriesRecord, ...]:
+    """The series of runs: of the metric that most runs have, by one listener for each run."""
+    best: tuple[SeriesRecord, ...] = ()
+    for metric in resource.parts:
+        records = [
+            record
+            for record in by_metric.get(metric, ())
+            if record.scope is Scope.PROCESS and (not record.entity or _is_gpu(record.entity))
+        ]
+        own = _one_listener(records)
+        if len({record.run_id for record in own}) > len({record.run_id for record in best}):
+            best = own
+    return best
+
+
+def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
+    """What two listeners have read of a run must not count twice."""
+    chosen: dict[str, str] = {}
+    return tuple(
+        record
+        for record in records
+        if chosen.setdefault(record.run_id, record.listener) == record.listener
+    )
+
+
+def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[str, str]]:
+    """Machines and devices that series of runs are of."""
+    return {(subject.runs[part.run_id].record.host, _card(part.entity)) for part in parts}
+
+
+def _totals(
+    resource: Resource, subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
+) -> dict[tuple[str, str], list[Feed]]:
+    """The device's own series by machine and device: of the first metric that it has."""
+    found: dict[tuple[str, str], list[Feed]] = {}
+    for metric in resource.totals:
+        of_metric: dict[tuple[str, str], list[Feed]] = {}
+        for feed in without_parts(feeds(subject.runs, by_metric.get(metric, ()))):
+            run, record = feed.parts[0]
+            device = _card(record.entity) if record.scope is not Scope.HOST else ""
+            place = of_metric.setdefault((run.record.host, device), [])
+            if not place or place[0].listener == feed.listener:
+                place.append(feed)
+        for place_key, of_place in of_metric.items():
+            found.setdefault(place_key, of_place)
+    return found
+
+
+def _shares(
+    subject: Subject, parts: Sequence[SeriesRecord], host: str, device: str
+) -> tuple[Share, ...]:
+    by_run: dict[str, list[SeriesRecord]] = {}
+    for part in parts:
+        if subject.runs[part.run_id].record.host == host and _card(part.entity) == device:
+            by_run.setdefault(part.run_id, []).append(part)
+    return tuple(
+        Share(run, tuple(by_run[run_id]))
+        for run_id, run in subject.runs.items()
+        if run_id in by_run
+    )
+
+
+def _on_device(totals: Iterable[Feed]) -> set[str]:
+    return {run.run_id for feed in totals for run, _ in feed.parts}
+
+
+def _is_gpu(entity: str) -> bool:
+    return entity.startswith("gpu")
+
+
+def _card(entity: str) -> str:
+    """``gpu0`` of ``gpu0/gi1/ci0``."""
+    return entity.partition("/")[0]
+
+
+def _natural(place: tuple[str, str]) -> tuple[str, int, str]:
+    host, device = place
+    digits = device.removeprefix("gpu")
+    return host, int(digits) if digits.isdigit() else -1, device
