@@ -6,23 +6,31 @@ All of them pass the checks of `radt.frontend.access`, which look at every reque
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flask import Flask, Response, request
 
 from radt.errors import RadtError, UsageError
-from radt.frontend.chosen import choose
+from radt.frontend.chosen import Chosen, choose
 from radt.frontend.export.asked import (
+    DATA_PATH,
+    MAX_COLUMNS,
     VIEW_PATH,
+    Asked,
+    FileFormat,
     Share,
 )
-from radt.frontend.export.bounds import BusyError
+from radt.frontend.export.bounds import BusyError, Turnstile
+from radt.frontend.export.data import data_file, metrics_of
+from radt.frontend.export.full import measure
 from radt.frontend.export.names import content_disposition, file_name
 from radt.frontend.export.pinned import pinned
 from radt.frontend.export.python_code import python_code
 from radt.frontend.source import Source
 from radt.frontend.view import MAX_QUERY, View
+from radt.units import plural
 
 PREPARE_PATH = "/export/prepare"
 OPEN_PATH = "/export/open"
@@ -38,6 +46,7 @@ def install(server: Flask, source: Source) -> None:
         (PREPARE_PATH, "POST", routes.prepare),
         (OPEN_PATH, "POST", routes.open),
         (VIEW_PATH, "GET", routes.view),
+        (DATA_PATH, "GET", routes.data),
     ):
         server.add_url_rule(
             path, f"export-{path.rpartition('/')[2]}", _answering(function), methods=[method]
@@ -49,31 +58,33 @@ class _Routes:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._turnstile = Turnstile()
 
     def prepare(self) -> Response:
         """What a menu does with an item: the text to copy, or the address of the file.
 
         What the dashboard chose by itself is named in it, so that it shows the same tomorrow.
         """
-        asked = _body_json()
-        share = _share(asked.get("share"))
-        found = asked.get("view")
+        wanted = _body_json()
+        share = _share(wanted.get("share"))
+        found = wanted.get("view")
         view = View.from_json(found if isinstance(found, Mapping) else {})
         chosen = choose(self._source, view)
-        slots = {chart.slot: place for place, chart in enumerate(view.charts or ())}
         view = pinned(self._source, view, chosen)
         if share is Share.LINK:
-            return _json({"text": f"{_page(asked.get('page'))}?{view.to_query()}"})
+            return _json({"text": f"{_page(wanted.get('page'))}?{view.to_query()}"})
         if share is Share.VIEW:
             return _json({"href": f"{VIEW_PATH}?{view.to_query()}"})
-        slots = slots or {chart.slot: place for place, chart in enumerate(view.charts or ())}
-        slot = asked.get("slot")
-        place = None if slot is None else slots.get(slot if isinstance(slot, int) else -1, -1)
-        if place == -1:
-            raise UsageError("this chart is no longer there", "Load the page again")
+        place = _place(view, wanted.get("slot"))
         if share is Share.PYTHON:
             return _json({"text": python_code(self._source, view, chosen, place)})
-        raise UsageError("not yet", "")
+        asked = _asked(view, share, place, wanted)
+        notes = []
+        if share is Share.FULL:
+            full = measure(self._source, chosen, metrics_of(view, place))
+            notes.append(f"{full.rows:,} samples are on their way")
+            notes += _lacking(chosen)
+        return _json({"href": asked.address, "name": _name(asked), "notes": notes})
 
     def open(self) -> Response:
         """The view in a file: its query, and what of it is not here."""
@@ -87,8 +98,75 @@ class _Routes:
 
     def view(self) -> Response:
         """A view as a file."""
-        view = View.from_query(request.query_string.decode("ascii", "replace"))
+        view = View.from_query(_query())
         return _attachment(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
+
+    def data(self) -> Response:
+        """The data of charts, sent as they are made."""
+        asked = Asked.data(_query(), request.args)
+        visit = self._turnstile.enter(request.remote_addr or "")
+        try:
+            chosen = choose(self._source, asked.view)
+            asked = replace(asked, view=pinned(self._source, asked.view, chosen))
+            parts = data_file(self._source, asked, chosen)
+            response = _attachment(parts, asked.format.mime, _name(asked))
+        except BaseException:
+            visit.leave()
+            raise
+        # Called when all is sent, and also when the browser went away or never took anything.
+        response.call_on_close(visit.leave)
+        return response
+
+
+def _query() -> str:
+    return request.query_string.decode("ascii", "replace")
+
+
+def _asked(view: View, share: Share, place: int | None, wanted: Mapping[str, Any]) -> Asked:
+    given = wanted.get("format")
+    if not isinstance(given, str) or given not in list(FileFormat):
+        raise UsageError("this kind of file is unknown", "Load the page again")
+    columns = wanted.get("columns")
+    fits = isinstance(columns, int) and 1 <= columns <= MAX_COLUMNS and place is None
+    return Asked(
+        view, share, FileFormat(given), place, columns if fits and share is Share.PICTURE else None
+    )
+
+
+def _place(view: View, slot: object) -> int | None:
+    """The place in the list of charts of the one in a slot of the page; None for no slot.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if slot is None:
+        return None
+    for place, chart in enumerate(view.charts or ()):
+        if chart.slot == slot:
+            return place
+    raise UsageError("this chart is no longer there", "Load the page again")
+
+
+def _lacking(chosen: Chosen) -> list[str]:
+    """What the user may expect in a file that has every sample, and is not."""
+    remote = sum(run.remote is not None for run in chosen.runs.values())
+    notes = []
+    if remote:
+        notes.append(f"{plural(remote, 'run')} of the server cannot be had before they are loaded")
+    if chosen.left_out:
+        notes.append(f"{plural(chosen.left_out, 'run')} too many were picked, and are left out")
+    return notes
+
+
+def _name(asked: Asked) -> str:
+    """What the browser calls the file."""
+    words = _about(asked.view)
+    charts = asked.view.charts or ()
+    if asked.chart is not None and asked.chart < len(charts):
+        words.append(charts[asked.chart].metric)
+    if asked.of is not Share.PICTURE:
+        words.append("samples" if asked.of is Share.FULL else "shown")
+    return file_name(words, asked.format.value)
 
 
 def _about(view: View) -> list[str]:
@@ -142,7 +220,7 @@ def _json(content: Mapping[str, object], status: int = 200) -> Response:
     return response
 
 
-def _attachment(content: bytes | str, mime: str, name: str) -> Response:
+def _attachment(content: bytes | str | Iterator[bytes], mime: str, name: str) -> Response:
     response = Response(content, content_type=mime)
     response.headers["Content-Disposition"] = content_disposition(name)
     response.headers["Cache-Control"] = "no-store"
