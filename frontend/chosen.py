@@ -84,14 +84,22 @@ def choose(source: Source, view: View) -> Chosen:
         catalog = read_catalog(source, view.experiment or latest_experiment(source))
         picks = [Pick.run(catalog.experiment, run_id) for run_id in catalog.automatic()]
         return replace(_chosen([(catalog, picks)]), automatic=True)
-    by_experiment: dict[str, list[Pick]] = {}
-    for pick in view.picks:
-        by_experiment.setdefault(pick.experiment, []).append(pick)
-    found = [(read_catalog(source, name), picks) for name, picks in by_experiment.items()]
-    chosen = _chosen(found)
+    chosen = resolve(source, view.picks)
     if chosen.missing:
         await_server(source)
     return chosen
+
+
+def resolve(source: Source, picks: Iterable[Pick]) -> Chosen:
+    """The runs of some picks, without those that a server may yet name.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    by_experiment: dict[str, list[Pick]] = {}
+    for pick in picks:
+        by_experiment.setdefault(pick.experiment, []).append(pick)
+    return _chosen([(read_catalog(source, name), own) for name, own in by_experiment.items()])
 
 
 def latest_experiment(source: Source) -> str:

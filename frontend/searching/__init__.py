@@ -1,0 +1,1 @@
+"""The search field: what was typed as terms, and the runs that meet them all."""
