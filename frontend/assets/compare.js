@@ -1,0 +1,476 @@
+/* The Compare page: what it knows, what it asks for, and the charts themselves.
+   The list, the controls, the heads of charts and their linking are in compare_*.js. */
+"use strict";
+
+(function () {
+  const radt = (window.radt = window.radt || {});
+
+  /* An element; what begins with "on" is a listener, texts stay texts. */
+  const h = (tag, attributes, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === undefined || value === null || value === false) continue;
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (name === "value" || name === "checked") element[name] = value;
+      else element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...children.flat().filter((child) => child || child === 0));
+    return element;
+  };
+
+  const BOARD = {
+    level: "auto",
+    x: "barrier",
+    smoothing_pct: 0,
+    relative: "off",
+    baseline: null,
+    monochrome: false,
+  };
+  const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [] };
+  const RETRY_MS = 2000;
+  const MAX_CHARTS = 64;
+  /* Texts of the view's options are short, so that long lists take several. */
+  const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
+    "compare.hidden5", "compare.hidden6"];
+  const HIDDEN_EACH = 35;
+
+  const page = (radt.compare = {
+    h,
+    root: null,
+    facts: NO_FACTS,
+    known: {},
+    key: null,
+    revision: null,
+    scheme: "light",
+    cards: new Map(),
+    /* Other files add what is to be done when anything changes. */
+    renderers: [],
+    MAX_CHARTS,
+
+    view: () => radt.view || {},
+    board: () => Object.assign({}, BOARD, page.view().board),
+    charts: () => page.view().charts || page.facts.charts,
+    /* A chart as it is with all that the board says. */
+    of: (spec) => {
+      const board = page.board();
+      const own = {};
+      for (const name of ["level", "x", "smoothing_pct", "relative", "baseline"])
+        own[name] = spec[name] === undefined || spec[name] === null ? board[name] : spec[name];
+      return own;
+    },
+    metric: (name) => page.facts.metrics.find((one) => one.metric === name),
+    window: (x) => {
+      const text = (page.view().windows || {})[x];
+      return text ? text.split(",").map(Number) : null;
+    },
+    hidden: () =>
+      HIDDEN.flatMap((name) => ((page.view().options || {})[name] || "").split(","))
+        .filter(Boolean),
+
+    setBoard: (name, value) =>
+      radt.change((view) => {
+        view.board = Object.assign({}, view.board, { [name]: value });
+        if (value === BOARD[name]) delete view.board[name];
+        if (!Object.keys(view.board).length) delete view.board;
+      }),
+    changeCharts: (alter) =>
+      radt.change((view) => {
+        const charts = structuredClone(page.charts());
+        view.charts = alter(charts) || charts;
+      }),
+    /* Alters one chart; undefined, null and defaults take a setting away. */
+    changeChart: (slot, settings) =>
+      page.changeCharts((charts) => {
+        const spec = charts.find((one) => one.slot === slot);
+        if (!spec) return;
+        for (const [name, value] of Object.entries(settings)) {
+          if (value === undefined || value === null) delete spec[name];
+          else spec[name] = value;
+        }
+      }),
+    addCharts: (metrics) =>
+      page.changeCharts((charts) => {
+        for (const metric of metrics) {
+          const slot = freeSlot(charts);
+          if (slot !== undefined) charts.push({ metric, slot });
+        }
+      }),
+    freeSlot: (charts) => freeSlot(charts),
+    setWindow: (x, range) =>
+      radt.change((view) => {
+        view.windows = Object.assign({}, view.windows);
+        if (range) view.windows[x] = range.map((end) => Number(end.toPrecision(13))).join(",");
+        else delete view.windows[x];
+        if (!Object.keys(view.windows).length) delete view.windows;
+      }),
+    setHidden: (keys) =>
+      radt.change((view) => {
+        view.options = Object.assign({}, view.options);
+        HIDDEN.forEach((name, place) => {
+          const part = keys.slice(place * HIDDEN_EACH, (place + 1) * HIDDEN_EACH);
+          if (part.length) view.options[name] = part.join(",");
+          else delete view.options[name];
+        });
+        if (!Object.keys(view.options).length) delete view.options;
+      }),
+    say: (text) => {
+      const said = document.getElementById("compare-said");
+      if (said) said.textContent = text;
+    },
+    drawn: () => [...page.cards.values()].filter((card) => card.drawn),
+    render: () => page.renderers.forEach((draw) => draw()),
+    icon,
+  });
+
+  function freeSlot(charts) {
+    const taken = new Set(charts.map((one) => one.slot));
+    for (let slot = 0; slot < MAX_CHARTS; slot++) if (!taken.has(slot)) return slot;
+    return undefined;
+  }
+
+  const PATHS = {
+    eye: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8Z M8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4Z",
+    closed: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8Z M3 14 13 2",
+    cross: "M4 4l8 8M12 4l-8 8",
+    grip: "M6 3.5v.01M10 3.5v.01M6 8v.01M10 8v.01M6 12.5v.01M10 12.5v.01",
+    more: "M3.5 8v.01M8 8v.01M12.5 8v.01",
+    plus: "M8 3v10M3 8h10",
+    corner: "M13 5v8H5",
+  };
+  function icon(name) {
+    const ns = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(ns, "svg");
+    svg.setAttribute("viewBox", "0 0 16 16");
+    svg.setAttribute("class", "icon icon-" + name);
+    svg.setAttribute("aria-hidden", "true");
+    const path = document.createElementNS(ns, "path");
+    path.setAttribute("d", PATHS[name]);
+    svg.append(path);
+    return svg;
+  }
+
+  /* ---- asking -------------------------------------------------------------------------------- */
+
+  async function ask(path, body, signal) {
+    const response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify(body),
+      credentials: "same-origin",
+      signal,
+    });
+    if (response.status === 204) return null;
+    if (!(response.headers.get("Content-Type") || "").startsWith("application/json"))
+      throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
+  /* What says which runs are shown. */
+  const picked = () => {
+    const { picks, experiment } = page.view();
+    return { picks, experiment };
+  };
+
+  let asking = null;
+  async function askFacts() {
+    if (asking) asking.abort();
+    const mine = (asking = new AbortController());
+    try {
+      const { stamp, fingerprint } = page.known;
+      const found = await ask("/compare/facts", { view: picked(), stamp, fingerprint },
+        mine.signal);
+      if (mine !== asking) return;
+      page.trouble = found && found.problem;
+      if (found && !found.problem) learn(found);
+      else if (found) page.known = {};
+      page.render();
+    } catch (error) {
+      if (error.name === "AbortError" || mine !== asking) return;
+      page.known = {};
+      setTimeout(() => mine === asking && page.root && page.root.isConnected && askFacts(),
+        RETRY_MS);
+    }
+  }
+
+  function learn(found) {
+    page.known = { stamp: found.stamp, fingerprint: found.fingerprint };
+    if (found.facts) page.facts = found.facts;
+    for (const card of page.cards.values())
+      if (card.fingerprint !== found.fingerprint) card.due = true;
+  }
+
+  /* ---- following the view -------------------------------------------------------------------- */
+
+  function follow(view, revision, paper, known) {
+    const root = document.getElementById("compare");
+    if (!root) return;
+    radt.view = view || {};
+    page.scheme =
+      paper || document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+    if (root !== page.root) begin(root, known, revision);
+    const key = JSON.stringify(picked());
+    if (key !== page.key) {
+      page.key = key;
+      page.known = {};
+      askFacts();
+    } else if (revision !== page.revision && page.revision !== null) {
+      askFacts();
+      for (const card of page.cards.values())
+        if (page.facts.live || !card.drawn || card.failed) card.due = true;
+    }
+    page.revision = revision || null;
+    page.render();
+  }
+
+  let seen = null;
+  let sized = null;
+
+  function begin(root, known, revision) {
+    end();
+    page.root = root;
+    page.facts = NO_FACTS;
+    page.known = {};
+    page.trouble = null;
+    page.key = known ? JSON.stringify(known.picked || {}) : null;
+    page.revision = revision || null;
+    if (known) learn(known);
+    seen = new IntersectionObserver(
+      (entries) => {
+        for (const entry of entries) {
+          const card = page.cards.get(Number(entry.target.dataset.slot));
+          if (card) card.near = entry.isIntersecting;
+        }
+        page.cards.forEach(refresh);
+      },
+      { rootMargin: "320px" },
+    );
+    sized = new ResizeObserver((entries) => {
+      for (const { target } of entries)
+        if (target.classList.contains("js-plotly-plot") && target.offsetWidth)
+          window.requestAnimationFrame(() => {
+            if (target.isConnected && target._fullLayout) window.Plotly.Plots.resize(target);
+          });
+    });
+    page.begun = page.begun || [];
+    page.begun.forEach((start) => start(root));
+  }
+
+  /* The page has gone; Plotly keeps listeners on the window. */
+  function end() {
+    if (!page.root) return;
+    if (asking) asking.abort();
+    for (const card of [...page.cards.values()]) close(card);
+    seen.disconnect();
+    sized.disconnect();
+    page.root = null;
+  }
+
+  /* ---- charts -------------------------------------------------------------------------------- */
+
+  function open(slot) {
+    const element = page.root.querySelector(`article[data-slot="${slot}"]`);
+    const graph = h("div", { class: "graph" });
+    const note = h("div", { class: "card-note", role: "status", hidden: true });
+    const body = h("div", { class: "card-body" }, graph, note);
+    const card = { slot, element, graph, note, body, near: false, due: true, drawn: false };
+    card.holder = element.querySelector(".card-chart");
+    page.dress(card);
+    card.holder.replaceChildren(card.head, body, card.corner);
+    element.hidden = false;
+    page.cards.set(slot, card);
+    seen.observe(element);
+    return card;
+  }
+
+  function close(card) {
+    page.cards.delete(card.slot);
+    if (card.asking) card.asking.abort();
+    clearTimeout(card.timer);
+    seen.unobserve(card.element);
+    if (card.drawn) {
+      sized.unobserve(card.graph);
+      window.Plotly.purge(card.graph);
+    }
+    card.element.hidden = true;
+    for (const name of ["data-metric", "style"]) card.element.removeAttribute(name);
+    card.holder.replaceChildren();
+  }
+
+  function cards() {
+    const charts = page.charts();
+    const there = new Set(charts.map((spec) => spec.slot));
+    for (const card of [...page.cards.values()]) if (!there.has(card.slot)) close(card);
+    charts.forEach((spec, place) => {
+      let card = page.cards.get(spec.slot);
+      if (card && card.spec.metric !== spec.metric) {
+        close(card);
+        card = undefined;
+      }
+      card = card || open(spec.slot);
+      card.spec = spec;
+      card.place = place;
+      page.describe(card);
+      const asked = question(spec);
+      const key = JSON.stringify(asked);
+      if (key !== card.key) {
+        card.key = key;
+        card.asked = asked;
+        card.fingerprint = undefined;
+        card.due = true;
+        // Before the observer has spoken: what is on the first screen is asked for at once.
+        if (!card.near) card.near = isNear(card.element);
+      }
+    });
+    page.cards.forEach(refresh);
+  }
+
+  const isNear = (element) => {
+    const { top, bottom } = element.getBoundingClientRect();
+    return bottom > -320 && top < window.innerHeight + 320;
+  };
+
+  /* All that a figure follows from, besides the data. */
+  function question(spec) {
+    const { x } = page.of(spec);
+    const { board, windows } = page.view();
+    const window_ = (windows || {})[x];
+    const options = {};
+    for (const name of HIDDEN) {
+      const text = (page.view().options || {})[name];
+      if (text) options[name] = text;
+    }
+    return {
+      view: {
+        ...picked(),
+        board,
+        charts: [spec],
+        windows: window_ ? { [x]: window_ } : undefined,
+        options,
+      },
+      scheme: page.scheme,
+    };
+  }
+
+  async function refresh(card) {
+    if (!card.due || !card.near || document.hidden || !page.root.isConnected) return;
+    const key = card.key;
+    if (card.asking && card.askingFor === key) return; // asked again afterwards, being due
+    if (card.asking) card.asking.abort();
+    card.due = false;
+    const mine = (card.asking = new AbortController());
+    card.askingFor = key;
+    clearTimeout(card.timer);
+    let found;
+    try {
+      [found] = await Promise.all([
+        ask("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+        plotly(),
+      ]);
+    } catch (error) {
+      if (card.asking !== mine) return;
+      card.asking = null;
+      if (error.name === "AbortError") return;
+      trouble(card, { cause: "The dashboard does not answer.", remedy: "It is asked again." });
+      card.timer = setTimeout(() => {
+        card.due = true;
+        refresh(card);
+      }, RETRY_MS);
+      return;
+    }
+    if (card.asking !== mine || page.cards.get(card.slot) !== card) return;
+    card.asking = null;
+    if (found) receive(card, found);
+    else card.failed = false;
+    refresh(card);
+  }
+
+  /* Dash loads Plotly for the graph that nobody sees. */
+  function plotly() {
+    if (window.Plotly) return undefined;
+    return new Promise((resolve) => {
+      const look = () => (window.Plotly ? resolve() : setTimeout(look, 10));
+      look();
+    });
+  }
+
+  function receive(card, found) {
+    if (found.problem) {
+      card.fingerprint = undefined;
+      trouble(card, found.problem);
+      return;
+    }
+    card.fingerprint = found.fingerprint;
+    card.failed = false;
+    if (found.missing) {
+      if (card.drawn) {
+        sized.unobserve(card.graph);
+        window.Plotly.purge(card.graph);
+        card.drawn = false;
+      }
+      card.meta = undefined;
+      note(card, found.missing, "");
+      page.describe(card);
+      return;
+    }
+    card.axes = found.axes;
+    // Under the pointer that is drawing a zoom nothing may move.
+    if (card.graph._dragging) {
+      card.waiting = found.figure;
+      window.addEventListener("mouseup", () => setTimeout(() => late(card)), { once: true });
+    } else paint(card, found.figure);
+  }
+
+  function late(card) {
+    const figure = card.waiting;
+    card.waiting = undefined;
+    if (figure && page.cards.get(card.slot) === card) paint(card, figure);
+  }
+
+  const CONFIG = {
+    displayModeBar: false,
+    displaylogo: false,
+    showSendToCloud: false,
+    showTips: false,
+    doubleClick: false,
+    responsive: false,
+  };
+
+  function paint(card, figure) {
+    delete figure.layout.height;
+    figure.layout.autosize = true;
+    const first = !card.drawn;
+    note(card, "");
+    window.Plotly.react(card.graph, figure.data, figure.layout, CONFIG);
+    card.drawn = true;
+    card.meta = figure.layout.meta || {};
+    if (first) {
+      sized.observe(card.graph);
+      page.link(card);
+    }
+    page.describe(card);
+    page.painted(card);
+  }
+
+  function trouble(card, { cause, remedy }) {
+    card.failed = true;
+    note(card, cause, remedy);
+  }
+
+  function note(card, text, remedy) {
+    card.note.hidden = !text;
+    if (text) card.note.replaceChildren(h("p", {}, text), remedy ? h("p", {}, remedy) : "");
+    else card.note.replaceChildren();
+    card.body.dataset.state = text ? (card.drawn ? "stale" : "empty") : "drawn";
+  }
+
+  page.renderers.push(cards);
+  document.addEventListener("visibilitychange", () => page.cards.forEach(refresh));
+
+  const dash = (window.dash_clientside = window.dash_clientside || {});
+  dash.radt = Object.assign(dash.radt || {}, {
+    compareFollow: (view, revision, paper, known) => {
+      if (view) follow(view, revision, paper, known);
+      return dash.no_update;
+    },
+  });
+})();

@@ -1,0 +1,171 @@
+/* The Compare page: zoom and cursor of all charts with the same x axis, and highlighted runs. */
+"use strict";
+
+(function () {
+  const page = window.radt.compare;
+  const { h } = page;
+  const MAX_VALUES = 10;
+
+  /* ---- zoom ---------------------------------------------------------------------------------- */
+
+  /* Ends of an axis as numbers: dates are seconds since 1970 in addresses, texts in Plotly. */
+  const toUnits = (axis, end) =>
+    axis.type === "date"
+      ? (typeof end === "number" ? end : Date.parse(`${end.replace(" ", "T")}Z`)) / 1000
+      : Number(end);
+  const toAxis = (axis, value) => (axis.type === "date" ? value * 1000 : value);
+
+  const axisOf = (card) => (card.meta && card.meta.x) || page.of(card.spec).x;
+
+  page.link = (card) => {
+    const { graph } = card;
+    graph.on("plotly_relayout", (change) => {
+      const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+      if (range[0] === undefined || range[1] === undefined) return;
+      const axis = graph._fullLayout.xaxis;
+      const ends = range.map((end) => toUnits(axis, end)).sort((a, b) => a - b);
+      if (!ends.every(Number.isFinite) || ends[0] === ends[1]) return;
+      const x = axisOf(card);
+      const known = page.window(x);
+      if (known && known[0] === ends[0] && known[1] === ends[1]) return;
+      if (page.linking) return;
+      // The others follow at once with what they have; full resolution comes from the server.
+      page.linking = true;
+      const all = page.drawn().filter((other) =>
+        other !== card && other.near && axisOf(other) === x);
+      Promise.all(all.map((other) =>
+        window.Plotly.relayout(other.graph, {
+          "xaxis.range": ends.map((end) => toAxis(other.graph._fullLayout.xaxis, end)),
+        }))).finally(() => { page.linking = false; });
+      page.setWindow(x, ends);
+    });
+    graph.on("plotly_doubleclick", () => page.setWindow(axisOf(card), null));
+    card.body.addEventListener("pointermove", (event) => track(card, event));
+    card.body.addEventListener("pointerleave", clear);
+  };
+
+  /* ---- cursor -------------------------------------------------------------------------------- */
+
+  let frame = 0;
+
+  function track(card, event) {
+    if (frame) window.cancelAnimationFrame(frame);
+    const { clientX, buttons } = event;
+    frame = window.requestAnimationFrame(() => {
+      frame = 0;
+      const layout = card.graph._fullLayout;
+      if (!card.drawn || !layout || buttons) return clear();
+      const axis = layout.xaxis;
+      const px = clientX - card.graph.getBoundingClientRect().left - axis._offset;
+      if (px < 0 || px > axis._length) return clear();
+      const at = axis.p2c(px);
+      const x = axisOf(card);
+      for (const other of page.drawn())
+        if (other !== card && other.near && axisOf(other) === x) mark(other, at);
+        else if (other.cursor) other.cursor.hidden = true;
+      return undefined;
+    });
+  }
+
+  function clear() {
+    if (frame) window.cancelAnimationFrame(frame);
+    frame = 0;
+    for (const card of page.cards.values()) if (card.cursor) card.cursor.hidden = true;
+  }
+
+  function mark(card, at) {
+    const { xaxis, yaxis } = card.graph._fullLayout;
+    const px = xaxis.c2p(at);
+    if (!(px >= 0 && px <= xaxis._length)) {
+      if (card.cursor) card.cursor.hidden = true;
+      return;
+    }
+    if (!card.cursor) {
+      card.values = h("div", { class: "cursor-values" });
+      card.cursor = h("div", { class: "cursor", "aria-hidden": "true" }, card.values);
+      card.body.append(card.cursor);
+    }
+    card.cursor.hidden = false;
+    card.cursor.style.left = `${xaxis._offset + px}px`;
+    card.cursor.style.top = `${yaxis._offset}px`;
+    card.cursor.style.height = `${yaxis._length}px`;
+    card.cursor.dataset.side = px > xaxis._length / 2 ? "left" : "right";
+    const found = valuesAt(card, at);
+    card.values.hidden = !found.length;
+    card.values.replaceChildren(
+      ...found.slice(0, MAX_VALUES).map(({ colour, value }) => {
+        const swatch = h("i", {});
+        swatch.style.background = colour;
+        return h("span", {}, swatch, value);
+      }),
+      found.length > MAX_VALUES ? h("span", {}, `+ ${found.length - MAX_VALUES}`) : "");
+  }
+
+  const number = (value) => {
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size >= 1e5 || size < 1e-3) return value.toExponential(2);
+    return String(Number(value.toPrecision(4)));
+  };
+
+  /* What each line is at a place of the axis, from what is drawn. */
+  function valuesAt(card, at) {
+    const lines = new Map(((card.meta && card.meta.lines) || []).map((one) => [one.key, one]));
+    const found = new Map();
+    for (const trace of card.graph._fullData || []) {
+      const key = trace.meta && trace.meta.key;
+      if (!key || trace.fill === "toself" || trace.hoverinfo === "skip" || !lines.has(key)) continue;
+      const place = nearest(trace.x, at);
+      const value = place < 0 ? NaN : Number(trace.y[place]);
+      if (Number.isFinite(value))
+        found.set(key, { colour: lines.get(key).colour, value: number(value), at: value });
+    }
+    return [...found.values()].sort((a, b) => b.at - a.at);
+  }
+
+  const plain = (x) => (typeof x === "string" ? Date.parse(`${x.replace(" ", "T")}Z`) : Number(x));
+
+  function nearest(xs, at) {
+    const last = xs ? xs.length - 1 : -1;
+    if (last < 0 || at < plain(xs[0]) || at > plain(xs[last])) return -1;
+    let [low, high] = [0, last];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (plain(xs[middle]) <= at) low = middle;
+      else high = middle;
+    }
+    return at - plain(xs[low]) <= plain(xs[high]) - at ? low : high;
+  }
+
+  /* ---- runs ---------------------------------------------------------------------------------- */
+
+  const begins = (key, stem) =>
+    key === stem || key.startsWith(`${stem}/`) || key.startsWith(`${stem}@`);
+
+  /* What is pointed at in the list: keys of lines, and those that stand for them where they are
+     part of a workload's line. Null for nothing. */
+  let pointed = null;
+
+  page.highlight = (stems, otherwise) => {
+    pointed = stems && { stems, otherwise };
+    page.drawn().forEach(fade);
+  };
+
+  page.painted = (card) => {
+    if (pointed) fade(card);
+  };
+
+  function fade(card) {
+    const traces = card.graph._fullData || [];
+    const has = (stems) =>
+      traces.some(({ meta }) => meta && meta.key && stems.some((one) => begins(meta.key, one)));
+    const stems = pointed && (has(pointed.stems) ? pointed.stems : pointed.otherwise);
+    for (const trace of traces) {
+      const key = trace.meta && trace.meta.key;
+      if (!key) continue;
+      const away = stems && !stems.some((one) => begins(key, one));
+      for (const group of card.graph.querySelectorAll(`.trace${trace.uid}, .fill${trace.uid}`))
+        group.style.opacity = away ? "0.12" : "";
+    }
+  }
+})();

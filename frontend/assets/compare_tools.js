@@ -1,0 +1,328 @@
+/* The Compare page: the controls above the charts, the list of metrics, what is zoomed. */
+"use strict";
+
+(function () {
+  const radt = window.radt;
+  const page = radt.compare;
+  const { h, icon } = page;
+
+  const MAX_SMOOTHING_PCT = 20;
+  let tools = null;
+
+  page.begun = page.begun || [];
+  page.begun.push(() => {
+    tools = null;
+  });
+
+  /* ---- small parts --------------------------------------------------------------------------- */
+
+  page.choice = (label, options, value, change, focus) =>
+    h("label", { class: "choice" },
+      h("span", {}, label),
+      h("select", {
+        "data-focus": focus || label,
+        onchange: (event) => change(event.target.value),
+      }, optionElements(options, value)));
+
+  function optionElements(options, value) {
+    return options.map(([key, text]) =>
+      h("option", { value: key, selected: key === value }, text));
+  }
+
+  function setOptions(select, options, value) {
+    const known = JSON.stringify([options, value]);
+    if (select.known === known) return;
+    select.known = known;
+    select.replaceChildren(...optionElements(options, value));
+    select.value = value;
+  }
+
+  /* Picks that others can be compared with. */
+  page.baselines = () =>
+    page.facts.units.flatMap((unit) => [
+      ...(unit.runs.length > 1 ? [[unit.pick, unit.name]] : []),
+      ...unit.runs.map((run) => [run.pick, run.short]),
+    ]);
+
+  page.axes = () => {
+    const found = new Set(["barrier", "start", "wall", page.board().x]);
+    for (const card of page.cards.values()) for (const x of card.axes || []) found.add(x);
+    return Object.entries(page.AXES).filter(([x]) => found.has(x));
+  };
+
+  page.smoothingText = (pct) => (pct ? `${pct} %` : "off");
+
+  /* ---- the bar ------------------------------------------------------------------------------- */
+
+  function build(holder) {
+    const made = {};
+    made.add = h("button", {
+      class: "button add", type: "button", id: "compare-add", "aria-haspopup": "dialog",
+      "aria-expanded": "false",
+      onclick: () => page.openPanel(made.add, "Metrics", metricPanel, "metrics"),
+    }, icon("plus"), "Metric");
+    const level = (value, text, title) => {
+      const input = h("input", {
+        type: "radio", name: "compare-level", value, onchange: () => page.setBoard("level", value),
+      });
+      return [input, h("label", { title }, input, h("span", {}, text))];
+    };
+    const levels = [
+      level("auto", "Auto", "Workloads picked whole are one line where several are compared"),
+      level("run", "Runs", "One line a run"),
+      level("workload", "Workloads", "One line a workload"),
+    ];
+    made.levels = levels.map(([input]) => input);
+    const changeX = (value) => page.setBoard("x", value);
+    made.x = page.choice("x", [], "", changeX);
+    made.smoothing = h("input", {
+      type: "range", min: "0", max: String(MAX_SMOOTHING_PCT), step: "0.5", "data-focus": "smooth",
+      "aria-label": "Smoothing in per cent of the x axis",
+      oninput: (event) => {
+        const pct = Number(event.target.value);
+        made.smoothed.textContent = page.smoothingText(pct);
+        clearTimeout(made.timer);
+        made.timer = setTimeout(() => page.setBoard("smoothing_pct", pct), 120);
+      },
+    });
+    made.smoothed = h("output", {});
+    made.relative = page.choice("Values", [], "", (value) => relate(value));
+    made.baseline = page.choice("to", [], "", (value) => page.setBoard("baseline", value));
+    made.mono = h("button", {
+      class: "button", type: "button", "aria-pressed": "false",
+      title: "One ink, told apart by dashes, for print",
+      onclick: () => page.setBoard("monochrome", !page.board().monochrome),
+    }, "Mono");
+    holder.replaceChildren(
+      made.add,
+      h("fieldset", { class: "levels" }, h("legend", { class: "unseen" }, "One line a"),
+        levels.map(([, label]) => label)),
+      made.x,
+      h("label", { class: "choice smooth" }, h("span", {}, "Smooth"), made.smoothing,
+        made.smoothed),
+      made.relative,
+      made.baseline,
+      made.mono);
+    return made;
+  }
+
+  /* Against the first there is, until another is chosen. */
+  function relate(value) {
+    const [first] = page.baselines();
+    radt.change((view) => {
+      view.board = Object.assign({}, view.board, { relative: value });
+      if (value === "off") {
+        delete view.board.relative;
+        delete view.board.baseline;
+      } else if (!view.board.baseline && first) [view.board.baseline] = first;
+      if (!Object.keys(view.board).length) delete view.board;
+    });
+  }
+
+  function bar() {
+    const holder = document.getElementById("compare-tools");
+    if (!holder) return;
+    if (!tools || !holder.contains(tools.add)) tools = build(holder);
+    const board = page.board();
+    for (const input of tools.levels) input.checked = input.value === board.level;
+    setOptions(tools.x.querySelector("select"), page.axes(), board.x);
+    if (document.activeElement !== tools.smoothing || !tools.timer)
+      tools.smoothing.value = board.smoothing_pct;
+    tools.smoothed.textContent = page.smoothingText(board.smoothing_pct);
+    setOptions(tools.relative.querySelector("select"), Object.entries(page.RELATIVES),
+      board.relative);
+    tools.baseline.hidden = board.relative === "off";
+    const baselines = page.baselines();
+    if (board.baseline && !baselines.some(([pick]) => pick === board.baseline))
+      baselines.unshift([board.baseline, "not shown"]);
+    setOptions(tools.baseline.querySelector("select"), baselines, board.baseline || "");
+    tools.mono.setAttribute("aria-pressed", String(board.monochrome));
+    zoomed();
+    notes();
+    empty();
+  }
+
+  /* ---- metrics ------------------------------------------------------------------------------- */
+
+  let wanted = "";
+
+  function metricPanel() {
+    const { metrics } = page.facts;
+    const counts = new Map();
+    for (const { metric } of page.charts()) counts.set(metric, (counts.get(metric) || 0) + 1);
+    const rows = h("div", { class: "metric-rows", "data-scroll": "" });
+    const none = h("p", { class: "none", hidden: true },
+      metrics.length ? "The picked runs have no such metric." : "The picked runs have no metrics yet.");
+    const groups = new Map();
+    for (const one of metrics) {
+      if (!groups.has(one.group)) groups.set(one.group, []);
+      groups.get(one.group).push(one);
+    }
+    for (const [group, found] of groups) {
+      rows.append(h("section", { "data-group": group.toLowerCase() }, h("h3", {}, group),
+        found.map((one) => {
+          const count = counts.get(one.metric) || 0;
+          return h("label", {
+            class: "metric-row", title: one.how,
+            "data-words": `${group} ${one.metric} ${one.unit} ${one.subtitle}`.toLowerCase(),
+          },
+            h("input", {
+              type: "checkbox", checked: count > 0, "data-focus": one.metric,
+              onchange: (event) => toggle(one.metric, event.target.checked),
+            }),
+            h("span", { class: "metric-name" }, one.metric),
+            h("span", { class: "metric-unit" },
+              [unitText(one.unit), count > 1 ? `${count} charts` : ""].filter(Boolean).join(" · ")));
+        })));
+    }
+    const search = h("input", {
+      class: "field", type: "search", placeholder: `Search ${metrics.length.toLocaleString("en")} metrics`,
+      "aria-label": "Search metrics", "data-focus": "search", autofocus: true, value: wanted,
+      oninput: (event) => {
+        wanted = event.target.value;
+        narrow(rows, none);
+      },
+      onkeydown: (event) => {
+        if (event.key !== "Enter") return;
+        const first = [...rows.querySelectorAll(".metric-row")].find((one) => !one.hidden);
+        if (first) first.querySelector("input").click();
+      },
+    });
+    const panel = h("div", { class: "metric-panel", onkeydown: arrows }, search, rows, none);
+    narrow(rows, none);
+    return panel;
+  }
+
+  const unitText = (unit) => ({ 1: "ratio", "1/s": "/s" })[unit] || unit.replace(/[{}]/g, "");
+
+  function narrow(rows, none) {
+    const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
+    let any = false;
+    for (const section of rows.children) {
+      let inside = false;
+      for (const row of section.querySelectorAll(".metric-row")) {
+        row.hidden = !words.every((word) => row.dataset.words.includes(word));
+        inside = inside || !row.hidden;
+      }
+      section.hidden = !inside;
+      any = any || inside;
+    }
+    none.hidden = any;
+  }
+
+  function toggle(metric, shown) {
+    if (!shown) page.changeCharts((charts) => charts.filter((one) => one.metric !== metric));
+    else if (page.charts().length >= page.MAX_CHARTS) page.say("No more charts fit a page");
+    else page.addCharts([metric]);
+  }
+
+  function arrows(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [...event.currentTarget.querySelectorAll("input")]
+      .filter((one) => one.offsetParent !== null);
+    const next = all[all.indexOf(document.activeElement) + step];
+    if (next) next.focus();
+  }
+
+  /* ---- zoom, notes, nothing to show ----------------------------------------------------------- */
+
+  function clock(seconds, step) {
+    const decimals = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step)));
+    const total = Math.abs(seconds).toFixed(decimals);
+    const whole = Math.floor(Number(total));
+    const rest = total.includes(".") ? total.slice(total.indexOf(".")) : "";
+    const two = (part) => String(part).padStart(2, "0");
+    const minutes = Math.floor(whole / 60);
+    const text = minutes >= 60
+      ? `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(whole % 60)}`
+      : `${minutes}:${two(whole % 60)}`;
+    return (seconds < 0 ? "−" : "") + text + rest;
+  }
+
+  function rangeText(x, [start, end]) {
+    const step = (end - start) / 100;
+    if (x === "barrier" || x === "start") return `${clock(start, step)} – ${clock(end, step)}`;
+    if (x === "wall") {
+      const [from, to] = [new Date(start * 1000), new Date(end * 1000)];
+      const day = { year: "numeric", month: "short", day: "numeric" };
+      const time = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
+      const sameDay = from.toDateString() === to.toDateString();
+      return `${from.toLocaleString("en-GB", { ...day, ...time })} – ` +
+        to.toLocaleString("en-GB", sameDay ? time : { ...day, ...time });
+    }
+    const digits = Math.max(0, Math.ceil(-Math.log10(step)));
+    const text = (value) => value.toFixed(Math.min(digits, 6));
+    return `${x} ${text(start)} – ${text(end)}`;
+  }
+
+  function zoomed() {
+    const holder = document.getElementById("compare-zoom");
+    const used = new Set(page.charts().map((spec) => page.of(spec).x));
+    const shown = [...used].filter((x) => page.window(x));
+    const known = JSON.stringify(shown.map((x) => [x, page.window(x)]));
+    holder.hidden = !shown.length;
+    if (holder.known === known) return;
+    holder.known = known;
+    holder.replaceChildren(...(shown.length ? [
+      h("span", { id: "zoom-text" },
+        `Zoom ${shown.map((x) => rangeText(x, page.window(x))).join(" · ")} · full resolution`),
+      h("button", {
+        class: "quiet", type: "button", id: "zoom-reset",
+        onclick: () => radt.change((view) => {
+          for (const x of shown) delete view.windows[x];
+          if (!Object.keys(view.windows).length) delete view.windows;
+        }),
+      }, "Reset"),
+    ] : []));
+  }
+
+  function notes() {
+    const holder = document.getElementById("compare-notes");
+    const { trouble } = page;
+    const texts = [...page.facts.notes, ...(trouble ? [trouble.cause, trouble.remedy] : [])];
+    const text = texts.filter(Boolean).join(" · ");
+    if (holder.textContent !== text) holder.textContent = text;
+  }
+
+  function empty() {
+    const holder = document.getElementById("compare-empty");
+    const noRuns = !page.facts.units.length;
+    const noCharts = !page.charts().length;
+    const state = noRuns ? "runs" : noCharts ? (page.facts.metrics.length ? "charts" : "metrics") : "";
+    page.root.dataset.empty = state;
+    holder.hidden = !state;
+    if (holder.known === state) return;
+    holder.known = state;
+    if (state === "runs")
+      holder.replaceChildren(
+        h("h2", {}, "Nothing is picked"),
+        h("p", {}, "Pick experiments, workloads or runs to compare, or look at the newest ones."),
+        h("p", {},
+          h("a", { href: "/", class: "button", onclick: page.select }, "Select"),
+          h("button", {
+            class: "button", type: "button",
+            onclick: () => radt.change((view) => {
+              delete view.picks;
+            }),
+          }, "Show the newest runs")));
+    else if (state === "charts")
+      holder.replaceChildren(
+        h("h2", {}, "No charts"),
+        h("p", {}, "Add some by “+ Metric”, or leave the choice to the dashboard."),
+        h("p", {}, h("button", {
+          class: "button", type: "button",
+          onclick: () => radt.change((view) => {
+            delete view.charts;
+          }),
+        }, "Choose for me")));
+    else if (state === "metrics")
+      holder.replaceChildren(
+        h("h2", {}, "No values yet"),
+        h("p", {}, "The picked runs have recorded nothing so far. Charts come with the first values."));
+    else holder.replaceChildren();
+  }
+
+  page.renderers.push(bar);
+})();
