@@ -62,11 +62,16 @@ class Ticks:
         return joint(self.run(run) for run in self.catalog.workloads[workload.ordinal].runs)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the experiment is picked."""
+        return not (self.everything or self.workloads or self.runs)
+
+    @property
     def experiment(self) -> Tick:
         """The box of the experiment."""
         if self.everything:
             return Tick.ON
-        if not (self.workloads or self.runs):
+        if self.is_empty:
             return Tick.OFF
         return joint(self.workload(workload) for workload in self.catalog.workloads)
 
@@ -80,7 +85,11 @@ def joint(ticks: Iterable[Tick]) -> Tick:
 
 
 def ticked(
-    picks: Sequence[Pick], targets: Sequence[Pick], catalog_of: Callable[[str], Catalog], *, on: bool
+    picks: Sequence[Pick],
+    targets: Sequence[Pick],
+    catalog_of: Callable[[str], Catalog],
+    *,
+    on: bool,
 ) -> tuple[Pick, ...]:
     """The picks after boxes were ticked or, with ``on`` false, unticked.
 
@@ -107,7 +116,9 @@ def _on(picks: tuple[Pick, ...], targets: Sequence[Pick], catalog: Catalog) -> t
         return picks
     if any(target.kind is PickKind.EXPERIMENT for target in targets):
         return (*_others(picks, catalog), Pick(catalog.experiment))
-    new = [target for target in targets if _state(ticks, target) is not Tick.ON or _is_whole(target)]
+    new = [
+        target for target in targets if _state(ticks, target) is not Tick.ON or _is_whole(target)
+    ]
     whole = Ticks.of(catalog, (target for target in new if _is_whole(target))).workloads
     # A workload picked whole takes the place of runs of it.
     runs = catalog.runs

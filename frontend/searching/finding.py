@@ -62,6 +62,10 @@ class Recent:
         self._lock = threading.Lock()
         self._results: OrderedDict[Hashable, object] = OrderedDict()
 
+    def __contains__(self, key: Hashable) -> bool:
+        with self._lock:
+            return key in self._results
+
     def get(self, key: Hashable, make: Callable[[], ResultT]) -> ResultT:
         """The result under the key, made if it is not there (perhaps by two threads at once)."""
         with self._lock:

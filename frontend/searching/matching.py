@@ -100,8 +100,7 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
         compare, wanted = COMPARE[term.operator], term.number
         assert wanted is not None
         return lambda values: any(
-            (number := as_number(value)) is not None and compare(number, wanted)
-            for value in values
+            (number := as_number(value)) is not None and compare(number, wanted) for value in values
         )
     options = [(value, as_number(value) if numbers else None) for value in term.values]
     partly = term.operator is Operator.HAS

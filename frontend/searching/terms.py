@@ -82,7 +82,7 @@ class Query:
     problems: tuple[Problem, ...] = ()
 
 
-class _Unreadable(Exception):
+class _UnreadableError(Exception):
     """Why a term makes no sense."""
 
 
@@ -99,10 +99,8 @@ def parse(text: str) -> Query:
             problems.append(Problem(typed, f"only {MAX_TERMS} terms are applied"))
             break
         try:
-            if not is_closed:
-                raise _Unreadable("a quote is not closed")
-            terms.append(_term(typed, chars))
-        except _Unreadable as why:
+            terms.append(_term(typed, chars, is_closed=is_closed))
+        except _UnreadableError as why:
             problems.append(Problem(typed, str(why)))
     return Query(tuple(terms), tuple(problems))
 
@@ -128,16 +126,18 @@ def _split(text: str) -> list[tuple[str, _Chars, bool]]:
     return found
 
 
-def _term(typed: str, chars: _Chars) -> Term:
+def _term(typed: str, chars: _Chars, *, is_closed: bool) -> Term:
+    if not is_closed:
+        raise _UnreadableError("a quote is not closed")
     negated = len(chars) > 1 and chars[0] == ("-", False)
     chars = chars[1:] if negated else chars
     text = "".join(char for char, _ in chars).casefold()
     if not text:
-        raise _Unreadable("there is nothing to search for")
+        raise _UnreadableError("there is nothing to search for")
     # What stood in quotes is no sign; any character that is none stands for it here.
     bare = "".join("\0" if quoted else char for char, quoted in chars)
     if (first := _OPERATOR.match(bare)) is not None:
-        raise _Unreadable(f"there is no name before {first.group()}")
+        raise _UnreadableError(f"there is no name before {first.group()}")
     sign = _OPERATOR.search(bare)
     if sign is None:
         return Term(typed, "", Operator.HAS, (text,), negated=negated)
@@ -145,7 +145,7 @@ def _term(typed: str, chars: _Chars) -> Term:
     key, operator = plain[: sign.start()].casefold(), Operator(sign.group())
     value = plain[sign.end() :].casefold().strip()
     if not value:
-        raise _Unreadable(f"there is no value after {operator}")
+        raise _UnreadableError(f"there is no value after {operator}")
     if operator in COMPARE:
         return Term(typed, key, operator, (value,), _number(key, value), negated)
     values = _alternatives(plain[sign.end() :], bare[sign.end() :])
@@ -156,9 +156,7 @@ def _term(typed: str, chars: _Chars) -> Term:
 def _alternatives(plain: str, bare: str) -> tuple[str, ...]:
     starts = [0, *(place + 1 for place, char in enumerate(bare) if char == ",")]
     ends = [*(start - 1 for start in starts[1:]), len(bare)]
-    parts = [
-        plain[start:end].casefold().strip() for start, end in zip(starts, ends, strict=True)
-    ]
+    parts = [plain[start:end].casefold().strip() for start, end in zip(starts, ends, strict=True)]
     return tuple(part for part in parts if part) or (plain.casefold().strip(),)
 
 
@@ -167,18 +165,18 @@ def _number(key: str, text: str) -> float:
         return _seconds(key, text)
     number = as_number(text)
     if number is None:
-        raise _Unreadable(f"“{text}” is no number")
+        raise _UnreadableError(f"“{text}” is no number")
     return number
 
 
 def _seconds(key: str, text: str) -> float:
     if key == "age" and as_number(text) is not None:
-        raise _Unreadable("age takes a unit, such as 3h or 2d")
+        raise _UnreadableError("age takes a unit, such as 3h or 2d")
     days = _WEEKS.sub(lambda found: f"{float(found[1]) * _DAYS_A_WEEK:f}d", text)
     try:
         return parse_duration_s(days)
     except UsageError:
-        raise _Unreadable(f"“{text}” is no length of time, such as 90s, 10m, 2d") from None
+        raise _UnreadableError(f"“{text}” is no length of time, such as 90s, 10m, 2d") from None
 
 
 def as_number(text: str) -> float | None:
