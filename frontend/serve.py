@@ -16,6 +16,7 @@ from radt.home import Home
 from radt.store.locate import View
 
 if TYPE_CHECKING:
+    from radt.frontend.foreign.beside import Beside
     from radt.frontend.server import Server
 
 DEFAULT_PORT = 8050
@@ -85,7 +86,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
 
     # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    source = Source(view.store, _server_of(view))
+    source = Source(view.store, _server_of(view), _beside_of(view))
     app = create_app(source, access)
     server = patient_server(app.server, listener, MAX_BODY_BYTES)
     try:
@@ -97,6 +98,15 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     finally:
         server.close()
         source.close()
+
+
+def _beside_of(view: View) -> Beside | None:
+    """Runs of an MLflow database that radt never saw; those of a server it has itself."""
+    if view.server:
+        return None
+    from radt.frontend.foreign.places import beside_of
+
+    return beside_of(view.store, view.mlflow)
 
 
 def _server_of(view: View) -> Server | None:

@@ -143,6 +143,10 @@ class StoreError(RadtError):
     """The sample store cannot be read or written."""
 
 
+class NoStoreError(StoreError):
+    """A database has no store in it."""
+
+
 class SchemaTooNewError(StoreError):
     """The store was written by a newer radt."""
 

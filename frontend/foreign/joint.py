@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.foreign.beside import Beside
 from radt.frontend.foreign.listing import Listing
+from radt.frontend.foreign.points import mean_of, sliced
 from radt.model import RunStatus
 from radt.store.address import StoreAddress
 from radt.store.reader import MIN_PREFIX, StoreReader
@@ -233,7 +234,7 @@ class JointReader(StoreReader):
     def points_after(self, run_id: str, series_no: int, skip: int, limit: int) -> Samples:
         """As in the store; of MLflow, which does not keep the order of writing, by time."""
         if self.is_foreign(run_id):
-            return _sliced(self._beside.samples(run_id, series_no), skip, skip + limit)
+            return sliced(self._beside.samples(run_id, series_no), skip, skip + limit)
         return self._of_store().points_after(run_id, series_no, skip, limit)
 
     def mean(
@@ -357,21 +358,4 @@ def _together(store: ExperimentSummary, beside: ExperimentSummary) -> Experiment
         store.run_count + beside.run_count,
         statuses,
         max(store.last_activity_ns, beside.last_activity_ns),
-    )
-
-
-def mean_of(samples: Samples) -> float | None:
-    """Mean of the finite values; None without any."""
-    import numpy as np
-
-    finite = samples.values[np.isfinite(samples.values)]
-    return float(finite.mean()) if len(finite) else None
-
-
-def _sliced(samples: Samples, start: int, stop: int) -> Samples:
-    steps = samples.steps
-    return Samples(
-        samples.times_ns[start:stop],
-        samples.values[start:stop],
-        None if steps is None else steps[start:stop],
     )

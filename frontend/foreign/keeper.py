@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radt.errors import RadtError
+from radt.errors import NoStoreError, RadtError
 from radt.frontend.foreign.beside import Beside
 from radt.frontend.foreign.joint import JointReader
 from radt.frontend.keepers import Keeper, NothingRecordedError
@@ -38,7 +38,7 @@ class JointKeeper(Keeper):
         store: StoreReader | None
         try:
             store = self._store.reader()
-        except NothingRecordedError:
+        except (NothingRecordedError, NoStoreError):
             if not self._beside.is_there:
                 raise
             store = None

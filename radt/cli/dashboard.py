@@ -39,8 +39,8 @@ _AUTHS = ("none", "token", "basic", "proxy-header")
     f"--{TRACKING_URI.name}",
     metavar=TRACKING_URI.kind.metavar,
     default=None,
-    help="Show also the runs that this MLflow server (http://…) knows; those that are opened are "
-    "loaded into the data folder.",
+    help="Show also the runs of this MLflow server (http://…), of which those that are opened are "
+    "loaded into the data folder, or of this MLflow database (sqlite:///FILE, postgresql://…).",
 )
 @click.option(
     "--port",
@@ -111,7 +111,8 @@ def command(
     view = View.of(home, store_uri, tracking_uri)
 
     def ready(address: Address) -> None:
-        shown = f"{view.store} and {masked(view.server)}" if view.server else str(view.store)
+        beside = view.server or view.mlflow
+        shown = f"{view.store} and {masked(beside)}" if beside else str(view.store)
         click.echo(f"radt dashboard · {shown}\n\n  {address.url}\n\nCtrl-C stops it.")
         if access.is_in_the_clear:
             click.echo(
@@ -119,7 +120,7 @@ def command(
                 "SSH tunnel (docs/dashboard.md).",
                 err=True,
             )
-        if view.store.path is not None and not view.server and not view.store.path.exists():
+        if view.store.path is not None and not beside and not view.store.path.exists():
             click.echo("Nothing is recorded there yet: radt train.py", err=True)
         if not no_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(address.url)

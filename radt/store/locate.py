@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,8 @@ from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.uris import is_postgres, with_driver
+
+_SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Places:
 class View:
     """What a dashboard shows: a store, and what an MLflow server has beside it (empty for none).
 
+    ``mlflow`` is the address of an MLflow database whose runs are shown, too, where it is not
+    beside the store anyway: ``mlflow.db`` in the same folder, or in the same Postgres database.
     ``load_into`` is the same store as who may write there, where the one that is shown is read by
     somebody who may not.
     """
@@ -81,6 +85,7 @@ class View:
     store: StoreAddress
     server: str = ""
     load_into: StoreAddress | None = None
+    mlflow: str = field(default="", repr=False)
 
     @classmethod
     def of(
@@ -99,19 +104,17 @@ class View:
             home: A data folder that was named: its file is shown, and nothing else but a
                 ``tracking_uri`` that was named, too.
             store_uri: A Postgres store that was named.
-            tracking_uri: An MLflow server that was named.
+            tracking_uri: An MLflow server or an MLflow database that was named.
 
         Raises:
             UsageError: A URI is none.
         """
         if tracking_uri is not None:
-            server = _server_of(Settings.of(Path.cwd(), {TRACKING_URI: tracking_uri}))
+            settings = Settings.of(Path.cwd(), {TRACKING_URI: tracking_uri})
+            server = _server_of(settings)
             if not server:
-                raise UsageError(
-                    f"{masked(tracking_uri)} is no MLflow server",
-                    "--tracking-uri takes http://… or https://… here; a Postgres store is shown "
-                    "with --store-uri",
-                )
+                uri = settings[TRACKING_URI]
+                return cls(_store_of_database(home, store_uri, uri), mlflow=uri)
             if store_uri is not None:
                 return cls(Places.of(home, store_uri).stores[-1], server)
             places = Places.of(home)
@@ -126,7 +129,34 @@ class View:
             return cls(store)
         if places.is_chosen:
             return cls(store)
-        return cls(store, _server_of(Settings.of(Path.cwd())))
+        settings = Settings.of(Path.cwd())
+        server = _server_of(settings)
+        uri = settings[TRACKING_URI]
+        return cls(store, server, mlflow=uri if uri.lower().startswith(_SQLITE) else "")
+
+
+def _store_of_database(home: Path | str | None, store_uri: str | None, uri: str) -> StoreAddress:
+    """The store that is shown with an MLflow database: what was named, else what is beside it.
+
+    Raises:
+        UsageError: It is no database of which MLflow's runs can be read.
+    """
+    if not is_postgres(uri) and not uri.lower().startswith(_SQLITE):
+        raise UsageError(
+            f"{masked(uri)} is no MLflow server, and no database of one that can be read",
+            "Give its http://… or https://…, sqlite:///FILE or postgresql://…; for a folder "
+            "mlruns start `mlflow server --backend-store-uri FOLDER` and give its address",
+        )
+    if home is None and store_uri is None:
+        if is_postgres(uri):
+            return StoreAddress.of(uri)
+        beside = Path(uri.partition("://")[2].removeprefix("/")).absolute().with_name("radt.db")
+        if beside.exists():
+            return StoreAddress.of(beside)
+        file = Places.of(home).file
+        assert file is not None
+        return file
+    return Places.of(home, store_uri).stores[-1]
 
 
 def _server_of(settings: Settings) -> str:

@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from radt import __version__
-from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.errors import NoStoreError, SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.store.backend import Backend, Dialect
 
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -156,7 +156,7 @@ def prepare_to_read(backend: Backend, reader: Engine) -> None:
         return
     if backend.dialect is Dialect.POSTGRES:
         if version == 0:
-            raise StoreError(
+            raise NoStoreError(
                 f"there is no store in {backend.address}",
                 "Run something with it as RADT_STORE_URI, or set it up with `radt db upgrade`",
             )

@@ -195,8 +195,13 @@ def test_what_a_dashboard_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     both = View.of(store_uri=NOWHERE, tracking_uri="http://a")
     assert (both.store.is_postgres, both.server) == (True, "http://a")
     with pytest.raises(UsageError, match="is no MLflow server") as caught:
-        View.of(tracking_uri="postgresql://me:secret@db/x")
+        View.of(tracking_uri="mysql://me:secret@db/x")
     assert "secret" not in str(caught.value)
+    database = View.of(tracking_uri="postgresql://me:secret@db/x")
+    assert (database.store.is_postgres, database.server) == (True, "")
+    assert "secret" in database.mlflow
+    assert "secret" not in repr(database)
+    assert View.of(tracking_uri="sqlite:///runs/mlflow.db").store.path == file
     monkeypatch.delenv("RADT_STORE_URI")
     monkeypatch.setenv("RADT_TRACKING_URI", NOWHERE)
     assert View.of().store.is_postgres  # MLflow's database holds the store, too
