@@ -1,26 +1,146 @@
-"""System: stores, backlog, listeners and devices now."""
+"""System: stores, what waits, what runs, listeners and devices now.
+
+Each card is looked at for itself, in the background, and only while the page is (`system.probes`);
+what does not answer leaves the others as they are.
+"""
 
 from __future__ import annotations
 
-from dash import Dash, html
-from dash.development.base_component import Component
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
 
+import plotly.utils
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
+from flask import current_app
+
+from radt.frontend.access.guard import Guard
+from radt.frontend.dashing import in_browser
+from radt.frontend.pages import system_machine, system_store
 from radt.frontend.pages.page import Page
 from radt.frontend.source import Source
+from radt.frontend.system.machine import Collector
+from radt.frontend.system.system import System
 from radt.frontend.view import View
 
+INTERVAL_MS = 3000
+#: A page that is opened waits so long in all for what is quick to come.
+_FIRST_WAIT_S = 0.4
 
-def layout(source: Source, view: View) -> Component:
-    """The page for a view.
+#: Where the application keeps what it looks at.
+_KEY = "system"
 
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    return html.Section(html.H1("System"), className="system")
+#: Cards in order, with their titles; wide ones take the whole width.
+_TITLES = {
+    "running": "Running now",
+    "store": "Store",
+    "collector": "Collector",
+    "backlog": "Waiting to leave this machine",
+    "sampling": "Sampling",
+    "machines": "Machines",
+    "devices": "This machine",
+    "listeners": "Listeners",
+    "about": "Versions and access",
+}
+_WIDE = frozenset({"running", "sampling", "listeners"})
+
+
+def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
+    """What is known now, by card."""
+    collector = system.collector.look().value
+    live = collector.live if isinstance(collector, Collector) else {}
+    activity = system.activity.look()
+    return {
+        "running": system_store.running_card(activity, live, view),
+        "store": system_store.store_card(system.facts.look(), system.points.look()),
+        "collector": system_machine.collector_card(system.collector.look()),
+        "backlog": system_store.backlog_card(system.backlogs.look()),
+        "sampling": system_store.sampling_card(activity),
+        "machines": system_store.machines_card(activity),
+        "devices": system_machine.devices_card(system.devices.look()),
+        "listeners": system_machine.listeners_card(system.listeners.look()),
+        "about": system_machine.about_card(system.versions, Guard.of(current_app)),
+    }
+
+
+def _layout(system: System, view: View) -> Component:
+    system.begin()
+    for probe in (system.facts, system.activity, system.collector, system.devices):
+        probe.look(_FIRST_WAIT_S / 4)
+    cards = _cards(system, view)
+    return html.Section(
+        [
+            html.H1("System", className="system-title"),
+            dcc.Interval(id="system-interval", interval=INTERVAL_MS),
+            dcc.Store(id="system-tick"),
+            dcc.Store(id="system-known", data=_digests(cards)),
+            html.Div(
+                [
+                    html.Section(
+                        [
+                            html.H2(title),
+                            html.Div(cards[name], id=f"system-{name}", className="system-body"),
+                        ],
+                        className=f"system-card{' system-broad' if name in _WIDE else ''}",
+                        id=f"system-card-{name}",
+                    )
+                    for name, title in _TITLES.items()
+                ],
+                className="system-cards",
+            ),
+        ],
+        className="system",
+    )
+
+
+def _digests(cards: Mapping[str, list[Component]]) -> dict[str, str]:
+    return {name: _digest(content) for name, content in cards.items()}
+
+
+def _digest(content: list[Component]) -> str:
+    text = json.dumps(content, cls=plotly.utils.PlotlyJSONEncoder)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - as all pages
+    """The page for a view; what is wrong with the store is part of it."""
+    system: System = current_app.config[_KEY]
+    return _layout(system, view)
 
 
 def register(app: Dash, source: Source) -> None:
     """Callbacks of the page."""
+    system = System(source)
+    app.server.config[_KEY] = system
+    in_browser(
+        app, "systemTick", Output("system-tick", "data"), Input("system-interval", "n_intervals")
+    )
+
+    @app.callback(
+        *(Output(f"system-{name}", "children") for name in _TITLES),
+        Output("system-known", "data"),
+        Input("system-tick", "data"),
+        State("system-known", "data"),
+        State("view", "data"),
+    )
+    def follow(tick: int | None, known: dict[str, str] | None, view: Any) -> tuple[Any, ...]:
+        if tick is None:
+            raise PreventUpdate
+        cards = _cards(system, View.from_json(view or {}))
+        digests = _digests(cards)
+        if digests == known:
+            raise PreventUpdate
+        known = known or {}
+        return (
+            *(
+                no_update if digests[name] == known.get(name) else content
+                for name, content in cards.items()
+            ),
+            digests,
+        )
 
 
 PAGE = Page("/system", "System", layout, register)

@@ -63,7 +63,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"listeners", "report", "replication"},
     "api": BASE | {"runner", "experiment", "listeners"},
-    "frontend": BASE | {"store", "archive", "tracking", "report", "trace"},
+    # The System page says what the machine, its collector and what it brings elsewhere are at.
+    "frontend": BASE
+    | {"store", "archive", "tracking", "report", "trace"}
+    | {"collector", "collocation", "replication"},
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
     | {"listeners", "frontend", "collocation", "environments"}

@@ -1,0 +1,256 @@
+"""Cards of the System page about this machine: collector, devices, listeners, who may look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dash import html
+from dash.development.base_component import Component
+
+from radt import units
+from radt.collocation.overview import GpuView, Occupant
+from radt.durations import duration_text
+from radt.frontend.access import Auth
+from radt.frontend.access.doors import LOGOUT_PATH
+from radt.frontend.access.guard import Guard
+from radt.frontend.pages.system_parts import (
+    Cell,
+    Column,
+    bar,
+    facts,
+    quiet,
+    shown,
+    table,
+    trouble,
+)
+from radt.frontend.system.machine import Collector, Devices, ListenerFacts, NoCollector
+from radt.frontend.system.probes import Reading
+
+_SHORT_UUID = 12
+_ASKED = {
+    Auth.NONE: "nobody: everybody who can log in to this machine may look",
+    Auth.TOKEN: "for the token, then a cookie keeps them in",
+    Auth.BASIC: "for name and password",
+    Auth.PROXY_HEADER: "by the proxy, which names them",
+}
+
+
+def collector_card(found: Reading[Collector | NoCollector]) -> list[Component]:
+    """Whether samples are being taken, and what that costs."""
+
+    def draw(collector: Collector | NoCollector) -> list[Component]:
+        if isinstance(collector, NoCollector):
+            return [quiet("Not running. The next run starts it.")]
+        status = collector.status
+        problems = [trouble(problem) for problem in status.problems]
+        if status.guardian_pid is None:
+            problems.append(trouble("Nobody would restart it.", "The next run mends that"))
+        return [
+            facts(
+                [
+                    ("process", f"pid {status.pid} · up {units.duration(status.uptime_s)}"),
+                    ("CPU", f"{units.percent(collector.cores)} of a core"),
+                    ("memory", units.size(status.rss_bytes)),
+                    ("records", units.plural(len(status.runs), "run")),
+                    ("samples", ", ".join(status.listeners) or "nothing"),
+                ]
+            ),
+            *problems,
+        ]
+
+    return shown(found, draw)
+
+
+def devices_card(found: Reading[Devices]) -> list[Component]:
+    """CPUs, memory and GPUs of this machine, and who is on them."""
+
+    def draw(devices: Devices) -> list[Component]:
+        overview, host = devices.overview, devices.overview.host
+        used = None
+        if host.memory_bytes and host.available_bytes is not None:
+            used = 1 - host.available_bytes / host.memory_bytes
+        usable = len(host.usable_cpus)
+        cpus = f"{len(host.cpus)}" if usable == len(host.cpus) else f"{usable} of {len(host.cpus)}"
+        if host.cpu_limit is not None:
+            cpus += f", limited to the time of {host.cpu_limit:g}"
+        free = f"{units.size(host.available_bytes)} of {units.size(host.memory_bytes)} free"
+        if host.memory_limit_bytes is not None:
+            free += f", limited to {units.size(host.memory_limit_bytes)}"
+        busy = f"{units.percent(devices.cpu_busy)} busy · load {devices.load:.2f}"
+        lines: list[tuple[str, Cell | None]] = [
+            ("machine", host.name),
+            ("CPUs", f"{cpus} · {host.cpu_model}"),
+            ("", bar(devices.cpu_busy, busy, "CPUs busy")),
+            ("memory", bar(used, free, "Memory in use")),
+            ("driver", f"NVIDIA {overview.driver}" if overview.driver else None),
+        ]
+        parts: list[Component] = [facts(lines)]
+        for view in overview.gpus:
+            parts += _gpu(view)
+        if overview.gpu_failure:
+            parts.append(trouble(overview.gpu_failure))
+        elif not overview.gpus:
+            parts.append(quiet(f"No GPU: {overview.no_gpu_reason}."))
+        if overview.daemons:
+            parts.append(
+                table(
+                    "MPS daemons",
+                    [Column("MPS daemon", True), Column("of"), Column("serves")],
+                    [
+                        [
+                            str(daemon.pid),
+                            "radt, its runner is dead: radt doctor --clean"
+                            if daemon.orphaned
+                            else "radt"
+                            if daemon.ours
+                            else daemon.user or "another container",
+                            ", ".join(map(_short, daemon.devices)),
+                        ]
+                        for daemon in overview.daemons
+                    ],
+                )
+            )
+        return parts
+
+    return shown(found, draw)
+
+
+def _gpu(view: GpuView) -> Iterator[Component]:
+    gpu = view.gpu
+    yield html.H3([f"GPU {gpu.index} ", html.Span(gpu.name, className="system-quiet")])
+    if gpu.problem:
+        yield trouble(gpu.problem)
+        return
+    memory: Cell = "the host's"
+    if gpu.memory_bytes and gpu.free_bytes is not None:
+        text = f"{units.size(gpu.free_bytes)} of {units.size(gpu.memory_bytes)} free"
+        memory = bar(1 - gpu.free_bytes / gpu.memory_bytes, text, f"Memory of GPU {gpu.index}")
+    busy = view.utilization
+    lines: list[tuple[str, Cell | None]] = [
+        ("busy", None if busy is None else bar(busy, units.percent(busy), f"GPU {gpu.index} busy")),
+        ("memory", memory),
+        ("mode", None if view.compute_mode is None else str(view.compute_mode)),
+    ]
+    if gpu.mig is not None:
+        state = "on" if gpu.mig.enabled else "off"
+        if gpu.mig.pending != gpu.mig.enabled:
+            state += f", {'on' if gpu.mig.pending else 'off'} after the GPU's next reset"
+        lines.append(("MIG", state))
+    yield facts(lines)
+    if gpu.mig is not None and gpu.mig.instances:
+        yield table(
+            f"MIG instances of GPU {gpu.index}",
+            [Column("MIG instance"), Column("slices"), Column("id", True), Column("device")],
+            [
+                [
+                    one.profile or "unknown",
+                    str(one.placement or units.NO_VALUE),
+                    str(one.instance_id),
+                    ", ".join(_short(compute.uuid) for compute in one.computes),
+                ]
+                for one in gpu.mig.instances
+            ],
+        )
+    if view.unknown:
+        yield quiet(f"Its processes cannot be listed: {view.unknown}.")
+    elif view.occupants:
+        yield table(
+            f"Processes on GPU {gpu.index}",
+            [
+                Column("pid", True),
+                Column("user"),
+                Column("process"),
+                Column("memory", True),
+                Column("on"),
+                Column("remark"),
+            ],
+            [_occupant(one) for one in view.occupants],
+        )
+    else:
+        yield quiet("No process on it.")
+
+
+def _occupant(one: Occupant) -> Sequence[Cell]:
+    remarks = ["MPS"] if one.mps else []
+    if one.who.run_id:
+        remarks.append(f"run {one.who.run_id[:8]}")
+    if one.who.user is None:
+        remarks.append(str(one.who))
+    return [
+        str(one.pid),
+        one.who.user or units.NO_VALUE,
+        one.who.command or units.NO_VALUE,
+        units.size(one.memory_bytes),
+        _short(one.device),
+        ", ".join(remarks),
+    ]
+
+
+def _short(uuid: str) -> str:
+    return f"{uuid[:_SHORT_UUID]}…" if len(uuid) > _SHORT_UUID else uuid
+
+
+def listeners_card(found: Reading[Sequence[ListenerFacts]]) -> list[Component]:
+    """What can be measured here, and why the rest cannot."""
+
+    def draw(listeners: Sequence[ListenerFacts]) -> list[Component]:
+        working = sum(one.works and not one.is_profiler for one in listeners)
+        total = sum(not one.is_profiler for one in listeners)
+        return [
+            table(
+                "Listeners",
+                [
+                    Column("name"),
+                    Column("here"),
+                    Column("every", True),
+                    Column("series", True),
+                    Column("what it is, or why not"),
+                ],
+                [_listener(one) for one in listeners],
+                f"{working} of {units.plural(total, 'listener')} work here; "
+                "`radt listeners NAME` says all of one.",
+            )
+        ]
+
+    return shown(found, draw)
+
+
+def _listener(one: ListenerFacts) -> Sequence[Cell]:
+    here: Cell = html.Span("no", className="system-quiet")
+    if one.failure:
+        here = html.Strong("broken", className="system-bad")
+    elif one.works:
+        here = "default" if one.by_default else "yes"
+    text: Cell = one.summary
+    if one.failure:
+        text = one.failure
+    elif not one.works:
+        why = ". ".join(part.rstrip(".") for part in (one.reason, one.remedy) if part)
+        text = html.Span(why, className="system-quiet")
+    elif one.is_profiler:
+        text = f"{one.summary} (profiler)"
+    every = units.NO_VALUE if one.interval_s is None else duration_text(one.interval_s)
+    return [one.name, here, every, f"{one.series:,}", text]
+
+
+def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list[Component]:
+    """Versions, and who may look."""
+    parts: list[Component] = [facts(versions)]
+    if guard is None:
+        return parts
+    access = guard.access
+    lines: list[tuple[str, Cell | None]] = [
+        ("visitors", f"asked {_ASKED[access.mode]}"),
+        ("listens on", access.host),
+        ("you", guard.door.visitor()),
+    ]
+    parts.append(facts(lines))
+    if guard.door.can_log_out:
+        parts.append(
+            html.Form(
+                html.Button("Log out", type="submit", className="quiet"),
+                action=LOGOUT_PATH,
+                method="POST",
+            )
+        )
+    return parts

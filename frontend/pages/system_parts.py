@@ -1,0 +1,157 @@
+"""What the cards of the System page are made of: facts, tables, bars, what is not known yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from dash import html
+from dash.development.base_component import Component
+
+from radt import units
+from radt.frontend.dashing import attributes
+from radt.frontend.pages.states import sentence
+from radt.frontend.system.probes import Reading
+
+ValueT = TypeVar("ValueT")
+Cell = str | Component | Sequence[str | Component]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of a table; figures stand to the right."""
+
+    title: str
+    is_figure: bool = False
+    hint: str = ""
+
+
+def shown(
+    reading: Reading[ValueT], draw: Callable[[ValueT], Sequence[Component]]
+) -> list[Component]:
+    """What is known, that there is trouble, or that it is being looked at."""
+    parts: list[Component] = []
+    if reading.is_late:
+        parts.append(trouble(f"No answer for {units.duration(reading.waited_s)}."))
+    if reading.error is not None:
+        parts.append(trouble(sentence(reading.error.message), reading.error.remedy or ""))
+    elif reading.value is not None:
+        parts += draw(reading.value)
+    elif not parts:
+        parts.append(html.P("Looking…", className="system-quiet system-looking"))
+    return parts
+
+
+def trouble(what: str, remedy: str = "") -> Component:
+    """What is wrong, and what to do."""
+    more = [html.Span(sentence(remedy))] if remedy else []
+    return html.Div([html.Strong(what), *more], className="system-trouble", role="alert")
+
+
+def quiet(text: str) -> Component:
+    """That there is nothing, which is nothing wrong."""
+    return html.P(text, className="system-quiet")
+
+
+def facts(pairs: Iterable[tuple[str, Cell | None]]) -> Component:
+    """Names and values; those without one are left out."""
+    rows = [
+        html.Div([html.Dt(name), html.Dd(list(value) if isinstance(value, tuple) else value)])
+        for name, value in pairs
+        if value not in (None, "")
+    ]
+    return html.Dl(rows, className="system-facts")
+
+
+def table(
+    label: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], note: str = ""
+) -> Component:
+    """A table that scrolls by itself where it is too wide; ``label`` is its name for who hears."""
+    head = html.Thead(
+        html.Tr(
+            [
+                html.Th(
+                    column.title,
+                    scope="col",
+                    title=column.hint or None,
+                    className="num" if column.is_figure else None,
+                )
+                for column in columns
+            ]
+        )
+    )
+    body = html.Tbody(
+        [
+            html.Tr(
+                [
+                    html.Td(
+                        list(cell) if isinstance(cell, tuple) else cell,
+                        className="num" if column.is_figure else None,
+                    )
+                    for column, cell in zip(columns, row, strict=True)
+                ]
+            )
+            for row in rows
+        ]
+    )
+    parts: list[Component] = [
+        html.Div(
+            html.Table([head, body], **attributes(aria_label=label)),
+            className="system-wide",
+            tabIndex=0,
+            role="region",
+            **attributes(aria_label=label),
+        )
+    ]
+    if note:
+        parts.append(quiet(note))
+    return html.Div(parts)
+
+
+def bar(share: float | None, text: str, name: str) -> Component:
+    """A part of a whole, with the figures beside it."""
+    if share is None:
+        return html.Span(text)
+    percentage = min(max(share, 0.0), 1.0) * 100
+    return html.Span(
+        [
+            html.Span(
+                html.Span(style={"width": f"{percentage:.1f}%"}),
+                className="system-bar",
+                role="meter",
+                **attributes(
+                    aria_label=name,
+                    aria_valuenow=f"{percentage:.0f}",
+                    aria_valuemin="0",
+                    aria_valuemax="100",
+                ),
+            ),
+            html.Span(text),
+        ],
+        className="system-measure",
+    )
+
+
+def ago(time_ns: int | None, now_ns: int | None = None) -> str:
+    """``12 s ago``, ``14:02``, ``2026-06-03 14:02``."""
+    if time_ns is None:
+        return units.NO_VALUE
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    age_s = (now_ns - time_ns) / 1e9
+    if 0 <= age_s < 1:
+        return "now"
+    if 0 <= age_s < 60:
+        return f"{age_s:.0f} s ago"
+    if 0 <= age_s < 3600:
+        return f"{age_s / 60:.0f} min ago"
+    return clock(time_ns, now_ns)
+
+
+def clock(time_ns: int, now_ns: int | None = None) -> str:
+    """When it was, in this machine's time zone, with the date unless it is today's."""
+    at = datetime.fromtimestamp(time_ns / 1e9).astimezone()
+    today = datetime.fromtimestamp((now_ns or time.time_ns()) / 1e9).astimezone().date()
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,259 @@
+"""Cards of the System page about the store: how much, what waits, what runs, who writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dash import dcc
+from dash.development.base_component import Component
+
+from radt import units
+from radt.collector.protocol import LiveView
+from radt.durations import duration_text
+from radt.frontend.pages.system_parts import (
+    Cell,
+    Column,
+    ago,
+    clock,
+    facts,
+    quiet,
+    shown,
+    table,
+    trouble,
+)
+from radt.frontend.picks import ID_DIGITS
+from radt.frontend.system.backlogs import Backlogs, Waiting
+from radt.frontend.system.probes import Reading
+from radt.frontend.system.stores import Activity, Machine, Sampling, StoreFacts
+from radt.frontend.view import View
+from radt.store.records import RunRecord
+
+#: Below this a disk is as good as full.
+_FULL_BYTES = 200_000_000
+#: A machine whose newest sample is older than this lags behind.
+_LAGS_S = 30.0
+
+
+def store_card(found: Reading[StoreFacts], points: Reading[int]) -> list[Component]:
+    """Where the store is and how much is in it."""
+
+    def draw(store: StoreFacts) -> list[Component]:
+        schema = f"schema {store.schema_version}"
+        if store.schema_version != store.newest_schema:
+            schema += f" (this radt has {store.newest_schema})"
+        free = store.free_bytes
+        size = units.size(store.size_bytes)
+        parts: list[Component] = [
+            facts(
+                [
+                    ("where", store.where),
+                    ("engine", f"{store.engine} · {schema}"),
+                    ("as", store.user),
+                    ("size", size if free is None else f"{size} · {units.size(free)} free"),
+                    (
+                        "runs",
+                        f"{store.runs:,} in {units.plural(store.workloads, 'workload')}, "
+                        f"{units.plural(store.experiments, 'experiment')}",
+                    ),
+                    ("points", "counting…" if points.value is None else f"{points.value:,}"),
+                ]
+            )
+        ]
+        if free is not None and free < _FULL_BYTES:
+            parts.append(trouble("The disk is full.", "Make room, or no more can be recorded"))
+        return parts
+
+    return shown(found, draw)
+
+
+def backlog_card(found: Reading[Backlogs]) -> list[Component]:
+    """What has not left this machine yet."""
+
+    def draw(backlogs: Backlogs) -> list[Component]:
+        if not backlogs.exists:
+            return [quiet(f"Nothing was recorded in {backlogs.folder} of this machine.")]
+        if not backlogs.waiting:
+            return [quiet(f"All that {backlogs.folder} has to bring elsewhere is there.")]
+        return [
+            table(
+                "Waiting to leave this machine",
+                [
+                    Column("to"),
+                    Column("ended", True, "runs that have ended and are not complete there"),
+                    Column("running", True, "runs that are brought as they go"),
+                    Column("since", True),
+                    Column("state"),
+                ],
+                [_waiting(one) for one in backlogs.waiting],
+            )
+        ]
+
+    return shown(found, draw)
+
+
+def _waiting(one: Waiting) -> Sequence[Cell]:
+    since = units.NO_VALUE if one.since_ns is None else clock(one.since_ns)
+    state: Cell = "on its way" if one.ended or one.running else "complete"
+    if one.problem:
+        state = trouble(one.problem)
+    return [f"{one.kind}: {one.place}", f"{one.ended:,}", f"{one.running:,}", since, state]
+
+
+def running_card(
+    found: Reading[Activity], live: Mapping[str, LiveView], view: View
+) -> list[Component]:
+    """What runs now, with the way to its workload."""
+
+    def draw(activity: Activity) -> list[Component]:
+        if not activity.running:
+            return [quiet("No run is running.")]
+        more = activity.running_count - len(activity.running)
+        return [
+            table(
+                "Running now",
+                [
+                    Column("workload"),
+                    Column("run"),
+                    Column("machine"),
+                    Column("devices"),
+                    Column("for", True),
+                    Column("epoch", True),
+                    Column("CPU", True, "cores that its processes use"),
+                    Column("memory", True),
+                    Column("GPU", True),
+                    Column("GPU memory", True),
+                ],
+                [_running(run, live.get(run.run_id, LiveView()), view) for run in activity.running],
+                f"… and {units.plural(more, 'run')} more." if more > 0 else "",
+            )
+        ]
+
+    return shown(found, draw)
+
+
+def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
+    there = replace(view, experiment=run.experiment, workload=run.workload_id[:ID_DIGITS])
+    name = f"{run.experiment} / {run.workload}".strip(" /") or run.workload_id[:ID_DIGITS]
+    began_ns = run.started_ns or run.created_ns
+    epoch = units.NO_VALUE if live.epoch is None else str(live.epoch)
+    if live.epoch is not None and live.epochs_total is not None:
+        epoch += f" of {live.epochs_total}"
+    cpu = units.NO_VALUE if live.cpu_cores is None else units.significant(live.cpu_cores)
+    return [
+        dcc.Link(name, href=f"/workload?{there.to_query()}"),
+        f"{run.letter} {run.name}".strip(),
+        run.host,
+        run.devices,
+        units.stopwatch(max(0.0, (time.time_ns() - began_ns) / 1e9)),
+        epoch,
+        cpu,
+        units.size(live.rss_bytes),
+        units.percent(live.gpu_utilization),
+        units.size(live.gpu_memory_bytes),
+    ]
+
+
+def sampling_card(found: Reading[Activity]) -> list[Component]:
+    """What became of the samples that were due: how many, how late, at which cost."""
+
+    def draw(activity: Activity) -> list[Component]:
+        if not activity.sampling:
+            return [quiet("No listener has sampled yet.")]
+        which = (
+            f"Of {units.plural(activity.sampled_runs, 'run')} that "
+            f"{'runs' if activity.sampled_runs == 1 else 'run'} now."
+            if activity.live
+            else f"Of the last {units.plural(activity.sampled_runs, 'run')}; none runs now."
+        )
+        return [
+            table(
+                "Sampling",
+                [
+                    Column("listener"),
+                    Column("every", True),
+                    Column("runs", True),
+                    Column("expected", True, "samples that were due"),
+                    Column("missed", True, "due, and not read"),
+                    Column("reading", True, "time that a reading took, on average"),
+                    Column("longest", True, "the longest reading"),
+                    Column("late", True, "how long after its due time a reading began, on average"),
+                    Column("latest", True, "the longest that a reading began after its due time"),
+                ],
+                [_sampling(one) for one in activity.sampling],
+                which,
+            )
+        ]
+
+    return shown(found, draw)
+
+
+def _sampling(one: Sampling) -> Sequence[Cell]:
+    missed = f"{one.missed:,}"
+    if one.missed and one.expected:
+        missed += f" ({units.percent(one.missed / one.expected)})"
+
+    def mean(total_ns: int) -> str:
+        return units.duration(total_ns / one.received / 1e9 if one.received else None)
+
+    return [
+        one.listener,
+        duration_text(one.interval_s),
+        f"{one.runs:,}",
+        f"{one.expected:,}",
+        missed,
+        mean(one.sampling_ns),
+        _longest(one.sampling_max_ns),
+        mean(one.late_ns),
+        _longest(one.late_max_ns),
+    ]
+
+
+def _longest(time_ns: int) -> str:
+    """Ledgers of an older radt have none."""
+    return units.duration(time_ns / 1e9 if time_ns else None)
+
+
+def machines_card(found: Reading[Activity]) -> list[Component]:
+    """Machines that have written into the store, and how far behind they are."""
+
+    def draw(activity: Activity) -> list[Component]:
+        if not activity.machines:
+            return [quiet("No machine has recorded anything yet.")]
+        return [
+            table(
+                "Machines",
+                [
+                    Column("machine"),
+                    Column("runs", True),
+                    Column("running", True),
+                    Column("last run", True, "when its last run began or ended"),
+                    Column("newest sample", True, "of the runs that run, by that machine's clock"),
+                    Column("state"),
+                ],
+                [_machine(one, activity.read_ns) for one in activity.machines],
+            )
+        ]
+
+    return shown(found, draw)
+
+
+def _machine(one: Machine, now_ns: int) -> Sequence[Cell]:
+    state: Cell = "idle"
+    if one.running:
+        lag_s = None if one.newest_ns is None else (now_ns - one.newest_ns) / 1e9
+        if lag_s is None:
+            state = "no sample here yet"
+        elif lag_s > _LAGS_S:
+            state = trouble(f"{units.duration(lag_s)} behind")
+        else:
+            state = f"{units.duration(max(0.0, lag_s))} behind"
+    return [
+        one.host or "unknown",
+        f"{one.runs:,}",
+        f"{one.running:,}",
+        ago(one.active_ns, now_ns),
+        ago(one.newest_ns, now_ns),
+        state,
+    ]
