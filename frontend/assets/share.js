@@ -27,24 +27,33 @@
 
   /* -- what happens ------------------------------------------------------------------------- */
 
-  async function ask(path, body, type) {
+  async function request(path, options) {
     let answer;
     try {
-      answer = await fetch(path, { method: "POST", headers: { "Content-Type": type }, body });
+      answer = await fetch(path, options);
     } catch (error) {
       throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
     }
+    if (answer.ok) return answer;
     const found = await answer.json().catch(() => ({}));
-    if (!answer.ok)
-      throw { cause: found.cause || `The dashboard answers ${answer.status}.`, remedy: found.remedy || "" };
-    return found;
+    throw Object.assign({ cause: `The dashboard answers ${answer.status}.`, remedy: "" }, found);
   }
+
+  const ask = async (path, body, type) =>
+    (await request(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
 
   const prepare = (share, format, subject) =>
     ask("/export/prepare", JSON.stringify({
       view: window.radt.view, share, format, page: window.location.pathname,
-      slot: subject === PAGE ? null : Number(subject),
+      slot: subject === PAGE ? null : Number(subject), columns: columns(),
     }), "application/json");
+
+  /* How many charts stand side by side: so they do in a picture of all. */
+  function columns() {
+    const grid = document.getElementById("charts");
+    const tracks = grid ? getComputedStyle(grid).gridTemplateColumns : "none";
+    return tracks === "none" ? null : Math.min(6, tracks.split(" ").length);
+  }
 
   /* Without HTTPS browsers have no clipboard for scripts, but for the old command. */
   async function copy(text) {
@@ -67,14 +76,44 @@
   async function act(row, share, format, subject) {
     if (row.open) return choose();
     const found = await prepare(share, format, subject);
-    if (found.href) return download(found.href);
+    if (share === "picture") return picture(found, format, subject);
+    if (found.href) {
+      download(found.href);
+      if (found.notes && found.notes.length) note(found.notes.map(sentence));
+      return;
+    }
     const text = share === "link" ? window.location.origin + found.text : found.text;
     if (await copy(text)) note([share === "link" ? "Link copied." : "Lines of Python copied."]);
     else note(["This browser does not let pages copy. Copy it from here:"], { text });
   }
 
-  function download(href) {
-    const link = make("a", { href, download: "" });
+  /* Fetched, not left to the browser's downloads: what is wrong is said here. */
+  async function picture(found, format, subject) {
+    note(["Drawing the picture…"], { stays: true });
+    try {
+      const answer = await request(found.href);
+      const address = URL.createObjectURL(await answer.blob());
+      download(address, found.name);
+      setTimeout(() => URL.revokeObjectURL(address), 60000);
+      if (shown) shown.remove();
+    } catch (error) {
+      if (!error.lasting || !(await ownPicture(found.name, format, subject))) throw error;
+      note([sentence(error.cause), "So this picture is the browser's own: without title and legend.",
+        sentence(error.remedy)], { bad: true });
+    }
+  }
+
+  /* Plotly's own picture of one chart as it stands on the page. */
+  async function ownPicture(name, format, subject) {
+    const card = subject !== PAGE && document.querySelector(`[data-slot="${subject}"] .js-plotly-plot`);
+    if (!card || !window.Plotly || format === "pdf") return false;
+    const filename = name.replace(/\.\w+$/, "");
+    await window.Plotly.downloadImage(card, { format, filename, scale: format === "png" ? 2 : 1 });
+    return true;
+  }
+
+  function download(href, name) {
+    const link = make("a", { href, download: name || "" });
     document.body.append(link);
     link.click();
     link.remove();
@@ -108,7 +147,7 @@
   /* -- what became of it -------------------------------------------------------------------- */
 
   let shown = null;
-  function note(lines, { bad, text } = {}) {
+  function note(lines, { bad, text, stays } = {}) {
     if (shown) shown.remove();
     const box = (shown = make("div", { className: "share-note" }));
     box.setAttribute("role", bad ? "alert" : "status");
@@ -123,7 +162,7 @@
     close.addEventListener("click", () => box.remove());
     box.append(words, close);
     document.body.append(box);
-    if (!bad && !text) setTimeout(() => box.remove(), 4000);
+    if (!bad && !text && !stays) setTimeout(() => box.remove(), 4000);
   }
 
   const sentence = (text) => text && text[0].toUpperCase() + text.slice(1).replace(/\.?$/, ".");

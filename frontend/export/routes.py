@@ -17,6 +17,7 @@ from radt.frontend.chosen import Chosen, choose
 from radt.frontend.export.asked import (
     DATA_PATH,
     MAX_COLUMNS,
+    PICTURE_PATH,
     VIEW_PATH,
     Asked,
     FileFormat,
@@ -27,7 +28,9 @@ from radt.frontend.export.data import data_file, metrics_of
 from radt.frontend.export.full import measure
 from radt.frontend.export.names import content_disposition, file_name
 from radt.frontend.export.pinned import pinned
+from radt.frontend.export.print_layout import order
 from radt.frontend.export.python_code import python_code
+from radt.frontend.export.renderer import PictureError, Renderer
 from radt.frontend.source import Source
 from radt.frontend.view import MAX_QUERY, View
 from radt.units import plural
@@ -47,6 +50,7 @@ def install(server: Flask, source: Source) -> None:
         (OPEN_PATH, "POST", routes.open),
         (VIEW_PATH, "GET", routes.view),
         (DATA_PATH, "GET", routes.data),
+        (PICTURE_PATH, "GET", routes.picture),
     ):
         server.add_url_rule(
             path, f"export-{path.rpartition('/')[2]}", _answering(function), methods=[method]
@@ -59,6 +63,7 @@ class _Routes:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._turnstile = Turnstile()
+        self._renderer = Renderer()
 
     def prepare(self) -> Response:
         """What a menu does with an item: the text to copy, or the address of the file.
@@ -116,6 +121,18 @@ class _Routes:
         # Called when all is sent, and also when the browser went away or never took anything.
         response.call_on_close(visit.leave)
         return response
+
+    def picture(self) -> Response:
+        """A chart, or all of them, as PNG, SVG or PDF."""
+        asked = Asked.picture(_query(), request.args)
+        visit = self._turnstile.enter(request.remote_addr or "")
+        try:
+            chosen = choose(self._source, asked.view)
+            asked = replace(asked, view=pinned(self._source, asked.view, chosen))
+            picture = self._renderer.draw(order(self._source, asked, chosen))
+        finally:
+            visit.leave()
+        return _attachment(picture, asked.format.mime, _name(asked))
 
 
 def _query() -> str:
@@ -234,12 +251,20 @@ def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
         try:
             return function()
         except RadtError as error:
-            status = 400 if isinstance(error, UsageError) else 503
-            if isinstance(error, BusyError):
-                status = 429
-            response = _json({"cause": error.message, "remedy": error.remedy or ""}, status)
+            # What is missing on the server stays so: the browser helps itself.
+            lasting = isinstance(error, PictureError) and error.is_lasting
+            response = _json(
+                {"cause": error.message, "remedy": error.remedy or "", "lasting": lasting},
+                _status(error),
+            )
             if isinstance(error, BusyError):
                 response.headers["Retry-After"] = "10"
             return response
 
     return answer
+
+
+def _status(error: RadtError) -> int:
+    if isinstance(error, BusyError):
+        return 429
+    return 400 if isinstance(error, UsageError) else 503

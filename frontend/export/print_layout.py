@@ -1,0 +1,312 @@
+"""Charts on paper: title, units, axes' names, and a legend, because a picture stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radt.frontend.charts.chartdata import ChartData
+from radt.frontend.charts.elapsed import label as clock
+from radt.frontend.charts.spec import ChartSpec, Relative, Window, XAxis
+from radt.frontend.charts.timeseries import Look, figure, notice
+from radt.frontend.charts.traces import escaped
+from radt.frontend.chosen import Chosen
+from radt.frontend.export.asked import Asked
+from radt.frontend.export.render_worker import Order
+from radt.frontend.export.sheet import Box, Figure, Merger, Sheet
+from radt.frontend.export.shown import ShownChart, shown_charts
+from radt.frontend.palette import Scheme
+from radt.frontend.source import Source
+from radt.frontend.theme import FONT, INKS
+from radt.frontend.view import View
+
+#: Pixels of a picture for one on the sheet: sharp on paper of that size.
+PNG_SCALE = 2.0
+_INK = INKS[Scheme.LIGHT]
+_SINGLE = (880, 440)
+_CELL = (560, 304)
+_EDGE_PX = 16
+_HEADER_PX, _TITLE_PX = 40, 44
+_LEFT_PX, _BOTTOM_PX, _RIGHT_PX = 56, 48, 16
+_LEGEND_ROW_PX, _LEGEND_MARK_PX, _CHAR_PX = 20, 56, 6.6
+_MAX_LEGEND = 60
+_MAX_LEGEND_CHARS = 48
+
+_AXES = {
+    XAxis.BARRIER: "since barrier",
+    XAxis.START: "since the run's start",
+    XAxis.WALL: "time",
+    XAxis.STEP: "step",
+    XAxis.EPOCH: "epoch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a chart stands in the grid: column, row, and how many of them it takes."""
+
+    column: int
+    row: int
+    columns: int
+    rows: int
+
+
+#: Colour and dashes, as Plotly has them.
+Stroke = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A line of the legend."""
+
+    text: str
+    stroke: Stroke
+
+
+def order(source: Source, asked: Asked, chosen: Chosen) -> Order:
+    """The picture of a chart, or of all charts of a view as they stand on the page.
+
+    Raises:
+        UsageError: There is no such chart, or no chart at all.
+        StoreError: The store cannot be read.
+    """
+    view = asked.view
+    charts = list(shown_charts(source, view, chosen, asked.chart))
+    single = len(charts) == 1
+    columns = 1 if single else asked.columns or (2 if len(charts) <= 4 else 3)
+    cell = _SINGLE if single or columns == 1 else _CELL
+    places = [Place(0, 0, 1, 1)] if single else arranged([one.spec for one in charts], columns)
+    rows = max(place.row + place.rows for place in places)
+    drawn = [_drawn(chart, view) for chart in charts]
+    entries = _entries(drawn)
+    width = 2 * _EDGE_PX + columns * cell[0]
+    legend_px, entry_px = _legend_size(entries, width - 2 * _EDGE_PX)
+    height = 2 * _EDGE_PX + _HEADER_PX + rows * cell[1] + legend_px
+    merger = Merger(Sheet(width, height))
+    top = height - _EDGE_PX - _HEADER_PX
+    for chart, made, place in zip(charts, drawn, places, strict=True):
+        right_px = max(_RIGHT_PX, made["layout"].get("margin", {}).get("r", _RIGHT_PX))
+        box = Box(
+            _EDGE_PX + place.column * cell[0] + _LEFT_PX,
+            top - (place.row + place.rows) * cell[1] + _BOTTOM_PX,
+            place.columns * cell[0] - _LEFT_PX - right_px,
+            place.rows * cell[1] - _TITLE_PX - _BOTTOM_PX,
+        )
+        merger.add(made, box)
+        left = (box.left - _LEFT_PX) / width
+        merger.annotations.append(
+            _title(chart, made, view, left, (box.bottom + box.height) / height)
+        )
+    layout = {
+        **merger.axes,
+        "width": width,
+        "height": height,
+        "margin": {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0},
+        "paper_bgcolor": _INK.paper,
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12, "color": _INK.text},
+        "annotations": [*merger.annotations, *_header(view, chosen, charts, width, height)],
+        "shapes": merger.shapes,
+        "showlegend": bool(entries),
+        "legend": {
+            "orientation": "h",
+            "x": _EDGE_PX / width,
+            "xanchor": "left",
+            "y": (_EDGE_PX + legend_px) / height,
+            "yanchor": "top",
+            "entrywidth": entry_px,
+            "entrywidthmode": "pixels",
+            "font": {"size": 12, "color": _INK.text},
+            "bgcolor": "rgba(0,0,0,0)",
+            "itemsizing": "trace",
+            "itemwidth": 30,
+            "maxheight": max(2, legend_px),  # else half of the sheet, and a scroll bar
+        },
+    }
+    traces = [*merger.traces, *_legend_traces(entries)]
+    return Order(
+        {"data": traces, "layout": layout},
+        asked.format.value,
+        width,
+        height,
+        PNG_SCALE if asked.format == "png" else 1.0,
+    )
+
+
+def arranged(specs: Sequence[ChartSpec], columns: int) -> list[Place]:
+    """Places of charts in a grid, row by row, each in the first gap behind the one before.
+
+    As CSS's ``grid-auto-flow: row`` does (https://www.w3.org/TR/css-grid-1/#auto-placement-algo).
+    """
+    taken: set[tuple[int, int]] = set()
+    places = []
+    column = row = 0
+    for spec in specs:
+        wide, high = min(spec.columns, columns), spec.rows
+        while True:
+            if column + wide > columns:
+                column, row = 0, row + 1
+                continue
+            cells = {(column + i, row + j) for i in range(wide) for j in range(high)}
+            if not cells & taken:
+                break
+            column += 1
+        taken |= cells
+        places.append(Place(column, row, wide, high))
+        column += wide
+    return places
+
+
+def _drawn(chart: ShownChart, view: View) -> Figure:
+    if chart.data is None:
+        return notice("the picked runs do not have this metric", Scheme.LIGHT)
+    look = Look(
+        Scheme.LIGHT,
+        monochrome=view.board.monochrome,
+        rows=chart.spec.rows,
+        columns=chart.spec.columns,
+        paper=True,
+    )
+    made = figure(chart.data, look)
+    for axis in ("xaxis", "yaxis"):
+        made["layout"][axis] = {**made["layout"][axis], "showspikes": False}
+    name = {"text": escaped(axis_name(chart.data)), "font": {"size": 12, "color": _INK.dim}}
+    made["layout"]["xaxis"]["title"] = {**name, "standoff": 6}
+    return made
+
+
+def axis_name(data: ChartData) -> str:
+    """What runs to the right: ``since barrier``."""
+    return _AXES[data.x]
+
+
+def _title(chart: ShownChart, made: Figure, view: View, x: float, y: float) -> Figure:
+    """Metric, unit, and what has to be known at first sight."""
+    facts = ""
+    if chart.data is not None:
+        facts = " · ".join(_facts(chart.data, made, view))
+    text = f"<b>{escaped(chart.spec.metric)}</b>"
+    if facts:
+        text += f'<br><span style="color:{_INK.dim}">{escaped(facts)}</span>'
+    return {
+        "xref": "paper",
+        "yref": "paper",
+        "x": x,
+        "y": y,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": 4,
+        "showarrow": False,
+        "align": "left",
+        "text": text,
+        "font": {"size": 13, "color": _INK.text},
+    }
+
+
+def _facts(data: ChartData, made: Figure, view: View) -> Iterator[str]:
+    unit = made["layout"].get("meta", {}).get("unit", "")
+    if unit:
+        yield str(unit)
+    if data.aggregate is not None:
+        yield f"{data.aggregate} of runs"
+    if data.quantity.subtitle:
+        yield data.quantity.subtitle
+    if smoothing := data.spec.smoothing_of(view.board):
+        yield f"smoothed over {smoothing:g} %"
+    relative = data.spec.relative_of(view.board)
+    if relative is not Relative.OFF:
+        yield f"{relative} to the baseline"
+    yield from data.notes
+
+
+def _header(
+    view: View, chosen: Chosen, charts: Sequence[ShownChart], width: float, height: float
+) -> list[Figure]:
+    """What was recorded, and which part of it is seen."""
+    words = [" · ".join(chosen.experiments)]
+    axes = {chart.data.x for chart in charts if chart.data is not None}
+    words += [
+        _stretch(axis, view.windows[axis]) for axis in XAxis if axis in axes & set(view.windows)
+    ]
+    return [
+        {
+            "xref": "paper",
+            "yref": "paper",
+            "x": _EDGE_PX / width,
+            "y": 1 - _EDGE_PX / height,
+            "xanchor": "left",
+            "yanchor": "top",
+            "showarrow": False,
+            "text": escaped("  ".join(word for word in words if word)),
+            "font": {"size": 15, "color": _INK.text},
+        }
+    ]
+
+
+def _stretch(axis: XAxis, zoom: Window) -> str:
+    if axis in (XAxis.BARRIER, XAxis.START):
+        step_s = (zoom.end - zoom.start) / 100
+        return f"{clock(zoom.start, step_s)} – {clock(zoom.end, step_s)}"
+    if axis is XAxis.WALL:
+        return ""  # the axis has the date
+    return f"{_AXES[axis]} {zoom.start:g} – {zoom.end:g}"
+
+
+def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
+    """What the legend names, each look once: a run looks the same in all charts."""
+    labels: dict[tuple[str, Stroke], dict[str, None]] = {}
+    shorts: dict[tuple[str, Stroke], str] = {}
+    for made in drawn:
+        strokes: dict[str, dict[str, Any]] = {}
+        for trace in made["data"]:
+            key = (trace.get("meta") or {}).get("key")
+            if key is not None and "fill" not in trace and "line" in trace:
+                strokes.setdefault(key, trace["line"])
+        for line in made["layout"].get("meta", {}).get("lines", ()):
+            if line["hidden"]:
+                continue
+            stroke = strokes.get(line["key"], {"color": line["colour"]})
+            kept = {name: stroke[name] for name in ("color", "dash") if name in stroke}
+            look = (line["key"], tuple(sorted(kept.items())))
+            labels.setdefault(look, {})[" ".join(line["label"].split())] = None
+            shorts[look] = line["short"]
+    # The sum of a workload here and its mean there: its name.
+    entries = [
+        _Entry(_shortened(next(iter(found)) if len(found) == 1 else shorts[look]), look[1])
+        for look, found in labels.items()
+    ]
+    if len(entries) > _MAX_LEGEND:
+        more = len(entries) - _MAX_LEGEND
+        nothing = (("color", "rgba(0,0,0,0)"),)
+        entries = [*entries[:_MAX_LEGEND], _Entry(f"and {more} more", nothing)]
+    return entries
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _MAX_LEGEND_CHARS else label[: _MAX_LEGEND_CHARS - 1] + "…"
+
+
+def _legend_size(entries: Sequence[_Entry], width: float) -> tuple[int, float]:
+    """Height of the legend, and width of the text of an entry: Plotly aligns them in columns."""
+    if not entries:
+        return 0, 0.0
+    text_px = _CHAR_PX * max(len(entry.text) for entry in entries) + 8
+    columns = max(1, int(width // (text_px + _LEGEND_MARK_PX)))
+    rows = -(-len(entries) // columns)
+    return rows * _LEGEND_ROW_PX + 8, text_px
+
+
+def _legend_traces(entries: Sequence[_Entry]) -> list[Figure]:
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [None],
+            "y": [None],
+            "name": escaped(entry.text),
+            "line": {**dict(entry.stroke), "width": 2},
+            "showlegend": True,
+        }
+        for entry in entries
+    ]

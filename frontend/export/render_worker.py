@@ -1,0 +1,119 @@
+"""Draws figures in a browser without a window, for the dashboard that started it.
+
+A process of its own, so that a browser that hangs can be ended with all that belongs to it, and its
+memory goes when nobody wants pictures. Requests are lines on its input (`Order`); it ends with its
+input. Kaleido's own server of one browser (``kaleido.start_sync_server``) waits for ever where no
+Chrome can be started, so its class is used as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, BinaryIO, Self
+
+#: Seconds for one picture and for the browser to start; the dashboard waits a little longer.
+RENDER_S = 45.0
+
+
+class Failure(StrEnum):
+    """Why there is no picture."""
+
+    NO_BROWSER = "no browser"
+    BROWSER = "browser"
+    FIGURE = "figure"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A picture to be made: size in CSS pixels, ``scale`` for raster ones."""
+
+    figure: dict[str, Any]
+    format: str
+    width_px: int
+    height_px: int
+    scale: float
+
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of an order; ``length`` bytes of picture follow it."""
+
+    length: int = 0
+    failure: str = ""
+    detail: str = ""
+
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        return cls(**json.loads(line))
+
+
+async def work(orders: BinaryIO, answers: BinaryIO) -> None:
+    """Answer orders until there are no more."""
+    from choreographer.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError
+    from kaleido import Kaleido
+
+    def say(answer: Answer, picture: bytes = b"") -> None:
+        answers.write(answer.to_line() + picture)
+        answers.flush()
+
+    line = await asyncio.to_thread(orders.readline)
+    try:
+        # Nothing is fetched: no MathJax, and Plotly's script is that of the Python package.
+        async with Kaleido(n=1, timeout=RENDER_S, mathjax=False) as browser:
+            while line:
+                try:
+                    picture = await _draw(browser, Order.from_line(line))
+                except (BrowserClosedError, BrowserFailedError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - Plotly's and Kaleido's, of one figure
+                    say(Answer(failure=Failure.FIGURE, detail=f"{type(error).__name__}: {error}"))
+                else:
+                    say(Answer(length=len(picture)), picture)
+                line = await asyncio.to_thread(orders.readline)
+    except ChromeNotFoundError as error:
+        say(Answer(failure=Failure.NO_BROWSER, detail=str(error)))
+    except (BrowserClosedError, BrowserFailedError) as error:
+        say(Answer(failure=Failure.BROWSER, detail=str(error)))
+
+
+async def _draw(browser: Any, order: Order) -> bytes:
+    options = {
+        "format": order.format,
+        "width": order.width_px,
+        "height": order.height_px,
+        "scale": order.scale,
+    }
+    picture: bytes = await browser.calc_fig(order.figure, opts=options)
+    return picture
+
+
+def main() -> None:
+    """Serve the process that started this one."""
+    answers = os.fdopen(os.dup(1), "wb")
+    # What libraries print must not get between the answers.
+    os.dup2(2, 1)
+    try:
+        asyncio.run(work(sys.stdin.buffer, answers))
+    finally:
+        if folder := os.environ.get("TMPDIR"):  # made for this process alone
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

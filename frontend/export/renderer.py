@@ -1,0 +1,220 @@
+"""Pictures of figures, made by Kaleido in a browser of the server's machine.
+
+One browser, one picture at a time: it takes a core, and some 300 MB that the dashboard itself must
+not need. It is started with the first picture and ended when none is wanted for a while.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
+
+from radt.errors import RadtError
+from radt.frontend.export.bounds import BusyError
+from radt.frontend.export.render_worker import RENDER_S, Answer, Failure, Order
+
+#: Pictures that may wait for the one being made.
+MAX_WAITING = 3
+#: Seconds until a browser that nobody uses is ended.
+IDLE_S = 60.0
+#: Seconds until an order that is not answered is given up, browser and all.
+_GIVE_UP_S = RENDER_S + 15.0
+_DETAIL_CHARS = 300
+
+
+class PictureError(RadtError):
+    """There is no picture; ``is_lasting`` if the next would fail alike: something is missing."""
+
+    def __init__(self, message: str, remedy: str, *, is_lasting: bool = False) -> None:
+        super().__init__(message, remedy)
+        self.is_lasting = is_lasting
+
+
+@dataclass
+class _Worker:
+    """The process that draws, its folder for temporary files, and what it says of itself."""
+
+    process: subprocess.Popen[bytes]
+    folder: str
+    said: IO[bytes]
+
+    @property
+    def last_words(self) -> str:
+        self.said.seek(0, os.SEEK_END)
+        self.said.seek(max(0, self.said.tell() - _DETAIL_CHARS))
+        return self.said.read().decode("utf-8", "replace").strip()
+
+
+class Renderer:
+    """Draws figures, one at a time. Thread-safe."""
+
+    def __init__(self, idle_s: float = IDLE_S, give_up_s: float = _GIVE_UP_S) -> None:
+        self._idle_s = idle_s
+        self._give_up_s = give_up_s
+        self._lock = threading.Lock()
+        self._queue = threading.BoundedSemaphore(1 + MAX_WAITING)
+        self._worker: _Worker | None = None
+        self._timer: threading.Timer | None = None
+
+    def draw(self, order: Order) -> bytes:
+        """A figure as PNG, SVG or PDF.
+
+        Raises:
+            BusyError: Too many wait already.
+            PictureError: Kaleido or a browser is missing, or fails.
+        """
+        if not self._queue.acquire(blocking=False):
+            raise BusyError(
+                f"{1 + MAX_WAITING} pictures are being made already", "Try again in a minute"
+            )
+        try:
+            with self._lock:
+                return self._drawn(order)
+        finally:
+            self._queue.release()
+
+    def close(self) -> None:
+        """End the browser."""
+        with self._lock:
+            self._end()
+
+    def _drawn(self, order: Order) -> bytes:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        worker = self._worker or self._start()
+        # A thread cannot stop reading what does not come; the end of the process stops it.
+        given_up = threading.Event()
+
+        def give_up() -> None:
+            given_up.set()
+            _kill(worker.process)
+
+        alarm = threading.Timer(self._give_up_s, give_up)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            answer, picture = _exchange(worker, order)
+        finally:
+            alarm.cancel()
+            alarm.join()
+        if answer is None:
+            code, words = worker.process.wait(), worker.last_words
+            self._end()
+            raise _took_too_long() if given_up.is_set() else _ended(code, words)
+        if answer.failure:
+            if answer.failure != Failure.FIGURE:
+                self._end()
+            raise _failed(answer)
+        self._timer = threading.Timer(self._idle_s, self.close)
+        self._timer.daemon = True
+        self._timer.start()
+        return picture
+
+    def _start(self) -> _Worker:
+        if importlib.util.find_spec("kaleido") is None:
+            raise PictureError(
+                "pictures are drawn by Kaleido, which is not installed here",
+                'Run `pip install "radt[export]"` where the dashboard runs; '
+                "a chart's own menu still makes PNG and SVG in the browser",
+                is_lasting=True,
+            )
+        folder = tempfile.mkdtemp(prefix="radt-picture-")
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "radt.frontend.export.render_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,  # Ctrl-C is for the dashboard, which ends it
+        )
+        self._worker = _Worker(process, folder, said)
+        return self._worker
+
+    def _end(self) -> None:
+        """With the lock held."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        assert worker.process.stdin is not None and worker.process.stdout is not None
+        with suppress(BrokenPipeError):
+            worker.process.stdin.close()
+        try:
+            worker.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            _kill(worker.process)
+            worker.process.wait()
+        worker.process.stdout.close()
+        worker.said.close()
+        shutil.rmtree(worker.folder, ignore_errors=True)
+
+
+def _exchange(worker: _Worker, order: Order) -> tuple[Answer | None, bytes]:
+    """The answer and the picture; None if the process ended instead."""
+    stdin, stdout = worker.process.stdin, worker.process.stdout
+    assert stdin is not None and stdout is not None
+    try:
+        stdin.write(order.to_line())
+        stdin.flush()
+    except BrokenPipeError:
+        return None, b""
+    line = stdout.readline()
+    if not line:
+        return None, b""
+    answer = Answer.from_line(line)
+    picture = stdout.read(answer.length) if answer.length else b""
+    return (answer, picture) if len(picture) == answer.length else (None, b"")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End it and what it started; the browser goes with the pipe to it."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _failed(answer: Answer) -> PictureError:
+    detail = " ".join(answer.detail.split())[:_DETAIL_CHARS]
+    if answer.failure == Failure.NO_BROWSER:
+        return PictureError(
+            "pictures are drawn by Chrome or Chromium, and none is found where the dashboard runs",
+            "Install one there (`apt install chromium`, or `kaleido_get_chrome`), or name it in "
+            "BROWSER_PATH; a chart's own menu still makes PNG and SVG in the browser",
+            is_lasting=True,
+        )
+    if answer.failure == Failure.BROWSER:
+        return PictureError(
+            f"the browser that draws pictures cannot be used ({detail})",
+            "See whether Chrome runs where the dashboard does, or name another in BROWSER_PATH",
+            is_lasting=True,
+        )
+    return PictureError(
+        f"the picture cannot be drawn ({detail})",
+        "Try fewer charts; a chart's own menu makes PNG and SVG in the browser",
+    )
+
+
+def _took_too_long() -> PictureError:
+    return PictureError(
+        "the picture took too long and was given up", "Try fewer charts or fewer runs"
+    )
+
+
+def _ended(code: int, words: str) -> PictureError:
+    detail = " ".join(words.split())[-_DETAIL_CHARS:]
+    return PictureError(
+        f"the process that draws pictures ended with code {code} ({detail})",
+        "Try again; a chart's own menu makes PNG and SVG in the browser",
+    )
