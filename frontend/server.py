@@ -1,7 +1,9 @@
 """An MLflow server's runs beside those of the store: listed here, loaded when they are opened.
 
 For dashboards that reach the server only. A thread keeps the list while somebody looks: all runs
-at first, then the newest and those that run. What the store has is not shown twice (`Source`).
+at first, then the newest and those that run. What the store has is not shown twice (`Source`). Of
+runs that radt recorded archives are loaded (`Loading`), of others their metrics are read
+(`ServerBeside`).
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from radt.errors import RadtError, TrackingError
-from radt.frontend.foreign.beside import Beside
+from radt.frontend.foreign.remote import ServerBeside
 from radt.frontend.load_archives import Task
 from radt.frontend.loading import Load, Loading
 from radt.frontend.mlflow_api import MlflowApi
-from radt.frontend.server_runs import IS_OURS, IS_RUNNING, ServerRun, read_run
+from radt.frontend.server_runs import IS_RUNNING, Listed, ServerRun, read_run
 from radt.masking import masked
 from radt.store.address import StoreAddress
 from radt.store.records import RunRecord
@@ -50,6 +52,8 @@ class Server:
         self._uri = uri
         self._loading = Loading(uri, store)
         self._lock = threading.Lock()
+        self._beside = ServerBeside(uri)
+        self._known: dict[str, Listed] = {}
         self._runs: dict[str, ServerRun] = {}
         self._by_experiment: dict[str, dict[str, ServerRun]] = {}
         self._version = 0
@@ -92,9 +96,9 @@ class Server:
         return self._loading
 
     @property
-    def beside(self) -> Beside | None:
+    def beside(self) -> ServerBeside:
         """Its runs that radt never saw."""
-        return None
+        return self._beside
 
     def experiments(self) -> Mapping[str, Mapping[str, ServerRun]]:
         """All runs by experiment and id."""
@@ -129,6 +133,7 @@ class Server:
             self._closed = True
         self._wake.set()
         self._loading.close()
+        self._beside.close()
         if self._thread is not None:
             self._thread.join(timeout=2.0)  # it may wait for the server; it is a daemon
 
@@ -170,12 +175,12 @@ class Server:
     def _list_all(self, api: MlflowApi) -> None:
         """Page by page, each shown at once; what is gone there goes at the end."""
         experiments = api.experiments()
-        seen: dict[str, ServerRun] = {}
+        seen: dict[str, Listed] = {}
         shown_s = 0.0
-        for page in api.runs(sorted(experiments), IS_OURS):
+        for page in api.runs(sorted(experiments), ""):
             seen |= self._read(page, experiments)
             if time.monotonic() - shown_s > _SHOW_S:
-                self._take(self._runs | seen)
+                self._take(self._known | seen)
                 shown_s = time.monotonic()
             if len(seen) >= MAX_RUNS or self._closed:
                 break
@@ -188,49 +193,51 @@ class Server:
         """Runs that began, and those that run or did: theirs may have ended."""
         experiments = api.experiments()
         ids = sorted(experiments)
-        known = dict(self._runs)
-        found: dict[str, ServerRun] = {}
-        for page in api.runs(ids, IS_OURS):
+        known = dict(self._known)
+        found: dict[str, Listed] = {}
+        for page in api.runs(ids, ""):
             newest = self._read(page, experiments)
             found |= newest
-            if newest.keys() & self._runs.keys() or not newest:
+            if newest.keys() & known.keys() or not newest:
                 break
-        running = {run_id for run_id, run in self._runs.items() if not run.record.status.ended}
+        running = {key for key, one in known.items() if not one.ended}
         if running - found.keys():
             for page in api.runs(ids, IS_RUNNING):
                 found |= self._read(page, experiments)
             if running - found.keys():  # they have ended, long after they began
-                oldest_ms = min(self._runs[one].record.created_ns for one in running) // 1_000_000
-                for page in api.runs(ids, f"{IS_OURS} AND attributes.start_time >= {oldest_ms}"):
+                oldest_ms = min(known[one].run.start_ms or 0 for one in running)
+                for page in api.runs(ids, f"attributes.start_time >= {oldest_ms}"):
                     found |= self._read(page, experiments)
                     if running <= found.keys():
                         break
                 else:
-                    for run_id in running - found.keys():  # deleted there
-                        del known[run_id]
+                    for key in running - found.keys():  # deleted there
+                        del known[key]
         self._take(known | found)
 
     def _read(
         self, page: Iterable[Mapping[str, object]], names: Mapping[str, str]
-    ) -> dict[str, ServerRun]:
+    ) -> dict[str, Listed]:
         found = {}
         for one in page:
             info = one["info"]
             assert isinstance(info, Mapping)
             name = names.get(str(info.get("experiment_id")), "")
-            run = read_run(one, name, self._uri)
-            if run is not None and name:
-                found[run.record.run_id] = run
+            if name:
+                run = read_run(one, name, self.where)
+                found[run.run.mlflow_id] = run
         return found
 
-    def _take(self, runs: Mapping[str, ServerRun]) -> None:
-        if runs == self._runs:
+    def _take(self, known: Mapping[str, Listed]) -> None:
+        if known == self._known:
             return
+        ours = {one.ours.record.run_id: one.ours for one in known.values() if one.ours is not None}
         by_experiment: dict[str, dict[str, ServerRun]] = {}
-        for run_id, run in runs.items():
+        for run_id, run in ours.items():
             by_experiment.setdefault(run.record.experiment, {})[run_id] = run
+        self._beside.take({key: one for key, one in known.items() if not one.run.is_of_radt})
         with self._lock:
-            self._runs, self._by_experiment = dict(runs), by_experiment
+            self._known, self._runs, self._by_experiment = dict(known), ours, by_experiment
             self._version += 1
 
     def _say(self, problem: RadtError | None) -> None:

@@ -13,7 +13,7 @@ from radt.frontend.foreign.beside import Beside
 from radt.frontend.foreign.connection import MlflowConnection
 from radt.frontend.foreign.histories import Histories, Latest
 from radt.frontend.foreign.listing import MAX_RUNS, Listing, listed
-from radt.frontend.foreign.mlflow_run import MlflowRun
+from radt.frontend.foreign.mlflow_run import MlflowRun, shown_tags
 from radt.frontend.foreign.numbering import Numbering
 from radt.frontend.foreign.points import samples_of
 from radt.store.downsample import envelope
@@ -21,13 +21,6 @@ from radt.store.records import Samples, SeriesRecord, SummaryRecord
 
 #: Databases limit the parameters of one statement.
 _IDS_PER_STATEMENT = 500
-#: Tags that say nothing that is not shown elsewhere, or only programs can read.
-_HIDDEN_TAGS = frozenset(
-    {
-        *("mlflow.runName", "mlflow.parentRunId", "mlflow.log-model.history"),
-        *("mlflow.loggedArtifacts", "mlflow.runColor", "mlflow.datasets"),
-    }
-)
 
 
 class DatabaseBeside(Beside):
@@ -76,10 +69,7 @@ class DatabaseBeside(Beside):
 
     def tags_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         found = self._texts(statements.TAGS, run_ids)
-        return {
-            run_id: {key: value for key, value in tags.items() if key not in _HIDDEN_TAGS}
-            for run_id, tags in found.items()
-        }
+        return {run_id: shown_tags(tags) for run_id, tags in found.items()}
 
     def series(self, run_ids: Sequence[str]) -> list[SeriesRecord]:
         return [

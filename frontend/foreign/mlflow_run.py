@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Self
 
@@ -73,6 +73,10 @@ class MlflowRun:
             tags,
             bool(data.get("metrics")),
         )
+
+    def lean(self) -> Self:
+        """With those tags only that are read here."""
+        return replace(self, tags={key: self.tags[key] for key in READ_TAGS if key in self.tags})
 
     @property
     def is_of_radt(self) -> bool:
@@ -170,6 +174,20 @@ class MlflowRun:
             ended_ns=self.ended_ns,
             end_reason=tags.get("radt.end_reason", ""),
         )
+
+
+#: Tags that say nothing that is not shown elsewhere, or only programs can read.
+_HIDDEN_TAGS = frozenset(
+    {
+        *(_NAME_TAG, PARENT_TAG, "mlflow.log-model.history"),
+        *("mlflow.loggedArtifacts", "mlflow.runColor", "mlflow.datasets"),
+    }
+)
+
+
+def shown_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Those that say something to people."""
+    return {key: value for key, value in tags.items() if key not in _HIDDEN_TAGS}
 
 
 def workload_of(run: RunRecord) -> WorkloadRecord:

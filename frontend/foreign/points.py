@@ -9,7 +9,7 @@ import numpy as np
 
 from radt.frontend.foreign.mlflow_run import NS_PER_MS
 from radt.store.downsample import envelope
-from radt.store.records import Samples
+from radt.store.records import Samples, SeriesRecord, SummaryRecord
 
 #: More points of one series are not kept, but the extremes of each stretch of them.
 MAX_POINTS = 1_000_000
@@ -102,6 +102,22 @@ def sliced(samples: Samples, start: int, stop: int) -> Samples:
         samples.times_ns[start:stop],
         samples.values[start:stop],
         None if steps is None else steps[start:stop],
+    )
+
+
+def summary_of(series: SeriesRecord, samples: Samples) -> SummaryRecord:
+    """What is known of the points of a series, of which there is at least one."""
+    finite = samples.values[np.isfinite(samples.values)]
+    return SummaryRecord(
+        series,
+        len(samples),
+        mean_of(samples),
+        float(finite.min()) if len(finite) else None,
+        float(finite.max()) if len(finite) else None,
+        finite_or_none(samples.values[0]),
+        finite_or_none(samples.values[-1]),
+        int(samples.times_ns[0]),
+        int(samples.times_ns[-1]),
     )
 
 

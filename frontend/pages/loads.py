@@ -1,4 +1,7 @@
-"""Runs that an MLflow server has and the store has not yet: loaded when they are opened."""
+"""Runs that an MLflow server has and the store has not yet: loaded when they are opened.
+
+Of runs that radt recorded the archive is loaded; of others MLflow's metrics are read.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,24 @@ from radt.store.records import RunRecord
 from radt.units import plural, size
 
 if TYPE_CHECKING:
+    from radt.frontend.foreign.fetching import Fetch
     from radt.frontend.server import Server
 
 #: Runs of one trouble that are named.
 _NAMED = 3
+_BUSY = (LoadState.WAITING, LoadState.LOADING)
 
 
 def token(source: Source) -> str:
     """Changes with the news of loading."""
-    return "" if source.server is None else source.server.loading.token
+    server = source.server
+    return "" if server is None else f"{server.loading.token} {server.beside.fetching.token}"
 
 
 def is_busy(source: Source) -> bool:
     """Whether something is being loaded."""
-    return source.server is not None and source.server.loading.is_busy
+    server = source.server
+    return server is not None and (server.loading.is_busy or server.beside.fetching.is_busy)
 
 
 def running(source: Source) -> Sequence[RunRecord]:
@@ -51,6 +58,7 @@ def refresh(source: Source) -> None:
     server = source.server
     if server is None:
         return
+    server.beside.fetching.look()
     try:
         server.open(filter(None, map(server.may_have_grown, running(source))))
     except RadtError:  # the router says what is wrong
@@ -86,6 +94,7 @@ def register(app: Dash, source: Source) -> None:
             for run in remote
             if run.remote is not None and run.record.status is not RunStatus.SCHEDULED
         )
+        server.beside.open(chosen)
         lines = panel(server, tuple(chosen.values()))
         if not lines and hidden:
             raise PreventUpdate
@@ -95,6 +104,7 @@ def register(app: Dash, source: Source) -> None:
 def panel(server: Server, chosen: Sequence[RunEntry]) -> list[Component]:
     """How far the chosen runs are, and what went wrong; nothing when all are here."""
     loads = server.loads(run.run_id for run in chosen)
+    fetches = server.beside.fetches(run.run_id for run in chosen)
     on_the_way = [
         load
         for run in chosen
@@ -105,8 +115,11 @@ def panel(server: Server, chosen: Sequence[RunEntry]) -> list[Component]:
     lines: list[Component] = []
     if on_the_way:
         here = sum(run.remote is None and run.run_id in loads for run in chosen)
-        lines.append(_progress(server, on_the_way, here))
+        lines.append(_loading(server, on_the_way, here))
+    if any(fetch.state in _BUSY and not fetch.again for fetch in fetches.values()):
+        lines.append(_reading(server, tuple(fetches.values())))
     failed = [(run, loads[run.run_id]) for run in chosen if run.remote and run.run_id in loads]
+    failed += [(run, fetches[run.run_id]) for run in chosen if run.run_id in fetches]
     for (message, remedy), names in _troubles(failed).items():
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         what = f"{', '.join(names[:_NAMED])}{more}: {message}."
@@ -116,23 +129,40 @@ def panel(server: Server, chosen: Sequence[RunEntry]) -> list[Component]:
     return lines
 
 
-def _progress(server: Server, loads: Sequence[Load], here: int) -> Component:
-    """A bar for all of them; ``here`` are done."""
+def _loading(server: Server, loads: Sequence[Load], here: int) -> Component:
+    """A bar for all archives; ``here`` are done."""
     parts = sum(load.done_bytes / load.total_bytes for load in loads if load.total_bytes)
-    share = (here + parts) / (here + len(loads))
     amounts = [
         f"{size(load.done_bytes)} of {size(load.total_bytes)}" for load in loads if load.total_bytes
     ]
+    words = [f"Loading {plural(len(loads), 'run')} from {server.where}", *amounts]
+    return _bar(words, (here + parts) / (here + len(loads)))
+
+
+def _reading(server: Server, fetches: Sequence[Fetch]) -> Component:
+    """A bar for the metrics of all runs that are being read for the first time, or have been."""
+    busy = [fetch for fetch in fetches if fetch.state in _BUSY and not fetch.again]
+    done, total = sum(fetch.done for fetch in busy), sum(fetch.total for fetch in busy)
+    parts = sum(fetch.done / fetch.total for fetch in busy if fetch.total)
+    share = (len(fetches) - len(busy) + parts) / len(fetches)
+    words = [f"Reading metrics of {plural(len(busy), 'run')} from {server.where}"]
+    return _bar([*words, f"{done:,} of {total:,}"] if total else words, share)
+
+
+def _bar(words: Sequence[str], share: float) -> Component:
     return html.Div(
         [
-            html.Span(
-                " · ".join([f"Loading {plural(len(loads), 'run')} from {server.where}", *amounts])
-            ),
+            html.Span(" · ".join(words)),
             html.Div(
                 html.Div(style={"width": f"{share:.1%}"}),
                 className="loads-bar",
                 role="progressbar",
-                **attributes(aria_valuenow=f"{share * 100:.0f}"),
+                **attributes(
+                    aria_label=words[0],
+                    aria_valuenow=f"{share * 100:.0f}",
+                    aria_valuemin="0",
+                    aria_valuemax="100",
+                ),
             ),
         ],
         className="loads-line",
@@ -140,7 +170,7 @@ def _progress(server: Server, loads: Sequence[Load], here: int) -> Component:
 
 
 def _troubles(
-    known: Iterable[tuple[RunEntry, Load]],
+    known: Iterable[tuple[RunEntry, Load | Fetch]],
 ) -> Mapping[tuple[str, str], list[str]]:
     """Runs by what is wrong with them."""
     found: dict[tuple[str, str], list[str]] = {}
