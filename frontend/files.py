@@ -11,9 +11,10 @@ import logging
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from dash import Dash
 from flask import Response, request
@@ -23,6 +24,7 @@ from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.source import Source
 from radt.frontend.workload.spool import folders_of, open_below, spool_of
 from radt.home import RunDir
+from radt.store.address import StoreAddress
 from radt.store.records import RunRecord
 from radt.trace.budget import MAX_POINTS
 from radt.trace.build import write_trace
@@ -44,7 +46,7 @@ def log_address(run_id: str) -> str:
 
 def artifact_address(run_id: str, path: str) -> str:
     """Where one of its artifacts is."""
-    return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': path})}"
+    return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
 
 
 def trace_address(run_id: str) -> str:
@@ -56,21 +58,24 @@ def register(app: Dash, source: Source) -> None:
     """Routes of the files, behind the same checks as every page."""
 
     def log_file(run_id: str) -> Response:
-        refusal = _refused()
-        return refusal or _answer(lambda: _log(source, run_id))
+        return _refused() or _answer(lambda: _log(source, run_id))
 
     def artifact(run_id: str) -> Response:
-        refusal = _refused()
-        path = request.args.get("path", "")
-        return refusal or _answer(lambda: _artifact(source, run_id, path))
+        return _refused() or _answer(lambda: _artifact(source, run_id, _path()))
 
     def trace(run_id: str) -> Response:
-        refusal = _refused()
-        return refusal or _answer(lambda: _trace(source, run_id))
+        return _refused() or _answer(lambda: _trace(source, run_id))
 
     # Dash answers all other addresses with the page; these are more exact, so they win.
     for name, view in (("log", log_file), ("artifact", artifact), ("trace", trace)):
         app.server.add_url_rule(f"/files/<run_id>/{name}", f"radt-file-{name}", view)
+
+
+def _path() -> str:
+    """As the file system has it, where names may hold bytes that are no UTF-8."""
+    query = request.query_string.decode("ascii", "replace")
+    found = parse_qs(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8)
+    return found.get("path", [""])[0]
 
 
 def _refused() -> Response | None:
@@ -80,10 +85,9 @@ def _refused() -> Response | None:
     return _text("Files are given to the dashboard's own pages only.", _HTTP_REFUSED)
 
 
-def _answer(make: object) -> Response:
-    assert callable(make)
+def _answer(make: Callable[[], Response]) -> Response:
     try:
-        response = make()
+        return make()
     except RunNotFoundError as error:
         return _text(str(error), _HTTP_MISSING)
     except RadtError as error:
@@ -91,29 +95,36 @@ def _answer(make: object) -> Response:
     except OSError as error:
         log.warning("a file could not be read: %s", error)
         return _text(f"The file cannot be read: {error.strerror}.", _HTTP_FAILED)
-    assert isinstance(response, Response)
-    return response
 
 
 def _record(source: Source, run_id: str) -> RunRecord:
     return source.reader.run(run_id)
 
 
-def _log(source: Source, run_id: str) -> Response:
-    record = _record(source, run_id)
-    spool = spool_of(record, source.address)
+def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
+    """What a run printed: from its spool, or from MLflow's artifacts if those are here.
+
+    Raises:
+        RunNotFoundError: It is not on this machine.
+    """
+    spool = spool_of(record, store)
     folders = [] if spool is None else [spool.path]
-    folders += [folder.path for folder in folders_of(record, source.address)]
-    name = f"{_stem(record)}-{_OUTPUT_LOG}"
+    folders += [folder.path for folder in folders_of(record, store)]
     for folder in folders:
         try:
-            return _sent(open_below(folder, _OUTPUT_LOG), name, _TEXT)
+            return open_below(folder, _OUTPUT_LOG)
         except RunNotFoundError:
             continue
     raise RunNotFoundError(
-        f"the output of run {run_id[:12]} is not on this machine",
+        f"the output of run {record.run_id[:12]} is not on this machine",
         f"It is on {record.host}" if record.host else None,
     )
+
+
+def _log(source: Source, run_id: str) -> Response:
+    record = _record(source, run_id)
+    name = f"{_stem(record)}-{_OUTPUT_LOG}"
+    return _sent(open_log(record, source.address), name, _TEXT)
 
 
 def _artifact(source: Source, run_id: str, path: str) -> Response:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.lines import GAP_INTERVALS
 from radt.frontend.charts.spec import Window
 from radt.frontend.source import Source, Stretch
 from radt.store.reader import StoreReader
@@ -18,6 +17,8 @@ from radt.store.records import Float64Array, GapRecord, SeriesRecord, SummaryRec
 BoolArray = npt.NDArray[np.bool_]
 SeriesKey = tuple[str, int]
 Summaries = Mapping[SeriesKey, SummaryRecord]
+#: A pause longer than this many intervals is a gap, not jitter; as in all charts.
+GAP_INTERVALS = 3.5
 #: Of longer stretches extremes are read instead of every point.
 _MAX_POINTS = 400_000
 _ENVELOPE_POINTS = 4_000

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.lines import Feed
 from radt.frontend.charts.spec import Window
 from radt.frontend.source import Source
 from radt.frontend.workload.readings import (
@@ -26,7 +25,7 @@ from radt.frontend.workload.readings import (
     read,
     united,
 )
-from radt.frontend.workload.strips import Share, Strip
+from radt.frontend.workload.strips import DeviceSeries, Share, Strip
 from radt.frontend.workload.subject import Subject
 from radt.store.downsample import envelope
 from radt.store.records import Float64Array, GapRecord, Samples
@@ -129,10 +128,11 @@ def stack_data(
         Band((share.run,), on_stack(readings, lived_s(share.run, subject), edges_s))
         for share, readings in members
     ]
-    factor = float(cores or 0) if strip.resource.of_cores else 1.0
+    is_scaled = strip.resource.of_cores and strip.is_stacked
+    factor = float(cores or 0) if is_scaled else 1.0
     totals = [
-        _total(source, subject, feed, summaries, gaps, seen, factor)
-        for feed in (strip.totals if factor else ())
+        _total(source, subject, device, summaries, gaps, seen, factor)
+        for device in (strip.totals if factor else ())
     ]
     return StackData(
         strip,
@@ -207,7 +207,7 @@ def _bounded(bands: Sequence[Band]) -> tuple[Band, ...]:
 def _total(
     source: Source,
     subject: Subject,
-    feed: Feed,
+    device: DeviceSeries,
     summaries: Summaries,
     gaps: Sequence[GapRecord],
     window: Window | None,
@@ -215,7 +215,7 @@ def _total(
 ) -> Total | None:
     several = [
         readings
-        for run, record in feed.parts
+        for run, record in device.parts
         if (
             readings := read(
                 source,
@@ -232,11 +232,10 @@ def _total(
         return None
     one = united(several)
     one = thinned(replace(one, values=one.values * factor))
-    record = feed.parts[0][1]
-    runs = {run.run_id: run for run, _ in feed.parts}
-    part = record.entity.partition("/")[2]
+    runs = {run.run_id: run for run, _ in device.parts}
+    part = device.entity.partition("/")[2]
     own = next(iter(runs.values())) if part and len(runs) == 1 else None
-    return Total(record.entity or "machine", one, own)
+    return Total(device.entity or "machine", one, own)
 
 
 def thinned(found: Readings) -> Readings:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.lines import Feed, feeds, without_parts
 from radt.frontend.charts.quantity import Quantity
 from radt.frontend.metrics import quantity_of
 from radt.frontend.workload.subject import Subject
 from radt.model import Scope
 from radt.store.records import SeriesRecord
 
+_Part = tuple[RunEntry, SeriesRecord]
 #: More strips than these are counted, not drawn: a machine with sixteen GPUs has that many.
 MAX_STRIPS = 32
 
@@ -84,6 +84,15 @@ RESOURCES = (
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSeries:
+    """One device's own value, as all runs on it have it: ``entity`` is empty for a machine."""
+
+    entity: str
+    listener: str
+    parts: tuple[tuple[RunEntry, SeriesRecord], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """One run's part of a resource on one device: its series, of which the values add up."""
 
@@ -100,7 +109,7 @@ class Strip:
     device: str
     quantity: Quantity
     shares: tuple[Share, ...]
-    totals: tuple[Feed, ...]
+    totals: tuple[DeviceSeries, ...]
     without: tuple[RunEntry, ...] = ()
 
     @property
@@ -135,7 +144,7 @@ def strips_of(
             of_device = totals.get((host, device), ())
             records = [record for share in shares for record in share.series]
             if not records:
-                records = [record for feed in of_device for _, record in feed.parts]
+                records = [record for one in of_device for _, record in one.parts]
             sharing = {share.run.run_id for share in shares}
             without = tuple(
                 run
@@ -188,19 +197,28 @@ def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[s
 
 def _totals(
     resource: Resource, subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
-) -> dict[tuple[str, str], list[Feed]]:
-    """The device's own series by machine and device: of the first metric that it has."""
-    found: dict[tuple[str, str], list[Feed]] = {}
+) -> dict[tuple[str, str], list[DeviceSeries]]:
+    """The device's own series by machine and device: of the first metric that it has.
+
+    By one listener; of a machine's single disks, links and so on only their sum if it is there.
+    """
+    found: dict[tuple[str, str], list[DeviceSeries]] = {}
     for metric in resource.totals:
-        of_metric: dict[tuple[str, str], list[Feed]] = {}
-        for feed in without_parts(feeds(subject.runs, by_metric.get(metric, ()))):
-            run, record = feed.parts[0]
-            device = _card(record.entity) if record.scope is not Scope.HOST else ""
-            place = of_metric.setdefault((run.record.host, device), [])
-            if not place or place[0].listener == feed.listener:
-                place.append(feed)
-        for place_key, of_place in of_metric.items():
-            found.setdefault(place_key, of_place)
+        of_metric: dict[tuple[str, str], dict[tuple[str, str], list[_Part]]] = {}
+        for record in by_metric.get(metric, ()):
+            run = subject.runs[record.run_id]
+            device = "" if record.scope is Scope.HOST else _card(record.entity)
+            place = of_metric.setdefault((run.record.host, device), {})
+            place.setdefault((record.listener, record.entity), []).append((run, record))
+        for place_key, by_entity in of_metric.items():
+            first = next(iter(by_entity))[0]
+            own = [
+                DeviceSeries(entity, listener, tuple(parts))
+                for (listener, entity), parts in by_entity.items()
+                if listener == first
+            ]
+            sums = [one for one in own if not one.entity]
+            found.setdefault(place_key, sums or own)
     return found
 
 
@@ -218,8 +236,8 @@ def _shares(
     )
 
 
-def _on_device(totals: Iterable[Feed]) -> set[str]:
-    return {run.run_id for feed in totals for run, _ in feed.parts}
+def _on_device(totals: Iterable[DeviceSeries]) -> set[str]:
+    return {run.run_id for one in totals for run, _ in one.parts}
 
 
 def _is_gpu(entity: str) -> bool:

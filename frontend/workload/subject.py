@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import text
@@ -12,6 +12,7 @@ from radt.errors import RunNotFoundError
 from radt.frontend.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog
 from radt.frontend.chosen import await_server, latest_experiment
 from radt.frontend.source import Source
+from radt.frontend.tints import tint
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -158,11 +159,13 @@ def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
 
 
 def _subject(catalog: Catalog, workload: WorkloadEntry, *, automatic: bool = False) -> Subject:
-    left_out = max(0, len(workload.runs) - MAX_RUNS)
-    if left_out:
-        shown: Sequence[RunEntry] = workload.runs[:MAX_RUNS]
-        workload = WorkloadEntry(workload.record, tuple(shown), workload.ordinal)
-    return Subject(catalog, workload, automatic, left_out)
+    # On this page a run's ordinal is the place of its colour, which is the same on all pages.
+    shown = tuple(
+        replace(run, ordinal=tint(catalog, run.run_id, run)) for run in workload.runs[:MAX_RUNS]
+    )
+    left_out = len(workload.runs) - len(shown)
+    shortened = WorkloadEntry(workload.record, shown, workload.ordinal)
+    return Subject(catalog, shortened, automatic, left_out)
 
 
 def _place(source: Source, beginning: str) -> tuple[str, str] | None:

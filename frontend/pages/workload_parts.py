@@ -1,0 +1,300 @@
+"""The top of the Workload page: what the workload was, and the rows of its timeline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from dash import html
+from dash.development.base_component import Component
+
+from radt import units
+from radt.frontend.catalog import STATUS_WORDS, RunEntry
+from radt.frontend.dashing import attributes
+from radt.frontend.palette import Scheme, colour
+from radt.frontend.workload.baseline import Slowdown
+from radt.frontend.workload.drawing import DrawnStrip, row_px
+from radt.frontend.workload.ledger import Ledger
+from radt.frontend.workload.life import Life, overlap
+from radt.frontend.workload.strips import Strip
+from radt.frontend.workload.subject import Subject
+from radt.model import RunStatus
+
+_NAIVE = "-"
+_LIKE_SOLO = 0.005
+
+
+def swatch(ordinal: int | None) -> Component:
+    """A spot in the colour of a run; None for a device."""
+    style = (
+        {"--light": "var(--radt-text)", "--dark": "var(--radt-text)"}
+        if ordinal is None
+        else {"--light": colour(ordinal, Scheme.LIGHT), "--dark": colour(ordinal, Scheme.DARK)}
+    )
+    kind = "workload-swatch workload-swatch-line" if ordinal is None else "workload-swatch"
+    return html.Span(className=kind, style=style)
+
+
+def name_of(run: RunEntry) -> str:
+    """The letter, or what else there is of a name."""
+    return run.record.letter or run.record.name or run.run_id[:8]
+
+
+def facts_bar(
+    subject: Subject,
+    lives: Sequence[Life],
+    ledger: Ledger,
+    slowed: dict[str, Slowdown],
+) -> list[Component]:
+    """The workload in a line of numbers."""
+    record = subject.workload.record
+    status = subject.workload.status
+    facts = [_fact("Status", _status_text(subject), status=status)]
+    facts.append(_fact("Began", _when(subject), title=_took(subject, lives)))
+    facts.append(_fact("Lasted", _took(subject, lives)))
+    facts.append(_fact("Devices", devices_text(subject.workload.runs)))
+    if subject.workload.hosts:
+        facts.append(_fact("Machine", ", ".join(subject.workload.hosts)))
+    if len(subject.workload.runs) > 1:
+        skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
+        facts.append(
+            _fact(
+                "Start skew",
+                units.duration(skew_s),
+                title="From the first to the last of the runs that the barrier released",
+            )
+        )
+        facts.append(
+            _fact(
+                "Overlap",
+                units.percent(overlap(lives)),
+                title="The part of the time, from the first start to the last end, "
+                "in which all runs ran",
+            )
+        )
+    ratios = [one.ratio for one in slowed.values()]
+    if ratios:
+        mean = sum(ratios) / len(ratios)
+        facts.append(_fact("Against solo", f"{units.factor(mean)} time an epoch"))
+    facts.append(
+        _fact("Ledger", ledger.text, bad=not ledger.is_complete, title=ledger.why or ledger.text)
+    )
+    cost = _cost(ledger, lives)
+    if cost is not None:
+        facts.append(
+            _fact(
+                "Reading cost",
+                f"{units.percent(cost)} of a core",
+                title="Time that listeners spent on reading, over the time that the runs ran",
+            )
+        )
+    return facts
+
+
+def notes(subject: Subject) -> list[Component]:
+    """What has to be known before the numbers are believed."""
+    lines = []
+    profiled = [run for run in subject.workload.runs if run.profiled]
+    if profiled:
+        names = ", ".join(f"{name_of(run)} under {run.profiled}" for run in profiled)
+        lines.append(f"Profiled ({names}): all runs of this workload were slowed down by it.")
+    pruned = [run for run in subject.workload.runs if run.pruned]
+    if pruned:
+        names = ", ".join(name_of(run) for run in pruned)
+        lines.append(f"Samples of {names} were thinned later: {pruned[0].pruned}.")
+    remote = [run for run in subject.workload.runs if run.remote is not None]
+    if remote:
+        names = ", ".join(name_of(run) for run in remote)
+        lines.append(f"Of {names} only the MLflow server knows; pick it under Select to load it.")
+    if subject.left_out:
+        lines.append(f"{units.plural(subject.left_out, 'more run')} of this workload not shown.")
+    return [html.P(line, className="workload-note") for line in lines]
+
+
+def row_labels(lives: Sequence[Life]) -> list[Component]:
+    """What stands left of each row: the run's letter, name and devices."""
+    height = {"height": f"{row_px(len(lives))}px"}
+    return [
+        html.Div(
+            [
+                swatch(life.run.ordinal),
+                html.Span(
+                    [
+                        html.Strong(name_of(life.run)),
+                        html.Span(life.run.record.name, className="workload-name"),
+                        html.Span(_seat(life.run), className="workload-dim workload-second"),
+                    ],
+                    className="workload-two",
+                    title=f"{life.run.title} · {_seat(life.run)}",
+                ),
+            ],
+            className="workload-row",
+            style=height,
+        )
+        for life in lives
+    ]
+
+
+def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
+    """What stands right of each row: how it ended, and how fast it was."""
+    height = {"height": f"{row_px(len(lives))}px"}
+    found: list[Component] = []
+    for life in lives:
+        status = life.run.record.status
+        marks = [
+            word for word in (_profiled(life.run), "thinned" if life.run.pruned else "") if word
+        ]
+        second = life.reason or speed_text(life, slowed.get(life.run.run_id))
+        found.append(
+            html.Div(
+                html.Span(
+                    [
+                        html.Span(
+                            life.end_text,
+                            className="workload-status",
+                            **attributes(data_status=status.value),
+                        ),
+                        *(html.Span(mark, className="workload-mark") for mark in marks),
+                        html.Span(second, className="workload-dim workload-second"),
+                    ],
+                    className="workload-two",
+                    title=" · ".join(part for part in (life.end_text, second) if part),
+                ),
+                className="workload-row",
+                style=height,
+                **attributes(data_run=life.run.run_id),
+            )
+        )
+    return found
+
+
+def speed_text(life: Life, slowed: Slowdown | None) -> str:
+    """``1.42× slower than solo (4.2 s an epoch)``."""
+    if slowed is not None:
+        solo = f"solo ({units.duration(slowed.solo_s)} an epoch)"
+        if abs(slowed.ratio - 1) < _LIKE_SOLO:
+            return f"as fast as {solo}"
+        if slowed.ratio >= 1:
+            return f"{units.factor(slowed.ratio)} slower than {solo}"
+        return f"{units.factor(1 / slowed.ratio)} faster than {solo}"
+    if life.never_started:
+        return "never started"
+    if life.epoch_s is not None:
+        return f"{units.duration(life.epoch_s)} an epoch"
+    return units.duration(life.end_s - (life.start_s or 0.0))
+
+
+def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
+    """What stands left of a strip."""
+    where = strip.host if several_hosts else ""
+    return [
+        html.H3([strip.title], title=strip.quantity.explanation or strip.quantity.metric),
+        *([html.Span(where, className="workload-dim")] if where else []),
+        html.Span(
+            "mean" if not strip.resource.peak else "peak",
+            className="workload-dim workload-what",
+        ),
+    ]
+
+
+def strip_legend(drawn: DrawnStrip) -> list[Component]:
+    """What stands right of a strip: each line with its number, then what has to be known."""
+    lines = [
+        html.Li(
+            [
+                swatch(reading.ordinal),
+                html.Span(reading.name, className="workload-who", title=reading.name),
+                html.Span(
+                    reading.text,
+                    className="workload-number",
+                    title="estimated" if reading.is_estimated else None,
+                ),
+            ]
+        )
+        for reading in drawn.readings
+    ]
+    found: list[Component] = [html.Ul(lines)] if lines else []
+    return [*found, *(html.P(note, className="workload-dim") for note in drawn.notes)]
+
+
+def devices_text(runs: Sequence[RunEntry]) -> str:
+    """``GPU 0 · 3× MPS``, ``CPU``, ``GPU 0 · 3g.20gb, 2× 1g.5gb``."""
+    by_device: dict[str, Counter[str]] = {}
+    for run in runs:
+        device = device_name(run.record.devices)
+        by_device.setdefault(device, Counter())[run.record.collocation] += 1
+    texts = []
+    for device, ways in by_device.items():
+        words = [
+            f"{count}× {way}" if count > 1 else way for way, count in ways.items() if way != _NAIVE
+        ]
+        texts.append(f"{device} · {', '.join(words)}" if words else device)
+    return "; ".join(texts) or units.NO_VALUE
+
+
+def device_name(devices: str) -> str:
+    """``GPU 0``, ``GPUs 1+2``, ``CPU``."""
+    if devices.isdigit():
+        return f"GPU {devices}"
+    if devices.lower() == "cpu":
+        return "CPU"
+    return f"GPUs {devices}" if devices.replace("+", "").isdigit() else devices
+
+
+def _seat(run: RunEntry) -> str:
+    way = "" if run.record.collocation == _NAIVE else run.record.collocation
+    return " · ".join(part for part in (device_name(run.record.devices), way) if part)
+
+
+def _profiled(run: RunEntry) -> str:
+    return f"profiled: {run.profiled}" if run.profiled else ""
+
+
+def _fact(
+    name: str, text: str, *, status: RunStatus | None = None, bad: bool = False, title: str = ""
+) -> Component:
+    marks = attributes(
+        **({"data_status": status.value} if status is not None else {}),
+        **({"data_bad": "yes"} if bad else {}),
+    )
+    return html.Div(
+        [html.Dt(name), html.Dd(text, **marks)],
+        title=title or None,
+        **attributes(data_fact=name.lower().replace(" ", "-")),
+    )
+
+
+def _status_text(subject: Subject) -> str:
+    states = Counter(run.record.status for run in subject.workload.runs)
+    if len(states) == 1:
+        (status, count), *_ = states.items()
+        word = STATUS_WORDS[status]
+        return word if count == 1 else f"{count} {word}"
+    if not states:
+        return STATUS_WORDS[subject.workload.record.status]
+    return ", ".join(f"{states[s]} {word}" for s, word in STATUS_WORDS.items() if states[s])
+
+
+def _when(subject: Subject) -> str:
+    began = datetime.fromtimestamp(subject.origin_ns / 1e9).astimezone()
+    return began.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(subject: Subject, lives: Sequence[Life]) -> str:
+    started = [life for life in lives if life.start_s is not None]
+    if not started:
+        return units.NO_VALUE
+    first_s = min(life.start_s for life in started if life.start_s is not None)
+    text = units.duration(max(life.end_s for life in started) - first_s)
+    return f"{text} so far" if subject.is_live else text
+
+
+def _cost(ledger: Ledger, lives: Sequence[Life]) -> float | None:
+    started = [life for life in lives if life.start_s is not None]
+    sampling_s = sum(entry.record.sampling_ns for entry in ledger.entries) / 1e9
+    if not started or not sampling_s:
+        return None
+    first_s = min(life.start_s for life in started if life.start_s is not None)
+    span_s = max(life.end_s for life in started) - first_s
+    return sampling_s / span_s if span_s > 0 else None

@@ -1,0 +1,247 @@
+"""Tables of the Workload page: listeners and gaps, files, parameters and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from dash import html
+from dash.development.base_component import Component
+
+from radt import units
+from radt.frontend.charts.elapsed import label as clock
+from radt.frontend.dashing import attributes
+from radt.frontend.files import artifact_address, trace_address
+from radt.frontend.pages.workload_parts import name_of, swatch
+from radt.frontend.workload.facts import Fact, Facts
+from radt.frontend.workload.ledger import MAX_GAPS, Entry, Ledger, reason_of
+from radt.frontend.workload.spool import Listing, Place
+from radt.frontend.workload.subject import Subject
+from radt.masking import masked
+
+_PROFILES = "profiles/"
+_ARCHIVE = "radt/"
+_HTTP = ("http", "https")
+_ENDED = "ended"
+
+
+def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
+    """A line a listener and run, with its gaps."""
+    if not ledger.entries:
+        return [html.P("No listener has read anything of these runs.", className="workload-dim")]
+    head = ("listener", "run", "every", "expected", "received", "missed")
+    more = ("late, mean", "late, most", "a reading", "of a core", "state")
+    rows = [row for entry in ledger.entries for row in _ledger_rows(entry, subject)]
+    return [_table((*head, *more), rows, "workload-ledger-table", numeric=range(2, 10))]
+
+
+def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
+    record = entry.record
+    state = record.state if not record.reason else f"{record.state}: {record.reason}"
+    cells: list[Any] = [
+        record.listener,
+        [swatch(entry.run.ordinal), name_of(entry.run)],
+        units.duration(record.interval_s) if record.interval_s else units.NO_VALUE,
+        f"{record.expected:,}",
+        f"{record.received:,}",
+        f"{record.missed:,}",
+        units.duration(entry.late_s) if record.late_ns else units.NO_VALUE,
+        units.duration(record.late_max_ns / 1e9) if record.late_max_ns else units.NO_VALUE,
+        units.duration(entry.cost_s) if record.sampling_ns else units.NO_VALUE,
+        units.percent(entry.cost_share) if record.sampling_ns else units.NO_VALUE,
+        state,
+    ]
+    bad = attributes(data_bad="yes") if record.missed or record.state == "failed" else {}
+    rows: list[Component] = [html.Tr([html.Td(cell) for cell in cells], **bad)]
+    if entry.gaps:
+        texts = [_gap_text(entry, place, subject) for place in range(len(entry.gaps))][:MAX_GAPS]
+        if len(entry.gaps) > MAX_GAPS:
+            texts.append(f"{len(entry.gaps) - MAX_GAPS:,} more gaps")
+        rows.append(
+            html.Tr(
+                [html.Td(), html.Td([html.Div(text) for text in texts], colSpan=10)],
+                className="workload-gaps",
+            )
+        )
+    return rows
+
+
+def _gap_text(entry: Entry, place: int, subject: Subject) -> str:
+    gap = entry.gaps[place]
+    start_s = (gap.start_ns - subject.origin_ns) / 1e9
+    end_s = (gap.end_ns - subject.origin_ns) / 1e9
+    which = "" if gap.series_no < 0 else " of one series"
+    return (
+        f"gap{which} {clock(start_s)} – {clock(end_s)} "
+        f"({units.duration(end_s - start_s)}): {gap.reason.value}, {reason_of(gap)}"
+        if gap.detail
+        else f"gap{which} {clock(start_s)} – {clock(end_s)} "
+        f"({units.duration(end_s - start_s)}): {gap.reason.value}"
+    )
+
+
+def files_section(
+    subject: Subject, listings: dict[str, Listing], *, has_samples: set[str]
+) -> list[Component]:
+    """Artifacts of each run, profiles first, a trace, and where MLflow shows them."""
+    found: list[Component] = []
+    for run in subject.workload.runs:
+        listing = listings.get(run.run_id, Listing())
+        items = [
+            html.Li(
+                [
+                    html.A(
+                        _text(one.path),
+                        href=artifact_address(run.run_id, one.path),
+                        download="",
+                        className="workload-file",
+                    ),
+                    html.Span(units.size(one.size_bytes), className="workload-number"),
+                ],
+                **attributes(data_place=one.place.value),
+            )
+            for one in sorted(listing.files, key=lambda one: _rank(one.path))
+        ]
+        links: list[Component] = []
+        if run.run_id in has_samples:
+            links.append(
+                html.A(
+                    "trace for Perfetto",
+                    href=trace_address(run.run_id),
+                    download="",
+                    title="Made on request; open it at ui.perfetto.dev, which reads it in the "
+                    "browser. radt sends nothing there.",
+                )
+            )
+        if url := mlflow_page(subject, run.run_id):
+            links.append(html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener"))
+        where = _where(subject, run.run_id, listing)
+        found.append(
+            html.Div(
+                [
+                    html.Div(
+                        [
+                            swatch(run.ordinal),
+                            html.Strong(name_of(run)),
+                            html.Span(run.record.name, className="workload-name"),
+                            html.Span(className="push"),
+                            *links,
+                        ],
+                        className="workload-files-head",
+                    ),
+                    *([html.P(where, className="workload-dim")] if where else []),
+                    *([html.Ul(items)] if items else []),
+                    *(
+                        [html.P(f"{listing.left_out:,} more files", className="workload-dim")]
+                        if listing.left_out
+                        else []
+                    ),
+                ],
+                className="workload-files",
+            )
+        )
+    hint = html.P(
+        "A trace is one file with epochs, spans, samples and PyTorch's profile of a run and its "
+        "neighbours on one clock. Open it at ui.perfetto.dev: it is read in the browser and sent "
+        "nowhere.",
+        className="workload-dim",
+    )
+    return [html.Div(found, className="workload-files-grid"), hint]
+
+
+def mlflow_page(subject: Subject, run_id: str) -> str | None:
+    """The run in MLflow's own pages; None if its tracking URI is none of a server."""
+    run = subject.runs[run_id]
+    experiment = run.workload.mlflow_experiment_id
+    parts = urlsplit(run.record.tracking_uri)
+    if parts.scheme not in _HTTP or not run.record.mlflow_run_id or not experiment:
+        return None
+    base = masked(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()).rstrip("/")
+    path = (
+        f"experiments/{quote(experiment, safe='')}/runs/{quote(run.record.mlflow_run_id, safe='')}"
+    )
+    return f"{base}/#/{path}"
+
+
+def _where(subject: Subject, run_id: str, listing: Listing) -> str:
+    run = subject.runs[run_id].record
+    if any(one.place is Place.DELIVERED for one in listing.files):
+        return "from MLflow's artifacts in the data folder"
+    if listing.files:
+        return ""
+    if run.mlflow_run_id:
+        return f"no files on this machine; MLflow at {masked(run.tracking_uri)} has them"
+    return f"no files on this machine; they are on {run.host}" if run.host else "no files"
+
+
+def _rank(path: str) -> tuple[int, str]:
+    """Profiles first, the archive of the run last."""
+    return (0 if path.startswith(_PROFILES) else 2 if path.startswith(_ARCHIVE) else 1), path
+
+
+def facts_section(facts: Facts, subject: Subject) -> list[Component]:
+    """Parameters, tags, and how the runs were started; what differs first."""
+    heads = [
+        html.Span([swatch(run.ordinal), name_of(run)], title=run.title)
+        for run in subject.workload.runs
+    ]
+    parts = (("Parameters", facts.params), ("How they ran", facts.about), ("Tags", facts.tags))
+    return [
+        html.Div([html.H3(title), *_facts_table(table, heads)], className="workload-facts-part")
+        for title, table in parts
+    ]
+
+
+def _facts_table(table: Sequence[Fact], heads: Sequence[Component]) -> list[Component]:
+    if not table:
+        return [html.P("None recorded.", className="workload-dim")]
+    differing = [fact for fact in table if fact.differs]
+    same = [fact for fact in table if not fact.differs]
+    found: list[Component] = []
+    if differing:
+        rows = [
+            html.Tr([html.Th(_text(fact.name), scope="row"), *map(_value, fact.values)])
+            for fact in differing
+        ]
+        found.append(_table(("", *heads), rows, "workload-values"))
+    if same:
+        rows = [
+            html.Tr([html.Th(_text(fact.name), scope="row"), _value(fact.values[0])])
+            for fact in same
+        ]
+        several = len(heads) > 1
+        title = "the same for all runs" if several else "value"
+        found.append(_table(("", title), rows, "workload-values"))
+    return found
+
+
+def _value(text: str | None) -> Component:
+    return html.Td(units.NO_VALUE if text is None else _text(text))
+
+
+def _text(text: str) -> str:
+    """As JSON can carry it: names of files may hold bytes that are no text."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _table(
+    heads: Sequence[str | Component],
+    rows: Sequence[Component],
+    name: str,
+    numeric: range = range(0),
+) -> Component:
+    columns = [
+        html.Th(head, scope="col", className="workload-right" if place in numeric else None)
+        for place, head in enumerate(heads)
+    ]
+    return html.Div(
+        html.Table(
+            [html.Thead(html.Tr(columns)), html.Tbody(list(rows))],
+            className=f"workload-table {name}",
+        ),
+        className="workload-scroll",
+        tabIndex=0,
+        role="region",
+        **attributes(aria_label="Table, scrolls sideways"),
+    )
