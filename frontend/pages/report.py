@@ -1,26 +1,412 @@
-"""Report: the tables of `radt report`, and bars."""
+"""Report: the tables of `radt report`, and bars.
+
+Table and charts follow the view and the store. Graphs stand in fixed slots, one a quantity, and
+only those that changed are written, so that nothing flickers while runs end.
+"""
 
 from __future__ import annotations
 
-from dash import Dash, html
-from dash.development.base_component import Component
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
 
+import dash_mantine_components as dmc
+from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
+
+from radt.errors import RadtError
+from radt.frontend.catalog import read_experiments
+from radt.frontend.charts.timeseries import BLANK, config
+from radt.frontend.chosen import MAX_RUNS, latest_experiment
+from radt.frontend.dashing import attributes, in_browser
 from radt.frontend.pages.page import Page
+from radt.frontend.palette import Scheme
+from radt.frontend.picks import ID_DIGITS, Pick
+from radt.frontend.report import routes
+from radt.frontend.report.bars import (
+    HEIGHT_PX,
+    MAX_BARS,
+    NARROW_BARS,
+    Bar,
+    bars_of,
+    charted,
+    column_of,
+    figure,
+    title_of,
+)
+from radt.frontend.report.choices import BY_ORDER, Choices
+from radt.frontend.report.data import Entry, Shown, read_shown
+from radt.frontend.report.table import PAGE_ROWS, page_count, page_of, table
 from radt.frontend.source import Source
 from radt.frontend.view import View
+from radt.report.quantities import ABOUT, Quantity
+from radt.units import plural
+
+#: Quantities whose charts are on the page, in fixed slots.
+_SLOTS = tuple(Quantity)
+_COMPARE_PATH, _WORKLOAD_PATH = "/compare", "/workload"
 
 
 def layout(source: Source, view: View) -> Component:
     """The page for a view.
 
     Raises:
+        NothingRecordedError: There is no experiment.
+        ListingError: It is not known yet what the MLflow server has.
+        TrackingError: The server does not answer, and the store has nothing.
         StoreError: The store cannot be read.
     """
-    return html.Section(html.H1("Report"), className="report")
+    experiment = view.experiment or latest_experiment(source)
+    choices = Choices.of(view.options)
+    return html.Section(
+        [
+            html.H1("Report", className="unseen"),
+            html.Div(
+                [
+                    dmc.Select(
+                        id="report-experiment",
+                        data=_experiments(source),
+                        value=experiment,
+                        searchable=True,
+                        allowDeselect=False,
+                        limit=200,
+                        w=240,
+                        size="xs",
+                        nothingFoundMessage="No such experiment",
+                        **attributes(aria_label="Experiment"),
+                    ),
+                    html.P(id="report-facts", className="report-facts", role="status"),
+                    html.Div(
+                        [
+                            dmc.Switch(
+                                id="report-picked",
+                                label="only what is picked",
+                                checked=choices.picked,
+                                size="xs",
+                            ),
+                            dmc.Switch(
+                                id="report-profiled",
+                                label="with profiled runs",
+                                checked=choices.profiled,
+                                size="xs",
+                            ),
+                            dmc.Popover(
+                                [
+                                    dmc.PopoverTarget(
+                                        html.Button("Columns", type="button", className="quiet")
+                                    ),
+                                    dmc.PopoverDropdown(
+                                        dmc.CheckboxGroup(
+                                            dmc.Stack(id="report-column-list", gap=8),
+                                            id="report-columns",
+                                            label="Columns of the table",
+                                            size="xs",
+                                        ),
+                                        className="report-columns",
+                                    ),
+                                ],
+                                position="bottom-end",
+                                trapFocus=True,
+                                returnFocus=True,
+                            ),
+                            html.Span(id="report-links", className="report-links"),
+                        ],
+                        className="report-controls",
+                    ),
+                ],
+                className="report-head",
+            ),
+            html.Div(
+                html.Div(className="report-sketch"),
+                id="report-table",
+                className="report-scroll",
+                tabIndex="0",
+                role="region",
+                **attributes(aria_label="Table of the report"),
+            ),
+            html.Div(id="report-pages", className="report-pages"),
+            html.Div([_slot(quantity) for quantity in _SLOTS], className="report-charts"),
+            dcc.Store(id="report-state"),
+            dcc.Store(id="report-drawn"),
+            dcc.Store(id="report-done"),
+        ],
+        className="report",
+    )
+
+
+def _slot(quantity: Quantity) -> Component:
+    about = ABOUT[quantity]
+    return html.Section(
+        [
+            html.Header(
+                [
+                    html.H2(title_of(quantity)),
+                    html.Span(id={"type": "report-unit", "q": quantity.value}, className="unit"),
+                    html.Span(about.explanation, className="why", title=about.explanation),
+                ]
+            ),
+            html.Div(
+                dcc.Graph(
+                    id={"type": "report-chart", "q": quantity.value},
+                    figure=BLANK,
+                    config=_config(quantity),
+                    responsive=True,
+                    style={"height": f"{HEIGHT_PX}px"},
+                ),
+                role="img",
+                **attributes(aria_label=f"Bars: {title_of(quantity)}; the table has the numbers"),
+            ),
+        ],
+        id={"type": "report-slot", "q": quantity.value},
+        className="report-chart",
+        hidden=True,
+    )
+
+
+def _config(quantity: Quantity) -> Any:
+    found = config(f"report-{quantity.value}")
+    return {**found, "modeBarButtons": [["toImage"]], "doubleClick": False}
 
 
 def register(app: Dash, source: Source) -> None:
     """Callbacks of the page."""
+    routes.install(app.server, source)
+    for name, given in (("experiment", "value"), ("picked", "checked"), ("profiled", "checked")):
+        in_browser(
+            app,
+            f"report{name.capitalize()}",
+            Output("report-done", "data", allow_duplicate=True),
+            Input(f"report-{name}", given),
+            prevent_initial_call=True,
+        )
+    # In the browser: an answer to an older view must not turn a switch back.
+    in_browser(
+        app,
+        "reportControls",
+        Output("report-experiment", "value"),
+        Output("report-picked", "checked"),
+        Output("report-profiled", "checked"),
+        Input("view", "data"),
+    )
+    in_browser(
+        app,
+        "reportColumns",
+        Output("report-done", "data", allow_duplicate=True),
+        Input("report-columns", "value"),
+        State("report-state", "data"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(
+        Output("report-state", "data"),
+        Output("report-facts", "children"),
+        Output("report-table", "children"),
+        Output("report-pages", "children"),
+        Output("report-links", "children"),
+        Output("report-column-list", "children"),
+        Output("report-columns", "value"),
+        Output("report-experiment", "data"),
+        Output("report-picked", "disabled"),
+        Output("report-profiled", "disabled"),
+        Input("view", "data"),
+        Input("revision", "data"),
+        State("report-state", "data"),
+    )
+    def fill(
+        found: Mapping[str, Any] | None, revision: str | None, state: Mapping[str, Any] | None
+    ) -> tuple[Any, ...]:
+        view, shown = _read(source, found, revision)
+        choices = Choices.of(view.options)
+        key = [revision, view.to_query()]
+        if state is not None and state.get("key") == key:
+            raise PreventUpdate
+        columns = [one.value for one in shown.columns]
+        return (
+            {"key": key, "columns": columns},
+            facts(shown),
+            _table(shown, choices, view),
+            _pages(shown, choices),
+            _links(shown, choices, view),
+            [
+                dmc.Checkbox(label=ABOUT[one].title, value=one.value, size="xs")
+                for one in shown.quantities
+            ],
+            columns,
+            _experiments(source),
+            not view.picks,
+            not (shown.left_out or choices.profiled),
+        )
+
+    @app.callback(
+        Output({"type": "report-slot", "q": ALL}, "hidden"),
+        Output({"type": "report-slot", "q": ALL}, "className"),
+        Output({"type": "report-unit", "q": ALL}, "children"),
+        Output({"type": "report-chart", "q": ALL}, "figure"),
+        Output("report-drawn", "data"),
+        Input("view", "data"),
+        Input("revision", "data"),
+        Input("paper", "data"),
+        State("report-drawn", "data"),
+    )
+    def draw(
+        found: Mapping[str, Any] | None,
+        revision: str | None,
+        paper: str | None,
+        drawn: Mapping[str, str] | None,
+    ) -> tuple[Any, ...]:
+        view, shown = _read(source, found, revision)
+        choices = Choices.of(view.options)
+        scheme = Scheme(paper) if paper in list(Scheme) else Scheme.LIGHT
+        there = set(charted(shown))
+        known = drawn or {}
+        hidden: list[bool] = []
+        classes, titles = [], []
+        figures: list[Any] = []
+        now: dict[str, str] = {}
+        for quantity in _SLOTS:
+            bars = bars_of(shown, quantity, choices) if quantity in there else []
+            is_there = any(bar.estimate is not None for bar in bars)
+            hidden.append(not is_there)
+            wide = len(bars) > NARROW_BARS
+            classes.append(f"report-chart{' wide' if wide else ''}")
+            titles.append(_unit(quantity, bars))
+            if not is_there:
+                figures.append(no_update)
+                continue
+            made = figure(quantity, bars, scheme, in_blocks=choices.sort == BY_ORDER)
+            now[quantity] = blake2b(json.dumps(made).encode(), digest_size=8).hexdigest()
+            figures.append(no_update if known.get(quantity) == now[quantity] else made)
+        if now == known and drawn is not None:
+            raise PreventUpdate
+        return hidden, classes, titles, figures, now
+
+
+def _read(
+    source: Source, found: Mapping[str, Any] | None, revision: str | None
+) -> tuple[View, Shown]:
+    if found is None or not revision:
+        raise PreventUpdate
+    view = View.from_json(found)
+    try:
+        return view, read_shown(source, view)
+    except RadtError:  # the router says what is wrong
+        raise PreventUpdate from None
+
+
+def _experiments(source: Source) -> list[str]:
+    return [one.name for one in read_experiments(source)]
+
+
+def facts(shown: Shown) -> str:
+    """What the table is about, in a line."""
+    words = [
+        plural(len(shown.entries), "workload"),
+        plural(shown.run_count, "run"),
+        shown.window,
+    ]
+    if shown.open:
+        words.append(f"{plural(shown.open, 'run')} not ended yet")
+    if shown.left_out:
+        words.append(f"{shown.left_out:,} profiled left out")
+    return " · ".join(words)
+
+
+def _table(shown: Shown, choices: Choices, view: View) -> Component:
+    if not shown.entries:
+        return _nothing(shown, choices)
+    content: list[Component] = [table(shown, choices, lambda entry: _workload(view, entry))]
+    if not shown.quantities:
+        content.append(
+            html.P(
+                "No run has finished an epoch, and none recorded throughput or load: there is "
+                "nothing to compare. Mark epochs with run.epochs() in the script, or name "
+                "listeners in the experiment file.",
+                className="report-note",
+            )
+        )
+    elif Quantity.TIME_PER_EPOCH not in shown.quantities:
+        content.append(
+            html.P(
+                "No epochs are marked, so time per epoch is not known and all of each run counts. "
+                "Loop over run.epochs() in the script.",
+                className="report-note",
+            )
+        )
+    return html.Div(content)
+
+
+def _nothing(shown: Shown, choices: Choices) -> Component:
+    if choices.picked:
+        why, what = "Nothing picked has ended", "Pick other workloads, or show all."
+    elif shown.open:
+        why = "No run has ended yet"
+        what = f"{plural(shown.open, 'run')} on the way; this page fills by itself."
+    elif shown.left_out:
+        why = "Only profiled runs have ended"
+        what = "A profiler slows runs down, so they are left out; switch them on above."
+    else:
+        why, what = "No run has ended", "A report needs a run that came to an end."
+    return html.Div([html.H2(why), html.P(what)], className="report-nothing", role="status")
+
+
+def _workload(view: View, entry: Entry) -> str:
+    target = replace(
+        view, experiment=entry.experiment, workload=entry.summary.workload_id[:ID_DIGITS]
+    )
+    return f"{_WORKLOAD_PATH}?{target.to_query()}"
+
+
+def _pages(shown: Shown, choices: Choices) -> list[Component]:
+    count, page = page_count(shown), page_of(shown, choices)
+    if count < 2:
+        return []
+    first = page * PAGE_ROWS + 1
+    last = min(len(shown.entries), first + PAGE_ROWS - 1)
+    return [
+        _turn("‹ Previous", page - 1, disabled=page == 0),
+        html.Span(f"{first:,} – {last:,} of {len(shown.entries):,} workloads"),
+        _turn("Next ›", page + 1, disabled=page + 1 >= count),
+    ]
+
+
+def _turn(text: str, page: int, *, disabled: bool) -> Component:
+    return html.Button(
+        text,
+        type="button",
+        className="quiet",
+        disabled=disabled,
+        **attributes(data_report_page=str(page)),
+    )
+
+
+def _links(shown: Shown, choices: Choices, view: View) -> list[Component]:
+    """To Compare with the workloads of this page of the table, and the files."""
+    query = view.to_query()
+    compared: list[Pick] = []
+    count = 0
+    start = page_of(shown, choices) * PAGE_ROWS
+    for entry in shown.entries[start : start + PAGE_ROWS]:
+        count += entry.summary.run_count
+        if compared and count > MAX_RUNS:
+            break
+        compared.append(entry.pick)
+    target = replace(view, picks=tuple(compared))
+    return [
+        html.A("CSV", href=f"{routes.CSV_PATH}?{query}", download="", title="All digits"),
+        html.A("Markdown", href=f"{routes.MARKDOWN_PATH}?{query}", download=""),
+        *([dcc.Link("Compare →", href=f"{_COMPARE_PATH}?{target.to_query()}")] if compared else []),
+    ]
+
+
+def _unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
+    """Unit of a chart, and what of it is not drawn."""
+    words = [column_of(quantity, bars).unit] if bars else []
+    if len(bars) > MAX_BARS:
+        words.append(f"first {MAX_BARS} of {len(bars):,}")
+    return " · ".join(word for word in words if word)
 
 
 PAGE = Page("/report", "Report", layout, register)

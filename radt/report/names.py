@@ -14,7 +14,6 @@ from radt.store.records import RunRecord
 _NOT_TOLD = frozenset({"Params", "Cpus", "Timeout", "Environment"})
 #: More would be no name.
 _MAX_PARAMS = 4
-_ABSENT = "–"
 
 
 def telling_names(
@@ -23,7 +22,8 @@ def telling_names(
     """A name for each run, by id: its own, and the parameters that tell it from its namesakes.
 
     Runs of the same name and parameters keep the name: they are repeats of each other. A name that
-    is only the script's makes room for the parameters. These stand in the order in which they are given, without those that are the same in all namesakes.
+    is only the script's makes room for the parameters. These stand in the order in which they are
+    given, without those that are the same in all namesakes.
     """
     namesakes: dict[str, list[RunRecord]] = {}
     for run in runs:
@@ -46,5 +46,7 @@ def _differing(given: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _told(params: Mapping[str, str], differing: Sequence[str]) -> str:
-    told = [f"{key} {params.get(key, _ABSENT)}" for key in differing[:_MAX_PARAMS]]
-    return ", ".join(told) + (", …" if len(differing) > _MAX_PARAMS else "")
+    # What a run was not given is told by those that were.
+    given = [key for key in differing if key in params]
+    told = [f"{key} {params[key]}" for key in given[:_MAX_PARAMS]]
+    return ", ".join(told) + (", …" if len(given) > _MAX_PARAMS else "")

@@ -1,0 +1,1 @@
+"""What the page Report shows: tables and bars of `radt.report`."""
