@@ -73,6 +73,13 @@ class RunEntry:
         return name if self.alone else f"{name} {self.record.letter}"
 
     @property
+    def own_name(self) -> str:
+        """As `short`, where a column or heading says machine and experiment."""
+        return (
+            self.record.workload if self.alone else f"{self.record.workload} {self.record.letter}"
+        )
+
+    @property
     def workload_name(self) -> str:
         """The workload's label, with the machine or experiment where it takes that to tell it."""
         label, host = self.record.workload, self.record.host

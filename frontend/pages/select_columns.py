@@ -25,7 +25,8 @@ class Kind(StrEnum):
 
     TEXT = "text"
     NUMBER = "number"  # a text, too, to the right
-    STATUS = "status"
+    STATUS = "status"  # value and word
+    OUTCOME = "outcome"  # value, word and clock: the word where it is not finished
     CLOCK = "clock"  # start and end in ms since 1970; without end it runs
     AGE = "age"  # ms since 1970
 
@@ -78,38 +79,34 @@ def ordered(
 
 
 def experiment_columns(*, searched: bool) -> list[Column[FoundExperiment]]:
-    """Columns of experiments; ``searched`` shows how many runs were found of how many."""
-
-    def runs(one: FoundExperiment) -> str:
-        total = max(one.summary.run_count, one.run_count)
-        return f"{one.run_count:,} of {total:,}" if searched else f"{total:,}"
-
+    """Columns of experiments; ``searched`` says that the runs are those that were found."""
     return [
         Column(
             "name",
             "Experiment",
             Kind.TEXT,
-            80,
+            64,
             1,
             lambda one: one.summary.name,
             lambda one: natural(one.summary.name),
         ),
         Column(
             "runs",
-            "Runs",
+            "Found" if searched else "Runs",
             Kind.NUMBER,
-            96 if searched else 56,
+            44,
             0,
-            runs,
+            lambda one: f"{one.run_count:,}",
             lambda one: one.run_count,
+            "Runs",
         ),
         Column(
             "age",
             "Active",
             Kind.AGE,
-            72,
+            68,
             0,
-            lambda one: _experiment_age(one),
+            _experiment_age,
             lambda one: -(one.summary.last_activity_ns or 0),
         ),
     ]
@@ -121,53 +118,39 @@ def _experiment_age(one: FoundExperiment) -> Any:
     return (one.summary.last_activity_ns or 0) // _NS_PER_MS
 
 
-def workload_columns(catalog: Catalog) -> list[Column[WorkloadEntry]]:
+def workload_columns() -> list[Column[WorkloadEntry]]:
     """Columns of an experiment's workloads."""
-    columns: list[Column[WorkloadEntry]] = [
+    return [
         Column(
             "label",
             "Workload",
             Kind.TEXT,
-            56,
+            48,
             0.7,
             lambda one: one.record.label,
             lambda one: natural(one.record.label),
         ),
         Column("what", "What", Kind.TEXT, 72, 1.3, what, lambda one: natural(what(one))),
+        # How long it took, or in a word what went otherwise.
         Column(
-            "status",
-            "State",
-            Kind.STATUS,
-            72,
+            "duration",
+            "Took",
+            Kind.OUTCOME,
+            60,
             0,
-            lambda one: _status(one.status),
-            lambda one: STATUS_WORDS[one.status],
+            lambda one: [*_status(one.status), _workload_clock(one)],
+            _workload_duration,
         ),
-        Column("duration", "Took", Kind.CLOCK, 64, 0, _workload_clock, _workload_duration),
         Column(
             "age",
             "Age",
             Kind.AGE,
-            64,
+            72,
             0,
             lambda one: _workload_active(one) // _NS_PER_MS,
             lambda one: -_workload_active(one),
         ),
     ]
-    if len(catalog.hosts) > 1:
-        columns.insert(
-            2,
-            Column(
-                "host",
-                "Host",
-                Kind.TEXT,
-                56,
-                0.6,
-                lambda one: " ".join(one.hosts),
-                lambda one: natural(" ".join(one.hosts)),
-            ),
-        )
-    return columns
 
 
 def what(workload: WorkloadEntry) -> str:
@@ -194,7 +177,7 @@ def run_columns(
             Kind.TEXT,
             72,
             0.6,
-            lambda run: run.short,
+            lambda run: run.own_name,
             lambda run: (natural(run.record.workload), len(run.record.letter), run.record.letter),
         ),
         Column(
@@ -220,7 +203,7 @@ def run_columns(
             "age",
             "Age",
             Kind.AGE,
-            64,
+            72,
             0,
             lambda run: active_ns(run) // _NS_PER_MS,
             lambda run: -active_ns(run),
@@ -293,8 +276,10 @@ def _param_column(key: str, params: Mapping[str, Mapping[str, str]]) -> Column[R
         return (1, 0.0, natural(text)) if number is None else (0, number, ())
 
     numbers = all(as_number(one[key]) is not None for one in params.values() if one.get(key))
-    kind, width = (Kind.NUMBER, 88, 0) if numbers else (Kind.TEXT, 72, 0.6)
-    return Column(f"param.{key}", key, kind, width, value, order, f"Parameter {key}")
+    kind, flex = (Kind.NUMBER, 0.0) if numbers else (Kind.TEXT, 0.6)
+    # About what the name takes, with the arrow of a sorted column.
+    min_px = max(64, min(144, 24 + 7 * len(key)))
+    return Column(f"param.{key}", key, kind, min_px, flex, value, order, f"Parameter {key}")
 
 
 def _device(run: RunEntry) -> str:

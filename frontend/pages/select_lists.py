@@ -150,7 +150,7 @@ def _columns(
     """Columns of workloads and runs, and how many parameters that differ have none."""
     keys = differing(params or {}, len(catalog.runs))
     runs = run_columns(catalog, params or {}, keys[:MAX_PARAM_COLUMNS])
-    return workload_columns(catalog), runs, max(0, len(keys) - MAX_PARAM_COLUMNS)
+    return workload_columns(), runs, max(0, len(keys) - MAX_PARAM_COLUMNS)
 
 
 def _workloads_of(focus: FoundExperiment | None, catalog: Catalog) -> Sequence[WorkloadEntry]:
