@@ -1,13 +1,16 @@
 """Colours of runs and workloads: the same everywhere, for everybody, however often one looks.
 
-A colour follows from the place of the run within its experiment, not from what else is selected.
-The first eight are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with any
-kind of colour vision; then come a darker and a lighter shade of each.
+A colour follows from the place of the run within its experiment, not from what else is selected
+(`radt.frontend.tints`). The first eight are those of Okabe and Ito
+(https://jfly.uni-koeln.de/color/), told apart with any kind of colour vision; then come shades of
+each. All have a contrast of 3:1 against the paper at least (WCAG 2.2, 1.4.11).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
 
 
 class Scheme(StrEnum):
@@ -17,17 +20,17 @@ class Scheme(StrEnum):
     DARK = "dark"
 
 
-# Yellow and black, and on dark paper also the blue, are moved in lightness to keep a contrast of
-# at least 3:1 against the paper; hues are the published ones.
+# Light hues are moved in lightness for their contrast on white, black on dark paper; hues are the
+# published ones.
 _HUES = {
     Scheme.LIGHT: (
         "#0072b2",  # blue
-        "#e08e00",  # orange
-        "#009e73",  # bluish green
-        "#cc79a7",  # reddish purple
-        "#3ba3dc",  # sky blue
+        "#c47a00",  # orange
+        "#00946b",  # bluish green
+        "#c0629a",  # reddish purple
+        "#2b93cc",  # sky blue
         "#d55e00",  # vermillion
-        "#a89a00",  # yellow
+        "#938600",  # yellow
         "#3d4248",  # black
     ),
     Scheme.DARK: (
@@ -41,18 +44,31 @@ _HUES = {
         "#c9ced6",
     ),
 }
-_SHADES = (0.0, -0.32, 0.38)  # as is, towards black, towards white
+_PAPERS = {Scheme.LIGHT: "#ffffff", Scheme.DARK: "#1b1e22"}
+MIN_CONTRAST = 3.0
 HUE_COUNT = 8
-COLOUR_COUNT = HUE_COUNT * len(_SHADES)
+SHADE_COUNT = 5
+COLOUR_COUNT = HUE_COUNT * SHADE_COUNT
+
+#: Names of dashes as Plotly has them, for experiments and for print.
+DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "12px,4px", "5px,3px,2px,3px,2px,3px")
 
 
-def colour(ordinal: int, scheme: Scheme) -> str:
-    """Colour ``#rrggbb`` of the run or workload with that place in its experiment (from 0).
+@cache
+def colour(place: int, scheme: Scheme) -> str:
+    """Colour ``#rrggbb`` with that place (from 0) among the hues, then their shades.
 
     After `COLOUR_COUNT` the colours start again: nobody tells more apart.
     """
-    hue = _HUES[scheme][ordinal % HUE_COUNT]
-    return _shade(hue, _SHADES[(ordinal // HUE_COUNT) % len(_SHADES)])
+    hue = _HUES[scheme][place % HUE_COUNT]
+    number = (place // HUE_COUNT) % SHADE_COUNT
+    return hue if number == 0 else _shades(hue, scheme)[number - 1]
+
+
+def inks(count: int, scheme: Scheme) -> Sequence[str]:
+    """Greys for print: as many as can be told apart, from the strongest on."""
+    near, far = ("#111111", "#767676") if scheme is Scheme.LIGHT else ("#f2f2f2", "#8a8a8a")
+    return [_mixed(near, far, index / max(count - 1, 1)) for index in range(max(count, 1))]
 
 
 def translucent(hex_colour: str, opacity: float) -> str:
@@ -61,11 +77,40 @@ def translucent(hex_colour: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
+def contrast(one: str, other: str) -> float:
+    """How far two colours are apart in lightness, 1 to 21 (WCAG 2.2)."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _shades(hue: str, scheme: Scheme) -> Sequence[str]:
+    """Darker and lighter ones, as far as the paper allows."""
+    paper = _PAPERS[scheme]
+    dark, light = (
+        next(
+            mixed
+            for amount in range(60, -1, -2)
+            if contrast(mixed := _mixed(hue, end, amount / 100), paper) >= MIN_CONTRAST
+        )
+        for end in ("#000000", "#ffffff")
+    )
+    steps = [_mixed(dark, light, number / (SHADE_COUNT - 1)) for number in range(SHADE_COUNT)]
+    # The hue itself stands for the step next to it; what is furthest from it comes first.
+    return sorted(steps, key=lambda step: contrast(step, hue), reverse=True)[: SHADE_COUNT - 1]
+
+
+def _luminance(hex_colour: str) -> float:
+    linear = [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (channel / 255 for channel in _channels(hex_colour))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 def _channels(hex_colour: str) -> tuple[int, int, int]:
     return int(hex_colour[1:3], 16), int(hex_colour[3:5], 16), int(hex_colour[5:7], 16)
 
 
-def _shade(hex_colour: str, amount: float) -> str:
-    target = 0 if amount < 0 else 255
-    mixed = (round(c + (target - c) * abs(amount)) for c in _channels(hex_colour))
-    return "#" + "".join(f"{c:02x}" for c in mixed)
+def _mixed(one: str, other: str, share: float) -> str:
+    pairs = zip(_channels(one), _channels(other), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from radt.errors import CodecError, RadtError, SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.frontend.charts.cells import Cells
+from radt.frontend.charts.tracks import Ask, Tracks
 from radt.frontend.keepers import Keeper
 from radt.model import SeriesKind
 from radt.store.address import StoreAddress
@@ -100,6 +102,7 @@ class Source:
         self._key_locks: dict[Hashable, threading.Lock] = {}
         self._samples: OrderedDict[Hashable, Samples] = OrderedDict()
         self._sample_points = 0
+        self._tracks = Tracks()
 
     @property
     def reader(self) -> StoreReader:
@@ -160,6 +163,24 @@ class Source:
                     memory[key] = read(reader)
                 self._hold(began)
             return cast(ResultT, memory[key])
+
+    def cells(self, ask: Ask, *, ended: bool) -> Cells:
+        """A series for a chart, over seconds: its points, or a digest of them.
+
+        Of a run that goes on, only what is new is read. ``ended`` as for `samples`.
+
+        Raises:
+            StoreError: As `reader`; or a chunk is damaged.
+        """
+        if not self._keeper.outlives_outages:
+            _ = self.reader
+        version = (ended, int(time.monotonic() / _ENDED_RECHECK_S) if ended else self._count)
+        began = time.monotonic()
+        with self._suspecting():
+            cells = self._tracks.cells(lambda: self.reader, ask, version)
+        if not ended:
+            self._hold(began)
+        return cells
 
     def samples(self, stretch: Stretch, *, ended: bool) -> Samples:
         """Points of a series, from memory if they cannot have changed.
@@ -257,6 +278,7 @@ class Source:
             self._state = None
             self._samples.clear()
             self._sample_points = 0
+        self._tracks.clear()
         self._forget()
 
     def _forget(self) -> None:

@@ -1,6 +1,7 @@
 """Lines of a chart, one a workload: the mean or the sum of its runs, and the band they span.
 
-Computed from every recorded point, so that peaks survive in the band however coarse the grid is.
+Each cell of the grid has the mean, the lowest and the highest of all that was recorded in it, so
+that peaks survive in the band however coarse the grid is.
 Runs log at their own pace; on the common grid a run without a point in a cell takes part with the
 straight line between its neighbours, or a sum would drop wherever one of the runs happens to pause.
 Before its first and after its last point a run adds nothing to a sum, which is right: it was not
@@ -18,38 +19,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.lines import (
-    GAP_INTERVALS,
-    BoolArray,
-    Curve,
-    Feed,
-    Line,
-    union,
-    without_parts,
-)
+from radt.frontend.charts.axes import Axis, started_s
+from radt.frontend.charts.cells import BoolArray, Cells, group_starts, power_of_two
+from radt.frontend.charts.lines import Curve, Feed, Line, without_parts
+from radt.frontend.charts.smoothing import mean_within
 from radt.frontend.charts.spec import Aggregate, Window
 from radt.frontend.picks import ID_DIGITS
-from radt.frontend.source import Source, Stretch
+from radt.frontend.tints import Tints
 from radt.model import Scope
 from radt.store.records import Float64Array, SeriesRecord
 
-GRID_CELLS = 600
+GRID_CELLS = 800
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """All points of one run (or device); ``interval_s`` None if it has no regular one.
+    """All points of one run (or device); ``interval`` None if it has no regular one.
 
-    ``lived_s`` is when the run began and ended.
+    ``lived`` is when the run began and ended, both on the x axis.
     """
 
-    curve: Curve
-    interval_s: float | None
-    lived_s: tuple[float, float] | None = None
+    cells: Cells
+    interval: float | None
+    lived: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class OnGrid:
     """One member on the grid: middle, lowest and highest value of each cell (M,), NaN if absent.
 
     ``owed`` (M,) is True where it has no value although it was there.
@@ -61,98 +57,169 @@ class Cells:
     owed: BoolArray
 
 
-def workload_lines(
-    source: Source, found: Sequence[Feed], aggregate: Aggregate, window: Window | None
-) -> tuple[Line, ...]:
-    """Aggregate the lines of each workload.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The feeds of one workload that become one line, with its names and its colour's place.
 
-    Raises:
-        StoreError: The store cannot be read.
+    ``listener`` is empty if there is only one.
     """
+
+    feeds: tuple[Feed, ...]
+    listener: str
+    ordinal: int
+
+    @property
+    def run(self) -> RunEntry:
+        return self.feeds[0].parts[0][0]
+
+    @property
+    def key(self) -> str:
+        key = f"w{self.run.record.workload_id[:ID_DIGITS]}"
+        return f"{key}@{self.listener}" if self.listener else key
+
+    @property
+    def short(self) -> str:
+        return f"{self.run.workload_name} {self.listener}".rstrip()
+
+
+def groups(found: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
+    """The feeds of each workload that are added up; of two listeners' they are never mixed."""
     by_workload: dict[tuple[str, str], list[Feed]] = {}
     for feed in without_parts(found):
         key = (feed.parts[0][0].record.workload_id, feed.listener)
         by_workload.setdefault(key, []).append(feed)
     several = len({feed.listener for feed in found}) > 1
-    result = []
-    for group in by_workload.values():
-        run = group[0].parts[0][0]
-        members = [member for feed in group if len((member := _read(source, feed)).curve.values)]
-        if not members:
-            continue
-        grid_s = grid(members, window)
-        cells = [on_grid(member, grid_s) for member in members]
-        count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
-        if several:
-            count = f"{group[0].listener} {count}".strip()
-        label = f"{run.workload_name}  {count}".strip()
-        line = combine(cells, grid_s, aggregate, label, run)
-        if several:
-            line = replace(
-                line,
-                key=f"{line.key}@{group[0].listener}",
-                short=f"{line.short} {group[0].listener}",
-            )
-        result.append(replace(line, estimated=any(feed.estimated for feed in group)))
-    return tuple(result)
+    return tuple(
+        Group(
+            tuple(feeds), feeds[0].listener if several else "", tints.workload(feeds[0].parts[0][0])
+        )
+        for feeds in by_workload.values()
+    )
 
 
-def grid(members: Sequence[Member], window: Window | None) -> Float64Array:
-    """Edges of the cells in seconds (M + 1,): never finer than the readings, at most 600 cells."""
-    start_s = min(float(member.curve.x[0]) for member in members)
-    end_s = max(float(member.curve.x[-1]) for member in members)
+def member_of(feed: Feed, cells: Cells, axis: Axis) -> Member:
+    """A feed as a member of its workload's line."""
+    run, record = feed.parts[0]
+    interval = record.interval_s if axis.is_time else None
+    lived = _lived(run, record) if axis.is_time else None
+    if lived is not None:
+        lived = axis.x_of(run, lived[0]), axis.x_of(run, lived[1])
+    return Member(cells, interval, lived)
+
+
+def workload_line(
+    group: Group,
+    members: Sequence[Member],
+    aggregate: Aggregate,
+    window: Window | None,
+    *,
+    zero: float = 0.0,
+    smoothing_width: float = 0.0,
+    surroundings: Sequence[Member] = (),
+) -> Line | None:
+    """The line of a workload; None if nothing is known of its members.
+
+    ``zero`` is where the members' digests have an edge. ``surroundings`` are the members with what
+    is around the window, for smoothing; the members themselves if there are none.
+    """
+    members = [member for member in members if len(member.cells)]
+    if not members:
+        return None
+    edges = grid(members, window, zero)
+    count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
+    said = f"{group.listener} {count}".strip()
+    label = f"{group.run.workload_name}  {said}".strip()
+    line = combine([on_grid(one, edges) for one in members], edges, aggregate, label, group.run)
+    if smoothing_width > 0:
+        around = [one for one in surroundings if len(one.cells)] or members
+        far = grid(around, None, zero) if surroundings else edges
+        whole = line
+        if surroundings:
+            on_far = [on_grid(one, far) for one in around]
+            whole = combine(on_far, far, aggregate, label, group.run)
+        line = smoothed(line, whole, far, smoothing_width)
+    return replace(
+        line,
+        key=group.key,
+        short=group.short,
+        ordinal=group.ordinal,
+        estimated=any(feed.estimated for feed in group.feeds),
+    )
+
+
+def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line:
+    """The line as the moving mean of ``whole``, which is on the grid of these edges."""
+    values = whole.curve.values
+    known = np.isfinite(values)
+    if not known.any():
+        return line
+    half = (edges[1] - edges[0]) / 2
+    middle = whole.curve.x[known]
+    gaps = np.concatenate(([False], np.diff(np.flatnonzero(known)) > 1))
+    mean = mean_within(middle - half, middle + half, values[known], gaps, line.curve.x, width)
+    mean[~np.isfinite(line.curve.values)] = np.nan
+    return replace(line, curve=Curve(line.curve.x, mean))
+
+
+def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) -> Float64Array:
+    """Edges of the cells (M + 1,): never finer than the readings, about `GRID_CELLS` at most.
+
+    Widths are powers of two, so that a line that grows stays as it was, and digests fall into it.
+    """
+    start = min(float(member.cells.first[0]) for member in members)
+    end = max(float(member.cells.last[-1]) for member in members)
     if window is not None:
-        start_s, end_s = max(start_s, window.start), min(end_s, window.end)
-    span_s = max(end_s - start_s, 1e-6)
-    intervals = [member.interval_s for member in members if member.interval_s is not None]
-    width_s = max(span_s / GRID_CELLS, min(intervals, default=0.0))
-    count = max(1, int(np.ceil(span_s / width_s + 1e-9)))
-    # Half a cell earlier: readings that come at multiples of the interval fall into the middle.
-    left_s = start_s - width_s / 2
-    return left_s + width_s * np.arange(count + 2, dtype=np.float64)
+        start, end = max(start, window.start), min(end, window.end)
+    span = max(end - start, 1e-6)
+    intervals = [member.interval for member in members if member.interval is not None]
+    width = power_of_two(max(span / GRID_CELLS, min(intervals, default=0.0)))
+    if all(np.array_equal(member.cells.first, member.cells.last) for member in members):
+        # Half a cell earlier: readings that come at multiples of the interval fall into the middle.
+        zero -= width / 2
+    first = math.floor((start - zero) / width)
+    count = max(1, math.floor((end - zero) / width) - first + 1)
+    return zero + width * np.arange(first, first + count + 1, dtype=np.float64)
 
 
-def on_grid(member: Member, edges_s: Float64Array) -> Cells:
+def on_grid(member: Member, edges: Float64Array) -> OnGrid:
     """One member's values in the cells between the edges."""
-    count = len(edges_s) - 1
-    finite = np.isfinite(member.curve.values)
-    x, values = member.curve.x[finite], member.curve.values[finite]
-    cell = np.searchsorted(edges_s, x, "right") - 1
-    inside = (cell >= 0) & (cell < count)
-    cell, seen = cell[inside], values[inside]
-    hits = np.bincount(cell, minlength=count)
-    with np.errstate(invalid="ignore"):
-        middle: Float64Array = np.bincount(cell, weights=seen, minlength=count) / hits
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, cell, seen)
-    np.maximum.at(high, cell, seen)
-    empty = hits == 0
-    middle_s = (edges_s[:-1] + edges_s[1:]) / 2
-    middle[empty] = between(member, x, values, middle_s)[empty]
-    low[empty], high[empty] = middle[empty], middle[empty]
+    count = len(edges) - 1
+    width = float(edges[-1] - edges[0]) / count
+    middles = (edges[:-1] + edges[1:]) / 2
+    cells = member.cells
+    number = np.floor((cells.middle - edges[0]) / width)
+    inside = slice(*np.searchsorted(number, [0, count]))
+    value, low, high = (np.full(count, np.nan) for _ in range(3))
+    shown = cells.taken(inside)
+    if len(shown):
+        starts = group_starts(number[inside])
+        place = number[inside][starts].astype(np.int64)
+        merged = shown.merged(starts)
+        value[place], low[place], high[place] = merged.mean, merged.low, merged.high
+    empty = np.isnan(value)
+    value[empty] = between(cells, middles[empty])
+    low[empty], high[empty] = value[empty], value[empty]
     owed = np.zeros(count, dtype=bool)
-    if member.interval_s is None and member.lived_s is not None:
-        start_s, end_s = member.lived_s
-        owed = np.isnan(middle) & (middle_s >= start_s) & (middle_s <= end_s)
-    return Cells(middle, low, high, owed)
+    if member.interval is None and member.lived is not None:
+        start, end = member.lived
+        owed = np.isnan(value) & (middles >= start) & (middles <= end)
+    return OnGrid(value, low, high, owed)
 
 
-def between(
-    member: Member, x: Float64Array, values: Float64Array, at_s: Float64Array
-) -> Float64Array:
+def between(cells: Cells, at: Float64Array) -> Float64Array:
     """Straight lines between neighbouring points; NaN outside them and within gaps."""
-    if not len(x):
-        return np.full(len(at_s), np.nan)
-    result: Float64Array = np.interp(at_s, x, values, left=np.nan, right=np.nan)
-    if member.interval_s is not None and len(x) > 1:
-        right = np.clip(np.searchsorted(x, at_s), 1, len(x) - 1)
-        pause_s = x[right] - x[right - 1]
-        result[pause_s > GAP_INTERVALS * member.interval_s] = np.nan
+    if not len(cells):
+        return np.full(len(at), np.nan)
+    middle = cells.middle
+    result: Float64Array = np.interp(at, middle, cells.mean, left=np.nan, right=np.nan)
+    if len(cells) > 1:
+        right = np.clip(np.searchsorted(middle, at), 1, len(cells) - 1)
+        result[cells.gap[right]] = np.nan
     return result
 
 
 def combine(
-    cells: Sequence[Cells], edges_s: Float64Array, aggregate: Aggregate, label: str, run: RunEntry
+    cells: Sequence[OnGrid], edges: Float64Array, aggregate: Aggregate, label: str, run: RunEntry
 ) -> Line:
     """Add the members up. The band of a mean spans the members; of a sum, the sums of extremes."""
     middles = np.stack([member.middle for member in cells])
@@ -173,7 +240,7 @@ def combine(
         partial = np.asarray(shown & ~known.all(axis=0))
     for array in (value, low, high):
         array[~shown] = np.nan
-    middle_s = (edges_s[:-1] + edges_s[1:]) / 2
+    middle = (edges[:-1] + edges[1:]) / 2
     # Leading and trailing empty cells carry nothing; those in between are gaps.
     places = np.flatnonzero(shown)
     seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
@@ -182,7 +249,7 @@ def combine(
         label,
         run.workload_name,
         run.workload_ordinal,
-        Curve(middle_s[seen], value[seen]),
+        Curve(middle[seen], value[seen]),
         low[seen],
         high[seen],
         None if partial is None else partial[seen],
@@ -200,19 +267,13 @@ def in_gap(known: BoolArray) -> BoolArray:
     return within & ~known
 
 
-def _read(source: Source, feed: Feed) -> Member:
-    curves = []
-    for run, record in feed.parts:
-        samples = source.samples(Stretch(record), ended=run.record.status.ended)
-        curves.append(Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values))
-    run, record = feed.parts[0]
-    return Member(union(curves), record.interval_s, _lived_s(run, record))
+def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
+    """When the process of a series was there, in seconds since the barrier.
 
-
-def _lived_s(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
-    """When the process of a series was there; None of a device, which was there all the time."""
+    None of a device, which was there all the time.
+    """
     started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
     if record.scope is not Scope.PROCESS or started_ns is None:
         return None
     end_s = math.inf if ended_ns is None else (ended_ns - run.origin_ns) / 1e9
-    return (started_ns - run.origin_ns) / 1e9, end_s
+    return started_s(run), end_s

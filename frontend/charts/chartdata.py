@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from radt.frontend.catalog import RunEntry
-from radt.frontend.charts.aggregate import workload_lines
-from radt.frontend.charts.lines import EMPTY, Feed, Line, SeriesKey, feeds, lines
+from radt.frontend.charts import aggregate as aggregating
+from radt.frontend.charts.axes import Axis, axis_of, is_epoch, whole_of
+from radt.frontend.charts.cells import Cells, Shift
+from radt.frontend.charts.facts import Facts
+from radt.frontend.charts.lines import EMPTY, Curve, Feed, Line, Sight, feeds, mean_curve, run_line
+from radt.frontend.charts.marks import Tick, ticks
 from radt.frontend.charts.quantity import Quantity
-from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Level, Window, XAxis
-from radt.frontend.charts.traces import Tick
+from radt.frontend.charts.reading import read
+from radt.frontend.charts.relative import Baseline, against, suffix
+from radt.frontend.charts.spec import (
+    Aggregate,
+    BoardSpec,
+    ChartSpec,
+    Level,
+    Relative,
+    Window,
+    XAxis,
+)
 from radt.frontend.chosen import Chosen
 from radt.frontend.metrics import quantity_of, series_of
+from radt.frontend.picks import PickKind
 from radt.frontend.source import Source
-from radt.model import SOFTWARE, MarkerKind
+from radt.frontend.tints import Tints
+from radt.model import SOFTWARE
+from radt.store import growth
 from radt.store.reader import StoreReader
-from radt.store.records import SummaryRecord
-from radt.units import duration
-
-_SHORTEST_S = 1.0
+from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
     """All that a chart shows.
 
-    ``x`` and ``level`` are what was decided for ``spec``; ``level`` is AUTO where there are lines
-    of runs and of workloads; ``aggregate`` is how the latter came about, None where there is none.
-    ``window`` is the visible part of the x axis, also when nobody zoomed. ``notes`` say in words
-    what is not as one would expect.
+    ``x``, ``level`` and ``relative`` are what was decided for ``spec``: ``level`` is AUTO where
+    there are lines of runs and of workloads, ``relative`` OFF where there is nothing to compare
+    with. ``aggregate`` is how lines of workloads came about, None where there is none. ``window``
+    is the visible part of the x axis, also when nobody zoomed. ``notes`` say in words what is not
+    as one would expect.
     """
 
     quantity: Quantity
@@ -40,6 +54,8 @@ class ChartData:
     lines: Sequence[Line]
     ticks: Sequence[Tick]
     window: Window
+    relative: Relative = Relative.OFF
+    smoothing_width: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -51,13 +67,22 @@ def axes_of(source: Source, chosen: Chosen, metric: str) -> tuple[XAxis, ...]:
         StoreError: The store cannot be read.
     """
     found = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
-    if any(
-        one.listener == SOFTWARE for one in series_of(source, tuple(chosen.runs)).get(metric, ())
-    ):
+    series = series_of(source, tuple(chosen.runs)).get(metric, ())
+    if any(one.listener == SOFTWARE for one in series):
         found.append(XAxis.STEP)
-    if epochs(source, chosen.runs):
+    if any(map(is_epoch, _markers(source, tuple(chosen.runs)))):
         found.append(XAxis.EPOCH)
     return tuple(found)
+
+
+def axis_for(source: Source, chosen: Chosen, kind: XAxis) -> Axis:
+    """The x axis of the chosen runs, as all charts that have it show it.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = tuple(chosen.runs)
+    return axis_of(kind, chosen.runs, _ends_s(source, chosen.runs), _markers(source, run_ids))
 
 
 def chart_data(
@@ -68,85 +93,206 @@ def chart_data(
     ``window`` is the visible part of the chart's x axis, None for all.
 
     Raises:
-        StoreError: The store cannot be read.
+        StoreError: The store cannot be read; or a chunk is damaged.
     """
-    runs = chosen.runs
-    run_ids = tuple(runs)
-    series = series_of(source, run_ids).get(spec.metric)
+    series = series_of(source, tuple(chosen.runs)).get(spec.metric)
     if not series:
         return None
-    quantity = quantity_of(series)
-    aggregate = spec.aggregate
-    if aggregate is Aggregate.AUTO:
-        aggregate = quantity.default_aggregate
-    together = chosen.drawn_at(spec.level_of(board))
-    single: list[Feed] = []
-    whole: list[Feed] = []
-    for feed in feeds(runs, series):
-        (whole if together[feed.parts[0][0].run_id] else single).append(feed)
-    summaries = _summaries(source, run_ids)
-    gaps = source.remember(("gaps", run_ids), lambda reader: reader.gaps(run_ids))
-    drawn = (
-        *lines(source, single, summaries, gaps, window),
-        *workload_lines(source, whole, aggregate, window),
-    )
-    drawn = tuple(
-        replace(line, hidden=True, curve=EMPTY, low=None, high=None, partial=None)
-        if line.key in spec.hidden
-        else line
-        for line in drawn
-    )
-    ticks = () if whole else epochs(source, runs)
-    return ChartData(
-        quantity=quantity,
-        spec=spec,
-        x=XAxis.BARRIER,
-        level=Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN,
-        aggregate=aggregate if whole else None,
-        lines=drawn,
-        ticks=ticks,
-        window=window or whole_window(runs, summaries.values()),
-    )
+    return _Chart(source, chosen, spec, board, window, series).data()
 
 
-def whole_window(runs: Mapping[str, RunEntry], summaries: Iterable[SummaryRecord]) -> Window:
-    """From the start to the end of the run that took longest, or to its newest sample."""
-    end_ns = {run_id: run.record.ended_ns or 0 for run_id, run in runs.items()}
-    for summary in summaries:
-        run_id = summary.series.run_id
-        if runs[run_id].record.ended_ns is None:
-            end_ns[run_id] = max(end_ns[run_id], summary.last_ns)
-    longest_s = max(((end_ns[run_id] - run.origin_ns) / 1e9 for run_id, run in runs.items()))
-    return Window(0.0, max(longest_s, _SHORTEST_S))
+class _Chart:
+    """One chart on its way from the store to `ChartData`."""
 
-
-def _summaries(source: Source, run_ids: tuple[str, ...]) -> Mapping[SeriesKey, SummaryRecord]:
-    def read(reader: StoreReader) -> Mapping[SeriesKey, SummaryRecord]:
-        return {(s.series.run_id, s.series.series_no): s for s in reader.summary(run_ids)}
-
-    return source.remember(("summaries", run_ids), read)
-
-
-def epochs(source: Source, runs: Mapping[str, RunEntry]) -> Sequence[Tick]:
-    """Where the epochs of the runs begin."""
-    run_ids = tuple(runs)
-    markers = source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))
-    begins = [m for m in markers if m.kind is MarkerKind.EPOCH and not m.process]
-    having = {marker.run_id for marker in begins}
-    rows = {run_id: row for row, run_id in enumerate(r for r in run_ids if r in having)}
-    ticks = []
-    for marker in begins:
-        run = runs[marker.run_id]
-        number = marker.step if marker.step is not None else marker.name
-        took = ""
-        if marker.end_ns is not None:
-            took = f" · {duration((marker.end_ns - marker.start_ns) / 1e9)}"
-        ticks.append(
-            Tick(
-                rows[marker.run_id],
-                run.ordinal,
-                (marker.start_ns - run.origin_ns) / 1e9,
-                f"{run.short} · epoch {number}{took}",
-            )
+    def __init__(
+        self,
+        source: Source,
+        chosen: Chosen,
+        spec: ChartSpec,
+        board: BoardSpec,
+        window: Window | None,
+        series: Sequence[SeriesRecord],
+    ) -> None:
+        self.source, self.chosen, self.spec, self.board = source, chosen, spec, board
+        self.window = window
+        self.runs = chosen.runs
+        self.quantity = quantity_of(series)
+        self.aggregate = spec.aggregate
+        if self.aggregate is Aggregate.AUTO:
+            self.aggregate = self.quantity.default_aggregate
+        self.tints = Tints(source)
+        self.feeds = feeds(self.runs, series, self.tints)
+        run_ids = tuple(self.runs)
+        self.gaps: Sequence[GapRecord] = source.remember(
+            ("gaps", run_ids), lambda reader: reader.gaps(run_ids)
         )
-    return ticks
+        self.axis = axis_for(source, chosen, spec.x_of(board))
+        if self.axis.by_step:
+            whole = whole_of(self.read(feed, None) for feed in self.feeds)
+            self.axis = replace(self.axis, whole=whole)
+        whole = self.axis.whole
+        self.smoothing_width = (whole.end - whole.start) * spec.smoothing_of(board) / 100
+        self.around: Window | None = None
+        if window is not None and self.smoothing_width:
+            margin = self.smoothing_width / 2
+            self.around = Window(window.start - margin, window.end + margin)
+
+    def data(self) -> ChartData:
+        together = self.chosen.drawn_at(self.spec.level_of(self.board))
+        single: list[Feed] = []
+        whole: list[Feed] = []
+        for feed in self.feeds:
+            (whole if together[feed.parts[0][0].run_id] else single).append(feed)
+        facts = Facts(self.source, self.runs, self.quantity)
+        places = {run_id: place for place, run_id in enumerate(self.runs)}
+        lines: list[tuple[int, Line]] = []
+        for feed in single:
+            if line := self.run_line(feed):
+                line = replace(line, facts=facts.of_feed(feed))
+                lines.append((places[feed.parts[0][0].run_id], line))
+        for group in aggregating.groups(whole, self.tints):
+            if line := self.workload_line(group):
+                line = replace(line, facts=facts.of_group(group))
+                lines.append((places[group.run.run_id], line))
+        lines.sort(key=lambda placed: placed[0])
+        shown, relative, notes = self.compared([line for _, line in lines])
+        singly = {run_id: run for run_id, run in self.runs.items() if not together[run_id]}
+        return ChartData(
+            quantity=self.quantity,
+            spec=self.spec,
+            x=self.axis.kind,
+            level=Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN,
+            aggregate=self.aggregate if whole else None,
+            lines=shown,
+            ticks=self.ticks(singly),
+            window=self.window or self.axis.whole,
+            relative=relative,
+            smoothing_width=self.smoothing_width,
+            notes=notes,
+        )
+
+    def read(self, feed: Feed, window: Window | None) -> Cells:
+        return read(self.source, feed, self.axis, self.gaps, window)
+
+    def run_line(self, feed: Feed) -> Line | None:
+        if feed.key in self.spec.hidden:
+            return hidden_line(feed.key, feed.label, feed.short, feed.ordinal, feed.dash)
+        around = self.read(feed, self.around) if self.around is not None else None
+        sight = Sight(self.window, self.smoothing_width, around)
+        return run_line(feed, self.read(feed, self.window), sight)
+
+    def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
+        if group.key in self.spec.hidden and not even_hidden:
+            short, run = group.short, group.run
+            line = hidden_line(group.key, short, short, group.ordinal, run.dash)
+            return replace(line, is_workload=True)
+        first = self.axis.maps.get(group.run.run_id)
+        shift = first.by if isinstance(first, Shift) else 0.0
+        return aggregating.workload_line(
+            group,
+            self.members(group, self.window),
+            self.aggregate,
+            self.window,
+            zero=shift,
+            smoothing_width=self.smoothing_width,
+            surroundings=self.members(group, self.around) if self.around is not None else (),
+        )
+
+    def members(self, group: aggregating.Group, window: Window | None) -> list[aggregating.Member]:
+        return [
+            aggregating.member_of(feed, self.read(feed, window), self.axis) for feed in group.feeds
+        ]
+
+    def compared(self, lines: Sequence[Line]) -> tuple[tuple[Line, ...], Relative, tuple[str, ...]]:
+        relative = self.spec.relative_of(self.board)
+        pick = self.spec.baseline_of(self.board)
+        if relative is Relative.OFF or pick is None:
+            return tuple(lines), Relative.OFF, ()
+        runs = self.chosen.find(pick)
+        if not runs:
+            return tuple(lines), Relative.OFF, ("the baseline is not among what is shown",)
+        is_run = pick.kind is PickKind.RUN
+        name = runs[0].short if is_run else runs[0].workload_name
+        baseline = self.run_baseline(runs, name) if is_run else self.workload_baseline(runs, name)
+        if not baseline.curves:
+            return tuple(lines), Relative.OFF, (f"{name} has no {self.spec.metric}",)
+        compared, notes = against(lines, baseline, relative)
+        return compared, relative, notes
+
+    def run_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
+        ids = {run.run_id for run in runs}
+        found: dict[str, Curve] = {}
+        keys = set()
+        for feed in self.feeds:
+            if any(run.run_id in ids for run, _ in feed.parts):
+                around = self.read(feed, self.around) if self.around is not None else None
+                sight = Sight(self.window, self.smoothing_width, around)
+                curve = mean_curve(self.read(feed, self.window), sight)
+                if len(curve.x):
+                    found[suffix(feed.key)] = curve
+                    keys.add(feed.key)
+        return Baseline(name, found, frozenset(keys))
+
+    def workload_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
+        ids = {run.run_id for run in runs}
+        own = [feed for feed in self.feeds if feed.parts[0][0].run_id in ids]
+        found: dict[str, Curve] = {}
+        keys = set()
+        for group in aggregating.groups(own, self.tints):
+            line = self.workload_line(group, even_hidden=True)
+            if line is not None and len(line.curve.x):
+                found[suffix(group.key)] = line.curve
+                keys.add(group.key)
+        return Baseline(name, found, frozenset(keys))
+
+    def ticks(self, singly: Mapping[str, RunEntry]) -> tuple[Tick, ...]:
+        if self.axis.by_step:
+            return ()
+        markers = _markers(self.source, tuple(self.runs))
+        places = {run_id: self.tints.run(run) for run_id, run in singly.items()}
+        return ticks(singly, places, markers, self.axis, self.window)
+
+
+def hidden_line(key: str, label: str, short: str, ordinal: int, dash: int) -> Line:
+    """A line that is listed, and nothing of it read."""
+    return Line(key, label, short, ordinal, EMPTY, dash=dash, hidden=True)
+
+
+def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
+    """From the barrier to the end of the run that took longest, or to its newest sample.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return axis_of(XAxis.BARRIER, runs, _ends_s(source, runs), ()).whole
+
+
+def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
+    """Seconds from the barrier to the end of each run, or to its newest sample."""
+    going_on = tuple(
+        run_id
+        for run_id, run in runs.items()
+        if run.record.ended_ns is None and run.record.started_ns is not None
+    )
+    newest = source.remember(("newest", going_on), lambda reader: _newest(reader, going_on))
+    ends_ns = {
+        run_id: run.record.ended_ns or newest.get(run_id, run.origin_ns)
+        for run_id, run in runs.items()
+    }
+    return {run_id: (ends_ns[run_id] - run.origin_ns) / 1e9 for run_id, run in runs.items()}
+
+
+def _newest(reader: StoreReader, run_ids: Sequence[str]) -> Mapping[str, int]:
+    if not run_ids:
+        return {}
+    with reader.snapshot() as connection:
+        found = growth.newest(connection, run_ids)
+    missing = [run_id for run_id in run_ids if run_id not in found]
+    for summary in reader.summary(missing) if missing else ():
+        run_id = summary.series.run_id
+        found[run_id] = max(found.get(run_id, 0), summary.last_ns)
+    return found
+
+
+def _markers(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
+    return source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))

@@ -6,28 +6,23 @@ one line, named after the device, instead of several on top of each other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from radt.frontend.catalog import RunEntry
+from radt.frontend.charts.cells import BoolArray, Cells
+from radt.frontend.charts.smoothing import moving_mean
 from radt.frontend.charts.spec import Window
 from radt.frontend.picks import ID_DIGITS
-from radt.frontend.source import Source, Stretch
+from radt.frontend.tints import Tints, beside
 from radt.model import Scope
-from radt.store.records import Float64Array, GapRecord, SeriesRecord, SummaryRecord
-
-#: Id of the run and number of the series in it.
-SeriesKey = tuple[str, int]
-BoolArray = npt.NDArray[np.bool_]
+from radt.store.records import Float64Array, SeriesRecord
 
 #: Points of one line: two for each pixel of a wide chart.
 LINE_POINTS = 1600
-#: A pause longer than this many intervals is a gap, not jitter.
-GAP_INTERVALS = 3.5
-_SAME_INSTANT_S = 1e-6
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
 _TOTAL = "total"
 
@@ -54,8 +49,8 @@ class Line:
     ``label`` says what it is in full, ``short`` fits beside the line, ``facts`` are for who points
     at it; ``ordinal`` is for `radt.frontend.palette.colour`, ``dash`` counts experiments. ``low``
     and ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where not all of the runs
-    took part; ``smooth`` (N,) is its moving mean; ``estimated`` says that it was not measured but
-    apportioned. A ``hidden`` line has no points: it is listed, not drawn.
+    took part; ``estimated`` says that it was not measured but apportioned. A ``hidden`` line has
+    no points: it is listed, not drawn.
     """
 
     key: str
@@ -68,7 +63,6 @@ class Line:
     partial: BoolArray | None = None
     estimated: bool = False
     dash: int = 0
-    smooth: Float64Array | None = None
     hidden: bool = False
     facts: tuple[str, ...] = ()
     is_workload: bool = False
@@ -109,13 +103,16 @@ class Feed:
         return any(record.estimated for _, record in self.parts)
 
 
-def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple[Feed, ...]:
+def feeds(
+    runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord], tints: Tints
+) -> tuple[Feed, ...]:
     """Sort the series of one metric into lines, in the order of the runs.
 
     What two listeners have read of the same thing are two lines, named after them. What is the
     sum of others (all disks, besides each) is named total.
     """
     series = tuple(series)
+    places = {run_id: place for place, run_id in enumerate(runs)}
     several = len({record.listener for record in series}) > 1
     own: list[Feed] = []
     shared: dict[tuple[str, str, str, str], list[tuple[RunEntry, SeriesRecord]]] = {}
@@ -135,14 +132,14 @@ def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple
                     _key(f"r{run.run_id[:ID_DIGITS]}", record, several=several),
                     title,
                     run.short + suffix,
-                    run.ordinal,
+                    tints.run(run),
                     record.listener,
                     parts,
                 )
             )
     divided = {(workload, host, name) for workload, host, entity, name in shared if entity}
     for (workload, host, entity, listener), on_device in shared.items():
-        first = min(on_device, key=lambda part: part[0].ordinal)[0]
+        first = min(on_device, key=lambda part: places[part[0].run_id])[0]
         device = entity or (_TOTAL if (workload, host, listener) in divided else "")
         label = f"{first.workload_name}  {device or host or 'host'}"
         short = f"{first.workload_name} {device}".rstrip()
@@ -152,12 +149,19 @@ def feeds(runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord]) -> tuple
                 _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
                 label + suffix,
                 short + suffix,
-                first.ordinal,
+                tints.workload(first),
                 listener,
                 tuple(on_device),
             )
         )
-    return tuple(sorted(own, key=lambda feed: (feed.ordinal, feed.label)))
+    own.sort(key=lambda feed: (places[feed.parts[0][0].run_id], feed.label))
+    seen: Counter[int] = Counter()
+    shaded = []
+    for feed in own:
+        # Several devices of one workload, several processes of one run: shades of its colour.
+        shaded.append(replace(feed, ordinal=beside(feed.ordinal, seen[feed.ordinal])))
+        seen[feed.ordinal] += 1
+    return tuple(shaded)
 
 
 def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
@@ -171,122 +175,129 @@ def without_parts(found: Sequence[Feed]) -> Sequence[Feed]:
     return [feed for feed in found if feed.is_total or feed.whole not in totals]
 
 
-def lines(
-    source: Source,
-    found: Sequence[Feed],
-    summaries: Mapping[SeriesKey, SummaryRecord],
-    gaps: Sequence[GapRecord],
-    window: Window | None,
-    max_points: int = LINE_POINTS,
-) -> tuple[Line, ...]:
-    """Read the lines, in ``window`` at the full resolution that ``max_points`` can show.
+def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
+    """The line of a feed; None without points.
 
-    Raises:
-        StoreError: The store cannot be read.
+    Where it is smoothed, the line is the moving mean and the band what was measured.
     """
-    result = []
-    for feed in found:
-        curves = [
-            _read(source, run, record, summary, gaps, window, max_points)
-            for run, record in feed.parts
-            if (summary := summaries.get((record.run_id, record.series_no))) is not None
-        ]
-        curve = union(curves)
-        if len(curve.x):
-            result.append(
-                Line(
-                    feed.key,
-                    feed.label,
-                    feed.short,
-                    feed.ordinal,
-                    curve,
-                    estimated=feed.estimated,
-                    dash=feed.dash,
-                )
-            )
-    return tuple(result)
+    shown = cells if sight.window is None else _seen(cells, sight.window)
+    if not len(shown):
+        return None
+    visible = sight.window or Window(float(shown.first[0]), float(shown.last[-1]))
+    span = visible.end - visible.start
+    low = high = None
+    if sight.smoothing_width > 0:
+        stretches = _stretches(shown, LINE_POINTS // 2, span)
+        around = cells if sight.surroundings is None else sight.surroundings
+        curve = Curve(
+            stretches.middle,
+            moving_mean(around, stretches.middle, sight.smoothing_width),
+        )
+        low, high = stretches.low, stretches.high
+        curve, low, high = _with_gaps(stretches, curve, low, high)
+    else:
+        curve = points_of(shown, span)
+    return Line(
+        feed.key,
+        feed.label,
+        feed.short,
+        feed.ordinal,
+        curve,
+        low,
+        high,
+        estimated=feed.estimated,
+        dash=feed.dash,
+    )
 
 
-def union(curves: Sequence[Curve]) -> Curve:
-    """Several readings of the same device as one curve; equal instants count once."""
-    if len(curves) == 1:
-        return curves[0]
-    if not curves:
-        return Curve(np.empty(0), np.empty(0))
-    x = np.concatenate([curve.x for curve in curves])
-    values = np.concatenate([curve.values for curve in curves])
-    # Of equal instants the first counts, so a value goes before a missing one.
-    order = np.lexsort((np.isnan(values), x))
-    x, values = x[order], values[order]
-    first = np.diff(x, prepend=-np.inf) > _SAME_INSTANT_S
-    return Curve(x[first], values[first])
+def mean_curve(cells: Cells, sight: Sight) -> Curve:
+    """One value for each stretch that can be seen: what others are compared with."""
+    shown = cells if sight.window is None else _seen(cells, sight.window)
+    if not len(shown):
+        return EMPTY
+    stretches = _stretches(shown, LINE_POINTS // 2, float(shown.last[-1] - shown.first[0]))
+    values = stretches.mean
+    if sight.smoothing_width > 0:
+        around = cells if sight.surroundings is None else sight.surroundings
+        values = moving_mean(around, stretches.middle, sight.smoothing_width)
+    curve, _, _ = _with_gaps(stretches, Curve(stretches.middle, values), values, values)
+    return curve
 
 
-def _read(
-    source: Source,
-    run: RunEntry,
-    record: SeriesRecord,
-    summary: SummaryRecord,
-    gaps: Sequence[GapRecord],
-    window: Window | None,
-    max_points: int,
-) -> Curve:
-    start_ns = end_ns = None
-    interval_s = record.interval_s or 0.0
-    span_s = (summary.last_ns - summary.first_ns) / 1e9
-    longest_s = GAP_INTERVALS * interval_s
-    if summary.count > max_points:
-        if window is not None:
-            # A little more than is seen, so that lines run to the chart's edges.
-            span_s = window.end - window.start
-            margin_s = max(2 * interval_s, 0.05 * span_s)
-            start_ns = run.origin_ns + round((window.start - margin_s) * 1e9)
-            end_ns = run.origin_ns + round((window.end + margin_s) * 1e9)
-        # Of each stretch two points are kept; only a pause much wider than one is surely empty.
-        longest_s = max(longest_s, 6 * span_s / max_points)
-    stretch = Stretch(record, start_ns, end_ns, max_points)
-    samples = source.samples(stretch, ended=run.record.status.ended)
-    curve = Curve((samples.times_ns - run.origin_ns) / 1e9, samples.values)
-    if window is not None:
-        curve = _seen(curve, window)
-    holes_s = _holes(run, record, gaps)
-    return break_at_gaps(curve, longest_s if record.interval_s else None, holes_s)
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen of lines: ``window`` None for all.
+
+    A line is smoothed over ``smoothing_width`` units of the x axis, with what is around the window
+    in ``surroundings``.
+    """
+
+    window: Window | None = None
+    smoothing_width: float = 0.0
+    surroundings: Cells | None = None
 
 
-def _seen(curve: Curve, window: Window) -> Curve:
-    """The points in the window and one neighbour on either side."""
-    first = int(np.searchsorted(curve.x, window.start, "left"))
-    last = int(np.searchsorted(curve.x, window.end, "right"))
-    chosen = slice(max(0, first - 1), last + 1)
-    return Curve(curve.x[chosen], curve.values[chosen])
+def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
+    """The lowest and the highest point of each of as many stretches as can be seen."""
+    if len(cells) <= max_points and np.array_equal(cells.low_at, cells.high_at):
+        stretches = cells
+    else:
+        stretches = _stretches(cells, max_points // 2, span)
+    low_first = stretches.low_at <= stretches.high_at
+    x = np.stack(
+        [
+            np.where(low_first, stretches.low_at, stretches.high_at),
+            np.where(low_first, stretches.high_at, stretches.low_at),
+        ],
+        axis=1,
+    )
+    values = np.stack(
+        [
+            np.where(low_first, stretches.low, stretches.high),
+            np.where(low_first, stretches.high, stretches.low),
+        ],
+        axis=1,
+    )
+    keep = np.stack([np.ones(len(x), dtype=bool), x[:, 0] != x[:, 1]], axis=1)
+    pauses = _pauses(stretches, span, max_points)
+    if not pauses.any():
+        return Curve(x[keep], values[keep])
+    # A point that is none before each stretch with a gap before it.
+    before = (stretches.first + np.concatenate((stretches.first[:1], stretches.last[:-1]))) / 2
+    x = np.concatenate([before[:, None], x], axis=1)
+    values = np.concatenate([np.full((len(x), 1), np.nan), values], axis=1)
+    keep = np.concatenate([pauses[:, None], keep], axis=1)
+    return Curve(x[keep], values[keep])
 
 
-def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
-    """Seconds at which a recorded gap of this series begins."""
-    return [
-        (gap.start_ns - run.origin_ns) / 1e9
-        for gap in gaps
-        if gap.run_id == record.run_id
-        and gap.listener == record.listener
-        and gap.series_no in (-1, record.series_no)
-    ]
+def _stretches(cells: Cells, count: int, span: float) -> Cells:
+    """At most about so many, of as many cells each; none reaches over a gap that can be seen."""
+    if len(cells) <= count:
+        return cells
+    starts = np.arange(count, dtype=np.int64) * len(cells) // count
+    breaks = np.flatnonzero(_pauses(cells, span, 2 * count))
+    return cells.merged(np.unique(np.concatenate([starts, breaks])))
 
 
-def break_at_gaps(curve: Curve, longest_step_s: float | None, holes_s: Sequence[float]) -> Curve:
-    """Put a NaN where the line must not go on: after long pauses and where gaps are recorded."""
-    x = curve.x
-    if len(x) < 2:
-        return curve
-    breaks = np.zeros(len(x) - 1, dtype=bool)
-    if longest_step_s is not None:
-        breaks |= np.diff(x) > longest_step_s
-    for hole_s in holes_s:
-        # The reading at which the gap was noticed may carry the gap's own time stamp.
-        place = int(np.searchsorted(x, hole_s, "right")) - 1
-        if 0 <= place < len(breaks):
-            breaks[place] = True
-    where = np.flatnonzero(breaks) + 1
+def _pauses(cells: Cells, span: float, pixels: int) -> BoolArray:
+    """Gaps that can be seen, where there are more points than that; else all."""
+    if len(cells) <= pixels:
+        return cells.gap
+    pause = cells.first - np.concatenate((cells.first[:1], cells.last[:-1]))
+    return np.asarray(cells.gap & (pause * pixels > span))
+
+
+def _with_gaps(
+    cells: Cells, curve: Curve, low: Float64Array, high: Float64Array
+) -> tuple[Curve, Float64Array, Float64Array]:
+    where = np.flatnonzero(cells.gap[1:]) + 1
     if not len(where):
-        return curve
-    middles = (x[where - 1] + x[where]) / 2
-    return Curve(np.insert(x, where, middles), np.insert(curve.values, where, np.nan))
+        return curve, low, high
+    middles = (cells.last[where - 1] + cells.first[where]) / 2
+    values, low, high = (np.insert(one, where, np.nan) for one in (curve.values, low, high))
+    return Curve(np.insert(curve.x, where, middles), values), low, high
+
+
+def _seen(cells: Cells, window: Window) -> Cells:
+    """What is in the window and one neighbour on either side."""
+    return cells.between(window.start, window.end)

@@ -1,38 +1,44 @@
-"""The figure of one metric over elapsed time.
+"""The figure of one metric.
 
 Figures are plain dictionaries in Plotly's own JSON: `plotly.graph_objects` would check every
 attribute in Python on every update. The server decides both axes' ranges, so that all charts of a
-page show the same time and each uses its height for what is seen.
+page show the same stretch and each uses its height for what is seen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from radt.frontend.charts import elapsed
+from radt.frontend.charts import scale as scales
 from radt.frontend.charts.chartdata import ChartData
+from radt.frontend.charts.labels import MAX_LABELS, labels, room_px
 from radt.frontend.charts.lines import Line
-from radt.frontend.charts.quantity import UnitScale, unit_scale
-from radt.frontend.charts.spec import Window
+from radt.frontend.charts.quantity import unit_scale
+from radt.frontend.charts.spec import Relative, Window, XAxis
 from radt.frontend.charts.traces import (
     RUG_ROW_PX,
     Figure,
-    epoch_hairlines,
-    epoch_marks,
+    Ordinate,
+    Pen,
     escaped,
+    hairlines,
     line_traces,
+    rug,
 )
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.theme import FONT, INKS, Ink
+from radt.units import plural
 
 HEIGHT_PX = 280
-_TOP_PX, _BOTTOM_PX, _LEFT_PX = 8, 28, 52
+#: What a chart of two rows is higher than two charts: a card's head and the space between.
+ROW_GAP_PX = 56
+_TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 _RUG_GAP_PX, _MAX_RUG_ROWS = 6, 12
-_LABEL_PX, _MAX_LABELS, _LABEL_CHARS = 14, 8, 14
 _UNIFIED_HOVER_LINES = 12
 _MARKED_POINTS = 24
 
@@ -76,7 +82,10 @@ def config(filename: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a figure is drawn: colours, size in cells of the grid, for ``paper`` or the screen."""
+    """How a figure is drawn: colours, size in cells of the grid, for ``paper`` or the screen.
+
+    Paper has no pointer: what that would tell is written.
+    """
 
     scheme: Scheme = Scheme.LIGHT
     monochrome: bool = False
@@ -84,77 +93,151 @@ class Look:
     columns: int = 1
     paper: bool = False
 
+    @property
+    def height_px(self) -> int:
+        return HEIGHT_PX * self.rows + ROW_GAP_PX * (self.rows - 1)
+
 
 def figure(data: ChartData, look: Look) -> Figure:
     """Draw a chart.
 
     ``layout.meta`` says what is drawn: ``unit``, ``points``, ``x``, ``aggregate`` (None where none
-    is), ``level``, ``lines``. ``meta.key`` of a trace is the key of its line.
+    is), ``level``, ``relative``, ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key
+    of its line.
     """
-    scheme = look.scheme
-    ink = INKS[scheme]
-    drawn = [line for line in data.lines if not line.hidden]
-    largest = max((_largest(line) for line in drawn), default=0.0)
-    scale = unit_scale(data.quantity.drawn_unit, largest)
-    low, high = y_range(drawn, data.window, scale, from_zero=data.quantity.from_zero)
-    labelled = drawn if len(drawn) <= _MAX_LABELS else ()
+    ink = INKS[look.scheme]
+    shown = [line for line in data.lines if not line.hidden]
+    drawn = [
+        (line, Pen.of(line, place, look.scheme, monochrome=look.monochrome))
+        for place, line in enumerate(shown)
+    ]
+    ordinate = ordinate_of(data, shown)
+    limits = y_limits(data, shown, ordinate)
+    labelled = drawn if len(drawn) <= MAX_LABELS else []
     rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
     if rug_rows > _MAX_RUG_ROWS:
         rug_rows = 0
-    right_px = 12
-    if labelled:
-        right_px += 7 * min(_LABEL_CHARS, max(len(line.short) for line in labelled))
     rug_px = rug_rows * RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
-    plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX - rug_px
+    layout = _layout(ink, data.x, data.window, limits, look, rug_px, rug_rows)
+    margin = layout["margin"]
+    margin["r"] += room_px([line for line, _ in labelled])
+    plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
     # Few points are shown as the single readings they are, in all lines of a chart or in none.
-    few = max((int(np.isfinite(line.curve.values).sum()) for line in drawn), default=0)
-    marked = few <= _MARKED_POINTS and all(line.low is None for line in drawn)
+    few = max((int(np.isfinite(line.curve.values).sum()) for line in shown), default=0)
+    marked = few <= _MARKED_POINTS and all(line.low is None for line in shown)
+    is_unified = len(drawn) <= _UNIFIED_HOVER_LINES
     traces = [*_ANCHORS]
-    for line in drawn:
-        traces += line_traces(line, scale, scheme, marked=marked)
-    if rug_rows:
-        traces += epoch_marks(data.ticks, rug_rows, scheme)
-    layout = _layout(ink, data.window, (low, high), rug_px, rug_rows)
-    layout["margin"] = {"l": _LEFT_PX, "r": right_px, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
-    layout["hovermode"] = "x unified" if len(drawn) <= _UNIFIED_HOVER_LINES else "closest"
-    layout["annotations"] = _labels(labelled, data.window, scale, (low, high), plot_px, scheme)
-    layout["shapes"] = epoch_hairlines(data.ticks if rug_rows else (), scheme)
+    for line, pen in drawn:
+        traces += line_traces(
+            line,
+            pen,
+            ordinate,
+            marked=marked,
+            detailed=not is_unified,
+            smoothed=data.smoothing_width > 0,
+        )
+    ticks = data.ticks if rug_rows else ()
+    strokes = {
+        tick.ordinal: ink.dim if look.monochrome else colour(tick.ordinal, look.scheme)
+        for tick in ticks
+    }
+    traces += rug(ticks, rug_rows, strokes)
+    layout["hovermode"] = "x unified" if is_unified else "closest"
+    layout["annotations"] = labels(labelled, data.window, ordinate, limits, plot_px)
+    layout["shapes"] = hairlines(ticks, strokes)
     if not drawn:
-        layout["annotations"] = [_note("no values yet in the selected runs", ink)]
+        text = "all lines are hidden" if data.lines else "no values yet in the selected runs"
+        layout["annotations"] = [_note(text, ink)]
+    if ordinate.log:
+        layout["yaxis"] |= {"type": "log", "dtick": "D1" if limits[1] - limits[0] < 2 else 1}
+    if ordinate.signed:
+        layout["yaxis"]["tickformat"] = "+~g"
     layout["meta"] = {
-        "unit": scale.label,
-        "points": sum(len(line.curve.values) for line in drawn),
+        "unit": ordinate.unit,
+        "points": sum(len(line.curve.values) for line in shown),
         "x": data.x.value,
         "aggregate": None if data.aggregate is None else data.aggregate.value,
         "level": data.level.value,
-        "notes": list(data.notes),
-        "lines": [
+        "relative": data.relative.value,
+        "notes": [*data.notes, *_left_out(shown, ordinate)],
+        "lines": _listed(
+            data.lines, dict(zip((line.key for line in shown), drawn, strict=True)), look
+        ),
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:
+    """The lines for a list beside the chart, those that are hidden, too."""
+    found = []
+    for line in lines:
+        pen = pens.get(line.key) or Pen.of(line, 0, scheme, monochrome=False)
+        found.append(
             {
                 "key": line.key,
                 "label": line.label,
                 "short": line.short,
-                "colour": colour(line.ordinal, scheme),
+                "colour": pen.colour,
                 "dash": line.dash,
+                "stroke": pen.dash,
                 "hidden": line.hidden,
                 "estimated": line.estimated,
+                "facts": list(line.facts),
+                "workload": line.is_workload,
             }
-            for line in data.lines
-        ],
-    }
-    return {"data": traces, "layout": layout}
+        )
+    return found
 
 
 def notice(text: str, scheme: Scheme) -> Figure:
     """An empty chart that says why it is empty."""
     ink = INKS[scheme]
-    layout = _layout(ink, Window(0.0, 1.0), (0.0, 1.0), 0, 0)
+    layout = _layout(ink, XAxis.BARRIER, Window(0.0, 1.0), (0.0, 1.0), Look(scheme), 0, 0)
     layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
     layout["annotations"] = [_note(text, ink)]
     return {"data": [*_ANCHORS], "layout": layout}
 
 
+def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
+    """Unit and factor that make the values read well."""
+    log = data.spec.log
+    if data.relative is Relative.RATIO:
+        return Ordinate(1.0, "×", log=log)
+    scale = unit_scale(data.quantity.drawn_unit, max(map(_largest, lines), default=0.0))
+    if data.relative is Relative.DIFFERENCE:
+        # The difference of two shares is no share of anything.
+        label = "pp" if scale.label == "%" else scale.label
+        return Ordinate(scale.factor, label, signed=True)
+    return Ordinate(scale.factor, scale.label, log=log)
+
+
+def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tuple[float, float]:
+    """The ends of the axis, of a logarithmic one as exponents of ten.
+
+    What is seen in the window with a little air, but for ends that were set by hand.
+    """
+    spec = data.spec
+    plain = data.relative is Relative.OFF
+    from_zero = data.quantity.from_zero and plain
+    low, high = y_range(lines, data.window, ordinate, from_zero=from_zero)
+    if data.relative is not Relative.RATIO:
+        hand_low, hand_high = (
+            None if one is None else one * ordinate.factor for one in (spec.y_min, spec.y_max)
+        )
+    else:
+        hand_low, hand_high = spec.y_min, spec.y_max
+    if ordinate.log:
+        low = hand_low if hand_low is not None and hand_low > 0 else low
+        high = hand_high if hand_high is not None and hand_high > low else high
+        return math.log10(low), math.log10(high)
+    low = low if hand_low is None else hand_low
+    high = high if hand_high is None else hand_high
+    # One end by hand may leave nothing to the other.
+    return (low, high) if low < high else (low, low + (abs(low) or 1.0))
+
+
 def y_range(
-    lines: Sequence[Line], window: Window, scale: UnitScale, *, from_zero: bool
+    lines: Sequence[Line], window: Window, ordinate: Ordinate, *, from_zero: bool
 ) -> tuple[float, float]:
     """Lowest and highest value seen in the window, scaled, with a little air."""
     lows, highs = [], []
@@ -163,13 +246,18 @@ def y_range(
         if not seen.any():  # a zoom between two points shows the stretch that joins them
             seen[:] = True
         for array in (line.curve.values, line.low, line.high):
-            if array is not None and np.isfinite(array[seen]).any():
-                finite = array[seen][np.isfinite(array[seen])]
-                lows.append(float(finite.min()))
-                highs.append(float(finite.max()))
+            if array is not None:
+                finite = ordinate.of(array[seen])
+                finite = finite[np.isfinite(finite)]
+                if len(finite):
+                    lows.append(float(finite.min()))
+                    highs.append(float(finite.max()))
     if not lows:
-        return 0.0, 1.0
-    low, high = min(lows) * scale.factor, max(highs) * scale.factor
+        return (0.1, 1.0) if ordinate.log else (0.0, 1.0)
+    low, high = min(lows), max(highs)
+    if ordinate.log:
+        air = (high / low) ** 0.06 if high > low else 2.0
+        return low / air, high * air
     if from_zero and low >= 0:
         return 0.0, high * 1.06 if high > 0 else 1.0
     air = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
@@ -182,73 +270,28 @@ def _largest(line: Line) -> float:
     return float(np.abs(finite).max()) if len(finite) else 0.0
 
 
-def _labels(
-    lines: Sequence[Line],
-    window: Window,
-    scale: UnitScale,
-    limits: tuple[float, float],
-    plot_px: float,
-    scheme: Scheme,
-) -> list[Figure]:
-    """Names beside the lines' ends, moved apart where lines end close to each other."""
-    ends = []
-    for line in lines:
-        x, finite = line.curve.x, np.isfinite(line.curve.values)
-        seen = np.flatnonzero(finite & (x <= window.end))
-        # A line that ended before what is seen has no end here, unless it reaches across.
-        if len(seen) and finite[x >= window.start].any():
-            value = float(line.curve.values[seen[-1]]) * scale.factor
-            share = (value - limits[0]) / (limits[1] - limits[0])
-            ends.append((min(1.0, max(0.0, share)) * plot_px, line))
-    ends.sort(key=lambda end: end[0])
-    heights = spread([end[0] for end in ends], _LABEL_PX, plot_px)
-    return [
-        {
-            "xref": "paper",
-            "x": 1,
-            "xanchor": "left",
-            "xshift": 4,
-            "yref": "y domain",
-            "y": height / plot_px,
-            "yanchor": "middle",
-            "showarrow": False,
-            "text": escaped(_shortened(line.short)),
-            "font": {"size": 11, "color": colour(line.ordinal, scheme)},
-        }
-        for height, (_, line) in zip(heights, ends, strict=True)
-    ]
-
-
-def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
-    """Move sorted positions apart to at least ``gap``, but little, within 0 to ``limit``.
-
-    Positions that are too close form a block around their common centre; blocks that touch merge.
-    """
-    blocks: list[tuple[float, int]] = []  # bottom of the block, positions in it
-    for height in heights:
-        bottom, count = height, 1
-        while blocks and blocks[-1][0] + blocks[-1][1] * gap > bottom:
-            below, many = blocks.pop()
-            # The mean of the centres, weighted: each position pulls alike.
-            centre = (
-                (below + (many - 1) * gap / 2) * many + (bottom + (count - 1) * gap / 2) * count
-            ) / (many + count)
-            count += many
-            bottom = min(max(0.0, centre - (count - 1) * gap / 2), limit - (count - 1) * gap)
-        blocks.append((bottom, count))
-    return [bottom + index * gap for bottom, count in blocks for index in range(count)]
+def _left_out(lines: Sequence[Line], ordinate: Ordinate) -> list[str]:
+    if not ordinate.log:
+        return []
+    with np.errstate(invalid="ignore"):
+        count = sum(int((line.curve.values <= 0).sum()) for line in lines)
+    return [f"{plural(count, 'value')} of 0 or less left out"] if count else []
 
 
 def _layout(
     ink: Ink,
+    kind: XAxis,
     window: Window,
     limits: tuple[float, float],
+    look: Look,
     rug_px: int,
     rug_rows: int,
 ) -> Figure:
-    plot_px = HEIGHT_PX - _TOP_PX - _BOTTOM_PX
+    positions, texts = scales.ticks(kind, window, about=8 * min(look.columns, 2))
+    bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
+    bottom_px += _TITLE_PX if look.paper else 0
+    plot_px = look.height_px - _TOP_PX - bottom_px
     floor = rug_px / plot_px
-    positions, texts = elapsed.ticks(window.start, window.end, about=8)
     axis = {
         "gridcolor": ink.grid,
         "gridwidth": 1,
@@ -258,9 +301,11 @@ def _layout(
         "ticks": "",
         "tickfont": {"size": 11, "color": ink.dim},
     }
+    title = {"text": scales.TITLES[kind], "standoff": 4, "font": {"size": 11, "color": ink.dim}}
     return {
-        "height": HEIGHT_PX,
+        "height": look.height_px,
         "autosize": True,
+        "margin": {"l": _LEFT_PX, "r": 12, "t": _TOP_PX, "b": bottom_px, "pad": 0},
         "paper_bgcolor": ink.paper,
         "plot_bgcolor": ink.paper,
         "font": {"family": FONT, "size": 12, "color": ink.text},
@@ -281,20 +326,21 @@ def _layout(
             "ticktext": texts,
             "showgrid": False,
             "showline": True,
-            "unifiedhovertitle": {"text": "%{x:.2f} s"},
+            "unifiedhovertitle": {"text": scales.HOVER_TITLES[kind]},
             "showspikes": True,
             "spikemode": "across",
             "spikethickness": 1,
             "spikedash": "solid",
             "spikecolor": ink.axis,
             "anchor": "y2" if rug_rows else "y",
+            **({"title": title} if look.paper else {}),
         },
         "yaxis": {
             **axis,
             "range": list(limits),
             "domain": [floor, 1],
             "fixedrange": True,
-            "nticks": 6,
+            "nticks": 6 * look.rows,
             "ticklabelstandoff": 4,
             "showline": False,
             "exponentformat": "SI",
@@ -318,7 +364,3 @@ def _note(text: str, ink: Ink) -> Figure:
         "text": escaped(text),
         "font": {"size": 13, "color": ink.dim},
     }
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"

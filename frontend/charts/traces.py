@@ -1,4 +1,4 @@
-"""The parts of a figure that show data: lines and their bands, marks of epochs."""
+"""The parts of a figure that show data: lines and their bands, marks of epochs and spans."""
 
 from __future__ import annotations
 
@@ -11,25 +11,60 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radt.frontend.charts.lines import BoolArray, Line
-from radt.frontend.charts.quantity import UnitScale
-from radt.frontend.palette import Scheme, colour, translucent
+from radt.frontend.charts.cells import BoolArray
+from radt.frontend.charts.lines import Line
+from radt.frontend.charts.marks import Tick
+from radt.frontend.palette import DASHES, Scheme, colour, inks, translucent
+from radt.model import MarkerKind
 from radt.store.records import Float64Array
 
 Figure = dict[str, Any]
 
 RUG_ROW_PX = 6
 _MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it stay
+_ESTIMATED_DASH, _PARTIAL_DASH = "6px,3px", "1px,3px"
+_GREYS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """The beginning of an epoch in one run; ``row`` counts the runs of the chart from 0."""
+class Pen:
+    """How a line is drawn."""
 
-    row: int
-    ordinal: int
-    x: float
-    text: str
+    colour: str
+    dash: str = "solid"
+    width: float = 1.4
+
+    @classmethod
+    def of(cls, line: Line, place: int, scheme: Scheme, *, monochrome: bool) -> Pen:
+        """``place`` is the line's among those drawn."""
+        if monochrome:
+            greys = inks(_GREYS, scheme)
+            return cls(greys[place // len(DASHES) % _GREYS], DASHES[place % len(DASHES)])
+        dash = DASHES[line.dash % len(DASHES)]
+        if line.estimated and line.dash == 0:
+            dash = _ESTIMATED_DASH
+        return cls(colour(line.ordinal, scheme), dash)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordinate:
+    """How values become heights: ``factor`` times the stored value, in ``unit``.
+
+    ``signed`` are differences; ``log`` has no place for what is not positive.
+    """
+
+    factor: float
+    unit: str
+    signed: bool = False
+    log: bool = False
+
+    def of(self, values: Float64Array) -> Float64Array:
+        scaled = values * self.factor
+        if not self.log:
+            return scaled
+        with np.errstate(invalid="ignore"):
+            found: Float64Array = np.where(scaled > 0, scaled, np.nan)
+        return found
 
 
 def typed(values: Float64Array) -> dict[str, str]:
@@ -38,30 +73,53 @@ def typed(values: Float64Array) -> dict[str, str]:
     return {"dtype": "f8", "bdata": base64.b64encode(data.tobytes()).decode("ascii")}
 
 
-def line_traces(line: Line, scale: UnitScale, scheme: Scheme, *, marked: bool) -> list[Figure]:
-    """A line with its band; dotted where not all runs took part; ``marked`` dots each point."""
-    stroke = colour(line.ordinal, scheme)
-    values = line.curve.values * scale.factor
+def line_traces(
+    line: Line, pen: Pen, ordinate: Ordinate, *, marked: bool, detailed: bool, smoothed: bool
+) -> list[Figure]:
+    """A line with its band; dotted where not all runs took part.
+
+    ``marked`` dots each point; ``detailed`` says everything to who points at it, ``smoothed`` that
+    the band is what was measured.
+    """
     traces = []
-    if line.low is not None and line.high is not None and np.any(line.high > line.low):
-        traces.append(_band(line, line.low, line.high, scale, stroke))
+    if line.low is not None and line.high is not None:
+        low, high = ordinate.of(line.low), ordinate.of(line.high)
+        if ordinate.log and np.isfinite(high).any():
+            low = np.where(np.isfinite(high) & np.isnan(low), np.nanmin(high), low)
+        if smoothed or np.any(high > low):
+            traces.append(_band(line, low, high, pen, edged=smoothed))
+    values = ordinate.of(line.curve.values)
+    whole = _stroke(line, values, ordinate, pen, marked=marked, detailed=detailed)
     if line.partial is None or not line.partial.any():
-        return [*traces, _stroke(line, values, scale, stroke, marked=marked)]
+        return [*traces, whole]
     # Dotted as far as the neighbouring points, so that the two parts meet.
     partial = line.partial
     reach = partial | np.append(partial[1:], False) | np.insert(partial[:-1], 0, False)
-    dotted = _stroke(line, np.where(reach, values, np.nan), scale, stroke, marked=False)
-    dotted["line"]["dash"] = "1px,3px"
+    dotted = _stroke(
+        line,
+        np.where(reach, values, np.nan),
+        ordinate,
+        Pen(pen.colour, _PARTIAL_DASH, pen.width),
+        marked=False,
+        detailed=detailed,
+    )
     dotted["hovertemplate"] = dotted["hovertemplate"].replace("<extra>", " · not all runs<extra>")
-    whole = _stroke(line, np.where(partial, np.nan, values), scale, stroke, marked=False)
+    whole["y"] = typed(np.where(partial, np.nan, values))
     return [*traces, whole, dotted]
 
 
 def _stroke(
-    line: Line, values: Float64Array, scale: UnitScale, stroke: str, *, marked: bool
+    line: Line,
+    values: Float64Array,
+    ordinate: Ordinate,
+    pen: Pen,
+    *,
+    marked: bool,
+    detailed: bool,
 ) -> Figure:
-    unit = f" {scale.label}" if scale.label else ""
+    unit = f" {ordinate.unit}" if ordinate.unit else ""
     estimated = " estimated" if line.estimated else ""
+    number = "%{y:+.4~g}" if ordinate.signed else "%{y:.4~g}"
     dots = np.isfinite(values) if marked else _lonely_points(values)
     trace: Figure = {
         "type": "scatter",
@@ -70,19 +128,26 @@ def _stroke(
         "meta": {"key": line.key},
         "x": typed(line.curve.x),
         "y": typed(values),
-        "line": {"color": stroke, "width": 1.4, "simplify": True},
+        "line": {"color": pen.colour, "width": pen.width, "simplify": True},
         "connectgaps": False,
-        "hovertemplate": f"%{{y:.4~g}}{unit}{estimated}<extra>{escaped(line.short)}</extra>",
+        "hovertemplate": f"{number}{unit}{estimated}<extra>{_said(line, detailed)}</extra>",
     }
-    if line.estimated:
-        trace["line"]["dash"] = "6px,3px"
+    if pen.dash != "solid":
+        trace["line"]["dash"] = pen.dash
     if dots.any():
         trace["marker"] = {
             "size": typed(np.where(dots, 4.0, 0.0)),
-            "color": stroke,
+            "color": pen.colour,
             "line": {"width": 0},
         }
     return trace
+
+
+def _said(line: Line, detailed: bool) -> str:
+    """Its name and, once for the whole line, what else is known of it."""
+    if detailed:
+        return "<br>".join(map(escaped, (line.short, *line.facts)))
+    return " · ".join(map(escaped, (line.short, *line.facts[:3])))
 
 
 def _lonely_points(values: Float64Array) -> BoolArray:
@@ -92,10 +157,8 @@ def _lonely_points(values: Float64Array) -> BoolArray:
     return finite & ~beside
 
 
-def _band(
-    line: Line, low: Float64Array, high: Float64Array, scale: UnitScale, stroke: str
-) -> Figure:
-    """One closed outline for each stretch without gaps."""
+def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged: bool) -> Figure:
+    """One closed outline for each stretch without gaps; ``edged`` where it may be flat."""
     finite = np.isfinite(low) & np.isfinite(high)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))
     xs: list[npt.ArrayLike] = []
@@ -104,66 +167,79 @@ def _band(
         x = line.curve.x[start:stop]
         xs += [x, x[::-1], [math.nan]]
         ys += [high[start:stop], low[start:stop][::-1], [math.nan]]
+    outline = {"width": 0.8, "color": translucent(pen.colour, 0.35)} if edged else {"width": 0}
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": typed(np.concatenate(xs)),
-        "y": typed(np.concatenate(ys) * scale.factor),
+        "x": typed(np.concatenate(xs) if xs else np.empty(0)),
+        "y": typed(np.concatenate(ys) if ys else np.empty(0)),
         "fill": "toself",
-        "fillcolor": translucent(stroke, 0.16),
-        "line": {"width": 0},
+        "fillcolor": translucent(pen.colour, 0.16),
+        "line": outline,
         "hoverinfo": "skip",
         "name": f"{line.label} min–max",
         "meta": {"key": line.key},
     }
 
 
-def epoch_marks(ticks: Sequence[Tick], rows: int, scheme: Scheme) -> list[Figure]:
-    """A row of marks for each run, one where an epoch begins."""
+def rug(ticks: Sequence[Tick], rows: int, stroke: dict[int, str]) -> list[Figure]:
+    """A row of marks for each run: where epochs begin, and phases, spans and events."""
     traces = []
     for row in range(rows):
         own = [tick for tick in ticks if tick.row == row]
-        if not own:
-            continue
-        stroke = colour(own[0].ordinal, scheme)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "yaxis": "y2",
-                "x": [tick.x for tick in own],
-                "y": [row] * len(own),
-                "text": [tick.text for tick in own],
-                "marker": {
-                    "symbol": "line-ns-open",
-                    "size": RUG_ROW_PX - 1,
-                    "color": stroke,
-                    "line": {"width": 1.4, "color": stroke},
-                },
-                "hovertemplate": "%{text}<extra></extra>",
-                "name": "epochs",
-            }
-        )
+        for name, symbol, size, kinds in (
+            ("epochs", "line-ns-open", RUG_ROW_PX - 1, (MarkerKind.EPOCH,)),
+            ("spans", "diamond", RUG_ROW_PX - 2, (MarkerKind.PHASE, MarkerKind.SPAN)),
+            ("events", "circle", RUG_ROW_PX - 2, (MarkerKind.EVENT,)),
+        ):
+            shown = [tick for tick in own if tick.kind in kinds]
+            if shown:
+                traces.append(_marks(shown, row, name, symbol, size, stroke[shown[0].ordinal]))
     return traces
 
 
-def epoch_hairlines(ticks: Sequence[Tick], scheme: Scheme) -> list[Figure]:
-    """Epochs as vertical hairlines, as long as they do not become a hatching."""
-    if len(ticks) > _MAX_HAIRLINES:
-        return []
-    return [
-        {
-            "type": "line",
-            "layer": "below",
-            "x0": tick.x,
-            "x1": tick.x,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"width": 0.6, "color": translucent(colour(tick.ordinal, scheme), 0.38)},
-        }
-        for tick in ticks
-    ]
+def _marks(
+    shown: Sequence[Tick], row: int, name: str, symbol: str, size: int, stroke: str
+) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "yaxis": "y2",
+        "x": [tick.x for tick in shown],
+        "y": [row] * len(shown),
+        "text": [escaped(tick.text) for tick in shown],
+        "marker": {
+            "symbol": symbol,
+            "size": size,
+            "color": stroke,
+            "line": {"width": 1.4 if symbol.endswith("open") else 0, "color": stroke},
+        },
+        "hovertemplate": "%{text}<extra></extra>",
+        "name": name,
+        "meta": {"key": shown[0].key},
+    }
+
+
+def hairlines(ticks: Sequence[Tick], stroke: dict[int, str]) -> list[Figure]:
+    """Epochs and phases as vertical hairlines, as long as they do not become a hatching."""
+    for kinds in ((MarkerKind.EPOCH, MarkerKind.PHASE), (MarkerKind.PHASE,)):
+        shown = [tick for tick in ticks if tick.kind in kinds]
+        if 0 < len(shown) <= _MAX_HAIRLINES:
+            return [_hairline(tick, stroke[tick.ordinal]) for tick in shown]
+    return []
+
+
+def _hairline(tick: Tick, stroke: str) -> Figure:
+    return {
+        "type": "line",
+        "layer": "below",
+        "x0": tick.x,
+        "x1": tick.x,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 0.6, "color": translucent(stroke, 0.38)},
+    }
 
 
 def escaped(text: str) -> str:

@@ -1,0 +1,166 @@
+"""What came to a series since it was read last: only chunks with new points are decoded.
+
+Chunks that are sealed stay as they are; the loose ones behind them are replaced as they grow
+(`radt.store.compaction`), but the order of the points never changes. So a reader remembers how many
+points it has and the last sealed chunk it has seen: what is read does not grow with the series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, text
+
+from radt.store import chunks
+from radt.store.decoding import decoded
+from radt.store.fetching import fetch
+from radt.store.records import Samples
+from radt.store.tables import Value
+
+#: Points that are read at a time.
+PAGE_POINTS = 500_000
+
+_OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no"
+_HEADERS = text(
+    f"SELECT chunk_no, sealed, {chunks.STORED_COUNT}, point_count, finite_count, first_ns, "
+    f"last_ns, value_min, value_max, value_sum {_OF_SERIES} AND chunk_no >= :first "
+    "ORDER BY chunk_no"
+)
+_DATA = text(
+    f"SELECT {chunks.DATA_COLUMNS} {_OF_SERIES} "
+    "AND chunk_no BETWEEN :first AND :last ORDER BY chunk_no"
+)
+
+
+_NEWEST = text(
+    "SELECT run_id, MAX(last_ns) FROM chunk WHERE sealed = 0 AND run_id IN :ids GROUP BY run_id"
+).bindparams(bindparam("ids", expanding=True))
+
+
+class Header(NamedTuple):
+    """What is known of a chunk without decoding it; ``stored`` points can be read of it."""
+
+    chunk_no: int
+    sealed: int
+    stored: int
+    point_count: int
+    finite_count: int
+    first_ns: int
+    last_ns: int
+    value_min: float | None
+    value_max: float | None
+    value_sum: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a series was read.
+
+    ``seen`` points, ``before`` of which are in sealed chunks up to ``chunk_no``, whose last point
+    is at ``last_ns``; -1 for no such chunk.
+    """
+
+    seen: int = 0
+    before: int = 0
+    chunk_no: int = -1
+    last_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """New points: those of the chunks but for the first ``skip``.
+
+    ``anew`` says that they are all points from the first on, because what was read before is no
+    longer so; ``more`` that there are more to read.
+    """
+
+    chunks: tuple[chunks.ChunkData, ...]
+    skip: int
+    mark: Mark
+    anew: bool = False
+    more: bool = False
+
+    def decode(self) -> Samples:
+        """The points, in the order they were written.
+
+        Raises:
+            CodecError: A chunk is damaged.
+        """
+        return chunks.sliced(decoded(self.chunks), self.skip)
+
+
+def headers(connection: Connection, run_id: str, series_no: int, first: int = 0) -> list[Header]:
+    """Headers of a series' chunks from number ``first`` on, in the order they were written."""
+    row = {"run_id": run_id, "series_no": series_no, "first": first}
+    return [Header._make(found) for found in connection.execute(_HEADERS, row)]
+
+
+def newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
+    """When the newest sample of each run was, as far as it is in a loose chunk."""
+    rows = connection.execute(_NEWEST, {"ids": list(run_ids)})
+    return {str(run_id): int(last_ns) for run_id, last_ns in rows}
+
+
+def grown(
+    connection: Connection,
+    run_id: str,
+    series_no: int,
+    mark: Mark,
+    page_points: int = PAGE_POINTS,
+) -> Growth:
+    """The points behind a mark, about ``page_points`` at most."""
+    found = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
+    anew = False
+    if mark.chunk_no >= 0:
+        known = found.pop(0) if found and found[0].chunk_no == mark.chunk_no else None
+        anew = known is None or not known.sealed or known.last_ns != mark.last_ns
+    if anew or mark.before + sum(header.stored for header in found) < mark.seen:
+        anew, mark = True, Mark()
+        found = headers(connection, run_id, series_no)
+    return _read(connection, run_id, series_no, mark, found, page_points, anew=anew)
+
+
+def _read(
+    connection: Connection,
+    run_id: str,
+    series_no: int,
+    mark: Mark,
+    found: list[Header],
+    page_points: int,
+    *,
+    anew: bool,
+) -> Growth:
+    before, start = mark.before, mark.before
+    seen, chunk_no, last_ns = mark.seen, mark.chunk_no, mark.last_ns
+    wanted: list[Header] = []
+    more = False
+    for header in found:
+        end = before + header.stored
+        if end > mark.seen:
+            if not wanted:
+                start = before
+            elif end - mark.seen > page_points:
+                more = True
+                break
+            wanted.append(header)
+            seen = end
+        before = end
+    sealed_before = mark.before
+    for header in found:
+        if not header.sealed or (more and header.chunk_no > wanted[-1].chunk_no):
+            break
+        sealed_before += header.stored
+        chunk_no, last_ns = header.chunk_no, header.last_ns
+    if not wanted:
+        return Growth((), 0, Mark(mark.seen, sealed_before, chunk_no, last_ns), anew)
+    row: dict[str, Value] = {
+        "run_id": run_id,
+        "series_no": series_no,
+        "first": wanted[0].chunk_no,
+        "last": wanted[-1].chunk_no,
+    }
+    rows = fetch(connection, _DATA, row, chunks.DATA_KINDS)
+    read = tuple(map(chunks.ChunkData._make, rows))
+    return Growth(read, mark.seen - start, Mark(seen, sealed_before, chunk_no, last_ns), anew, more)
