@@ -104,9 +104,11 @@ class Feed:
 
 
 def feeds(
-    runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord], tints: Tints
+    runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord], tints: Tints | None = None
 ) -> tuple[Feed, ...]:
     """Sort the series of one metric into lines, in the order of the runs.
+
+    ``tints`` None gives places of colours as if there were eight runs at most.
 
     What two listeners have read of the same thing are two lines, named after them. What is the
     sum of others (all disks, besides each) is named total.
@@ -132,7 +134,7 @@ def feeds(
                     _key(f"r{run.run_id[:ID_DIGITS]}", record, several=several),
                     title,
                     run.short + suffix,
-                    tints.run(run),
+                    tints.run(run) if tints else run.ordinal,
                     record.listener,
                     parts,
                 )
@@ -149,7 +151,7 @@ def feeds(
                 _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
                 label + suffix,
                 short + suffix,
-                tints.workload(first),
+                tints.workload(first) if tints else first.ordinal,
                 listener,
                 tuple(on_device),
             )

@@ -160,9 +160,7 @@ def figure(data: ChartData, look: Look) -> Figure:
         "level": data.level.value,
         "relative": data.relative.value,
         "notes": [*data.notes, *_left_out(shown, ordinate)],
-        "lines": _listed(
-            data.lines, dict(zip((line.key for line in shown), drawn, strict=True)), look
-        ),
+        "lines": _listed(data.lines, {line.key: pen for line, pen in drawn}, look.scheme),
     }
     return {"data": traces, "layout": layout}
 
