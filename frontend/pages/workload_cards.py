@@ -165,7 +165,7 @@ def _processor(processor: Processor, *, with_host: bool) -> Component:
     body: list[Component] = []
     highest = max((max(given) for given in processor.given.values() if given), default=-1)
     total = max(processor.cores or 0, highest + 1)
-    if 0 < total <= _MAX_BOXES:
+    if processor.given and 0 < total <= _MAX_BOXES:
         body.append(
             html.Div([_core(processor, core) for core in range(total)], className="workload-cores")
         )

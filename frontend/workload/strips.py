@@ -166,8 +166,12 @@ def strips_of(
 def _parts(
     resource: Resource, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[SeriesRecord, ...]:
-    """The series of runs: of the metric that most runs have, by one listener for each run."""
+    """The series of runs: of the metric that most runs have, by one listener for each run.
+
+    What is read regularly counts before what is read now and then.
+    """
     best: tuple[SeriesRecord, ...] = ()
+    rank = (0, 0)
     for metric in resource.parts:
         records = [
             record
@@ -175,8 +179,9 @@ def _parts(
             if record.scope is Scope.PROCESS and (not record.entity or _is_gpu(record.entity))
         ]
         own = _one_listener(records)
-        if len({record.run_id for record in own}) > len({record.run_id for record in best}):
-            best = own
+        regular = sum(record.interval_s is not None for record in own)
+        if (len({record.run_id for record in own}), regular) > rank:
+            best, rank = own, (len({record.run_id for record in own}), regular)
     return best
 
 

@@ -1,0 +1,328 @@
+"""What the Workload page says of a workload, against a planted truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from radt.errors import RunNotFoundError
+from radt.frontend.charts.spec import Window
+from radt.frontend.pages.workload import arranged, read_all
+from radt.frontend.pages.workload_parts import devices_text, speed_text
+from radt.frontend.palette import Scheme
+from radt.frontend.source import Source
+from radt.frontend.view import View
+from radt.frontend.workload.baseline import slowdowns
+from radt.frontend.workload.cards import Devices, devices_of
+from radt.frontend.workload.drawing import strip_figure, timeline, y_ticks
+from radt.frontend.workload.facts import Machine, facts_of, tags_of
+from radt.frontend.workload.ledger import gaps_of, ledger_of
+from radt.frontend.workload.life import Bar, BarKind, binned, overlap
+from radt.frontend.workload.readings import Readings, on_cells, united
+from radt.frontend.workload.stacked import StackData, stack_data
+from radt.frontend.workload.subject import Subject, find_subject, offered
+from radt.model import RunStatus
+from radt.report.summary import summarise
+from radt.store.reader import StoreReader
+from tests.frontend.workload_support import Bench, Planted, planted_three
+
+
+@pytest.fixture
+def bench(store_path: Path) -> Iterator[Bench]:
+    made = Bench(store_path)
+    yield made
+    made.close()
+
+
+def subject_of(source: Source, workload_id: str) -> Subject:
+    return find_subject(source, View(workload=workload_id))
+
+
+def stack(
+    source: Source,
+    subject: Subject,
+    key: str,
+    *,
+    window: Window | None = None,
+    cores: int | None = 4,
+) -> StackData:
+    """The strip of one resource as it is drawn."""
+    reading = read_all(source, subject)
+    strip = next(one for one in reading.strips if one.resource.key == key)
+    return stack_data(
+        source,
+        subject,
+        strip,
+        reading.summaries,
+        gaps_of(source, subject.run_ids),
+        window=window or Window(0.0, 32.0),
+        zoomed=window is not None,
+        cores=cores,
+    )
+
+
+def test_a_workload_is_found_by_the_beginning_of_its_id_and_the_newest_without_one(
+    bench: Bench, source: Source
+) -> None:
+    first = bench.workload("first", [Planted("a")])
+    second = bench.workload("second", [Planted("a")])
+
+    assert subject_of(source, first[:12]).workload_id == first
+    newest = find_subject(source, View())
+    assert (newest.workload_id, newest.automatic) == (second, True)
+    assert newest.neighbour(-1) is not None
+    assert newest.neighbour(1) is None
+    with pytest.raises(RunNotFoundError, match="no workload zzz"):
+        subject_of(source, "zzz")
+    assert [one["value"] for one in offered(newest, "firs")] == [second, first]
+
+
+def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_path: Path) -> None:
+    workload_id, runs = planted_three(bench)
+
+    found = slowdowns(source, subject_of(source, workload_id))
+
+    assert found[runs[0].run_id].ratio == pytest.approx(1.5)
+    assert found[runs[1].run_id].ratio == pytest.approx(2.0)
+    assert found[runs[0].run_id].solo_s == pytest.approx(4.2)
+    assert runs[2].run_id not in found  # it did not finish
+    with StoreReader(store_path) as reader:
+        report = {one.label: one for one in summarise(reader, "planted")}
+    finished = next(g for g in report["three"].groups if g.status is RunStatus.FINISHED)
+    mean = np.mean([one.ratio for one in found.values()])
+    assert finished.slowdown == pytest.approx(mean)
+
+
+def test_a_run_of_other_parameters_or_device_is_no_baseline(bench: Bench, source: Source) -> None:
+    bench.workload("other", [Planted("a", params={"Params": "--large"})])
+    bench.workload("gpu", [Planted("a", devices="1")])
+    pair = bench.workload("pair", [Planted("a"), Planted("b")])
+
+    assert slowdowns(source, subject_of(source, pair)) == {}
+
+
+def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: Source) -> None:
+    workload_id, _ = planted_three(bench)
+    subject = subject_of(source, workload_id)
+
+    a, b, c = read_all(source, subject).lives
+
+    assert (a.start_s, a.end_s) == (pytest.approx(0.0), pytest.approx(30.0))
+    assert a.setup_s == pytest.approx(5.0)
+    assert (c.end_text, c.reason) == ("OOM", "CUDA ran out of memory at 38.9 of 39.6 GB")
+    assert overlap([a, b, c]) == pytest.approx(9 / 30)
+    slowed = slowdowns(source, subject)
+    assert speed_text(a, slowed[a.run.run_id]) == "1.50× slower than solo (4.20 s an epoch)"
+    assert [bar.is_open for bar in c.bars if bar.kind is BarKind.EPOCH][-1]
+    assert devices_text(subject.workload.runs) == "GPU 0 · 3× MPS:40"
+
+
+def test_the_overlap_of_one_run_and_of_runs_that_never_met(bench: Bench, source: Source) -> None:
+    alone = bench.workload("alone", [Planted("a")])
+    apart = bench.workload("apart", [Planted("a", end_s=5.0), Planted("b", start_s=6.0)])
+
+    assert overlap(read_all(source, subject_of(source, alone)).lives) is None
+    assert overlap(read_all(source, subject_of(source, apart)).lives) == 0.0
+
+
+def test_thin_neighbours_become_one_bar_that_says_how_many(bench: Bench, source: Source) -> None:
+    epochs = [Bar(BarKind.EPOCH, i, i + 0.9, f"epoch {i}", str(i)) for i in range(1000)]
+
+    found = binned(epochs, Window(0.0, 1000.0), shortest_s=10.0)
+
+    assert len(found) <= 101
+    assert sum(bar.count for bar in found) == 1000
+    assert found[0].text.startswith("epochs 0 to 9 · mean 900 ms")
+    assert [one.count for one in binned(epochs, Window(3.0, 5.0), 0.1)] == [1] * len(
+        [bar for bar in epochs if bar.end_s >= 3 and bar.start_s <= 5]
+    )
+    many = bench.workload("many", [Planted("a", epoch_s=0.05, epochs=900)])
+    lives = read_all(source, subject_of(source, many)).lives
+    figure = timeline(lives, Window(0.0, 50.0), Scheme.LIGHT)
+    assert figure["layout"]["meta"]["bars"] < 800
+
+
+def test_shares_stack_to_the_sum_and_are_missing_where_one_is_not_known(
+    bench: Bench, source: Source
+) -> None:
+    workload_id, _ = planted_three(bench)
+
+    data = stack(source, subject_of(source, workload_id), "cpu")
+
+    def total(at_s: float) -> float | None:
+        cell = int(np.searchsorted(data.edges_s, at_s, "right")) - 1
+        if not data.known[cell]:
+            return None
+        return float(sum(band.values[cell] for band in data.bands))
+
+    assert total(2.0) == pytest.approx(0.5)  # a alone
+    assert total(8.0) == pytest.approx(0.5 + 0.25 + 0.5)
+    assert total(12.0) is None  # the gap of b
+    assert total(20.0) == pytest.approx(0.5 + 0.25)  # c is gone
+    assert total(31.5) is None
+
+
+def test_a_device_has_its_own_line_and_estimated_shares_are_said_to_be(
+    bench: Bench, source: Source
+) -> None:
+    workload_id, _ = planted_three(bench)
+    subject = subject_of(source, workload_id)
+
+    power = stack(source, subject, "gpu-power")
+    drawn = strip_figure(power, Scheme.LIGHT, 4)
+    busy = strip_figure(stack(source, subject, "gpu"), Scheme.DARK, 4)
+
+    assert [one.name for one in drawn.readings] == ["a", "b", "c", "gpu0"]
+    texts = [one.text for one in drawn.readings]
+    assert texts == ["100 W", "80.0 W", "60.0 W", "281 W"]
+    assert [one.is_estimated for one in drawn.readings] == [True, True, True, False]
+    assert "runs: estimated" in drawn.notes
+    assert [one.text for one in busy.readings] == ["94.0 %"]
+    assert "cannot be divided" in busy.notes[0]
+
+
+def test_a_zoom_reads_its_stretch_only(bench: Bench, source: Source) -> None:
+    workload_id, _ = planted_three(bench)
+
+    data = stack(source, subject_of(source, workload_id), "cpu", window=Window(7.0, 9.0))
+
+    assert data.edges_s[0] == 7.0
+    assert data.known.all()
+    assert np.allclose(sum(band.values for band in data.bands), 1.25)
+
+
+def test_readings_of_the_same_device_count_once_and_one_run_s_gap_is_filled_by_another() -> None:
+    whole = Readings(np.arange(0.0, 20.0), np.ones(20), 1.0)
+    broken = Readings(np.array([0.0, 1.0, 2.0, 9.0, 10.0]), np.ones(5), 1.0)
+
+    both = united([broken, whole])
+
+    assert np.array_equal(both.at_s, whole.at_s)
+    assert np.isnan(on_cells(united([broken]), np.array([4.0, 5.0]))).tolist() == [False]
+    gap = replace(
+        broken, at_s=np.insert(broken.at_s, 3, 5.5), values=np.insert(broken.values, 3, np.nan)
+    )
+    assert np.isnan(on_cells(gap, np.array([4.0, 5.0]))).all()
+
+
+def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: Source) -> None:
+    workload_id, _ = planted_three(bench)
+
+    ledger = ledger_of(source, subject_of(source, workload_id))
+
+    due_s = np.arange(3.5, 29.5, 0.5)
+    missed = int(((due_s > 10) & (due_s < 14)).sum())
+    assert ledger.missed == missed > 0
+    assert ledger.text == f"missed {missed} of {ledger.expected}"
+    assert ledger.why == "top of b: the collector was restarted"
+    b = next(entry for entry in ledger.entries if entry.run.record.letter == "b")
+    assert b.cost_s == pytest.approx(0.0004)
+    assert b.late_s == pytest.approx(0.0001)
+
+
+def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
+    mps, runs = planted_three(bench)
+    mig = bench.workload(
+        "mig",
+        [
+            Planted(
+                "a",
+                devices="0",
+                collocation="3g.20gb",
+                cores=None,
+                tags={
+                    "radt.mig.profile": "3g.20gb",
+                    "radt.mig.placement": "4:4",
+                    "radt.mig.uuid": "MIG-1",
+                },
+            ),
+            Planted(
+                "b",
+                devices="0",
+                collocation="1g.5gb#x",
+                cores=None,
+                tags={
+                    "radt.mig.profile": "1g.5gb",
+                    "radt.mig.placement": "0:1",
+                    "radt.mig.uuid": "MIG-2",
+                },
+            ),
+            Planted(
+                "c",
+                devices="0",
+                collocation="1g.5gb#x",
+                cores=None,
+                tags={
+                    "radt.mig.profile": "1g.5gb",
+                    "radt.mig.placement": "0:1",
+                    "radt.mig.uuid": "MIG-2",
+                },
+            ),
+        ],
+    )
+    pinned = bench.workload(
+        "pinned",
+        [
+            Planted("a", cores=None, tags={"radt.cpus": "0,1,2"}),
+            Planted("b", cores=None, tags={"radt.cpus": "3"}),
+        ],
+    )
+
+    def devices(workload_id: str) -> Devices:
+        subject = subject_of(source, workload_id)
+        summaries = read_all(source, subject).summaries.values()
+        machines = {"bench-1": Machine(logical_cores=4, gpus=("A100",))}
+        return devices_of(subject, tags_of(source, subject), machines, summaries)
+
+    (card,) = devices(mps).cards
+    assert [(one.run.run_id, one.percentage) for one in card.mps] == [
+        (run.run_id, 40.0) for run in runs
+    ]
+    assert (card.peak_bytes, card.memory_bytes, card.name) == (38.9e9, 40e9, "A100")
+    assert [one.peak_bytes for one in card.mps] == [12e9, 16e9, 10e9]
+    (card,) = devices(mig).cards
+    assert [(one.profile, one.start, one.size, len(one.tenants)) for one in card.instances] == [
+        ("1g.5gb", 0, 1, 2),
+        ("3g.20gb", 4, 4, 1),
+    ]
+    assert card.free_slices == [(1, 3)]
+    (processor,) = devices(pinned).processors
+    assert [[run.record.letter for run in processor.owners(core)] for core in range(4)] == [
+        ["a"],
+        ["a"],
+        ["a"],
+        ["b"],
+    ]
+
+
+def test_what_differs_between_runs_comes_first(bench: Bench, source: Source) -> None:
+    workload_id, _ = planted_three(bench)
+
+    params = facts_of(source, subject_of(source, workload_id)).params
+
+    assert [(fact.name, fact.differs) for fact in params] == [
+        ("lr", True),
+        ("File", False),
+        ("Params", False),
+    ]
+
+
+def test_strips_stay_in_their_places_while_others_come() -> None:
+    assert arranged([None] * 4, ["cpu", "gpu"]) == ["cpu", "gpu", None, None]
+    assert arranged(["cpu", "gpu", None, None], ["cpu", "memory", "gpu"]) == [
+        "cpu",
+        "gpu",
+        "memory",
+        None,
+    ]
+    assert arranged(["cpu", "gpu", None, None], ["gpu"]) == [None, "gpu", None, None]
+
+
+@pytest.mark.parametrize("highest", [0.003, 0.98, 1.0, 2.1, 52.0, 999.0, 1e6])
+def test_an_axis_has_one_to_three_round_labels(highest: float) -> None:
+    assert 1 <= len(y_ticks(highest)) <= 3
+    assert max(y_ticks(highest)) <= highest * (1 + 1e-9)
