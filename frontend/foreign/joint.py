@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.foreign.beside import Beside
+from radt.frontend.foreign.empty import EmptyStore
 from radt.frontend.foreign.listing import Listing
 from radt.frontend.foreign.points import mean_of, sliced
 from radt.model import RunStatus
@@ -60,6 +61,7 @@ class JointReader(StoreReader):
         self._tokens: tuple[int, int, int] | None = None
         self._beside_token = 0
         self._recoveries = 0
+        self._empty: EmptyStore | None = None
 
     def close(self) -> None:
         """Nothing: store and MLflow are their keepers' to close."""
@@ -82,14 +84,13 @@ class JointReader(StoreReader):
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Of the store.
-
-        Raises:
-            StoreError: There is none.
-        """
-        if self.store is None:
-            raise StoreError(f"there is no store {self.address}", "Record a first run")
-        with self.store.snapshot() as connection:
+        """Of the store; of an empty one where there is none yet."""
+        with self._lock:
+            if self.store is None and self._empty is None:
+                self._empty = EmptyStore(self.address)
+        source = self.store or self._empty
+        assert source is not None
+        with source.snapshot() as connection:
             yield connection
 
     def is_foreign(self, run_id: str) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Runs of one trouble that are named.
 _NAMED = 3
+_SOON_MS = 400
 _BUSY = (LoadState.WAITING, LoadState.LOADING)
 
 
@@ -74,10 +75,12 @@ def register(app: Dash, source: Source) -> None:
     @app.callback(
         Output("loads", "children"),
         Output("loads", "hidden"),
+        Output("pulse", "interval", allow_duplicate=True),
         Input("view", "data"),
         Input("revision", "data"),
         Input("loads-token", "data"),
         State("loads", "hidden"),
+        prevent_initial_call="initial_duplicate",
     )
     def follow(
         view: dict[str, Any] | None, revision: str | None, _token: str, hidden: bool
@@ -98,7 +101,9 @@ def register(app: Dash, source: Source) -> None:
         lines = panel(server, tuple(chosen.values()))
         if not lines and hidden:
             raise PreventUpdate
-        return lines or no_update, not lines
+        # What has just begun is soon done; the next pulse sets another pace.
+        begins = bool(lines) and hidden and is_busy(source)
+        return lines or no_update, not lines, _SOON_MS if begins else no_update
 
 
 def panel(server: Server, chosen: Sequence[RunEntry]) -> list[Component]:
@@ -118,7 +123,9 @@ def panel(server: Server, chosen: Sequence[RunEntry]) -> list[Component]:
         lines.append(_loading(server, on_the_way, here))
     if any(fetch.state in _BUSY and not fetch.again for fetch in fetches.values()):
         lines.append(_reading(server, tuple(fetches.values())))
-    failed = [(run, loads[run.run_id]) for run in chosen if run.remote and run.run_id in loads]
+    failed: list[tuple[RunEntry, Load | Fetch]] = [
+        (run, loads[run.run_id]) for run in chosen if run.remote and run.run_id in loads
+    ]
     failed += [(run, fetches[run.run_id]) for run in chosen if run.run_id in fetches]
     for (message, remedy), names in _troubles(failed).items():
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
