@@ -21,4 +21,5 @@ def file_name(words: Iterable[str], suffix: str) -> str:
 def content_disposition(name: str) -> str:
     """The header that makes a browser save a file under a name (RFC 6266)."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
+    plain = _UNSAFE.sub("-", plain)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -18,6 +18,7 @@ from radt.frontend.picks import ID_DIGITS
 from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.model import SeriesKind
+from radt.units import plural
 
 #: What x is on axes that count from an instant of each run.
 _SINCE = {
@@ -47,6 +48,13 @@ def python_code(source: Source, view: View, chosen: Chosen, place: int | None) -
     ]
     if not runs:
         raise UsageError("the charts show nothing to load", "Pick runs that have these metrics")
+    foreign = _foreign(source, runs)
+    runs = [run for run in runs if run.run_id not in foreign]
+    if not runs:
+        raise UsageError(
+            "radt.load reads what radt recorded, and these runs are MLflow's",
+            "Download the data, or use mlflow.MlflowClient().get_metric_history",
+        )
     x = wanted[0].x_of(view.board) if len(wanted) == 1 else view.board.x
     counted = any(one.kind is SeriesKind.COUNTER for metric in metrics for one in known[metric])
     return "\n".join(
@@ -56,11 +64,18 @@ def python_code(source: Source, view: View, chosen: Chosen, place: int | None) -
             *_runs(runs, x),
             *_load(source, metrics, rates=counted),
             *_x(x, view),
+            *([f"# Without {plural(len(foreign), 'run')} of MLflow's own."] if foreign else []),
             *_notes(wanted, view, chosen),
             *_drawing(x, len(metrics)),
             "",
         ]
     )
+
+
+def _foreign(source: Source, runs: Sequence[RunEntry]) -> set[str]:
+    """Ids of the runs that only MLflow has (`radt.frontend.foreign`)."""
+    is_foreign = getattr(source.reader, "is_foreign", None)
+    return {run.run_id for run in runs if is_foreign and is_foreign(run.run_id)}
 
 
 def _imports(source: Source) -> Iterator[str]:

@@ -93,7 +93,10 @@ class _Routes:
 
     def open(self) -> Response:
         """The view in a file: its query, and what of it is not here."""
-        view = View.from_file(_body_text())
+        try:
+            view = View.from_file(_body_text())
+        except RecursionError as error:
+            raise _no_view("it has brackets within brackets without end") from error
         missing: list[str] = []
         try:
             missing = [str(pick) for pick in choose(self._source, view).missing]
@@ -208,23 +211,23 @@ def _page(given: object) -> str:
 def _body_text() -> str:
     length = request.content_length
     if length is None or length > MAX_BODY_BYTES:
-        raise UsageError(
-            f"the file is larger than {MAX_BODY_BYTES // 1000} KB",
-            "Choose a file that a dashboard's Share menu saved",
-        )
+        raise _no_view(f"it is larger than {MAX_BODY_BYTES // 1000} KB")
     try:
         return request.get_data().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(
-            "this is no file of a view (it is no text)",
-            "Choose a file that a dashboard's Share menu saved",
-        ) from error
+        raise _no_view("it is no text") from error
+
+
+def _no_view(reason: str) -> UsageError:
+    return UsageError(
+        f"this is no file of a view ({reason})", "Choose a file that a dashboard's Share menu saved"
+    )
 
 
 def _body_json() -> Mapping[str, Any]:
     try:
         found = json.loads(_body_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise UsageError("the request is no JSON object", "Load the page again")
