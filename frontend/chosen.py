@@ -135,20 +135,17 @@ def _chosen(found: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Chosen:
     """Runs of several catalogs; with more than one experiment, names and dashes tell them apart."""
     units: list[Unit] = []
     missing: list[Pick] = []
+    count = left_out = 0
     for place, (catalog, picks) in enumerate(found):
         prefix = catalog.experiment if len(found) > 1 else ""
-        for workload, runs, whole in _picked(catalog, picks, missing):
-            named = tuple(replace(run, prefix=prefix, dash=place) for run in runs)
-            units.append(Unit(replace(workload, runs=named), whole))
-    shown, left_out, count = [], 0, 0
-    for unit in units:
-        room = max(0, MAX_RUNS - count)
-        runs = unit.runs[:room]
-        left_out += len(unit.runs) - len(runs)
-        count += len(runs)
-        if runs:
-            shown.append(Unit(replace(unit.workload, runs=runs), unit.whole))
-    return Chosen(tuple(shown), left_out=left_out, missing=tuple(missing))
+        for workload, picked, whole in _picked(catalog, picks, missing):
+            shown = picked[: max(0, MAX_RUNS - count)]
+            left_out += len(picked) - len(shown)
+            count += len(shown)
+            if shown:
+                runs = tuple(replace(run, prefix=prefix, dash=place) for run in shown)
+                units.append(Unit(replace(workload, runs=runs), whole))
+    return Chosen(tuple(units), left_out=left_out, missing=tuple(missing))
 
 
 def _picked(

@@ -1,11 +1,9 @@
-"""Runs of whose samples most were pruned are marked."""
+"""Runs of whose samples most were pruned are marked, and found."""
 
 from __future__ import annotations
 
-from radt.frontend.catalog import read_catalog
-from radt.frontend.pages.picker import nodes
-from radt.frontend.search import search
-from radt.frontend.selection import Level
+from radt.frontend.pages.select_answer import answer
+from radt.frontend.view import View
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
 
@@ -16,10 +14,9 @@ def test_the_list_says_so_and_finds_them(demo, source):
     demo.workload("study", "new", [new])
     with StoreReader(demo.writer.address) as reader:
         prune_run(reader, demo.writer, old.run_id, Keep.SUMMARIES)
-    catalog = read_catalog(source, "study")
-    thinned, whole = nodes(catalog.workloads, Level.RUN)
-    assert thinned["nodeProps"]["data-note"].endswith(" · thinned")
-    assert "points kept" in thinned["nodeProps"]["data-title"]
-    assert "thinned" not in whole["nodeProps"]["data-note"] + whole["nodeProps"]["data-title"]
-    found = search(catalog, "pruned:kept", source.reader.params_of)
-    assert [run.run_id for workload in found for run in workload.runs] == [old.run_id]
+    pane = answer(source, View())["panes"]["runs"]
+    place = [column["key"] for column in pane["columns"]].index("note")
+    assert [row["cells"][place] for row in pane["rows"]] == ["", "thinned"]
+    assert "points kept" in pane["rows"][1]["title"]
+    found = answer(source, View(search="pruned:kept"))["panes"]["runs"]
+    assert [row["id"] for row in found["rows"]] == [old.run_id[:12]]

@@ -1,4 +1,4 @@
-"""The store as the dashboard sees it: what is read when, errors, lists, search."""
+"""The store as the dashboard sees it: what is read when, errors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ import sqlite3
 import pytest
 
 from radt.errors import StoreError
-from radt.frontend.catalog import AUTOMATIC_RUNS, read_catalog
+from radt.frontend.catalog import read_catalog
 from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.pages.board import facts
-from radt.frontend.pages.picker import PAGE_SIZE, nodes
-from radt.frontend.search import search
-from radt.frontend.selection import Level
 from radt.frontend.source import Source, Stretch
-from radt.model import RunStatus
 
 
 def test_nothing_is_read_again_until_something_was_written(demo, source):
@@ -96,107 +91,3 @@ def test_a_store_of_a_later_radt_is_refused(demo, store_path):
     with pytest.raises(StoreError) as caught:
         _ = Source(store_path).reader
     assert caught.value.remedy
-
-
-def test_automatic_selection_is_whole_workloads_that_began(demo, source):
-    demo.quickstart()
-    catalog = read_catalog(source, "quickstart")
-    assert len(catalog.automatic()) == 6
-    for number in range(3):
-        demo.workload("quickstart", f"x{number}", [demo.run(letter, "n", 1.0) for letter in "abc"])
-    source._hold_until = 0.0
-    source.revision()
-    catalog = read_catalog(source, "quickstart")
-    chosen = [catalog.runs[run_id].short for run_id in catalog.automatic()]
-    assert len(chosen) <= AUTOMATIC_RUNS
-    assert chosen == ["x1 a", "x1 b", "x1 c", "x2 a", "x2 b", "x2 c"]
-
-
-def test_beginnings_of_ids_stand_for_runs(demo, source):
-    demo.quickstart()
-    catalog = read_catalog(source, "quickstart")
-    ids = tuple(catalog.runs)
-    assert catalog.resolve([ids[2][:12], ids[0][:12], "no-such-run"]) == (ids[0], ids[2])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ["solo", "three a", "three b", "three c", "mix a", "mix b"]),
-        ("three", ["three a", "three b", "three c"]),
-        ("status:failed", ["mix b"]),
-        ("STATUS:Finished mix", ["mix a"]),
-        ("model:cnn-large", ["mix b"]),
-        ("batch-size:64 workload:solo", ["solo"]),
-        ("device:cpu cnn-large", ["mix b"]),
-        ("no-such-word", []),
-        ("no-such-param:1", []),
-    ],
-)
-def test_search(demo, source, text, expected):
-    demo.quickstart()
-    catalog = read_catalog(source, "quickstart")
-    found = search(catalog, text, source.reader.params_of)
-    # A single match of a workload keeps its letter: the other runs still exist.
-    assert [run.short for workload in found for run in workload.runs] == expected
-
-
-def test_rows_of_the_list_say_how_runs_went(demo, source):
-    demo.quickstart()
-    demo.workload("quickstart", "now", [demo.run("a", "n", 9.0, status=RunStatus.RUNNING)])
-    rows = nodes(read_catalog(source, "quickstart").workloads, Level.RUN)
-    assert [row["label"] for row in rows] == ["solo", "three", "mix", "now"]
-    assert rows[0]["nodeProps"]["data-note"] == "23.4 s"
-    assert rows[1]["nodeProps"]["data-note"] == ""
-    assert rows[2]["children"][1]["nodeProps"]["data-note"] == "failed"
-    assert rows[3]["nodeProps"]["data-status"] == "RUNNING"
-    assert len(rows) <= PAGE_SIZE
-
-
-def test_every_state_of_a_run_has_its_word(demo, source):
-    states = list(RunStatus)
-    runs = [
-        demo.run(letter, "n", 2.0, status=status)
-        for letter, status in zip("abcdefgh", states, strict=True)
-    ]
-    demo.workload("states", "all", runs)
-    catalog = read_catalog(source, "states")
-    (workload,) = nodes(catalog.workloads, Level.RUN)
-    notes = {
-        row["nodeProps"]["data-status"]: row["nodeProps"]["data-note"]
-        for row in workload["children"]
-    }
-    assert notes.keys() == set(states)
-    assert notes["FINISHED"] == "12.4 s"
-    assert [notes[name] for name in ("OOM", "TIMEOUT", "SKIPPED")] == [
-        "OOM",
-        "timed out",
-        "skipped",
-    ]
-    assert facts(catalog) == (
-        "1 workload · 8 runs · 1 waiting · 1 running · 1 failed · 1 killed · 1 timed out · 1 OOM "
-        "· 1 skipped"
-    )
-    for text, letter in (("status:oom", "g"), ("status:timeout", "f"), ("status:skipped", "h")):
-        (found,) = search(catalog, text, source.reader.params_of)
-        assert [run.record.letter for run in found.runs] == [letter]
-
-
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        (("FINISHED", "OOM"), "OOM"),
-        (("OOM", "FAILED"), "FAILED"),
-        (("TIMEOUT", "FINISHED"), "TIMEOUT"),
-        (("OOM", "RUNNING"), "RUNNING"),
-        (("SKIPPED", "SKIPPED"), "SKIPPED"),
-    ],
-)
-def test_workload_shows_the_worst_of_its_runs(demo, source, states, expected):
-    runs = [
-        demo.run(letter, "n", 2.0, status=RunStatus(state))
-        for letter, state in zip("ab", states, strict=True)
-    ]
-    demo.workload("states", "two", runs)
-    (workload,) = read_catalog(source, "states").workloads
-    assert workload.status == expected
