@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from radt.frontend.charts.chartdata import ChartData
 from radt.frontend.charts.elapsed import label as clock
@@ -32,14 +31,6 @@ _LEFT_PX, _BOTTOM_PX, _RIGHT_PX = 56, 48, 16
 _LEGEND_ROW_PX, _LEGEND_MARK_PX, _CHAR_PX = 20, 56, 6.6
 _MAX_LEGEND = 60
 _MAX_LEGEND_CHARS = 48
-
-_AXES = {
-    XAxis.BARRIER: "since barrier",
-    XAxis.START: "since the run's start",
-    XAxis.WALL: "time",
-    XAxis.STEP: "step",
-    XAxis.EPOCH: "epoch",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +160,8 @@ def _drawn(chart: ShownChart, view: View) -> Figure:
         paper=True,
     )
     made = figure(chart.data, look)
-    for axis in ("xaxis", "yaxis"):
-        made["layout"][axis] = {**made["layout"][axis], "showspikes": False}
-    name = {"text": escaped(axis_name(chart.data)), "font": {"size": 12, "color": _INK.dim}}
-    made["layout"]["xaxis"]["title"] = {**name, "standoff": 6}
+    made["layout"]["xaxis"]["showspikes"] = False
     return made
-
-
-def axis_name(data: ChartData) -> str:
-    """What runs to the right: ``since barrier``."""
-    return _AXES[data.x]
 
 
 def _title(chart: ShownChart, made: Figure, view: View, x: float, y: float) -> Figure:
@@ -205,19 +188,18 @@ def _title(chart: ShownChart, made: Figure, view: View, x: float, y: float) -> F
 
 
 def _facts(data: ChartData, made: Figure, view: View) -> Iterator[str]:
-    unit = made["layout"].get("meta", {}).get("unit", "")
-    if unit:
-        yield str(unit)
+    meta = made["layout"]["meta"]
+    if meta["unit"]:
+        yield str(meta["unit"])
     if data.aggregate is not None:
         yield f"{data.aggregate} of runs"
     if data.quantity.subtitle:
         yield data.quantity.subtitle
-    if smoothing := data.spec.smoothing_of(view.board):
-        yield f"smoothed over {smoothing:g} %"
-    relative = data.spec.relative_of(view.board)
-    if relative is not Relative.OFF:
-        yield f"{relative} to the baseline"
-    yield from data.notes
+    if data.smoothing_width:
+        yield f"smoothed over {data.spec.smoothing_of(view.board):g} %"
+    if data.relative is not Relative.OFF:
+        yield f"{data.relative} to the baseline"
+    yield from meta["notes"]
 
 
 def _header(
@@ -250,7 +232,7 @@ def _stretch(axis: XAxis, zoom: Window) -> str:
         return f"{clock(zoom.start, step_s)} – {clock(zoom.end, step_s)}"
     if axis is XAxis.WALL:
         return ""  # the axis has the date
-    return f"{_AXES[axis]} {zoom.start:g} – {zoom.end:g}"
+    return f"{axis} {zoom.start:g} – {zoom.end:g}"
 
 
 def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
@@ -258,17 +240,10 @@ def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
     labels: dict[tuple[str, Stroke], dict[str, None]] = {}
     shorts: dict[tuple[str, Stroke], str] = {}
     for made in drawn:
-        strokes: dict[str, dict[str, Any]] = {}
-        for trace in made["data"]:
-            key = (trace.get("meta") or {}).get("key")
-            if key is not None and "fill" not in trace and "line" in trace:
-                strokes.setdefault(key, trace["line"])
         for line in made["layout"].get("meta", {}).get("lines", ()):
             if line["hidden"]:
                 continue
-            stroke = strokes.get(line["key"], {"color": line["colour"]})
-            kept = {name: stroke[name] for name in ("color", "dash") if name in stroke}
-            look = (line["key"], tuple(sorted(kept.items())))
+            look = (line["key"], (("color", line["colour"]), ("dash", line["stroke"])))
             labels.setdefault(look, {})[" ".join(line["label"].split())] = None
             shorts[look] = line["short"]
     # The sum of a workload here and its mean there: its name.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from radt.errors import UsageError
 from radt.frontend.charts.chartdata import ChartData, chart_data
 from radt.frontend.charts.lines import Line
-from radt.frontend.charts.spec import ChartSpec, Level, Window
+from radt.frontend.charts.spec import ChartSpec, Level, Relative, Window
 from radt.frontend.chosen import Chosen
 from radt.frontend.export.tables import label
 from radt.frontend.source import Source
@@ -20,7 +20,9 @@ from radt.store.records import Float64Array
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
 #: ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, of wall since 1970; steps;
-#: epochs), ``value``, ``low``, ``high`` and ``smooth`` in ``unit``. A value that is NaN is a gap.
+#: epochs), ``value``, ``low`` and ``high`` in ``unit``. A value that is NaN is a gap. Where
+#: ``smoothed_over`` is not 0, the value is the moving mean over so much of x, and ``low`` to
+#: ``high`` is what was measured.
 SHOWN_SCHEMA = pa.schema(
     [
         pa.field("chart", pa.int32()),
@@ -31,13 +33,13 @@ SHOWN_SCHEMA = pa.schema(
         pa.field("value", pa.float64()),
         pa.field("low", pa.float64()),
         pa.field("high", pa.float64()),
-        pa.field("smooth", pa.float64()),
         pa.field("partial", pa.bool_()),
         pa.field("estimated", pa.bool_()),
         pa.field("unit", _LABEL),
         pa.field("x_axis", _LABEL),
         pa.field("level", _LABEL),
         pa.field("aggregate", _LABEL),
+        pa.field("smoothed_over", pa.float64()),
         pa.field("relative", _LABEL),
     ]
 )
@@ -80,10 +82,10 @@ def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]
         zoom = view.windows.get(chart.data.x)
         for line in chart.data.lines:
             if not line.hidden and len(line.curve.x):
-                yield _table(chart.place, chart.data, line, zoom, view)
+                yield _table(chart.place, chart.data, line, zoom)
 
 
-def _table(place: int, data: ChartData, line: Line, zoom: Window | None, view: View) -> pa.Table:
+def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.Table:
     x = line.curve.x
     seen = np.ones(len(x), dtype=bool)
     if zoom is not None:  # lines go on to the neighbours beyond the edges
@@ -98,6 +100,7 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None, view: V
     partial = np.zeros(len(x), dtype=bool) if line.partial is None else line.partial
     level = Level.WORKLOAD if line.is_workload else Level.RUN
     aggregate = data.aggregate.value if line.is_workload and data.aggregate else ""
+    ratio = data.relative is Relative.RATIO
     columns = {
         "chart": pa.repeat(pa.scalar(place + 1, pa.int32()), count),
         "metric": label(data.quantity.metric, count),
@@ -107,13 +110,13 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None, view: V
         "value": numbers(line.curve.values),
         "low": numbers(line.low),
         "high": numbers(line.high),
-        "smooth": numbers(line.smooth),
         "partial": pa.array(partial[seen]),
         "estimated": pa.repeat(pa.scalar(line.estimated), count),
-        "unit": label(data.quantity.drawn_unit, count),
+        "unit": label("1" if ratio else data.quantity.drawn_unit, count),
         "x_axis": label(data.x.value, count),
         "level": label(level.value, count),
         "aggregate": label(aggregate, count),
-        "relative": label(data.spec.relative_of(view.board).value, count),
+        "smoothed_over": pa.repeat(pa.scalar(data.smoothing_width), count),
+        "relative": label(data.relative.value, count),
     }
     return pa.table([columns[name] for name in SHOWN_SCHEMA.names], schema=SHOWN_SCHEMA)
