@@ -33,19 +33,17 @@ _FIRST_WAIT_S = 0.4
 #: Where the application keeps what it looks at.
 _KEY = "system"
 
-#: Cards in order, with their titles; wide ones take the whole width.
-_TITLES = {
+#: Cards in order, with their titles.
+_MAIN = {
     "running": "Running now",
-    "store": "Store",
-    "collector": "Collector",
-    "backlog": "Waiting to leave this machine",
-    "sampling": "Sampling",
-    "machines": "Machines",
     "devices": "This machine",
+    "sampling": "Sampling",
+    "backlog": "Waiting to leave this machine",
+    "machines": "Machines",
     "listeners": "Listeners",
-    "about": "Versions and access",
 }
-_WIDE = frozenset({"running", "sampling", "listeners"})
+_SIDE = {"store": "Store", "collector": "Collector", "about": "Versions and access"}
+_TITLES = _MAIN | _SIDE
 
 
 def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
@@ -53,7 +51,7 @@ def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
     collector = system.collector.look().value
     live = collector.live if isinstance(collector, Collector) else {}
     activity = system.activity.look()
-    return {
+    found = {
         "running": system_store.running_card(activity, live, view),
         "store": system_store.store_card(system.facts.look(), system.points.look()),
         "collector": system_machine.collector_card(system.collector.look()),
@@ -64,6 +62,7 @@ def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
         "listeners": system_machine.listeners_card(system.listeners.look()),
         "about": system_machine.about_card(system.versions, Guard.of(current_app)),
     }
+    return {name: found[name] for name in _TITLES}
 
 
 def _layout(system: System, view: View) -> Component:
@@ -78,21 +77,30 @@ def _layout(system: System, view: View) -> Component:
             dcc.Store(id="system-tick"),
             dcc.Store(id="system-known", data=_digests(cards)),
             html.Div(
-                [
-                    html.Section(
-                        [
-                            html.H2(title),
-                            html.Div(cards[name], id=f"system-{name}", className="system-body"),
-                        ],
-                        className=f"system-card{' system-broad' if name in _WIDE else ''}",
-                        id=f"system-card-{name}",
-                    )
-                    for name, title in _TITLES.items()
-                ],
+                [_column(_MAIN, cards, "system-main"), _column(_SIDE, cards, "system-side")],
                 className="system-cards",
             ),
         ],
         className="system",
+    )
+
+
+def _column(
+    titles: Mapping[str, str], cards: Mapping[str, list[Component]], name: str
+) -> Component:
+    return html.Div(
+        [
+            html.Section(
+                [
+                    html.H2(title),
+                    html.Div(cards[card], id=f"system-{card}", className="system-body"),
+                ],
+                className="system-card",
+                id=f"system-card-{card}",
+            )
+            for card, title in titles.items()
+        ],
+        className=name,
     )
 
 

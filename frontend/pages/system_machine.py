@@ -95,7 +95,7 @@ def devices_card(found: Reading[Devices]) -> list[Component]:
             parts.append(
                 table(
                     "MPS daemons",
-                    [Column("MPS daemon", True), Column("of"), Column("serves")],
+                    [Column("MPS daemon", True), Column("of"), Column("serves", grows=True)],
                     [
                         [
                             str(daemon.pid),
@@ -140,7 +140,12 @@ def _gpu(view: GpuView) -> Iterator[Component]:
     if gpu.mig is not None and gpu.mig.instances:
         yield table(
             f"MIG instances of GPU {gpu.index}",
-            [Column("MIG instance"), Column("slices"), Column("id", True), Column("device")],
+            [
+                Column("MIG instance"),
+                Column("slices"),
+                Column("id", True),
+                Column("device", grows=True),
+            ],
             [
                 [
                     one.profile or "unknown",
@@ -159,7 +164,7 @@ def _gpu(view: GpuView) -> Iterator[Component]:
             [
                 Column("pid", True),
                 Column("user"),
-                Column("process"),
+                Column("process", grows=True),
                 Column("memory", True),
                 Column("on"),
                 Column("remark"),
@@ -204,7 +209,7 @@ def listeners_card(found: Reading[Sequence[ListenerFacts]]) -> list[Component]:
                     Column("here"),
                     Column("every", True),
                     Column("series", True),
-                    Column("what it is, or why not"),
+                    Column("what it is, or why not", grows=True),
                 ],
                 [_listener(one) for one in listeners],
                 f"{working} of {units.plural(total, 'listener')} work here; "
@@ -235,7 +240,7 @@ def _listener(one: ListenerFacts) -> Sequence[Cell]:
 
 def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list[Component]:
     """Versions, and who may look."""
-    parts: list[Component] = [facts(versions)]
+    parts: list[Component] = [facts(versions, long_names=True)]
     if guard is None:
         return parts
     access = guard.access
@@ -244,7 +249,7 @@ def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list
         ("listens on", access.host),
         ("you", guard.door.visitor()),
     ]
-    parts.append(facts(lines))
+    parts.append(facts(lines, long_names=True))
     if guard.door.can_log_out:
         parts.append(
             html.Form(

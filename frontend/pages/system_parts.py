@@ -22,11 +22,16 @@ Cell = str | Component | Sequence[str | Component]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table; figures stand to the right."""
+    """Of a table; figures stand to the right. Where there is room, one that ``grows`` gets it."""
 
     title: str
     is_figure: bool = False
     hint: str = ""
+    grows: bool = False
+
+    @property
+    def kind(self) -> str | None:
+        return "num" if self.is_figure else None
 
 
 def shown(
@@ -56,20 +61,21 @@ def quiet(text: str) -> Component:
     return html.P(text, className="system-quiet")
 
 
-def facts(pairs: Iterable[tuple[str, Cell | None]]) -> Component:
+def facts(pairs: Iterable[tuple[str, Cell | None]], *, long_names: bool = False) -> Component:
     """Names and values; those without one are left out."""
     rows = [
         html.Div([html.Dt(name), html.Dd(list(value) if isinstance(value, tuple) else value)])
         for name, value in pairs
         if value not in (None, "")
     ]
-    return html.Dl(rows, className="system-facts")
+    return html.Dl(rows, className=f"system-facts{' system-long' if long_names else ''}")
 
 
 def table(
     label: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], note: str = ""
 ) -> Component:
     """A table that scrolls by itself where it is too wide; ``label`` is its name for who hears."""
+    width = f"{99 // max(1, sum(column.grows for column in columns))}%"
     head = html.Thead(
         html.Tr(
             [
@@ -77,7 +83,8 @@ def table(
                     column.title,
                     scope="col",
                     title=column.hint or None,
-                    className="num" if column.is_figure else None,
+                    className=column.kind,
+                    style={"width": width} if column.grows else None,
                 )
                 for column in columns
             ]
@@ -89,7 +96,7 @@ def table(
                 [
                     html.Td(
                         list(cell) if isinstance(cell, tuple) else cell,
-                        className="num" if column.is_figure else None,
+                        className=column.kind,
                     )
                     for column, cell in zip(columns, row, strict=True)
                 ]

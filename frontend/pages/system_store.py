@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dash import dcc
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from radt import units
@@ -80,11 +80,11 @@ def backlog_card(found: Reading[Backlogs]) -> list[Component]:
             table(
                 "Waiting to leave this machine",
                 [
-                    Column("to"),
+                    Column("to", grows=True),
                     Column("ended", True, "runs that have ended and are not complete there"),
                     Column("running", True, "runs that are brought as they go"),
                     Column("since", True),
-                    Column("state"),
+                    Column("state", grows=True),
                 ],
                 [_waiting(one) for one in backlogs.waiting],
             )
@@ -114,8 +114,8 @@ def running_card(
             table(
                 "Running now",
                 [
-                    Column("workload"),
-                    Column("run"),
+                    Column("workload", grows=True),
+                    Column("run", grows=True),
                     Column("machine"),
                     Column("devices"),
                     Column("for", True),
@@ -171,7 +171,7 @@ def sampling_card(found: Reading[Activity]) -> list[Component]:
             table(
                 "Sampling",
                 [
-                    Column("listener"),
+                    Column("listener", grows=True),
                     Column("every", True),
                     Column("runs", True),
                     Column("expected", True, "samples that were due"),
@@ -225,12 +225,12 @@ def machines_card(found: Reading[Activity]) -> list[Component]:
             table(
                 "Machines",
                 [
-                    Column("machine"),
+                    Column("machine", grows=True),
                     Column("runs", True),
                     Column("running", True),
                     Column("last run", True, "when its last run began or ended"),
                     Column("newest sample", True, "of the runs that run, by that machine's clock"),
-                    Column("state"),
+                    Column("behind", True, "how old that sample is"),
                 ],
                 [_machine(one, activity.read_ns) for one in activity.machines],
             )
@@ -240,20 +240,17 @@ def machines_card(found: Reading[Activity]) -> list[Component]:
 
 
 def _machine(one: Machine, now_ns: int) -> Sequence[Cell]:
-    state: Cell = "idle"
-    if one.running:
-        lag_s = None if one.newest_ns is None else (now_ns - one.newest_ns) / 1e9
-        if lag_s is None:
-            state = "no sample here yet"
-        elif lag_s > _LAGS_S:
-            state = trouble(f"{units.duration(lag_s)} behind")
-        else:
-            state = f"{units.duration(max(0.0, lag_s))} behind"
+    behind: Cell = units.NO_VALUE
+    if one.newest_ns is not None:
+        behind_s = max(0.0, (now_ns - one.newest_ns) / 1e9)
+        behind = units.duration(behind_s)
+        if behind_s > _LAGS_S:
+            behind = html.Strong(behind, className="system-bad")
     return [
         one.host or "unknown",
         f"{one.runs:,}",
         f"{one.running:,}",
         ago(one.active_ns, now_ns),
         ago(one.newest_ns, now_ns),
-        state,
+        behind,
     ]

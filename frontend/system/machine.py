@@ -20,6 +20,8 @@ from radt.errors import CollectorError, RadtError
 
 _CONNECT_S = 2.0
 _LISTENERS_S = 60.0
+#: The first time there is no look before to compare with.
+_FIRST_LOOK_S = 0.2
 #: Distributions whose version matters when something is asked or reported.
 _PACKAGES = ("radt", "dash", "plotly", "dash-mantine-components", "numpy", "SQLAlchemy", "mlflow")
 
@@ -87,8 +89,7 @@ def _holder() -> int | None:
 class Devices:
     """The machine and its GPUs; ``cpu_busy`` is the part of all CPUs' time since the look before.
 
-    It is None at the first look. ``load`` is the number of threads that run or want to, over a
-    minute.
+    ``load`` is the number of threads that run or want to, over a minute.
     """
 
     overview: Overview
@@ -104,10 +105,14 @@ class DevicesWatch:
 
     def read(self) -> Devices:
         """Never raises: a driver that does not work is part of the overview."""
+        before = self._before
+        if before is None:
+            before = _cpu_ticks()
+            time.sleep(_FIRST_LOOK_S)
         overview = Overview.read()
-        now, before = _cpu_ticks(), self._before
-        self._before, busy = now, None
-        if before is not None and now[1] > before[1]:
+        now, busy = _cpu_ticks(), None
+        self._before = now
+        if now[1] > before[1]:
             busy = (now[0] - before[0]) / (now[1] - before[1])
         return Devices(overview, busy, os.getloadavg()[0])
 

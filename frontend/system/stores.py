@@ -187,7 +187,7 @@ def read_activity(source: Source) -> Activity:
                     default=None,
                 ),
             )
-            for host, runs, now, active_ns in hosts
+            for host, runs, now, active_ns in sorted(hosts, key=lambda row: str(row[0]))
         ],
         sampling=[
             Sampling(str(row[0]), float(row[1]), *(int(value) for value in row[2:]))

@@ -31,6 +31,10 @@ _SOON_S = 10.0
 _RARELY_S = 120.0
 
 
+#: Of the machine, whichever store is shown; a process is started for it.
+_LISTENERS: Probe[Sequence[ListenerFacts]] = Probe("listeners", read_listeners, _RARELY_S)
+
+
 class System:
     """Of one dashboard; nothing is looked at before somebody asks."""
 
@@ -44,9 +48,7 @@ class System:
         self.backlogs: Probe[Backlogs] = Probe("backlog", lambda: read_backlogs(folder), _NOW_S)
         self.collector: Probe[Collector | NoCollector] = Probe("collector", watch.read, _NOW_S)
         self.devices: Probe[Devices] = Probe("devices", DevicesWatch().read, _NOW_S)
-        self.listeners: Probe[Sequence[ListenerFacts]] = Probe(
-            "listeners", read_listeners, _RARELY_S
-        )
+        self.listeners = _LISTENERS
         self.versions = read_versions()
 
     def begin(self) -> None:
