@@ -17,59 +17,6 @@
     },
   }));
 
-  /* One row of the picker. Plain elements rather than Dash components: there may be hundreds. */
-  function pickerRow(payload) {
-    const h = window.React.createElement;
-    const { node, expanded, hasChildren, elementProps, tree } = payload;
-    const facts = node.nodeProps || {};
-    const checked = tree.isNodeChecked(node.value);
-    const mixed = !checked && tree.isNodeIndeterminate(node.value);
-    const toggle = (event) => {
-      event.stopPropagation();
-      if (checked) tree.uncheckNode(node.value);
-      else tree.checkNode(node.value);
-    };
-    const row = Object.assign({}, elementProps, {
-      className: "picker-row" + (elementProps.className ? " " + elementProps.className : ""),
-      "data-leaf": hasChildren ? undefined : "",
-      "data-run": facts["data-run"],
-    });
-    if (!hasChildren) row.onClick = toggle;
-    return h(
-      "div",
-      row,
-      h("span", { className: "picker-chevron", "data-open": expanded ? "" : undefined },
-        hasChildren ? "›" : ""),
-      h("span", {
-        className: "picker-box",
-        role: "checkbox",
-        "aria-checked": mixed ? "mixed" : checked,
-        "aria-label": facts["data-title"],
-        onClick: toggle,
-      }),
-      facts["data-light"]
-        ? h("span", {
-            className: "picker-swatch",
-            "data-off": checked || mixed ? undefined : "",
-            style: { "--light": facts["data-light"], "--dark": facts["data-dark"] },
-          })
-        : null,
-      h("span", { className: "picker-label", title: facts["data-title"] }, node.label),
-      h("span", { className: "picker-name", title: facts["data-name"] }, facts["data-name"]),
-      h("span", {
-        className: "picker-note",
-        "data-status": facts["data-status"],
-        title: facts["data-reason"] || undefined,
-      }, facts["data-note"]),
-    );
-  }
-
-  window.dashMantineFunctions = Object.assign(window.dashMantineFunctions || {}, { pickerRow });
-
-  const leaves = (nodes) =>
-    (nodes || []).flatMap((node) =>
-      node.children ? leaves(node.children) : [node.value]);
-
   const dash = (window.dash_clientside = window.dash_clientside || {});
   dash.radt = Object.assign(dash.radt || {}, {
     /* The colours in use, now and whenever they change: Mantine keeps them on the root. */
