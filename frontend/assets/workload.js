@@ -117,9 +117,11 @@
     cursor.dataset.time = label(seconds, range[1] - range[0]);
   });
 
-  /* Twice clicked, or Escape: all of the time again. */
+  /* Twice clicked: all of the time again. Plotly covers the page while a button is down, so what
+     is below the pointer counts, not the event's target. */
   document.addEventListener("dblclick", (event) => {
-    if (event.target.closest && event.target.closest("#workload-time .dash-graph")) zoomTo(null);
+    const below = document.elementsFromPoint(event.clientX, event.clientY);
+    if (below.some((one) => one.closest("#workload-time .dash-graph"))) zoomTo(null);
   });
 
   /* A log that is at its end stays there; one that was scrolled up stays where it is. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -172,7 +173,11 @@ def _where(subject: Subject, run_id: str, listing: Listing) -> str:
         return ""
     if run.mlflow_run_id:
         return f"no files on this machine; MLflow at {masked(run.tracking_uri)} has them"
-    return f"no files on this machine; they are on {run.host}" if run.host else "no files"
+    if not run.spool:
+        return "no files are recorded"
+    if run.host == platform.node():
+        return f"no files: {run.spool} is gone or empty"
+    return f"no files on this machine; they are in {run.spool} on {run.host}"
 
 
 def _rank(path: str) -> tuple[int, str]:
