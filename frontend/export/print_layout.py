@@ -28,7 +28,7 @@ _CELL = (560, 304)
 _EDGE_PX = 16
 _HEADER_PX, _TITLE_PX = 40, 44
 _LEFT_PX, _BOTTOM_PX, _RIGHT_PX = 56, 48, 16
-_LEGEND_ROW_PX, _LEGEND_MARK_PX, _CHAR_PX = 20, 56, 6.6
+_LEGEND_ROW_PX, _LEGEND_MARK_PX, _LEGEND_GAP_PX, _CHAR_PX = 20, 56, 40, 6.6
 _MAX_LEGEND = 60
 _MAX_LEGEND_CHARS = 48
 
@@ -269,6 +269,8 @@ def _legend_size(entries: Sequence[_Entry], width: float) -> tuple[int, float]:
     text_px = _CHAR_PX * max(len(entry.text) for entry in entries) + 8
     columns = max(1, int(width // (text_px + _LEGEND_MARK_PX)))
     rows = -(-len(entries) // columns)
+    if rows > 1:  # so wide that no other column fits in between the edges
+        text_px = width / columns - _LEGEND_GAP_PX
     return rows * _LEGEND_ROW_PX + 8, text_px
 
 

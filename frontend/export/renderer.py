@@ -7,6 +7,7 @@ not need. It is started with the first picture and ended when none is wanted for
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -14,13 +15,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from radt.errors import RadtError
 from radt.frontend.export.bounds import BusyError
 from radt.frontend.export.render_worker import RENDER_S, Answer, Failure, Order
+
+log = logging.getLogger(__name__)
 
 #: Pictures that may wait for the one being made.
 MAX_WAITING = 3
@@ -29,6 +34,7 @@ IDLE_S = 60.0
 #: Seconds until an order that is not answered is given up, browser and all.
 _GIVE_UP_S = RENDER_S + 15.0
 _DETAIL_CHARS = 300
+_LAST_WRITES_S = 5.0
 
 
 class PictureError(RadtError):
@@ -159,7 +165,7 @@ class Renderer:
             worker.process.wait()
         worker.process.stdout.close()
         worker.said.close()
-        shutil.rmtree(worker.folder, ignore_errors=True)
+        _remove(worker.folder)
 
 
 def _exchange(worker: _Worker, order: Order) -> tuple[Answer | None, bytes]:
@@ -183,6 +189,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """End it and what it started; the browser goes with the pipe to it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _remove(folder: str) -> None:
+    """Take the folder away; a browser whose process was killed writes to it a moment longer."""
+    until_s = time.monotonic() + _LAST_WRITES_S
+    while Path(folder).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > until_s:
+            log.warning("%s could not be removed", folder)
+            return
+        time.sleep(0.05)
 
 
 def _failed(answer: Answer) -> PictureError:
