@@ -157,12 +157,13 @@ def feeds(
             )
         )
     own.sort(key=lambda feed: (places[feed.parts[0][0].run_id], feed.label))
-    seen: Counter[int] = Counter()
+    seen: Counter[str] = Counter()
     shaded = []
     for feed in own:
         # Several devices of one workload, several processes of one run: shades of its colour.
-        shaded.append(replace(feed, ordinal=beside(feed.ordinal, seen[feed.ordinal])))
-        seen[feed.ordinal] += 1
+        owner = feed.key[: 1 + ID_DIGITS]
+        shaded.append(replace(feed, ordinal=beside(feed.ordinal, seen[owner])))
+        seen[owner] += 1
     return tuple(shaded)
 
 

@@ -1,0 +1,496 @@
+"""What runs to the right, baselines, smoothing, logarithms, marks, print."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from radt.frontend.catalog import read_catalog
+from radt.frontend.charts import scale
+from radt.frontend.charts.cells import of_points
+from radt.frontend.charts.chartdata import axes_of, chart_data
+from radt.frontend.charts.smoothing import moving_mean
+from radt.frontend.charts.spec import (
+    Aggregate,
+    BoardSpec,
+    ChartSpec,
+    Level,
+    Relative,
+    Window,
+    XAxis,
+)
+from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.chosen import choose
+from radt.frontend.palette import HUE_COUNT, Scheme, colour
+from radt.frontend.picks import Pick
+from radt.frontend.tints import Tints
+from radt.frontend.view import View
+from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
+from radt.store.records import MarkerRecord, SeriesRecord
+
+EXPERIMENT = "quickstart"
+
+
+def chosen_of(source, *picks):
+    return choose(source, View(picks=picks or (Pick(EXPERIMENT),)))
+
+
+def draw(source, metric="loss", *, chosen=None, board=None, window=None, level=Level.RUN, **spec):
+    chosen = chosen or chosen_of(source)
+    spec = ChartSpec(metric, level=level, **spec)
+    return chart_data(source, chosen, spec, board or BoardSpec(), window)
+
+
+def run_pick(demo, name):
+    return Pick.run(EXPERIMENT, demo.run_ids[name])
+
+
+def workload_pick(source, name):
+    workloads = read_catalog(source, EXPERIMENT).workloads
+    (found,) = [one for one in workloads if one.record.label == name]
+    return Pick.workload(EXPERIMENT, found.record.workload_id)
+
+
+def by_name(data):
+    return {line.short: line for line in data.lines}
+
+
+def gauge(demo, run_name, metric, at_s, values, **fields):
+    """A gauge of one of the demo's runs."""
+    run_id = demo.run_ids[run_name]
+    fields = {"interval_s": 1.0, "entity": ""} | fields
+    number = fields.pop("number", 9)
+    record = SeriesRecord(
+        *(run_id, number, "top", metric, "By", Scope.PROCESS, SeriesKind.GAUGE), **fields
+    )
+    demo.writer.add_series([record])
+    demo.append(run_id, demo.origin_ns(run_id), number, np.asarray(at_s), np.asarray(values))
+
+
+# -- x axes ------------------------------------------------------------------------------------
+
+
+def test_axes_are_those_that_make_sense(demo, source):
+    demo.quickstart()
+    chosen = chosen_of(source)
+    times = (XAxis.BARRIER, XAxis.START, XAxis.WALL)
+    assert axes_of(source, chosen, "loss") == (*times, XAxis.STEP, XAxis.EPOCH)
+    assert axes_of(source, chosen, "process.memory.rss") == (*times, XAxis.EPOCH)
+
+
+def test_each_axis_has_its_own_zero_and_whole(demo, source):
+    demo.quickstart()
+    run = chosen_of(source).runs[demo.run_ids["solo a"]]
+    found = {x: draw(source, x=x) for x in XAxis}
+    lines = {x: by_name(data)["solo"].curve for x, data in found.items()}
+    since_barrier = lines[XAxis.BARRIER].x
+    late_s = (run.record.started_ns - run.origin_ns) / 1e9
+    assert lines[XAxis.START].x == pytest.approx(since_barrier - late_s)
+    assert lines[XAxis.WALL].x == pytest.approx(since_barrier + run.origin_ns / 1e9)
+    assert lines[XAxis.STEP].x.tolist() == list(range(1, 121))
+    # 24 readings an epoch, the last of them at its end.
+    assert lines[XAxis.EPOCH].x == pytest.approx(np.arange(1, 121) / 24)
+    for x, data in found.items():
+        assert data.x is x
+        assert np.array_equal(lines[x].values, lines[XAxis.BARRIER].values)
+    assert found[XAxis.STEP].window == Window(1, 120)
+    assert found[XAxis.EPOCH].window == Window(0, 5)
+    assert found[XAxis.WALL].window.start == pytest.approx(run.origin_ns / 1e9)
+
+
+def test_runs_of_different_speed_meet_over_epochs(demo, source):
+    """Every epoch has its dip, whoever takes longer."""
+    demo.quickstart()
+    data = draw(source, "process.cpu.utilization", x=XAxis.EPOCH)
+    slow, fast = by_name(data)["three c"].curve, by_name(data)["solo"].curve
+    assert slow.x[-1] == pytest.approx(5, abs=0.1)
+    assert fast.x[-1] == pytest.approx(5, abs=0.2)
+    assert data.window.end == 5
+
+
+def test_an_epoch_that_goes_on_is_not_over_before_its_time(demo, source):
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    origin_ns = demo.origin_ns(run_id)
+    demo.writer.put_run(replace(source.reader.run(run_id), status=RunStatus.RUNNING, ended_ns=None))
+    # The last epoch has begun at 18.6 s, as long ones take 4.2 s, and now it is 23.4 s.
+    demo.writer.put_markers(
+        [MarkerRecord(run_id, 4, MarkerKind.EPOCH, "epoch 5", origin_ns + 18_600_000_000, step=5)]
+    )
+    source.revision()
+    line = by_name(draw(source, "process.cpu.utilization", x=XAxis.EPOCH))["solo"]
+    assert 4.9 < line.curve.x[-1] <= 5.0
+
+
+def test_zoom_is_in_units_of_the_axis(demo, source):
+    demo.quickstart()
+    barrier_s = chosen_of(source).runs[demo.run_ids["solo a"]].origin_ns / 1e9
+    windows = {
+        XAxis.BARRIER: Window(5.0, 8.0),
+        XAxis.START: Window(5.0, 8.0),
+        XAxis.WALL: Window(barrier_s + 5, barrier_s + 8),
+        XAxis.STEP: Window(50, 60),
+        XAxis.EPOCH: Window(1.0, 1.5),
+    }
+    for x, window in windows.items():
+        for level in (Level.RUN, Level.WORKLOAD):
+            data = draw(source, x=x, window=window, level=level)
+            assert data.window == window
+            seen = by_name(data)["solo"].curve.x
+            inside = (seen >= window.start) & (seen <= window.end)
+            assert inside.sum() >= 10, (x, level)
+            assert len(seen) <= inside.sum() + 2
+
+
+def test_steps_that_begin_again_stay_in_order(demo, source):
+    """A run that was resumed from a checkpoint logs some steps twice."""
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    at_s = 23 + np.arange(40) / 100
+    demo.append(run_id, demo.origin_ns(run_id), 0, at_s, np.full(40, 9.0), np.arange(100, 140))
+    source.revision()
+    curve = by_name(draw(source, x=XAxis.STEP))["solo"].curve
+    assert np.all(np.diff(curve.x[np.isfinite(curve.values)]) >= 0)
+    assert curve.x[-1] == 139
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "texts"),
+    [
+        (XAxis.STEP, Window(0, 4000), ["0", "500", "1,000", "1,500", "2,000", "2,500", "3,000"]),
+        (XAxis.STEP, Window(3, 5), ["3", "4", "5"]),
+        (XAxis.EPOCH, Window(0, 1), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (XAxis.BARRIER, Window(0, 60), ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50", "1:00"]),
+    ],
+)
+def test_ticks_read_well(kind, window, texts):
+    assert scale.ticks(kind, window)[1][: len(texts)] == texts
+
+
+def test_ticks_of_the_time_of_day_are_round_and_name_the_day_once():
+    start_s = datetime(2026, 3, 4, 23, 40).astimezone().timestamp()
+    positions, texts = scale.ticks(XAxis.WALL, Window(start_s, start_s + 3600))
+    assert texts[0] == "23:40<br>4 Mar"
+    assert "23:50" in texts
+    assert "00:00<br>5 Mar" in texts
+    assert sum("<br>" in text for text in texts) == 2
+    assert len(positions) == len(texts)
+    _, seconds = scale.ticks(XAxis.WALL, Window(start_s, start_s + 0.4))
+    assert seconds[1] in ("23:40:00.05", "23:40:00.1")
+
+
+# -- baselines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("relative", "expected", "own", "unit"),
+    [(Relative.RATIO, 1.5, 1.0, "×"), (Relative.DIFFERENCE, 1e8, 0.0, "MB")],
+)
+def test_lines_against_a_run(demo, source, relative, expected, own, unit):
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    gauge(demo, "three a", "mem", at_s, np.full(30, 2e8))
+    gauge(demo, "three c", "mem", at_s + 0.4, np.full(30, 3e8))
+    baseline = run_pick(demo, "three a")
+    data = draw(source, "mem", relative=relative, baseline=baseline)
+    lines = by_name(data)
+    assert lines["three a"].curve.values == pytest.approx(own)
+    inside = lines["three c"].curve.x <= 29
+    assert lines["three c"].curve.values[inside] == pytest.approx(expected)
+    # Beyond the baseline's end there is nothing to compare with.
+    assert np.isnan(lines["three c"].curve.values[~inside]).all()
+    drawn = figure(data, Look())
+    assert drawn["layout"]["meta"]["unit"] == unit
+    assert drawn["layout"]["meta"]["relative"] == relative
+    signs = ["+" in trace.get("hovertemplate", "") for trace in drawn["data"]]
+    assert any(signs) is (relative is Relative.DIFFERENCE)
+
+
+def test_a_baseline_is_not_bridged_across_its_gaps(demo, source):
+    demo.quickstart()
+    gauge(demo, "three a", "mem", [0, 1, 2, 20, 21, 22], np.full(6, 2e8))
+    gauge(demo, "three b", "mem", np.arange(23.0), np.full(23, 3e8))
+    ratio = {"relative": Relative.RATIO, "baseline": run_pick(demo, "three a")}
+    curve = by_name(draw(source, "mem", **ratio))["three b"].curve
+    known = curve.x[np.isfinite(curve.values)]
+    assert set(known.tolist()) == {0, 1, 2, 20, 21, 22}
+
+
+def test_lines_against_a_workload(demo, source):
+    """Of what adds up the sum, drawn as a workload or not."""
+    demo.quickstart()
+    at_s = np.arange(30.0)
+    for letter in "abc":
+        gauge(demo, f"three {letter}", "mem", at_s, np.full(30, 1e8))
+    gauge(demo, "solo a", "mem", at_s, np.full(30, 6e8))
+    board = BoardSpec(relative=Relative.RATIO, baseline=workload_pick(source, "three"))
+    assert by_name(draw(source, "mem", board=board))["solo"].curve.values == pytest.approx(2.0)
+    lines = by_name(draw(source, "mem", board=board, level=Level.WORKLOAD))
+    assert lines["solo"].curve.values == pytest.approx(2.0)
+    assert lines["three"].curve.values == pytest.approx(1.0)
+    own = draw(source, "mem", board=board, relative=Relative.OFF)
+    assert by_name(own)["solo"].curve.values == pytest.approx(6e8)
+
+
+def test_what_cannot_be_compared_is_said(demo, source):
+    demo.quickstart()
+    gauge(demo, "three a", "mem", np.arange(5.0), np.full(5, 1e8))
+    gauge(demo, "three b", "mem", 50 + np.arange(5.0), np.full(5, 1e8))
+    gauge(demo, "mix a", "zero", np.arange(5.0), [0, 0, 1e6, 1e6, 1e6])
+    gauge(demo, "mix b", "zero", np.arange(5.0), np.full(5, 1e6))
+    ratio = {"relative": Relative.RATIO}
+    data = draw(source, "mem", baseline=run_pick(demo, "three a"), **ratio)
+    assert data.notes == ("three b: no value where three a has one",)
+    data = draw(source, "zero", baseline=run_pick(demo, "mix a"), **ratio)
+    assert data.notes == ("left out where mix a is 0",)
+    data = draw(source, "mem", baseline=run_pick(demo, "solo a"), **ratio)
+    assert data.notes == ("solo has no mem",)
+    assert data.relative is Relative.OFF
+    some = chosen_of(source, run_pick(demo, "three a"))
+    data = draw(source, "mem", chosen=some, baseline=run_pick(demo, "three b"), **ratio)
+    assert data.notes == ("the baseline is not among what is shown",)
+    assert figure(data, Look())["layout"]["meta"]["notes"] == list(data.notes)
+
+
+def test_a_hidden_baseline_still_is_one(demo, source):
+    demo.quickstart()
+    gauge(demo, "three a", "mem", np.arange(5.0), np.full(5, 1e8))
+    gauge(demo, "three b", "mem", np.arange(5.0), np.full(5, 2e8))
+    key = f"r{demo.run_ids['three a'][:12]}"
+    baseline = run_pick(demo, "three a")
+    data = draw(source, "mem", relative=Relative.RATIO, baseline=baseline, hidden=(key,))
+    assert by_name(data)["three b"].curve.values == pytest.approx(2.0)
+    assert by_name(data)["three a"].hidden
+
+
+# -- smoothing ---------------------------------------------------------------------------------
+
+
+def test_a_moving_mean_counts_time_not_points():
+    # A second with a hundred readings of 1, then nine seconds of a reading a second of 0.
+    at_s = np.concatenate([np.arange(100) / 100, np.arange(1.0, 11.0)])
+    values = np.concatenate([np.ones(100), np.zeros(10)])
+    mean = moving_mean(of_points(at_s, values), np.array([5.0]), 10.0)
+    assert mean[0] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_moving_mean_ends_at_gaps():
+    at_s = np.concatenate([np.arange(5.0), 20 + np.arange(5.0)])
+    values = np.concatenate([np.ones(5), np.full(5, 9.0)])
+    mean = moving_mean(of_points(at_s, values, longest=3.5), at_s, 60.0)
+    assert mean.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("level", [Level.RUN, Level.WORKLOAD])
+def test_a_smoothed_line_lies_in_the_band_of_what_was_measured(demo, source, level):
+    demo.quickstart()
+    raw = by_name(draw(source, level=level))["solo"]
+    data = draw(source, level=level, board=BoardSpec(smoothing_pct=10))
+    smooth = by_name(data)["solo"]
+    assert data.smoothing_width == pytest.approx(0.1 * data.window.end)
+    noise = np.abs(np.diff(smooth.curve.values, 2)).mean()
+    assert noise < np.abs(np.diff(raw.curve.values[np.isfinite(raw.curve.values)], 2)).mean() / 3
+    assert np.nanmax(smooth.high) == np.nanmax(raw.curve.values)
+    drawn = figure(data, Look())
+    assert sum(trace.get("fill") == "toself" for trace in drawn["data"]) == len(data.lines)
+    # What the board smooths, a chart may leave as it is.
+    plain = draw(source, level=level, board=BoardSpec(smoothing_pct=10), smoothing_pct=0.0)
+    assert by_name(plain)["solo"].curve.values.tolist() == raw.curve.values.tolist()
+
+
+# -- y axis ------------------------------------------------------------------------------------
+
+
+def test_a_logarithmic_axis_says_what_it_leaves_out(demo, source):
+    demo.quickstart()
+    gauge(demo, "solo a", "mem", np.arange(6.0), [0, -1e6, 1e6, 1e7, 1e8, 1e9])
+    data = draw(source, "mem", log=True)
+    drawn = figure(data, Look())
+    assert drawn["layout"]["yaxis"]["type"] == "log"
+    low, high = drawn["layout"]["yaxis"]["range"]
+    assert drawn["layout"]["meta"]["notes"] == ["2 values of 0 or less left out"]
+    assert drawn["layout"]["meta"]["unit"] == "GB"
+    assert -3.5 < low < -3 < 0 < high < 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"y_min": 1e8, "y_max": 3e8}, [100, 300]),
+        ({"y_max": 3e8}, [0, 300]),
+        ({"y_min": 9e8}, [900, 1800]),
+    ],
+)
+def test_an_axis_by_hand(demo, source, given, expected):
+    demo.quickstart()
+    gauge(demo, "solo a", "mem", np.arange(6.0), np.full(6, 2e8))
+    drawn = figure(draw(source, "mem", **given), Look())
+    assert drawn["layout"]["yaxis"]["range"] == pytest.approx(expected)
+
+
+# -- levels, marks, looks ----------------------------------------------------------------------
+
+
+def test_workloads_and_runs_in_one_chart(demo, source):
+    demo.quickstart()
+    picks = (workload_pick(source, "three"), run_pick(demo, "mix b"), run_pick(demo, "solo a"))
+    data = draw(source, chosen=chosen_of(source, *picks), level=Level.AUTO)
+    assert [line.short for line in data.lines] == ["solo", "three", "mix b"]
+    assert [line.is_workload for line in data.lines] == [False, True, False]
+    assert data.level is Level.AUTO
+    assert data.aggregate is Aggregate.MEAN
+    assert len({line.ordinal for line in data.lines}) == 3
+    alone = draw(source, chosen=chosen_of(source, picks[0]), level=Level.AUTO)
+    assert [line.short for line in alone.lines] == ["three a", "three b", "three c"]
+    assert alone.aggregate is None
+
+
+def test_every_trace_and_every_hidden_line_has_its_key(demo, source):
+    demo.quickstart()
+    keys = [line.key for line in draw(source).lines]
+    assert len(set(keys)) == 6
+    drawn = figure(draw(source, hidden=(keys[1], "rnobody")), Look())
+    listed = drawn["layout"]["meta"]["lines"]
+    assert [one["key"] for one in listed] == keys
+    assert [one["hidden"] for one in listed] == [False, True, False, False, False, False]
+    strokes = [t for t in drawn["data"] if t["name"] and t.get("yaxis") != "y2"]
+    assert [t["meta"]["key"] for t in strokes] == [keys[0], *keys[2:]]
+    every = figure(draw(source, hidden=tuple(keys)), Look())
+    assert every["layout"]["annotations"][0]["text"] == "all lines are hidden"
+
+
+def test_phases_spans_and_events_are_marked(demo, source):
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    origin_ns = demo.origin_ns(run_id)
+
+    def mark(number, kind, name, start_s, end_s=None, **more):
+        end_ns = None if end_s is None else origin_ns + round(end_s * 1e9)
+        start_ns = origin_ns + round(start_s * 1e9)
+        return MarkerRecord(run_id, number, kind, name, start_ns, end_ns, **more)
+
+    demo.writer.put_markers(
+        [
+            mark(50, MarkerKind.PHASE, "<b>warm-up</b>", 0.5, 1.5),
+            mark(51, MarkerKind.SPAN, "checkpoint", 7.0, 7.25),
+            mark(52, MarkerKind.EVENT, "late", 9.0, detail="top: 3 readings"),
+            mark(53, MarkerKind.EPOCH, "epoch 1", 2.0, 3.0, step=1, process="rank 1"),
+        ]
+    )
+    source.revision()
+    chosen = chosen_of(source, run_pick(demo, "solo a"))
+    drawn = figure(draw(source, chosen=chosen), Look())
+    texts = {t["name"]: t["text"] for t in drawn["data"] if t.get("yaxis") == "y2" and "text" in t}
+    assert texts["spans"] == [
+        "solo · &lt;b&gt;warm-up&lt;/b&gt; · 1.00 s",
+        "solo · checkpoint · 250 ms",
+    ]
+    assert texts["events"] == ["solo · late · top: 3 readings"]
+    assert len(texts["epochs"]) == 5  # other processes count the same epochs
+    assert len(drawn["layout"]["shapes"]) == 6
+    zoomed = figure(draw(source, chosen=chosen, window=Window(7.1, 7.2)), Look())
+    texts = {t["name"]: t["text"] for t in zoomed["data"] if t.get("yaxis") == "y2" and "text" in t}
+    assert texts["spans"] == ["solo · checkpoint · 250 ms"]
+
+
+def test_thousands_of_spans_do_not_bloat_a_chart(demo, source):
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    origin_ns = demo.origin_ns(run_id)
+    demo.writer.put_markers(
+        [
+            MarkerRecord(run_id, 100 + n, MarkerKind.SPAN, "s", origin_ns + n * 1_000_000)
+            for n in range(5000)
+        ]
+    )
+    source.revision()
+    data = draw(source)
+    assert sum(tick.kind is MarkerKind.SPAN for tick in data.ticks) <= 400
+    assert sum(tick.kind is MarkerKind.EPOCH for tick in data.ticks) == 28
+
+
+def test_print_needs_no_colour(demo, source):
+    demo.quickstart()
+    drawn = figure(draw(source), Look(monochrome=True, paper=True))
+    strokes = [t["line"] for t in drawn["data"] if t["name"] not in ("", "epochs")]
+    assert len({(one["color"], one.get("dash")) for one in strokes}) == 6
+    for one in strokes:
+        red, green, blue = (one["color"][i : i + 2] for i in (1, 3, 5))
+        assert red == green == blue
+    assert drawn["layout"]["xaxis"]["title"]["text"] == "time since the barrier"
+
+
+def test_a_second_experiment_is_dashed(demo, source):
+    demo.quickstart()
+    demo.quickstart("other")
+    data = draw(source, chosen=chosen_of(source, Pick(EXPERIMENT), Pick("other")))
+    drawn = figure(data, Look())
+    dashes = {one["short"]: one["stroke"] for one in drawn["layout"]["meta"]["lines"]}
+    assert dashes["quickstart solo"] == "solid"
+    assert dashes["other solo"] != "solid"
+    tints = {line.short: line.ordinal for line in data.lines}
+    assert tints["quickstart mix b"] == tints["other mix b"] == 5
+
+
+def test_a_chart_of_more_rows_is_higher(demo, source):
+    demo.quickstart()
+    data = draw(source)
+    heights = [figure(data, Look(rows=rows))["layout"]["height"] for rows in (1, 2, 3)]
+    assert heights[1] >= 2 * heights[0]
+    assert heights[2] >= 3 * heights[0]
+
+
+def test_tooltips_say_what_sets_a_line_apart(demo, source):
+    demo.quickstart()
+    for number, (name, run_id) in enumerate(demo.run_ids.items()):
+        demo.writer.put_params(run_id, {"lr": f"0.{number}", "<i>": name})
+    source.revision()
+    lines = by_name(draw(source))
+    assert lines["mix b"].facts[:4] == ("cnn-large", "<i>=mix b", "lr=0.5", "cpu")
+    assert "logged by the script" in lines["mix b"].facts
+    drawn = figure(draw(source), Look())
+    hover = next(t["hovertemplate"] for t in drawn["data"] if t["name"].startswith("mix b"))
+    assert "&lt;i&gt;=mix b" in hover
+    assert "<i>" not in hover
+    assert all("text" not in t or t.get("yaxis") == "y2" for t in drawn["data"])
+    (three,) = [one for one in draw(source, level=Level.WORKLOAD).lines if one.short == "three"]
+    assert three.facts[:2] == ("3 runs", "cnn-small")
+
+
+# -- colours -----------------------------------------------------------------------------------
+
+
+def test_many_runs_are_shades_of_their_workloads_hue(demo, source):
+    for number in range(10):
+        demo.workload(EXPERIMENT, f"w{number}", [demo.run(letter, "n", 1.0) for letter in "abc"])
+    catalog = read_catalog(source, EXPERIMENT)
+    tints = Tints(source)
+    places = {run.short: tints.run(run) for run in catalog.runs.values()}
+    hues = {name: place % HUE_COUNT for name, place in places.items()}
+    assert hues["w3 a"] == hues["w3 b"] == hues["w3 c"] == 3
+    assert len({places["w3 a"], places["w3 b"], places["w3 c"], places["w2 a"]}) == 4
+    # The ninth workload has the first one's hue, in another shade.
+    assert hues["w8 a"] == hues["w0 a"]
+    assert places["w8 a"] != places["w0 a"]
+    first = catalog.workloads[3].runs[0]
+    assert tints.workload(catalog.workloads[3].runs[2]) == tints.run(first)
+    shades = [colour(places[f"w3 {letter}"], Scheme.DARK) for letter in "abc"]
+    assert len(set(shades)) == 3
+
+
+def test_devices_of_one_workload_are_told_apart(demo, source):
+    demo.quickstart()
+    for number, name in enumerate(("gpu0", "gpu1", "gpu2")):
+        record = SeriesRecord(
+            *(demo.run_ids["solo a"], 20 + number, "smi", "gpu.power", "W", Scope.GPU),
+            *(SeriesKind.GAUGE, name, 1.0),
+        )
+        demo.writer.add_series([record])
+        origin_ns = demo.origin_ns(record.run_id)
+        demo.append(record.run_id, origin_ns, 20 + number, np.arange(5.0), np.full(5, 100.0))
+    lines = draw(source, "gpu.power").lines
+    assert len({line.ordinal for line in lines}) == 3
+    assert len({line.key for line in lines}) == 3
