@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,13 +229,16 @@ class PostgresConnection(MlflowConnection):
                 self._opened = self._backend.reader_engine()
                 event.listen(self._opened, "connect", _usual_search_path)
             engine = self._opened
-        try:
-            with self._backend.translated_errors(), engine.begin() as connection:
+        with ExitStack() as stack:
+            try:
+                with self._backend.translated_errors():
+                    connection = stack.enter_context(engine.connect())
+            except StoreError as error:
+                self._failure, self._retry_at = error, time.monotonic() + RETRY_S
+                raise
+            self._failure = None
+            with self._backend.translated_errors(), connection.begin():
                 yield connection
-        except StoreError as error:
-            self._failure, self._retry_at = error, time.monotonic() + RETRY_S
-            raise
-        self._failure = None
 
     def close(self) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from radt.frontend.foreign.beside import Beside
 from radt.frontend.foreign.connection import MlflowConnection
 from radt.frontend.foreign.histories import Histories, Latest
 from radt.frontend.foreign.listing import MAX_RUNS, Listing, listed
-from radt.frontend.foreign.mlflow_run import MlflowRun, shown_tags
+from radt.frontend.foreign.mlflow_run import NAME_TAG, READ_TAGS, MlflowRun, shown_tags
 from radt.frontend.foreign.numbering import Numbering
 from radt.frontend.foreign.points import samples_of
 from radt.store.downsample import envelope
@@ -46,8 +46,10 @@ class DatabaseBeside(Beside):
             return self._listing
         with self._database.snapshot() as connection:
             rows = connection.execute(statements.RUNS, {"limit": MAX_RUNS}).all()
+            # Before MLflow 1.30 runs had no names of their own.
+            keys = READ_TAGS if all(row[2] for row in rows) else (*READ_TAGS, NAME_TAG)
             tags: dict[str, dict[str, str]] = {}
-            for mlflow_id, key, value in connection.execute(statements.RUN_TAGS):
+            for mlflow_id, key, value in connection.execute(statements.RUN_TAGS, {"keys": keys}):
                 tags.setdefault(mlflow_id, {})[key] = value or ""
             found = [
                 MlflowRun(mlflow_id, name, title or "", status or "", start, end, run_tags)

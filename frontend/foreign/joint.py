@@ -47,9 +47,16 @@ class JointReader(StoreReader):
         address: Of the store.
         store: The open store, or None where there is none yet.
         beside: MLflow's runs.
+        before: Those that it had when it was read last, which are shown while it is away.
     """
 
-    def __init__(self, address: StoreAddress, store: StoreReader | None, beside: Beside) -> None:
+    def __init__(
+        self,
+        address: StoreAddress,
+        store: StoreReader | None,
+        beside: Beside,
+        before: Listing | None = None,
+    ) -> None:
         # Not the base's: there is no database of its own.
         self.address = address
         self.store = store
@@ -57,7 +64,7 @@ class JointReader(StoreReader):
         self._beside = beside
         self._lock = threading.Lock()
         self._listing: Listing | None = None
-        self._before = Listing()
+        self._before = before or Listing()
         self._tokens: tuple[int, int, int] | None = None
         self._beside_token = 0
         self._recoveries = 0
@@ -92,6 +99,11 @@ class JointReader(StoreReader):
         assert source is not None
         with source.snapshot() as connection:
             yield connection
+
+    @property
+    def before(self) -> Listing:
+        """MLflow's runs when they were read last."""
+        return self._before
 
     def is_foreign(self, run_id: str) -> bool:
         """Whether a run is read from MLflow."""
@@ -302,7 +314,7 @@ class JointReader(StoreReader):
                     listing = self._beside.listing()
                 except StoreError as error:
                     self._without_beside(error)
-                    return self._before
+                    return self._shown(self._before)
                 self._listing = self._before = self._shown(listing)
             return self._listing
 

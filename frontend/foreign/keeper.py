@@ -44,7 +44,8 @@ class JointKeeper(Keeper):
             store = None
         with self._lock:
             if self._joint is None or self._joint.store is not store:
-                self._joint = JointReader(self.address, store, self._beside)
+                before = None if self._joint is None else self._joint.before
+                self._joint = JointReader(self.address, store, self._beside, before)
                 self.opened += 1
             return self._joint
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import Any, Self
 
 from radt.model import RunStatus
@@ -16,11 +15,11 @@ RUN_ID_TAG = "radt.run_id"
 WORKLOAD_ID_TAG = "radt.workload_id"
 
 PARENT_TAG = "mlflow.parentRunId"
-_NAME_TAG = "mlflow.runName"
+NAME_TAG = "mlflow.runName"
 _SOURCE_TAG = "mlflow.source.name"
-#: All tags that are read here, and no other.
+#: All tags that are read here, and no other; a run without a name has it in another one.
 READ_TAGS = (
-    *(RUN_ID_TAG, WORKLOAD_ID_TAG, PARENT_TAG, _NAME_TAG, _SOURCE_TAG),
+    *(RUN_ID_TAG, WORKLOAD_ID_TAG, PARENT_TAG, _SOURCE_TAG),
     *("radt.workload", "radt.letter", "radt.host", "radt.devices", "radt.collocation"),
     *("radt.listeners", "radt.status", "radt.end_reason", "radt.profiled"),
 )
@@ -34,6 +33,7 @@ _STATUSES = {
     "FAILED": RunStatus.FAILED,
     "KILLED": RunStatus.KILLED,
 }
+_EXACT = frozenset(status.value for status in RunStatus)
 _IN_BRACKETS = re.compile(r"^\([^)]*\) ")
 
 
@@ -76,7 +76,9 @@ class MlflowRun:
 
     def lean(self) -> Self:
         """With those tags only that are read here."""
-        return replace(self, tags={key: self.tags[key] for key in READ_TAGS if key in self.tags})
+        return replace(
+            self, tags={key: self.tags[key] for key in (*READ_TAGS, NAME_TAG) if key in self.tags}
+        )
 
     @property
     def is_of_radt(self) -> bool:
@@ -91,15 +93,14 @@ class MlflowRun:
     @property
     def title(self) -> str:
         """Its name, or what there is instead of one."""
-        return self.name or self.tags.get(_NAME_TAG, "") or self.mlflow_id[:_SHORT_ID]
+        return self.name or self.tags.get(NAME_TAG, "") or self.mlflow_id[:_SHORT_ID]
 
     @property
     def run_status(self) -> RunStatus:
         """MLflow knows fewer; of runs of radt it is the exact one."""
         status = _STATUSES.get(self.status, RunStatus.RUNNING)
-        if status.ended and self.tags.get("radt.status") in set(RunStatus):
-            return RunStatus(self.tags["radt.status"])
-        return status
+        exact = self.tags.get("radt.status")
+        return RunStatus(exact) if exact in _EXACT and status.ended else status
 
     @property
     def created_ns(self) -> int:
@@ -146,7 +147,7 @@ class MlflowRun:
     @property
     def script(self) -> str:
         """The name of the file that was started, without its folder; empty if nobody knows."""
-        return PurePath(self.tags.get(_SOURCE_TAG, "")).name
+        return self.tags.get(_SOURCE_TAG, "").rpartition("/")[2]
 
     def radt_run(self, tracking_uri: str) -> RunRecord | None:
         """The run that radt recorded, as far as its tags say; None if it is none."""
@@ -160,7 +161,7 @@ class MlflowRun:
             self.experiment,
             tags.get("radt.workload", ""),
             tags.get("radt.letter", ""),
-            _IN_BRACKETS.sub("", self.name or tags.get(_NAME_TAG, "")),
+            _IN_BRACKETS.sub("", self.name or tags.get(NAME_TAG, "")),
             self.created_ns,
             status=status,
             devices=tags.get("radt.devices", "cpu"),
@@ -179,7 +180,7 @@ class MlflowRun:
 #: Tags that say nothing that is not shown elsewhere, or only programs can read.
 _HIDDEN_TAGS = frozenset(
     {
-        *(_NAME_TAG, PARENT_TAG, "mlflow.log-model.history"),
+        *(NAME_TAG, PARENT_TAG, "mlflow.log-model.history"),
         *("mlflow.loggedArtifacts", "mlflow.runColor", "mlflow.datasets"),
     }
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sqlalchemy import TextClause, bindparam, text
 
-from radt.frontend.foreign.mlflow_run import READ_TAGS
 from radt.frontend.foreign.points import LARGEST
 
 _ACTIVE = (
@@ -30,7 +29,7 @@ def _of(statement: str) -> TextClause:
 
 #: Tags of all runs that say what a run is.
 RUN_TAGS = text("SELECT run_uuid, key, value FROM tags WHERE key IN :keys").bindparams(
-    bindparam("keys", value=list(READ_TAGS), expanding=True)
+    bindparam("keys", expanding=True)
 )
 WITH_METRICS = _of("SELECT DISTINCT run_uuid FROM latest_metrics WHERE run_uuid IN :ids")
 PARAMS = _of("SELECT run_uuid, key, value FROM params WHERE run_uuid IN :ids ORDER BY key")
