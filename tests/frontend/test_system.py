@@ -390,13 +390,21 @@ def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNv
         expect(card(watched, "devices")).to_contain_text("GPU 0")
         expect(card(watched, "devices")).to_contain_text("55 %")
         expect(card(watched, "devices")).to_contain_text("MIGon")
-        page.get_by_role("button", name="Log out").click()
+        # In another tab: this one is told.
+        other = page.context.new_page()
+        other.goto(f"{address}system")
+        other.get_by_role("button", name="Log out").click()
+        expect(page.locator(".gone")).to_contain_text("does not let this browser in")
+        page.get_by_role("button", name="Load again").click()
         expect(page.get_by_label("Token")).to_be_visible()
         page.goto(f"{address}system")
         expect(page.get_by_label("Token")).to_be_visible()
         page.goto(url)
         expect(page.get_by_role("link", name="System")).to_be_visible()
         assert "token" not in page.url
+        process.send_signal(signal.SIGINT)
+        expect(page.locator(".gone")).to_contain_text("The dashboard does not answer.")
+        expect(page.get_by_role("link", name="System")).to_be_visible()
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
