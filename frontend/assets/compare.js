@@ -431,7 +431,7 @@
     displaylogo: false,
     showSendToCloud: false,
     showTips: false,
-    doubleClick: false,
+    doubleClick: "autosize",
     responsive: false,
   };
 
@@ -440,6 +440,7 @@
     figure.layout.autosize = true;
     const first = !card.drawn;
     note(card, "");
+    card.range = page.rangeOf(figure.layout);
     window.Plotly.react(card.graph, figure.data, figure.layout, CONFIG);
     card.drawn = true;
     card.meta = figure.layout.meta || {};

@@ -17,29 +17,37 @@
 
   const axisOf = (card) => (card.meta && card.meta.x) || page.of(card.spec).x;
 
+  page.rangeOf = ({ xaxis }) => xaxis.range.map((end) => toUnits(xaxis, end));
+
+  const setRange = ({ graph }, ends) =>
+    window.Plotly.relayout(graph, {
+      "xaxis.range": ends.map((end) => toAxis(graph._fullLayout.xaxis, end)),
+    });
+
   page.link = (card) => {
     const { graph } = card;
     graph.on("plotly_relayout", (change) => {
+      if (change["xaxis.autorange"]) {
+        if (page.window(axisOf(card))) page.setWindow(axisOf(card), null);
+        else setRange(card, card.range);
+        return;
+      }
       const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] === undefined || range[1] === undefined) return;
       const axis = graph._fullLayout.xaxis;
       const ends = range.map((end) => toUnits(axis, end)).sort((a, b) => a - b);
       if (!ends.every(Number.isFinite) || ends[0] === ends[1]) return;
+      // Plotly also says what the page itself has set.
+      const same = (one) => one && one[0] === ends[0] && one[1] === ends[1];
       const x = axisOf(card);
-      const known = page.window(x);
-      if (known && known[0] === ends[0] && known[1] === ends[1]) return;
-      if (page.linking) return;
+      if (page.linking || same(page.window(x)) || same(card.range)) return;
       // The others follow at once with what they have; full resolution comes from the server.
       page.linking = true;
       const all = page.drawn().filter((other) =>
         other !== card && other.near && axisOf(other) === x);
-      Promise.all(all.map((other) =>
-        window.Plotly.relayout(other.graph, {
-          "xaxis.range": ends.map((end) => toAxis(other.graph._fullLayout.xaxis, end)),
-        }))).finally(() => { page.linking = false; });
+      Promise.all(all.map((other) => setRange(other, ends))).finally(() => { page.linking = false; });
       page.setWindow(x, ends);
     });
-    graph.on("plotly_doubleclick", () => page.setWindow(axisOf(card), null));
     card.body.addEventListener("pointermove", (event) => track(card, event));
     card.body.addEventListener("pointerleave", clear);
   };
@@ -114,7 +122,8 @@
     const found = new Map();
     for (const trace of card.graph._fullData || []) {
       const key = trace.meta && trace.meta.key;
-      if (!key || trace.fill === "toself" || trace.hoverinfo === "skip" || !lines.has(key)) continue;
+      const isLine = key && trace.yaxis !== "y2" && trace.fill !== "toself";
+      if (!isLine || trace.hoverinfo === "skip" || !lines.has(key)) continue;
       const place = nearest(trace.x, at);
       const value = place < 0 ? NaN : Number(trace.y[place]);
       if (Number.isFinite(value))

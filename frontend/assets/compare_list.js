@@ -64,7 +64,7 @@
         }, "Runs"),
         h("p", { id: "facts" }, facts.text),
         facts.automatic && facts.units.length
-          ? h("p", { class: "how-chosen" }, "The newest, chosen by the dashboard") : ""),
+          ? h("p", { class: "how-chosen" }, "chosen automatically: the newest") : ""),
       ...[search, rows, none].filter(Boolean),
       h("div", { class: "list-foot" },
         h("a", { href: "/", "data-focus": "change", onclick: select }, "Change selection"),
@@ -119,8 +119,8 @@
           name: run.name,
           note: run.note,
           title: run.title,
-          hidden: gone || isHidden([run.key]),
-          keys: [run.key],
+          hidden: gone || (!whole && isHidden([run.key])),
+          keys: whole ? [] : [run.key],
           enter: () => page.highlight([run.key], stems),
           remove: () => remove(unit, [run]),
         })))));
@@ -147,7 +147,7 @@
       h("span", { class: strong ? "pick-label strong" : "pick-label", title }, label),
       h("span", { class: "pick-name", title }, name),
       h("span", { class: "pick-note", "data-status": item.status }, note),
-      h("button", {
+      !keys.length ? "" : h("button", {
         class: "quiet square eye", type: "button", "data-focus": `eye ${item.key}`,
         "aria-pressed": String(!hidden), "aria-label": `Show ${words}`,
         title: hidden ? "Show in all charts" : "Hide in all charts",

@@ -193,7 +193,8 @@
     return panel;
   }
 
-  const unitText = (unit) => ({ 1: "ratio", "1/s": "/s" })[unit] || unit.replace(/[{}]/g, "");
+  const UNITS = { 1: "ratio", "1/s": "/s", By: "B", "By/s": "B/s", Cel: "°C" };
+  const unitText = (unit) => UNITS[unit] || unit.replace(/[{}]/g, "");
 
   function narrow(rows, none) {
     const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);

@@ -1,7 +1,7 @@
 """Compare: any number of charts of what is picked, on linked axes.
 
 The server sends the frame with what is known of the picked runs; ``assets/compare*.js`` draws the
-rest and asks for figures (`radt.frontend.pages.comparing.routes`). All that is chosen is in the view.
+rest and asks for figures (`radt.frontend.pages.comparing.routes`). All choices are in the view.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def layout(source: Source, view: View) -> Component:
                         ],
                         className="compare-bar",
                     ),
-                    html.Div(id="compare-zoom", className="compare-zoom", hidden=True),
                     html.Div(id="compare-notes", className="compare-notes", role="status"),
                     html.Div(
                         [_slot(slot) for slot in range(MAX_CHARTS)],
                         id="charts",
                         className="charts",
                     ),
+                    html.Div(id="compare-zoom", className="compare-zoom", hidden=True),
                     html.Div(id="compare-empty", className="compare-empty", hidden=True),
                 ],
                 className="board",

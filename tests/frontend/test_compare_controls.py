@@ -1,0 +1,294 @@
+"""The Compare page's controls: list, metrics, settings of charts, order and size."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.frontend.compare_support import (
+    CARDS,
+    card,
+    chart,
+    drawn,
+    names,
+    open_page,
+    order,
+    query,
+    row,
+)
+
+RSS = "process.memory.rss"
+CPU = "process.cpu.utilization"
+
+
+def settings(watched, metric):
+    watched.page.get_by_label(f"Settings of {metric}").click()
+    return watched.page.get_by_role("dialog", name=f"Settings of {metric}")
+
+
+def test_metrics_are_searched_and_added_several_at_once(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    page = watched.page
+    last = chart(watched, RSS)
+    last.evaluate("g => { g.dataset.kept = 'yes' }")
+    page.get_by_role("button", name="Metric", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Metrics")
+    expect(dialog.get_by_label("Search metrics")).to_be_focused()
+    expect(dialog.locator("h3")).to_have_text(["logged by the script", "top"])
+    page.keyboard.type("system ratio")
+    expect(dialog.locator(".metric-row:not([hidden])")).to_have_count(1)
+    page.keyboard.press("Enter")
+    drawn(watched, 5)
+    dialog.get_by_label("Search metrics").fill("accuracy")
+    dialog.get_by_role("checkbox", name="accuracy").uncheck()
+    drawn(watched, 4)
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("button", name="Metric", exact=True)).to_be_focused()
+    # The charts that stayed were left alone.
+    expect(last).to_have_attribute("data-kept", "yes")
+    wait_until(
+        lambda: query(watched).get("c") == ["loss", CPU, RSS, "system.cpu.utilization"],
+        "the address",
+    )
+    assert watched.errors == []
+
+
+def test_runs_become_workloads_and_are_summed_otherwise(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    watched.page.locator(".levels").get_by_text("Workloads").click()
+    wait_until(lambda: names(watched, RSS)[0] == "solo", "lines by workload")
+    subtitle = card(watched, RSS).locator(".subtitle")
+    expect(subtitle).to_contain_text("sum of runs")
+    dialog = settings(watched, RSS)
+    dialog.get_by_label("Runs of a workload").select_option("mean")
+    expect(subtitle).to_contain_text("mean of runs")
+    chip = card(watched, RSS).get_by_role("button", name="mean: take back")
+    wait_until(lambda: f"{RSS};agg=mean" in query(watched)["c"], "the aggregate in the address")
+    assert query(watched)["level"] == ["workload"]
+    watched.page.keyboard.press("Escape")
+    chip.click()
+    expect(subtitle).to_contain_text("sum of runs")
+    wait_until(lambda: RSS in query(watched)["c"], "nothing special any more")
+    assert watched.errors == []
+
+
+def test_one_chart_can_differ_from_the_page(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    dialog = settings(watched, "accuracy")
+    dialog.get_by_label("Lines", exact=True).select_option("workload")
+    wait_until(lambda: "three" in " ".join(names(watched, "accuracy")), "lines by workload")
+    dialog.get_by_role("checkbox", name="Log scale").check()
+    dialog.get_by_label("Least of the y axis").fill("0.8")
+    dialog.get_by_label("Greatest of the y axis").fill("0.9")
+    dialog.get_by_label("Greatest of the y axis").press("Enter")
+    expect(card(watched, "accuracy").locator(".chip")).to_have_text(
+        ["by workload", "log", "y range"]
+    )
+    wait_until(
+        lambda: "accuracy;level=workload;log=1;min=0.8;max=0.9" in query(watched)["c"],
+        "the address",
+    )
+    assert len(names(watched, "loss")) == 6
+    dialog.get_by_role("button", name="Duplicate").click()
+    expect(watched.page.locator(CARDS)).to_have_count(5)
+    dialog.get_by_role("button", name="Reset").click()
+    expect(card(watched, "accuracy").first.locator(".chip")).to_have_count(0)
+    expect(card(watched, "accuracy").last.locator(".chip")).to_have_count(3)
+    dialog.get_by_role("button", name="Remove accuracy").click()
+    expect(watched.page.locator(CARDS)).to_have_count(4)
+    assert watched.errors == []
+
+
+def test_lines_of_one_chart_are_hidden(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    dialog = settings(watched, "loss")
+    dialog.get_by_role("checkbox", name="three b").uncheck()
+    wait_until(lambda: len(names(watched)) == 5, "one line less")
+    assert "three b  cnn-small" not in names(watched)
+    assert len(names(watched, RSS)) == 6
+    dialog.get_by_role("button", name="Show all lines").click()
+    wait_until(lambda: len(names(watched)) == 6, "all lines")
+
+
+def test_runs_and_workloads_are_hidden_in_all_charts(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    row(watched, "three b").hover()
+    row(watched, "three b").get_by_role("button", name="Show b cnn-small").click()
+    for metric in ("loss", RSS):
+        wait_until(
+            lambda m=metric: (
+                len(names(watched, m)) == 5 and "three b  cnn-small" not in names(watched, m)
+            ),
+            "five lines",
+        )
+    row(watched, "workload mix").hover()
+    row(watched, "workload mix").locator(".eye").click()
+    wait_until(lambda: len(names(watched)) == 3, "three lines")
+    watched.page.reload()
+    drawn(watched, 4)
+    wait_until(lambda: len(names(watched)) == 3, "three lines after a reload")
+    # One run of the hidden workload comes back alone.
+    row(watched, "mix a").locator(".eye").click()
+    wait_until(lambda: len(names(watched)) == 4, "four lines")
+    assert "mix b  cnn-large" not in names(watched)
+    watched.page.get_by_role("button", name="Show all").click()
+    wait_until(lambda: len(names(watched)) == 6, "all lines")
+    wait_until(lambda: query(watched) == {}, "an address without it")
+    assert watched.errors == []
+
+
+def test_what_is_picked_can_be_removed(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve(), "?s=quickstart")
+    wait_until(lambda: len(names(watched)) > 3, "the lines")
+    row(watched, "three b").hover()
+    row(watched, "three b").get_by_role("button", name="Remove b cnn-small").click()
+    expect(row(watched, "three b")).to_have_count(0)
+    row(watched, "workload mix").hover()
+    row(watched, "workload mix").get_by_role("button", name="Remove mix").click()
+    expect(watched.page.locator("#facts")).to_have_text("2 workloads · 3 runs")
+    wanted = [demo.run_ids[name][:12] for name in ("three a", "three c")]
+    wait_until(
+        lambda: query(watched)["s"][0].endswith(",".join(f"r{one}" for one in wanted)), "address"
+    )
+    assert watched.errors == []
+
+
+def test_a_long_list_is_searched(demo, serve, watched):
+    for number in range(12):
+        demo.workload("many", f"w{number:02}", [demo.run("a", "n", 0.2, epochs=1)])
+    open_page(watched, serve(), "?s=many")
+    watched.page.get_by_label("Find in the list").fill("w07")
+    expect(watched.page.locator(".unit-row:not([hidden])")).to_have_count(1)
+    watched.page.get_by_label("Find in the list").fill("nowhere")
+    expect(watched.page.get_by_text("Nothing picked is called so.")).to_be_visible()
+
+
+def test_charts_are_moved_by_pointer_and_keyboard(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    before = ["loss", "accuracy", CPU, RSS]
+    assert order(watched) == before
+    graph = chart(watched, "loss")
+    graph.evaluate("g => { g.dataset.kept = 'yes' }")
+    head = card(watched, "loss").locator(".card-head").bounding_box()
+    goal = card(watched, RSS).bounding_box()
+    mouse = watched.page.mouse
+    mouse.move(head["x"] + head["width"] - 80, head["y"] + 12)
+    mouse.down()
+    mouse.move(goal["x"] + 60, goal["y"] + 60, steps=10)
+    mouse.up()
+    after = ["accuracy", CPU, RSS, "loss"]
+    wait_until(lambda: order(watched) == after, "the new order")
+    wait_until(lambda: query(watched).get("c") == after, "the address")
+    expect(graph).to_have_attribute("data-kept", "yes")
+
+    watched.page.get_by_role("button", name="Move loss").focus()
+    watched.page.keyboard.press("ArrowLeft")
+    moved = ["accuracy", CPU, "loss", RSS]
+    wait_until(lambda: order(watched) == moved, "one place to the left")
+    expect(watched.page.get_by_role("button", name="Move loss")).to_be_focused()
+    expect(watched.page.locator("#compare-said")).to_have_text("Chart 3 of 4")
+    watched.page.keyboard.press("ArrowLeft")
+    wait_until(lambda: order(watched)[1] == "loss", "and another")
+
+    # What is given up leaves all as it was.
+    head = card(watched, "loss").locator(".card-head").bounding_box()
+    goal = card(watched, RSS).bounding_box()
+    mouse.move(head["x"] + head["width"] - 80, head["y"] + 12)
+    mouse.down()
+    mouse.move(goal["x"] + 60, goal["y"] + 60, steps=10)
+    watched.page.keyboard.press("Escape")
+    mouse.up()
+    wait_until(lambda: order(watched)[1] == "loss", "the order as it was")
+    assert watched.errors == []
+
+
+def test_charts_are_sized_by_pointer_and_keyboard(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve())
+    shown = card(watched, "accuracy")
+    box = shown.bounding_box()
+    shown.hover()
+    mouse = watched.page.mouse
+    mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] - 8)
+    mouse.down()
+    mouse.move(box["x"] + box["width"] - 8, box["y"] + 2 * box["height"], steps=6)
+    mouse.up()
+    wait_until(lambda: shown.bounding_box()["height"] > 1.9 * box["height"], "two rows")
+    wait_until(lambda: "accuracy;rows=2" in query(watched)["c"], "the address")
+    graph = chart(watched, "accuracy")
+    wait_until(lambda: graph.evaluate("g => g._fullLayout.height") > 500, "the chart fills it")
+    watched.page.get_by_role("button", name="Size of accuracy: 1 by 2").focus()
+    watched.page.keyboard.press("ArrowRight")
+    wait_until(lambda: shown.bounding_box()["width"] > 1.9 * box["width"], "two columns")
+    watched.page.keyboard.press("ArrowUp")
+    wait_until(lambda: "accuracy;cols=2" in query(watched)["c"], "one row again")
+    assert watched.errors == []
+
+
+def test_the_bar_sets_what_all_charts_share(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve(), "?c=loss&c=accuracy", cards=2)
+    tools = watched.page.locator("#compare-tools")
+    tools.get_by_label("x", exact=True).select_option("wall")
+    tools.get_by_label("Values").select_option("ratio")
+    expect(tools.get_by_label("to", exact=True)).to_be_visible()
+    solo = f"quickstart:r{demo.run_ids['solo a'][:12]}"
+    three = f"quickstart:r{demo.run_ids['three b'][:12]}"
+    wait_until(lambda: query(watched).get("base") == [solo], "the first is the baseline")
+    tools.get_by_label("to", exact=True).select_option(label="three b")
+    slider = tools.get_by_label("Smoothing in per cent of the x axis")
+    slider.focus()
+    watched.page.keyboard.press("ArrowRight")
+    watched.page.keyboard.press("ArrowRight")
+    tools.get_by_role("button", name="Mono").click()
+    wanted = {
+        "c": ["loss", "accuracy"],
+        "x": ["wall"],
+        "rel": ["ratio"],
+        "base": [three],
+        "smooth": ["1"],
+        "mono": ["1"],
+    }
+    wait_until(lambda: query(watched) == wanted, "the address")
+    watched.page.reload()
+    drawn(watched, 2)
+    expect(tools.get_by_label("Values")).to_have_value("ratio")
+    expect(tools.get_by_label("x", exact=True)).to_have_value("wall")
+    expect(tools.get_by_label("to", exact=True)).to_have_value(three)
+    expect(slider).to_have_value("1")
+    expect(tools.get_by_role("button", name="Mono")).to_have_attribute("aria-pressed", "true")
+    tools.get_by_label("Values").select_option("off")
+    expect(tools.get_by_label("to", exact=True)).to_be_hidden()
+    assert watched.errors == []
+
+
+def test_a_narrow_window_folds_the_list(demo, serve, watched):
+    demo.quickstart()
+    watched.page.set_viewport_size({"width": 900, "height": 900})
+    open_page(watched, serve())
+    expect(row(watched, "three b")).to_be_hidden()
+    toggle = watched.page.get_by_role("button", name="Runs", exact=True)
+    expect(toggle).to_have_attribute("aria-expanded", "false")
+    toggle.click()
+    expect(row(watched, "three b")).to_be_visible()
+    toggle.click()
+    expect(row(watched, "three b")).to_be_hidden()
+
+
+@pytest.mark.parametrize("key", ["level=nonsense", "c=", "t.barrier=5,5", "x=<b>"])
+def test_addresses_that_make_no_sense_show_what_can_be_shown(demo, serve, watched, key):
+    demo.quickstart()
+    watched.page.goto(f"{serve()}/compare?{key}")
+    if key == "c=":
+        expect(watched.page.get_by_text("No charts")).to_be_visible()
+        watched.page.get_by_role("button", name="Choose for me").click()
+    drawn(watched, 4)
+    assert watched.errors == []
