@@ -12,8 +12,8 @@
     python: { text: "Copy as Python", share: "python" },
     save: { text: "Save view", share: "view" },
     open: { text: "Open view…", open: true },
-    shown: data("shown", "Data shown", "as drawn, zoomed"),
-    full: data("full", "All samples", "of these runs"),
+    shown: data("shown", "Data shown", "the lines as drawn"),
+    full: data("full", "All samples", "of the picked runs"),
     picture: { text: "Picture", formats: ["PNG", "SVG", "PDF"].map((f) => [f, "picture", f.toLowerCase()]) },
   };
   const WHOLE = ["link", "python", "save", "open", null, "picture", "shown", "full"];

@@ -13,6 +13,7 @@ from radt.errors import UsageError
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.spec import ChartSpec, Level, Relative, XAxis
 from radt.frontend.chosen import Chosen
+from radt.frontend.export.shown import as_seen
 from radt.frontend.metrics import series_of
 from radt.frontend.picks import ID_DIGITS
 from radt.frontend.source import Source
@@ -36,7 +37,10 @@ def python_code(source: Source, view: View, chosen: Chosen, place: int | None) -
         StoreError: The store cannot be read.
     """
     charts = view.charts or ()
-    wanted = charts if place is None else charts[place : place + 1]
+    wanted = [
+        as_seen(source, view, chosen, chart)
+        for chart in (charts if place is None else charts[place : place + 1])
+    ]
     known = series_of(source, tuple(chosen.runs))
     metrics = [m for m in dict.fromkeys(chart.metric for chart in wanted) if m in known]
     having = {one.run_id for metric in metrics for one in known[metric]}

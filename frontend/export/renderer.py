@@ -60,6 +60,11 @@ class _Worker:
         return self.said.read().decode("utf-8", "replace").strip()
 
 
+def is_installed() -> bool:
+    """Whether Kaleido is."""
+    return importlib.util.find_spec("kaleido") is not None
+
+
 class Renderer:
     """Draws figures, one at a time. Thread-safe."""
 
@@ -127,7 +132,7 @@ class Renderer:
         return picture
 
     def _start(self) -> _Worker:
-        if importlib.util.find_spec("kaleido") is None:
+        if not is_installed():
             raise PictureError(
                 "pictures are drawn by Kaleido, which is not installed here",
                 'Run `pip install "radt[export]"` where the dashboard runs; '

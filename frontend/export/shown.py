@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from radt.frontend.charts.lines import Line
 from radt.frontend.charts.spec import ChartSpec, Level, Relative, Window
 from radt.frontend.chosen import Chosen
 from radt.frontend.export.tables import label
+from radt.frontend.pages.comparing.hiding import hidden_keys
 from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.store.records import Float64Array
@@ -68,10 +69,19 @@ def shown_charts(
     if not charts or places[-1] >= len(charts):
         raise UsageError("there is no such chart", "Add a chart to the page first")
     for one in places:
-        spec = charts[one]
+        spec = as_seen(source, view, chosen, charts[one])
         window = view.windows.get(spec.x_of(view.board))
         data = chart_data(source, chosen, spec, view.board, window) if chosen.runs else None
         yield ShownChart(one, spec, data)
+
+
+def as_seen(source: Source, view: View, chosen: Chosen, spec: ChartSpec) -> ChartSpec:
+    """The chart with what is hidden in all charts hidden in it, too.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return replace(spec, hidden=spec.hidden + hidden_keys(source, chosen, view, spec.metric))
 
 
 def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]:

@@ -317,12 +317,8 @@ def test_a_browser_that_does_not_start_is_said(
     renderer.close()
 
 
-def test_without_kaleido_the_extra_is_named(
-    demo: Demo, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    demo.quickstart()
-    monkeypatch.setattr(routes, "Renderer", Renderer)
-    monkeypatch.setattr(rendering.importlib.util, "find_spec", lambda name: None)
+def test_without_kaleido_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "is_installed", lambda: False)
     with pytest.raises(PictureError, match="not installed") as raised:
         Renderer().draw(plain())
     assert 'pip install "radt[export]"' in (raised.value.remedy or "")

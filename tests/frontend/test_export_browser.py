@@ -1,0 +1,256 @@
+"""The Share menus in a browser: links, views that travel, files, keyboard, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pandas as pd
+import pytest
+from playwright.sync_api import Browser, Download, Page, expect
+
+from radt.frontend.access import Access
+from radt.frontend.export import renderer as rendering
+from radt.frontend.view import View
+from tests.frontend.conftest import Demo, Serve, Watched
+
+ADDRESS = "/compare?s=quickstart&c=loss;log=1&c=process.memory.rss&level=workload&t.barrier=5,30"
+
+
+def ready(page: Page) -> None:
+    """The charts are drawn."""
+    expect(
+        page.locator("#charts .card:visible .js-plotly-plot .scatterlayer").first
+    ).to_be_visible()
+
+
+def choose(page: Page, subject: str, item: str) -> None:
+    """An item of the menu of the page, or of the chart in a slot."""
+    page.locator(f"[data-share='{subject}']").click()
+    page.get_by_role("menuitem", name=item).click()
+
+
+def download(page: Page, subject: str, item: str) -> Download:
+    """The file of an item."""
+    with page.expect_download() as coming:
+        choose(page, subject, item)
+    return coming.value
+
+
+def note(page: Page) -> str:
+    """What the page says became of it."""
+    box = page.locator(".share-note")
+    expect(box).to_be_visible()
+    return box.inner_text()
+
+
+@pytest.fixture
+def other(browser: Browser) -> Iterator[Page]:
+    """Somebody else's browser."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+def metrics_shown(page: Page) -> list[str]:
+    """The charts, in order."""
+    view = View.from_query(urlsplit(page.url).query)
+    return [chart.metric for chart in view.charts or ()]
+
+
+def test_a_view_travels_in_a_file(
+    demo: Demo, serve: Serve, watched: Watched, other: Page, tmp_path: Path
+) -> None:
+    """Saved here, opened there: the same charts, fetched anew; nothing of the data in it."""
+    demo.quickstart()
+    address = serve()
+    watched.page.goto(address + ADDRESS)
+    ready(watched.page)
+    saved = download(watched.page, "page", "Save view")
+    assert saved.suggested_filename == "radt-quickstart-view.json"
+    path = tmp_path / saved.suggested_filename
+    saved.save_as(path)
+    content = json.loads(path.read_text())
+    assert content["format"] == "radt-view"
+    assert len(path.read_text()) < 1000
+    other.goto(address + "/")
+    other.locator(".bar").wait_for()
+    other.goto(address + "/compare?c=accuracy")
+    ready(other)
+    with other.expect_file_chooser() as chooser:
+        choose(other, "page", "Open view…")
+    chooser.value.set_files(path)
+    expect(other.locator("#charts .card:visible")).to_have_count(2)
+    ready(other)
+    other.wait_for_function("location.search.includes('process.memory.rss')")
+    assert View.from_query(urlsplit(other.url).query) == View.from_query(
+        urlsplit(address + ADDRESS).query
+    )
+    assert "is open" in note(other)
+    other.go_back()
+    other.wait_for_function("location.search.includes('accuracy')")
+    assert not watched.errors
+
+
+def test_other_files_are_refused_and_the_page_stays(
+    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path
+) -> None:
+    demo.quickstart()
+    page = watched.page
+    page.goto(serve() + ADDRESS)
+    ready(page)
+    before = page.url
+    wrong = tmp_path / "<img src=x onerror=alert(1)>.json"
+    for content, words in (
+        ("{}", "no file of a view"),
+        ("x" * 300_000, "too large"),
+        (View.from_query("s=elsewhere&c=loss").to_file(), "Not in this store"),
+    ):
+        wrong.write_text(content)
+        with page.expect_file_chooser() as chooser:
+            choose(page, "page", "Open view…")
+        chooser.value.set_files(wrong)
+        expect(page.locator(".share-note")).to_contain_text(words)
+        assert page.locator("img").count() == 0
+        if "Not in" not in words:
+            assert page.url == before
+
+
+def test_a_link_is_copied_and_opens_the_same(
+    demo: Demo, serve: Serve, watched: Watched, other: Page
+) -> None:
+    """Also with what the dashboard chose by itself; a token is not in it."""
+    demo.quickstart()
+    token = "a-token-of-many-characters"
+    address = serve(Access(token=token))
+    page = watched.page
+    page.goto(f"{address}/compare?token={token}")
+    ready(page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    choose(page, "page", "Copy link")
+    assert "Link copied" in note(page)
+    link = str(page.evaluate("navigator.clipboard.readText()"))
+    assert link.startswith(address + "/compare?s=quickstart")
+    assert token not in link
+    other.goto(f"{address}/?token={token}")
+    other.goto(link)
+    ready(other)
+    assert metrics_shown(other) == [
+        "loss",
+        "accuracy",
+        "process.cpu.utilization",
+        "process.memory.rss",
+    ]
+    choose(page, "1", "Copy as Python")
+    expect(page.locator(".share-note")).to_contain_text("Python copied")
+    code = str(page.evaluate("navigator.clipboard.readText()"))
+    assert "metrics=['accuracy']" in code
+    compile(code, "copied", "exec")
+
+
+def test_where_browsers_have_no_clipboard_the_text_is_shown(
+    demo: Demo, serve: Serve, watched: Watched
+) -> None:
+    """As over plain HTTP."""
+    demo.quickstart()
+    page = watched.page
+    page.add_init_script(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
+        "document.execCommand = () => false;"
+    )
+    page.goto(serve() + ADDRESS)
+    ready(page)
+    choose(page, "page", "Copy link")
+    box = page.get_by_label("Text to copy")
+    expect(box).to_be_focused()
+    assert "/compare?s=quickstart" in box.input_value()
+
+
+def test_files_are_those_of_what_is_shown(
+    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path
+) -> None:
+    demo.quickstart()
+    page = watched.page
+    page.goto(serve() + ADDRESS)
+    ready(page)
+    shown = download(page, "page", "Data shown as CSV")
+    shown.save_as(tmp_path / "shown.csv")
+    frame = pd.read_csv(tmp_path / "shown.csv")
+    assert set(frame["metric"]) == {"loss", "process.memory.rss"}
+    assert frame["x"].min() >= 5
+    assert frame["x"].max() <= 30
+    every = download(page, "1", "All samples as Parquet")
+    assert every.suggested_filename == "radt-quickstart-process.memory.rss-samples.parquet"
+    every.save_as(tmp_path / "every.parquet")
+    assert set(pd.read_parquet(tmp_path / "every.parquet")["metric"]) == {"process.memory.rss"}
+    assert "samples are on their way" in note(page)
+    picture = download(page, "0", "Picture as SVG")
+    assert picture.suggested_filename == "radt-quickstart-loss.svg"
+    picture.save_as(tmp_path / "loss.svg")
+    assert b"loss" in (tmp_path / "loss.svg").read_bytes()
+    expect(page.locator(".share-note")).to_have_count(0)
+    assert not watched.errors
+
+
+def test_without_kaleido_the_browser_helps_itself(
+    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PNG and SVG of a chart by Plotly in the page; for the rest the remedy is said."""
+    monkeypatch.setattr(rendering, "is_installed", lambda: False)
+    demo.quickstart()
+    page = watched.page
+    page.goto(serve() + ADDRESS)
+    ready(page)
+    for item, start in (("Picture as PNG", b"\x89PNG"), ("Picture as SVG", b"<svg")):
+        own = download(page, "0", item)
+        own.save_as(tmp_path / own.suggested_filename)
+        assert (tmp_path / own.suggested_filename).read_bytes().startswith(start)
+        assert own.suggested_filename.startswith("radt-quickstart-loss.")
+        assert 'pip install "radt[export]"' in note(page)
+    page.locator(".share-note").get_by_label("Close").click()
+    choose(page, "page", "Picture as PDF")
+    expect(page.locator(".share-note")).to_contain_text('pip install "radt[export]"')
+
+
+def test_the_menu_goes_by_keyboard(demo: Demo, serve: Serve, watched: Watched) -> None:
+    """Opened, walked through, closed; the focus returns to its button."""
+    demo.quickstart()
+    page = watched.page
+    page.goto(serve() + ADDRESS)
+    ready(page)
+    button = page.get_by_role("button", name="Share and export", exact=True)
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    items = page.get_by_role("menuitem")
+    expect(items.first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(items.last).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(items.first).to_be_focused()
+    page.keyboard.press("End")
+    expect(page.get_by_role("menuitem", name="All samples as Parquet")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("menu")).to_have_count(0)
+    expect(button).to_be_focused()
+    expect(button).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("ArrowDown")
+    expect(items.first).to_be_focused()
+    page.mouse.click(700, 850)
+    expect(page.get_by_role("menu")).to_have_count(0)
+
+
+def test_what_goes_wrong_is_said(demo: Demo, serve: Serve, watched: Watched) -> None:
+    """The server is gone: the page says so, and the menu works on when it is back."""
+    demo.quickstart()
+    page = watched.page
+    page.goto(serve() + ADDRESS)
+    ready(page)
+    page.route("**/export/prepare", lambda route: route.abort())
+    choose(page, "page", "Copy link")
+    expect(page.locator(".share-note")).to_contain_text("does not answer")
+    page.unroute("**/export/prepare")
+    with page.expect_download():
+        choose(page, "page", "Save view")
