@@ -1,0 +1,1 @@
+"""The dashboard's bars, on generated stores."""

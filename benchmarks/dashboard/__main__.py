@@ -1,0 +1,106 @@
+"""The dashboard's bars, on generated stores.
+
+    python -m benchmarks.dashboard [--quick] [--only charts …] [--stores FOLDER] [--write FILE]
+
+Prints tables, and at the end which bars are held. ``--stores`` keeps what is generated (300 MB) for
+the next time. ``--write`` replaces the section on the dashboard of that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.dashboard import charts, stores
+from benchmarks.dashboard.stores import FULL, QUICK, Size
+from benchmarks.storage.results import Findings, bar_table
+from benchmarks.storage.timing import Load
+
+HEADING = "## Dashboard"
+
+STORES: dict[str, Callable[[Path, Size], Path]] = {
+    "many": stores.many,
+    "wide": stores.wide,
+    "long": stores.long,
+    "live": stores.live,
+}
+#: What is measured, and the stores it needs.
+PARTS: dict[str, tuple[Callable[[Path, Size], Findings], tuple[str, ...]]] = {
+    "charts": (charts.measure, ("wide", "long", "live")),
+}
+
+
+def main() -> int:
+    """Measure; 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.dashboard", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="less of everything: a minute")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep the stores there")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section")
+    options = parser.parse_args()
+    size = QUICK if options.quick else FULL
+    load, found = Load(), Findings()
+    with ExitStack() as stack:
+        folder = options.stores or Path(stack.enter_context(TemporaryDirectory()))
+        for name in dict.fromkeys(one for part in options.only for one in PARTS[part][1]):
+            prepare(folder, name, size)
+        for name in options.only:
+            part = PARTS[name][0](folder / _kind(size), size)
+            load.look()
+            for table in part.tables:
+                print(f"\n{table.plain()}", flush=True)
+            found.tables += part.tables
+            found.bars += part.bars
+    found.tables.append(bar_table(found.bars))
+    print(f"\n{found.tables[-1].plain()}\n\n{load}")
+    if options.write is not None:
+        replace_section(options.write, _section(found, load, "--quick " * options.quick))
+    return int(not all(bar.held for bar in found.bars))
+
+
+def prepare(folder: Path, name: str, size: Size) -> None:
+    """Generate a store if it is not there yet; one that was cut off is made anew."""
+    made = folder / _kind(size) / name
+    done = made / "done"
+    if done.exists():
+        return
+    for left in made.glob("radt.db*"):
+        left.unlink()
+    STORES[name](made / "radt.db", size)
+    done.touch()
+
+
+def _kind(size: Size) -> str:
+    return "full" if size == FULL else "quick"
+
+
+def _section(found: Findings, load: Load, arguments: str) -> str:
+    day = datetime.fromtimestamp(time.time(), UTC).date()
+    command = f"python -m benchmarks.dashboard {arguments}".strip()
+    python = platform.python_version().rpartition(".")[0]
+    head = f"`{command}`, {day}, {load}, Linux, Python {python}."
+    return "\n\n".join([HEADING, head, *(table.markdown() for table in found.tables)]) + "\n"
+
+
+def replace_section(path: Path, section: str) -> None:
+    """Put the section where one with its heading stands, else at the end."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    before, found, after = text.partition(f"{HEADING}\n")
+    if not found:
+        path.write_text(f"{text.rstrip()}\n\n{section}", encoding="utf-8")
+        return
+    _, following, rest = after.partition("\n## ")
+    path.write_text(f"{before}{section}{following}{rest}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

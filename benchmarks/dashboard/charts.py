@@ -1,0 +1,176 @@
+"""What the server does for a chart: from the store to the figure's JSON, without a browser."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.dashboard import stores
+from benchmarks.dashboard.stores import Size
+from benchmarks.storage.results import Bar, Findings, Table
+from radt.frontend.charts.chartdata import chart_data
+from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level, Window
+from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.chosen import Chosen, choose
+from radt.frontend.picks import Pick
+from radt.frontend.source import Source
+from radt.frontend.view import View
+
+# Half of what is promised from click to painted: the browser needs the other half.
+MOST_WIDE_S, MOST_LONG_S, MOST_ZOOM_S = 0.25, 0.5, 0.075
+_REPEAT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One chart: how it is drawn, and which part of it is seen (shares of the whole)."""
+
+    name: str
+    spec: ChartSpec
+    part: tuple[float, float] | None = None
+
+
+def measure(folder: Path, size: Size) -> Findings:
+    """Wide runs and a long series, each read for the first time and again."""
+    found = Findings()
+    wide, long = folder / "wide" / "radt.db", folder / "long" / "radt.db"
+    metric = stores.METRIC
+    table = _table(f"{size.wide_runs} runs × {size.points:,} points")
+    for case in (
+        Case("runs", ChartSpec(metric, level=Level.RUN)),
+        Case("workloads, mean and band", ChartSpec(metric, level=Level.WORKLOAD)),
+        Case("runs, smoothed", ChartSpec(metric, level=Level.RUN, smoothing_pct=5)),
+        Case("runs, a tenth", ChartSpec(metric, level=Level.RUN), (0.4, 0.5)),
+        Case("runs, a hundredth", ChartSpec(metric, level=Level.RUN), (0.40, 0.41)),
+    ):
+        first_s = _row(table, wide, case)
+        if case.part is None and case.spec.smoothing_pct is None:
+            promise = f"{table.title}, {case.name}: 250 ms on the server"
+            found.bars.append(_bar(promise, first_s, MOST_WIDE_S))
+    found.tables.append(table)
+    found.tables.append(_table_long(found, long, size))
+    found.tables.append(_growth(folder / "live" / "radt.db"))
+    return found
+
+
+def _table_long(found: Findings, long: Path, size: Size) -> Table:
+    table = _table(f"One series of {size.long_points:,} points")
+    spec = ChartSpec(stores.LONG_METRIC, level=Level.RUN)
+    first_s = _row(table, long, Case("all of it", spec))
+    promise = f"{size.long_points / 1e6:g} M points: 500 ms on the server"
+    found.bars.append(_bar(promise, first_s, MOST_LONG_S))
+    at = size.spike_at / size.long_points
+    for share, name in ((0.25, "a quarter"), (0.1, "a tenth"), (0.01, "a hundredth")):
+        case = Case(name, spec, (at - share / 2, at + share / 2))
+        warm_s = _zoomed_s(long, case)
+        _row(table, long, case)
+        promise = f"  zoom to {name}: 75 ms on the server"
+        found.bars.append(_bar(promise, warm_s, MOST_ZOOM_S))
+    seen = all(_shows_spike(long, spec, at, 4.0**-zoom) for zoom in range(10))
+    found.bars.append(Bar("one spike seen at ten zooms", "seen" if seen else "LOST", seen))
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title, ("", "first, ms", "again, ms", "JSON, KB"))
+
+
+def _row(table: Table, path: Path, case: Case) -> float:
+    """The first time in a new process's memory, and from then on."""
+    firsts, agains, length = [], [], 0
+    for _ in range(_REPEAT):
+        source = Source(path)
+        chosen = _chosen(source)
+        window = _window(source, chosen, case)
+        fresh = Source(path)
+        chosen = _chosen(fresh)
+        duration_s, length = _drawn(fresh, chosen, case.spec, window)
+        firsts.append(duration_s)
+        agains.append(_drawn(fresh, chosen, case.spec, window)[0])
+        source.close()
+        fresh.close()
+    first_s, again_s = statistics.median(firsts), statistics.median(agains)
+    cells = (f"{first_s * 1e3:,.0f}", f"{again_s * 1e3:,.0f}", f"{length / 1e3:,.0f}")
+    table.rows.append((case.name, *cells))
+    return first_s
+
+
+def _zoomed_s(path: Path, case: Case) -> float:
+    """A zoom into a chart that is shown."""
+
+    def once() -> float:
+        source = Source(path)
+        chosen = _chosen(source)
+        window = _window(source, chosen, case)
+        duration_s, _ = _drawn(source, chosen, case.spec, window)
+        source.close()
+        return duration_s
+
+    return statistics.median(once() for _ in range(_REPEAT))
+
+
+def _growth(live: Path) -> Table:
+    """A new point of each run: what a live page costs a second."""
+    title = "A new point in each of the runs, which go on"
+    table = Table(title, ("", "chart again, ms"))
+    source = Source(live)
+    chosen = _chosen(source)
+    run_ids = list(chosen.runs)
+    for level in (Level.RUN, Level.WORKLOAD):
+        spec = ChartSpec(stores.METRIC, level=level)
+        _drawn(source, chosen, spec, None)
+        times = []
+        for _ in range(_REPEAT):
+            stores.grow(live, run_ids)
+            known = source.revision()
+            while source.revision() == known:  # it looks when reading was not too dear
+                time.sleep(0.02)
+            times.append(_drawn(source, chosen, spec, None)[0])
+        table.rows.append((f"{level}s", f"{statistics.median(times) * 1e3:,.0f}"))
+    source.close()
+    return table
+
+
+def _chosen(source: Source) -> Chosen:
+    source.revision()
+    return choose(source, View(picks=(Pick(stores.EXPERIMENT),)))
+
+
+def _window(source: Source, chosen: Chosen, case: Case) -> Window | None:
+    """The case's part of the whole; the whole is drawn for it, as it is before somebody zooms."""
+    if case.part is None:
+        return None
+    data = chart_data(source, chosen, case.spec, BoardSpec(), None)
+    assert data is not None
+    end = data.window.end
+    return Window(case.part[0] * end, case.part[1] * end)
+
+
+def _drawn(
+    source: Source, chosen: Chosen, spec: ChartSpec, window: Window | None
+) -> tuple[float, int]:
+    """Seconds until the figure's JSON is there, and its length."""
+    start = time.perf_counter()
+    data = chart_data(source, chosen, spec, BoardSpec(), window)
+    assert data is not None
+    length = len(json.dumps(figure(data, Look()), separators=(",", ":")))
+    return time.perf_counter() - start, length
+
+
+def _shows_spike(path: Path, spec: ChartSpec, at: float, share: float) -> bool:
+    source = Source(path)
+    chosen = _chosen(source)
+    window = _window(source, chosen, Case("", spec, (at - share / 3, at + share / 3)))
+    data = chart_data(source, chosen, spec, BoardSpec(), window)
+    source.close()
+    assert data is not None
+    return bool(np.nanmax(data.lines[0].curve.values) == stores.SPIKE)
+
+
+def _bar(promise: str, measured_s: float, most_s: float) -> Bar:
+    return Bar(promise, f"{measured_s * 1e3:,.0f} ms", measured_s <= most_s)

@@ -1,0 +1,176 @@
+"""Generated stores: many runs, wide runs, one very long series with one spike."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+    SummaryRecord,
+    WorkloadRecord,
+)
+from radt.store.writer import StoreWriter
+
+START_NS = 1_780_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+SPIKE = 1000.0
+#: Name of the metric of which each run of `wide` has `Size.points`; the first of many.
+METRIC = "process.cpu.utilization"
+LONG_METRIC = "process.power"
+EXPERIMENT = "bench"
+_PAGE_POINTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large the stores are."""
+
+    runs: int = 10_000
+    wide_runs: int = 20
+    wide_series: int = 40
+    points: int = 100_000
+    long_points: int = 10_000_000
+
+    @property
+    def spike_at(self) -> int:
+        """Number of the spike's point in the long series."""
+        return round(self.long_points * 0.7654321)
+
+
+FULL = Size()
+QUICK = Size(1_000, 20, 4, 100_000, 2_000_000)
+
+
+def many(path: Path, size: Size) -> Path:
+    """``size.runs`` runs without samples, four in a workload, all of one experiment."""
+    with StoreWriter(_made(path)) as writer, writer.transaction():
+        for place in range(size.runs // 4):
+            _workload(writer, place, "abcd", 100.0)
+    return path
+
+
+def live(path: Path, size: Size) -> Path:
+    """As `wide`, with one series a run, and the runs go on."""
+    return wide(path, replace(size, wide_series=1), RunStatus.RUNNING)
+
+
+def wide(path: Path, size: Size, status: RunStatus = RunStatus.FINISHED) -> Path:
+    """Runs in workloads of five, each with many series of many points, 10 a second."""
+    rng = np.random.default_rng(11)
+    step_ns = SECOND_NS // 10
+    span_s = size.points / 10
+    drift = np.sin(np.arange(size.points) / size.points * 20)
+    with StoreWriter(_made(path)) as writer:
+        for place in range(max(1, size.wide_runs // 5)):
+            for run_id, origin_ns in _workload(writer, place, "abcde", span_s, status):
+                jitter = rng.integers(0, 2_000_000, size.points)
+                times = origin_ns + np.arange(size.points) * step_ns + jitter
+                batches = []
+                for number in range(size.wide_series):
+                    metric = METRIC if number == 0 else f"process.metric{number:02}"
+                    writer.add_series([_series(run_id, number, metric, 0.1)])
+                    noise = rng.normal(size=size.points).round(3)
+                    batches.append(SeriesBatch(number, Samples(times, drift + noise)))
+                writer.append(run_id, batches)
+                if status.ended:
+                    writer.seal(run_id)
+    return path
+
+
+def long(path: Path, size: Size) -> Path:
+    """One run with one series of 1,000 points a second; one of them is `SPIKE`, others below 2."""
+    rng = np.random.default_rng(12)
+    with StoreWriter(_made(path)) as writer:
+        ((run_id, origin_ns),) = _workload(writer, 0, "a", size.long_points / 1000)
+        writer.add_series([_series(run_id, 0, LONG_METRIC, 0.001)])
+        for first in range(0, size.long_points, _PAGE_POINTS):
+            number = first + np.arange(min(_PAGE_POINTS, size.long_points - first))
+            values = 1 + 0.2 * np.sin(number / 3e5) + 0.05 * rng.normal(size=len(number)).round(3)
+            values[number == size.spike_at] = SPIKE
+            times = origin_ns + number * 1_000_000
+            writer.append(run_id, [SeriesBatch(0, Samples(times, values))])
+        writer.seal(run_id)
+    return path
+
+
+def grow(path: Path, run_ids: list[str]) -> None:
+    """One more point of the first series of each run, as a flush of the collector brings it."""
+    with StoreWriter(path) as writer, writer.transaction():
+        for summary in newest(path, run_ids):
+            at_ns = summary.last_ns + SECOND_NS // 10
+            samples = Samples(np.array([at_ns]), np.array([0.5]))
+            writer.append(summary.series.run_id, [SeriesBatch(0, samples)])
+
+
+def newest(path: Path, run_ids: list[str]) -> list[SummaryRecord]:
+    """What is known of the first series of each run."""
+    with StoreReader(path) as reader:
+        return [one for one in reader.summary(run_ids) if one.series.series_no == 0]
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _workload(
+    writer: StoreWriter,
+    place: int,
+    letters: str,
+    span_s: float,
+    status: RunStatus = RunStatus.FINISHED,
+) -> list[tuple[str, int]]:
+    """A workload with its runs, params and epochs; their ids, and zero of their time."""
+    workload_id, origin_ns = uuid.uuid4().hex, START_NS + place * 60 * SECOND_NS
+    writer.put_workload(
+        WorkloadRecord(
+            *(workload_id, EXPERIMENT, str(place), origin_ns - SECOND_NS),
+            status=status,
+            barrier_ns=origin_ns,
+        )
+    )
+    found = []
+    for letter in letters:
+        run_id = uuid.uuid4().hex
+        writer.put_run(
+            RunRecord(
+                *(run_id, workload_id, EXPERIMENT, str(place), letter, "resnet50"),
+                origin_ns - SECOND_NS,
+                status,
+                command="python train.py --model resnet50",
+                started_ns=origin_ns,
+                ended_ns=origin_ns + round(span_s * SECOND_NS) if status.ended else None,
+            )
+        )
+        writer.put_params(run_id, {"model": "resnet50", "batch-size": "256", "seed": letter})
+        writer.put_markers(
+            [
+                MarkerRecord(
+                    *(run_id, epoch, MarkerKind.EPOCH, f"epoch {epoch + 1}"),
+                    origin_ns + round(epoch * span_s / 5 * SECOND_NS),
+                    origin_ns + round((epoch + 1) * span_s / 5 * SECOND_NS),
+                    step=epoch + 1,
+                )
+                for epoch in range(5)
+            ]
+        )
+        found.append((run_id, origin_ns))
+    return found
+
+
+def _series(run_id: str, number: int, metric: str, interval_s: float) -> SeriesRecord:
+    listener = "top" if metric != "loss" else SOFTWARE
+    return SeriesRecord(
+        *(run_id, number, listener, metric, "cores", Scope.PROCESS, SeriesKind.GAUGE),
+        interval_s=interval_s,
+    )
