@@ -54,7 +54,7 @@ def layout(source: Source, view: View) -> Component:
                 className="board",
             ),
             html.Div(id="compare-said", className="unseen", **attributes(aria_live="polite")),
-            dcc.Store(id="compare-known", data=known),
+            dcc.Store(id="compare-known", data=dict(known)),
             dcc.Store(id="compare-done"),
             _plotly(),
         ],

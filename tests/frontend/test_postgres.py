@@ -12,9 +12,7 @@ from sqlalchemy import make_url
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.frontend.catalog import read_catalog
 from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.pages.picker import nodes
 from radt.frontend.search import search
-from radt.frontend.selection import Level
 from radt.frontend.source import Source
 from radt.model import RunStatus
 from tests.frontend.conftest import Demo
@@ -56,7 +54,7 @@ def look_again(source: Source) -> str:
 
 
 def test_pages_read_what_all_machines_brought_there(team, serve, watched):
-    watched.page.goto(serve(store=team))
+    watched.page.goto(serve(store=team) + "/compare?s=quickstart")
     expect(watched.page.locator(CARD).first).to_be_visible()
     expect(watched.page.locator("#facts")).to_have_text(
         "6 workloads · 12 runs · 2 machines · 2 failed"
@@ -65,10 +63,7 @@ def test_pages_read_what_all_machines_brought_there(team, serve, watched):
     name = make_url(team).database
     expect(where).to_have_text(re.compile(rf"^127\.0\.0\.1:\d+/{name}$"))
     assert "***@" in (where.get_attribute("title") or "")
-    expect(watched.page.get_by_text("bench-2 · 3 runs")).to_be_visible()
-    watched.page.locator("#query").fill("host:bench-1 solo")
-    expect(watched.page.locator(".picker-row")).to_have_count(1)
-    expect(watched.page.locator(".picker-name")).to_have_text("bench-1 · cnn-small")
+    expect(watched.page.locator(".pick-label", has_text="three bench-2")).to_be_visible()
     password = make_url(team).password
     assert password not in watched.page.content()
     assert watched.errors == []
@@ -83,8 +78,6 @@ def test_runs_of_several_machines_are_told_apart(team):
     assert "three bench-2 b" in names
     (found,) = search(catalog, "solo bench-2", source.reader.params_of)
     assert [run.record.host for run in found.runs] == ["bench-2"]
-    rows = nodes(catalog.workloads, Level.RUN, hosts=True)
-    assert {row["label"] for row in rows} == {"solo", "three", "mix"}
     source.close()
 
 
@@ -108,7 +101,7 @@ def test_news_of_another_machine_change_the_revision(team):
 
 def test_an_empty_store_says_how_to_fill_it(database, serve, watched):
     Demo(database).writer.close()
-    watched.page.goto(serve(store=database))
+    watched.page.goto(serve(store=database) + "/compare")
     expect(watched.page.locator(".state h1")).to_have_text("Nothing recorded yet")
     expect(watched.page.locator(".state pre")).to_have_text("radt train.py --store-uri …")
     demo = Demo(database)
@@ -118,7 +111,7 @@ def test_an_empty_store_says_how_to_fill_it(database, serve, watched):
 
 
 def test_a_database_without_a_store_is_shown_when_there_is_one(database, serve, watched):
-    watched.page.goto(serve(store=database))
+    watched.page.goto(serve(store=database) + "/compare")
     expect(watched.page.locator(".state h1")).to_contain_text("There is no store in postgresql://")
     demo = Demo(database)
     demo.quickstart()
@@ -135,7 +128,8 @@ def test_a_role_that_may_only_read_suffices(team, serve, watched):
     )
     uri = make_url(team).set(username=role, password="only reading")
     try:
-        watched.page.goto(serve(store=uri.render_as_string(hide_password=False)))
+        url = serve(store=uri.render_as_string(hide_password=False))
+        watched.page.goto(f"{url}/compare")
         expect(watched.page.locator(CARD).first).to_be_visible()
         assert watched.errors == []
     finally:
@@ -181,7 +175,7 @@ def test_another_version_is_a_clear_page_and_ends_without_a_restart(
         back = change.format(-shift)
     with pytest.raises(error):
         _ = Source(team).reader
-    watched.page.goto(serve(store=team))
+    watched.page.goto(serve(store=team) + "/compare")
     expect(watched.page.locator(".state h1")).to_contain_text("has schema version")
     expect(watched.page.locator(".state p").first).to_contain_text(remedy)
     execute(team, back)
@@ -196,7 +190,7 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
         demo.writer.close()
         page = watched.page
         url = serve(store=uri)
-        page.goto(url)
+        page.goto(f"{url}/compare")
         expect(page.locator(CARD).first).to_be_visible()
         chart = page.locator(".card .js-plotly-plot").first
         chart.evaluate("g => { g.dataset.kept = 'yes' }")
@@ -214,10 +208,10 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
         expect(page.locator("h1")).to_have_text("quickstart")
         expect(page.locator(CARD).first).to_be_visible()
         # What nobody has read yet cannot be shown now.
-        page.locator("#add-metric").click()
-        page.get_by_role("option", name="system.cpu.utilization").click()
+        page.get_by_role("button", name="Metric", exact=True).click()
+        page.get_by_role("checkbox", name="system.cpu.utilization").check()
         added = page.locator('.card[data-metric="system.cpu.utilization"]')
-        expect(added.locator(".annotation-text").first).to_contain_text("cannot be reached")
+        expect(added.locator(".card-note")).to_contain_text("cannot be reached")
 
         postgres.start()
         expect(outage).to_be_hidden()
@@ -229,7 +223,7 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
         demo = Demo(uri)
         demo.workload("quickstart", "after", [demo.run("a", "n", 1.0, epochs=1)])
         demo.writer.close()
-        expect(page.locator(".picker-label", has_text="after")).to_be_visible()
+        expect(page.locator(".pick-label", has_text="after")).to_be_visible()
 
 
 def test_a_server_that_is_down_at_the_start_is_awaited(serve, watched):
@@ -238,7 +232,7 @@ def test_a_server_that_is_down_at_the_start_is_awaited(serve, watched):
         demo.quickstart()
         demo.writer.close()
         postgres.kill()
-        watched.page.goto(serve(store=uri))
+        watched.page.goto(serve(store=uri) + "/compare")
         expect(watched.page.locator(".state h1")).to_contain_text("cannot be reached")
         expect(watched.page.locator(".state p").first).to_contain_text("Check that it runs")
         postgres.start()
@@ -272,10 +266,10 @@ def test_an_empty_store_is_no_experiment(database):
     Demo(database).writer.close()
     source = Source(database)
     from radt.frontend.pages.compare import layout
-    from radt.frontend.selection import Selection
+    from radt.frontend.view import View
 
     with pytest.raises(NothingRecordedError) as caught:
-        layout(source, Selection())
+        layout(source, View())
     assert "***@" in str(caught.value)
     assert source.remember("n", lambda r: r.runs(status=RunStatus.RUNNING)) == []
     source.close()
