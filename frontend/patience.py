@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer, create_server
@@ -46,7 +46,8 @@ class _Channel(HTTPChannel):
         return bool(taken)
 
     def is_too_slow(self, now_s: float) -> bool:
-        if self.begun_s is not None and now_s - self.begun_s > REQUEST_S:
+        sends = self.begun_s is not None and not self.requests
+        if sends and now_s - (self.begun_s or now_s) > REQUEST_S:
             return True
         return bool(self.total_outbufs_len) and now_s - self.last_activity > STALLED_S
 
@@ -55,23 +56,21 @@ def patient_server(
     application: WSGIApplication, listener: socket.socket, max_body_bytes: int
 ) -> TcpWSGIServer:
     """A server for one bound socket; ``run()`` serves."""
-    server = cast(
-        TcpWSGIServer,
-        create_server(
-            application,
-            sockets=[listener],
-            threads=THREADS,
-            ident=None,
-            connection_limit=_CONNECTIONS,
-            # select() knows no file above 1024.
-            asyncore_use_poll=True,
-            channel_timeout=_IDLE_S,
-            cleanup_interval=_LOOK_INTERVAL_S,
-            max_request_header_size=_MAX_HEADER_BYTES,
-            max_request_body_size=max_body_bytes,
-            # `radt.frontend.access.forwarded` knows whom to believe.
-            clear_untrusted_proxy_headers=False,
-        ),
+    # The types of its stubs are not those of its code.
+    server: Any = create_server(
+        application,
+        sockets=[listener],
+        threads=THREADS,
+        ident=None,
+        connection_limit=_CONNECTIONS,
+        # select() knows no file above 1024.
+        asyncore_use_poll=True,
+        channel_timeout=_IDLE_S,
+        cleanup_interval=_LOOK_INTERVAL_S,
+        max_request_header_size=_MAX_HEADER_BYTES,
+        max_request_body_size=max_body_bytes,
+        # `radt.frontend.access.forwarded` knows whom to believe.
+        clear_untrusted_proxy_headers=False,
     )
     usual = server.maintenance
 
@@ -83,5 +82,5 @@ def patient_server(
                 channel.handle_close()
 
     server.channel_class = _Channel
-    server.maintenance = maintenance  # type: ignore[method-assign]
-    return server
+    server.maintenance = maintenance
+    return cast(TcpWSGIServer, server)
