@@ -207,32 +207,32 @@
     radt.view = view || {};
     page.scheme =
       paper || document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
-    if (root !== page.root) begin(root, known, revision);
+    if (root !== page.root) begin(root, known);
     const key = JSON.stringify(picked());
     if (key !== page.key) {
       page.key = key;
       page.known = {};
       askFacts();
-    } else if (revision !== page.revision && page.revision !== null) {
+    } else if (revision && revision !== page.revision) {
       askFacts();
       for (const card of page.cards.values())
         if (page.facts.live || !card.drawn || card.failed) card.due = true;
     }
-    page.revision = revision || null;
+    page.revision = revision || page.revision;
     page.render();
   }
 
   let seen = null;
   let sized = null;
 
-  function begin(root, known, revision) {
+  function begin(root, known) {
     end();
     page.root = root;
     page.facts = NO_FACTS;
     page.known = {};
     page.trouble = null;
     page.key = known ? JSON.stringify(known.picked || {}) : null;
-    page.revision = revision || null;
+    page.revision = known ? known.revision : null;
     if (known) learn(known);
     seen = new IntersectionObserver(
       (entries) => {
@@ -380,7 +380,10 @@
     if (card.asking !== mine || page.cards.get(card.slot) !== card) return;
     card.asking = null;
     if (found) receive(card, found);
-    else card.failed = false;
+    else if (card.failed) {
+      card.failed = false;
+      note(card, "");
+    }
     refresh(card);
   }
 

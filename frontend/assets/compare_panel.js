@@ -27,6 +27,7 @@
     document.addEventListener("keydown", escape, true);
     document.addEventListener("focusin", left);
     window.addEventListener("resize", place);
+    window.addEventListener("popstate", closePanel);
     window.addEventListener("scroll", place, true);
   };
 
@@ -42,6 +43,7 @@
     document.removeEventListener("keydown", escape, true);
     document.removeEventListener("focusin", left);
     window.removeEventListener("resize", place);
+    window.removeEventListener("popstate", closePanel);
     window.removeEventListener("scroll", place, true);
     element.remove();
     if (inside && button.isConnected) button.focus({ preventScroll: true });

@@ -53,7 +53,9 @@ def known(source: Source, view: View) -> Answer:
     """
     asked = view.to_json()
     picked = {name: asked[name] for name in ("picks", "experiment") if name in asked}
-    return {"picked": picked, **(facts_answer(source, {"view": picked}) or {})}
+    revision = source.revision()
+    found = facts_answer(source, {"view": picked}) or {}
+    return {"picked": picked, "revision": revision, **found}
 
 
 def facts_answer(source: Source, asked: Answer) -> Answer | None:
