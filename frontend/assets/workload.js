@@ -117,12 +117,16 @@
     cursor.dataset.time = label(seconds, range[1] - range[0]);
   });
 
-  /* Twice clicked: all of the time again. Plotly covers the page while a button is down, so what
-     is below the pointer counts, not the event's target. */
-  document.addEventListener("dblclick", (event) => {
-    const below = document.elementsFromPoint(event.clientX, event.clientY);
-    if (below.some((one) => one.closest("#workload-time .dash-graph"))) zoomTo(null);
-  });
+  /* Twice pressed: all of the time again. Plotly covers the page while the button is down, so the
+     browser sees no double click. */
+  document.addEventListener(
+    "mousedown",
+    (event) => {
+      const twice = event.button === 0 && event.detail === 2;
+      if (twice && event.target.closest("#workload-time .dash-graph")) zoomTo(null);
+    },
+    true,
+  );
 
   /* A log that is at its end stays there; one that was scrolled up stays where it is. */
   const atEnd = new WeakMap();

@@ -80,11 +80,16 @@ class Reading:
 
 
 def read_all(source: Source, subject: Subject) -> Reading:
-    """Read what all parts need.
+    """Read what all parts need, once for all of them.
 
     Raises:
         StoreError: The store cannot be read.
     """
+    key = ("workload", subject.workload_id, subject.run_ids)
+    return source.remember(key, lambda _: _read_all(source, subject))
+
+
+def _read_all(source: Source, subject: Subject) -> Reading:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
     found = lives(source, subject, summaries.values())

@@ -270,8 +270,12 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
 ) -> None:
     assert get(client, address("0" * 32)).status_code == 404
     assert get(client, address("' OR 1=1 --")).status_code == 404
-    refused = get(client, address(run.run_id), **{"Sec-Fetch-Site": "cross-site"})
-    assert refused.status_code == 403
+    from_elsewhere = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    assert get(client, address(run.run_id), **from_elsewhere).status_code == 403
     guarded = app.create_app(source, Access(token="a-token-of-16-characters")).server.test_client()
     assert get(guarded, address(run.run_id)).status_code in (401, 403)
     assert client.get(address(run.run_id), headers={"Host": "evil.example"}).status_code == 403

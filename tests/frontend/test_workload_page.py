@@ -1,0 +1,284 @@
+"""The Workload page in a browser: what it shows, zoom, other workloads, logs, while runs go on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from radt.model import RunStatus, Scope
+from radt.store.reader import StoreReader
+from tests.frontend.workload_support import EVIL, SECOND_NS, Bench, Planted, planted_three
+from tests.support.bench import Bench as UsersFolder
+from tests.support.bench import stop_collectors
+
+
+@pytest.fixture
+def bench(store_path: Path) -> Iterator[Bench]:
+    made = Bench(store_path, host=platform.node())
+    yield made
+    made.close()
+
+
+def drawn(page: Page, resource: str) -> None:
+    """Wait until a strip has its chart."""
+    expect(page.locator(f"[data-strip={resource}] .scatterlayer .trace").first).to_be_attached()
+
+
+def fact(page: Page, name: str):
+    return page.locator(f"[data-fact={name}] dd")
+
+
+def bars(page: Page, number: int) -> dict[str, list[float]]:
+    """Bases and lengths of the timeline's traces: 0 set-up, 1 alive, 2 epochs, 3 inside."""
+    return page.evaluate(
+        """(number) => {
+          const trace = document.querySelector("#workload-timeline .js-plotly-plot").data[number];
+          return {base: Array.from(trace.base), x: Array.from(trace.x)};
+        }""",
+        number,
+    )
+
+
+def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_path):
+    workload_id, runs = planted_three(bench, store_path.parent / "runs")
+    folder = Path(runs[1].spool)
+    (folder / "artifacts").mkdir(parents=True)
+    (folder / "output.log").write_text(f"{EVIL}\n")
+    page = watched.page
+    page.goto(f"{serve()}/workload?w={workload_id}")
+
+    expect(fact(page, "status")).to_have_text("2 finished, 1 OOM")
+    expect(fact(page, "start-skew")).to_have_text("6.00 ms")
+    expect(fact(page, "overlap")).to_have_text("30 %")
+    expect(fact(page, "devices")).to_have_text("GPU 0 · 3× MPS:40")
+    expect(fact(page, "ledger")).to_have_text(re.compile("^missed 7 of "))
+    outcomes = page.locator("#workload-outcomes .workload-row")
+    expect(outcomes).to_have_count(3)
+    expect(outcomes.nth(0)).to_contain_text("1.50× slower than solo (4.20 s an epoch)")
+    expect(outcomes.nth(2)).to_contain_text("OOM")
+    expect(outcomes.nth(2)).to_contain_text("CUDA ran out of memory at 38.9 of 39.6 GB")
+    drawn(page, "gpu-power")
+    expect(page.locator("[data-strip=gpu-power] .workload-legend")).to_contain_text("estimated")
+    assert len(bars(page, 0)["base"]) == 3
+    assert bars(page, 2)["base"][:3] == pytest.approx([1.0, 7.3, 13.6])
+    expect(page.locator(".workload-daemon .workload-seat")).to_have_count(3)
+    expect(page.locator(".workload-gaps")).to_contain_text("the collector was restarted")
+    page.get_by_role("tab", name="b").click()
+    expect(page.locator("#workload-log")).to_have_text(EVIL)
+    expect(page.locator("#workload-params")).to_contain_text(EVIL)
+    expect(page).to_have_title("radt")
+    assert page.locator("#content img").count() == 0
+    assert watched.errors == []
+    assert all(url.startswith(("http://127.0.0.1", "data:", "blob:")) for url in watched.requests)
+
+
+def test_a_zoom_is_shared_by_all_rows_and_the_address_and_goes_away(bench, serve, watched):
+    workload_id, _ = planted_three(bench)
+    page = watched.page
+    page.goto(f"{serve()}/workload?w={workload_id}")
+    drawn(page, "cpu")
+    box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
+    assert box is not None
+    y = box["y"] + 40
+
+    page.mouse.move(box["x"] + 200, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, y, steps=4)
+    page.mouse.up()
+
+    expect(page).to_have_url(re.compile(r"t\.barrier="))
+    ranges = """() => [...document.querySelectorAll("#workload-time .js-plotly-plot")]
+      .map((plot) => plot.layout.xaxis.range.map((s) => s.toFixed(3)).join())"""
+    page.wait_for_function(f"() => new Set(({ranges})()).size === 1")
+    zoomed = page.evaluate(ranges)[0]
+    page.reload()
+    drawn(page, "cpu")
+    page.wait_for_function(f"(zoomed) => ({ranges})().every((one) => one === zoomed)", arg=zoomed)
+    box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
+    assert box is not None
+    page.mouse.dblclick(box["x"] + 200, box["y"] + 40)
+    expect(page).not_to_have_url(re.compile(r"t\.barrier="))
+    page.get_by_role("button", name="Zoom in").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"t\.barrier="))
+    page.get_by_role("button", name="Zoom out").click()
+    expect(page).not_to_have_url(re.compile(r"t\.barrier="))
+    assert watched.errors == []
+
+
+def test_other_workloads_are_a_step_or_a_search_away(bench, serve, watched):
+    first = bench.workload("first", [Planted("a")])
+    bench.workload("second", [Planted("a")])
+    third = bench.workload("third", [Planted("a"), Planted("b")])
+    page = watched.page
+
+    page.goto(f"{serve()}/workload")
+    expect(page.get_by_role("heading", level=1)).to_have_text("third")
+    expect(page.get_by_role("button", name="Workload after this one")).to_be_disabled()
+    page.get_by_role("button", name="Workload before this one").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("second")
+    picker = page.get_by_role("combobox", name="Another workload")
+    if picker.count() == 0:
+        picker = page.get_by_role("textbox", name="Another workload")
+    picker.fill("first")
+    page.get_by_role("option", name=re.compile("^first")).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("first")
+    expect(page).to_have_url(re.compile(f"w={first}"))
+    drawn(page, "cpu")
+    assert third not in page.url
+    assert watched.errors == []
+
+
+def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched, store_path):
+    run = Planted("a", status=RunStatus.RUNNING, epochs=2)
+    folder = store_path.parent / "runs" / run.run_id
+    folder.mkdir(parents=True)
+    log = folder / "output.log"
+    log.write_text("epoch 1\n")
+    run.spool = str(folder)
+    barrier_ns = bench.now_ns
+    bench.workload("live", [run])
+    page = watched.page
+    page.goto(f"{serve()}/workload")
+    drawn(page, "cpu")
+    expect(page.locator("#workload-log")).to_have_text("epoch 1")
+    page.evaluate("document.querySelector('[data-strip=cpu]').dataset.kept = 'yes'")
+
+    with log.open("a") as file:
+        file.write("epoch 2\n")
+    more_s = np.arange(10.0, 60.0, 0.5)
+    bench.series(
+        run, "process.memory.rss", "By", Scope.PROCESS, barrier_ns, more_s, np.full(100, 2e9)
+    )
+
+    expect(page.locator("#workload-log")).to_have_text("epoch 1\nepoch 2")
+    drawn(page, "memory")
+    expect(page.locator("[data-strip=memory] .workload-legend")).to_contain_text("2.00 GB")
+    page.wait_for_function(
+        """() => document.querySelector("#workload-timeline .js-plotly-plot")
+          .layout.xaxis.range[1] > 59"""
+    )
+    expect(page.locator("[data-strip=cpu]")).to_have_attribute("data-kept", "yes")
+    bench.writer.end_run(
+        run.run_id,
+        RunStatus.KILLED,
+        barrier_ns + 60 * SECOND_NS,
+        exit_code=-9,
+        reason="killed by signal 9",
+    )
+    outcome = page.locator("#workload-outcomes .workload-row")
+    expect(outcome).to_contain_text("killed by signal 9")
+    assert watched.errors == []
+
+
+def test_a_log_and_a_trace_are_downloaded(bench, serve, watched, store_path):
+    run = Planted("a")
+    folder = store_path.parent / "runs" / run.run_id
+    (folder / "artifacts" / "profiles").mkdir(parents=True)
+    (folder / "output.log").write_text("all of it\n")
+    (folder / "artifacts" / "profiles" / "report.nsys-rep").write_text("binary")
+    run.spool = str(folder)
+    bench.workload("solo", [run])
+    page = watched.page
+    page.goto(f"{serve()}/workload")
+
+    with page.expect_download() as log:
+        page.get_by_role("link", name="whole log").click()
+    assert Path(log.value.path()).read_text() == "all of it\n"
+    assert log.value.suggested_filename == f"solo-a-{run.run_id[:8]}-output.log"
+    with page.expect_download() as profile:
+        page.get_by_role("link", name="profiles/report.nsys-rep").click()
+    assert Path(profile.value.path()).read_text() == "binary"
+    with page.expect_download() as trace:
+        page.get_by_role("link", name="trace for Perfetto").click()
+    assert trace.value.suggested_filename.endswith(".trace.json.gz")
+
+
+def test_a_workload_that_is_not_there_says_so_and_another_is_a_link_away(bench, serve, watched):
+    bench.workload("solo", [Planted("a")])
+    page = watched.page
+
+    page.goto(f"{serve()}/workload?w=0123456789ab")
+
+    expect(page.locator(".state")).to_contain_text("no workload 0123456789ab")
+
+
+def test_a_run_that_never_started_and_one_without_listeners_have_a_page(bench, serve, watched):
+    run = Planted("a", cores=None, epochs=0, status=RunStatus.FAILED, reason="exit code 3")
+    bench.workload("bare", [run], skew_ns=None)
+    page = watched.page
+
+    page.goto(f"{serve()}/workload")
+
+    expect(page.locator("#workload-outcomes")).to_contain_text("exit code 3")
+    expect(page.locator("#workload-ledger")).to_contain_text("No listener")
+    expect(page.locator(".workload-strip")).to_have_count(0)
+    assert watched.errors == []
+
+
+TRAIN = """
+import time
+import radt
+with radt.Run() as run:
+    for number in run.epochs(3):
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            sum(range(10000))
+        with run.span("validate"):
+            time.sleep(0.05)
+        print(f"epoch {number} done", flush=True)
+        run.log_metric("loss", 1 / (number + 1))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[UsersFolder]:
+    env = dict(os.environ, NO_COLOR="1", COLUMNS="100", RADT_COLLECTOR_IDLE_S="2")
+    env.pop("RADT_HOME", None)
+    made = UsersFolder(tmp_path, env)
+    yield made
+    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
+
+
+def test_a_real_workload_of_two_scripts(folder, serve, watched):
+    folder.script("train.py", TRAIN)
+    path = folder.experiment(
+        "Experiment,Workload,Name,Devices,Collocation,Listeners,File,Params,Cpus\n"
+        "real,1,first,,-,top@200ms,train.py,,1\n"
+        "real,1,second,,-,top@200ms,train.py,,1\n"
+        if (os.cpu_count() or 1) > 1
+        else "Experiment,Workload,Name,Devices,Collocation,Listeners,File,Params\n"
+        "real,1,first,,-,top@200ms,train.py,\n"
+        "real,1,second,,-,top@200ms,train.py,\n"
+    )
+    folder.radt(str(path))
+    page = watched.page
+
+    page.goto(f"{serve(store=folder.home / 'radt.db')}/workload")
+
+    expect(fact(page, "status")).to_have_text("2 finished")
+    drawn(page, "cpu")
+    with StoreReader(folder.home / "radt.db") as reader:
+        (workload,) = reader.workloads("real")
+        runs = reader.runs(workload_id=workload.workload_id)
+    skew_ms = (workload.start_skew_ns or 0) / 1e6
+    assert skew_ms > 0
+    expect(fact(page, "start-skew")).to_have_text(re.compile(r"s$"))
+    expect(page.locator("#workload-outcomes .workload-row")).to_have_count(2)
+    assert len(bars(page, 2)["base"]) == 6
+    assert all(length >= 0.5 for length in bars(page, 2)["x"])
+    expect(page.locator("#workload-log")).to_contain_text("epoch")
+    expect(page.locator("[data-strip=cpu] .workload-legend")).to_contain_text("cores")
+    for run in runs:  # delivered or not, the log is there
+        shutil.rmtree(run.spool)
+    page.reload()
+    drawn(page, "cpu")
+    assert watched.errors == []
