@@ -172,7 +172,9 @@ def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) ->
         start, end = max(start, window.start), min(end, window.end)
     span = max(end - start, 1e-6)
     intervals = [member.interval for member in members if member.interval is not None]
-    width = power_of_two(max(span / GRID_CELLS, min(intervals, default=0.0)))
+    # Seconds since 1970 leave few digits behind the point.
+    finest = 8 * float(np.spacing(max(abs(start), abs(end))))
+    width = power_of_two(max(span / GRID_CELLS, min(intervals, default=0.0), finest))
     if all(np.array_equal(member.cells.first, member.cells.last) for member in members):
         # Half a cell earlier: readings that come at multiples of the interval fall into the middle.
         zero -= width / 2

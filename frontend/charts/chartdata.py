@@ -34,6 +34,9 @@ from radt.store import growth
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 
+#: Series of a metric that are asked whether they have steps: all have, or none, as a rule.
+_ASKED_FOR_STEPS = 12
+
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
@@ -67,12 +70,26 @@ def axes_of(source: Source, chosen: Chosen, metric: str) -> tuple[XAxis, ...]:
         StoreError: The store cannot be read.
     """
     found = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
-    series = series_of(source, tuple(chosen.runs)).get(metric, ())
-    if any(one.listener == SOFTWARE for one in series):
+    series = tuple(series_of(source, tuple(chosen.runs)).get(metric, ()))[:_ASKED_FOR_STEPS]
+    if source.remember(("steps", series), lambda reader: _have_steps(reader, series)):
         found.append(XAxis.STEP)
     if any(map(is_epoch, _markers(source, tuple(chosen.runs)))):
         found.append(XAxis.EPOCH)
     return tuple(found)
+
+
+def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
+    """Whether any of the series has steps; of what only MLflow has, all that scripts logged has."""
+    is_foreign = getattr(reader, "is_foreign", None)
+    foreign = [one for one in series if is_foreign is not None and is_foreign(one.run_id)]
+    if any(one.listener == SOFTWARE for one in foreign):
+        return True
+    with reader.snapshot() as connection:
+        return any(
+            growth.has_steps(connection, one.run_id, one.series_no)
+            for one in series
+            if one not in foreign
+        )
 
 
 def axis_for(source: Source, chosen: Chosen, kind: XAxis) -> Axis:

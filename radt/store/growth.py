@@ -34,6 +34,7 @@ _DATA = text(
 )
 
 
+_HAS_STEPS = text(f"SELECT step_data IS NOT NULL {_OF_SERIES} ORDER BY chunk_no LIMIT 1")
 _NEWEST = text(
     "SELECT run_id, MAX(last_ns) FROM chunk WHERE sealed = 0 AND run_id IN :ids GROUP BY run_id"
 ).bindparams(bindparam("ids", expanding=True))
@@ -95,6 +96,12 @@ def headers(connection: Connection, run_id: str, series_no: int, first: int = 0)
     """Headers of a series' chunks from number ``first`` on, in the order they were written."""
     row = {"run_id": run_id, "series_no": series_no, "first": first}
     return [Header._make(found) for found in connection.execute(_HEADERS, row)]
+
+
+def has_steps(connection: Connection, run_id: str, series_no: int) -> bool:
+    """Whether the points of a series have steps, as far as its first chunk tells."""
+    row = {"run_id": run_id, "series_no": series_no}
+    return bool(connection.execute(_HAS_STEPS, row).scalar())
 
 
 def newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:

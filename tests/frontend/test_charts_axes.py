@@ -145,6 +145,21 @@ def test_zoom_is_in_units_of_the_axis(demo, source):
             assert len(seen) <= inside.sum() + 2
 
 
+@pytest.mark.parametrize("x", [XAxis.BARRIER, XAxis.WALL, XAxis.STEP])
+def test_a_zoom_to_where_a_workload_was_not_shows_none_of_it(demo, source, x):
+    demo.quickstart()
+    whole = draw(source, x=x, level=Level.WORKLOAD).window
+    late = Window(whole.end - (whole.end - whole.start) / 100, whole.end)
+    data = draw(source, x=x, level=Level.WORKLOAD, window=late)
+    assert len(by_name(data)) == 3
+    assert figure(data, Look())["layout"]["xaxis"]["range"] == [late.start, late.end]
+    beyond = Window(whole.end + 10, whole.end + 20)
+    assert not any(
+        np.isfinite(line.curve.values).any()
+        for line in draw(source, x=x, level=Level.WORKLOAD, window=beyond).lines
+    )
+
+
 def test_steps_that_begin_again_stay_in_order(demo, source):
     """A run that was resumed from a checkpoint logs some steps twice."""
     demo.quickstart()
