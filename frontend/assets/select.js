@@ -123,14 +123,16 @@
       page.problems,
       h("div", { class: "select-panes" }, ...PANES.map((name) => page.panes[name].section),
         page.basket.aside));
-    for (const name of PANES) new ResizeObserver(() => paint(page.panes[name])).observe(
-      page.panes[name].grid);
+    for (const pane of Object.values(page.panes)) new ResizeObserver(() => {
+      if (pane.sent) drawColumns(pane);
+      paint(pane);
+    }).observe(pane.grid);
   }
 
   function buildPane(name) {
     const pane = {
       name, list: null, total: 0, columns: [], columnsText: "", rows: new Map(), drawn: new Map(),
-      active: -1, sort: "", tick: OFF,
+      active: -1, sort: "", tick: OFF, sent: null,
     };
     pane.note = h("span", { class: "select-note" });
     pane.links = h("span", { class: "select-links" });
@@ -426,20 +428,13 @@
     pane.sort = sent.sort;
     pane.tick = sent.tick || OFF;
     pane.focus = sent.focus;
-    const columnsText = JSON.stringify([sent.columns, sent.sort]);
-    if (columnsText !== pane.columnsText) {
-      pane.columnsText = columnsText;
-      pane.columns = sent.columns;
-      drawColumns(pane);
-      pane.drawn.forEach((element) => element.remove());
-      pane.drawn.clear();
-    }
+    pane.sent = sent.columns;
+    drawColumns(pane);
     drawAll(pane);
     pane.rows.clear();
     sent.rows.forEach((row, index) => pane.rows.set(sent.start + index, row));
     pane.body.style.height = `${pane.total * ROW_PX}px`;
     pane.grid.setAttribute("aria-rowcount", pane.total + 1);
-    pane.grid.setAttribute("aria-colcount", pane.columns.length + 1);
     if (!isSame) {
       pane.active = -1;
       const room = countInSight(pane) - 2;
@@ -481,12 +476,25 @@
     return undefined;
   }
 
+  const width = (columns) =>
+    columns.reduce((sum, column) => sum + GAP_PX + column.min_px, 14 + 20);
+
   function drawColumns(pane) {
-    const template = pane.columns.map((column) =>
+    const columns = [...pane.sent];
+    // Narrow lists do without their last columns; that of runs scrolls.
+    while (pane.name !== "runs" && columns.length > 2 && width(columns) > pane.grid.clientWidth)
+      columns.pop();
+    const text = JSON.stringify([columns, pane.sort]);
+    if (text === pane.columnsText) return;
+    pane.columnsText = text;
+    pane.columns = columns;
+    pane.drawn.forEach((element) => element.remove());
+    pane.drawn.clear();
+    pane.grid.setAttribute("aria-colcount", columns.length + 1);
+    const template = columns.map((column) =>
       column.flex ? `minmax(${column.min_px}px, ${column.flex}fr)` : `${column.min_px}px`);
-    const minimum = pane.columns.reduce((sum, column) => sum + GAP_PX + column.min_px, 14 + 20);
     pane.grid.style.setProperty("--select-columns", `14px ${template.join(" ")}`);
-    pane.grid.style.setProperty("--select-width", `${minimum}px`);
+    pane.grid.style.setProperty("--select-width", `${width(columns)}px`);
     const focused = document.activeElement && document.activeElement.dataset.sort;
     pane.all = pane.name === "experiments" ? null : h("span", {
       class: "select-box", role: "checkbox", tabindex: 0, "aria-label": `All ${pane.name} listed`,
