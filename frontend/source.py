@@ -83,6 +83,7 @@ class Source:
         self.server = server
         if beside is None and server is not None:
             beside = server.beside
+        self._beside = beside
         self._keeper = Keeper.of(self.address, beside)
         self._lock = threading.Lock()
         # Held by the one thread that asks the store for news.
@@ -120,6 +121,17 @@ class Source:
             raise
         self._forget_other_stores()
         return reader
+
+    @property
+    def mlflow(self) -> str:
+        """The MLflow database whose runs are shown, too, without password; empty for none."""
+        beside = self._beside
+        if beside is None or self.server is not None:
+            return ""
+        try:
+            return beside.where if beside.is_there else ""
+        except StoreError:
+            return beside.where
 
     @property
     def outage(self) -> RadtError | None:

@@ -18,11 +18,17 @@ class Beside(ABC):
     """
 
     is_away_at_times = False
+    #: For people: a file, or an address without password.
+    where = ""
 
     @property
     @abstractmethod
     def is_there(self) -> bool:
-        """Whether there is anything to ask."""
+        """Whether there is anything to ask.
+
+        Raises:
+            StoreError: That cannot be found out.
+        """
 
     @abstractmethod
     def change_token(self) -> int:

@@ -28,6 +28,7 @@ class DatabaseBeside(Beside):
 
     def __init__(self, database: MlflowConnection) -> None:
         self._database = database
+        self.where = database.where
         self.is_away_at_times = database.is_remote
         self._listing = Listing()
         self._histories = Histories(database)
