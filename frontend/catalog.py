@@ -142,6 +142,11 @@ class Catalog:
         return {run.run_id: run for workload in self.workloads for run in workload.runs}
 
     @cached_property
+    def workloads_by_id(self) -> Mapping[str, WorkloadEntry]:
+        """Workloads by id, the oldest first."""
+        return {workload.record.workload_id: workload for workload in self.workloads}
+
+    @cached_property
     def hosts(self) -> tuple[str, ...]:
         """The machines that runs are from."""
         return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
@@ -160,7 +165,7 @@ class Catalog:
 
     @cached_property
     def _workload_ids(self) -> _Ids:
-        return _Ids(workload.record.workload_id for workload in self.workloads)
+        return _Ids(self.workloads_by_id)
 
     def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
         """The ids that are here, in order, each once."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from radt import units
+from radt.errors import TrackingError
 from radt.frontend.catalog import (
     STATUS_WORDS,
     RunEntry,
@@ -14,7 +15,7 @@ from radt.frontend.catalog import (
     read_catalog,
 )
 from radt.frontend.chosen import Chosen, choose, resolve
-from radt.frontend.keepers import ListingError
+from radt.frontend.keepers import ListingError, NothingRecordedError
 from radt.frontend.pages.select_basket import basket
 from radt.frontend.pages.select_columns import note
 from radt.frontend.pages.select_lists import Listing, Lists, Pane, read_lists, statuses_of
@@ -112,8 +113,8 @@ def answer(source: Source, view: View, ask: Mapping[str, Any] | None = None) -> 
 def _chosen(source: Source, view: View) -> Chosen:
     try:
         return choose(source, view)
-    except ListingError:
-        # What is missing may come; meanwhile the rest can be picked.
+    except (ListingError, NothingRecordedError, TrackingError):
+        # What is missing may come; meanwhile what is there can be picked.
         return resolve(source, view.picks or ())
 
 

@@ -59,8 +59,7 @@ def _entry(pick: Pick, catalog: Catalog, *, is_missing: bool) -> dict[str, Any]:
     if pick.kind is PickKind.EXPERIMENT:
         return {"label": "everything", "detail": units.plural(len(catalog.runs), "run")}
     if pick.kind is PickKind.WORKLOAD:
-        ids = set(catalog.workloads_like(pick.id))
-        return _workload(next(w for w in catalog.workloads if w.record.workload_id in ids))
+        return _workload(catalog.workloads_by_id[catalog.workloads_like(pick.id)[0]])
     return _run(catalog.runs[catalog.runs_like(pick.id)[0]])
 
 
