@@ -21,6 +21,7 @@
       h("span", {}, label),
       h("select", {
         "data-focus": focus || label,
+        "aria-label": label,
         onchange: (event) => change(event.target.value),
       }, optionElements(options, value)));
 
@@ -164,7 +165,7 @@
           const count = counts.get(one.metric) || 0;
           return h("label", {
             class: "metric-row", title: one.how,
-            "data-words": `${group} ${one.metric} ${one.unit} ${one.subtitle}`.toLowerCase(),
+            "data-words": [group, one.metric, unitText(one.unit), one.subtitle].join(" ").toLowerCase(),
           },
             h("input", {
               type: "checkbox", checked: count > 0, "data-focus": one.metric,
