@@ -16,8 +16,8 @@ from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SummaryRecord
 from radt.store.tidy import SCHEMA, pandas_notes, tidy_table
 
-#: Points read at once: some 6 MB of samples, some 60 MB as text.
-SLICE_POINTS = 256 * 1024
+#: Points read at once: 1.5 MB of samples, some 14 MB as text.
+SLICE_POINTS = 64 * 1024
 #: Larger files are for `radt export`, which needs no browser to wait.
 MAX_ROWS = 200_000_000
 _GROWTH = 4.0

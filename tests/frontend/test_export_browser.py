@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from http.client import IncompleteRead
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Download, Page, expect
 
+from radt.errors import StoreError
 from radt.frontend.access import Access
+from radt.frontend.export import data
 from radt.frontend.export import renderer as rendering
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo, Serve, Watched
@@ -254,3 +259,24 @@ def test_what_goes_wrong_is_said(demo: Demo, serve: Serve, watched: Watched) -> 
     page.unroute("**/export/prepare")
     with page.expect_download():
         choose(page, "page", "Save view")
+
+
+def test_a_download_that_breaks_off_is_seen_as_broken(
+    demo: Demo, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as a shorter file: the store failed while it was sent. The next one gets its place."""
+    demo.quickstart()
+    real = data.full_tables
+
+    def broken(*given: Any) -> Iterator[Any]:
+        yield next(real(*given))
+        raise StoreError("a chunk is damaged", "Restore it")
+
+    address = f"{serve()}/export/data?c=loss&of=full&format=csv"
+    whole = urlopen(address).read()
+    monkeypatch.setattr(data, "full_tables", broken)
+    for _ in range(3):
+        with urlopen(address) as answer, pytest.raises(IncompleteRead):
+            answer.read()
+    monkeypatch.undo()
+    assert urlopen(address).read() == whole
