@@ -29,12 +29,13 @@ from radt.frontend.report import routes
 from radt.frontend.report.bars import (
     HEIGHT_PX,
     MAX_BARS,
-    NARROW_BARS,
+    PEAKS,
     Bar,
     bars_of,
     charted,
     column_of,
     figure,
+    size_of,
     title_of,
 )
 from radt.frontend.report.choices import BY_ORDER, Choices
@@ -128,7 +129,11 @@ def layout(source: Source, view: View) -> Component:
                 **attributes(aria_label="Table of the report"),
             ),
             html.Div(id="report-pages", className="report-pages"),
-            html.Div([_slot(quantity) for quantity in _SLOTS], className="report-charts"),
+            html.Div(
+                [_slot(quantity) for quantity in _SLOTS],
+                id="report-charts",
+                className="report-charts",
+            ),
             dcc.Store(id="report-state"),
             dcc.Store(id="report-drawn"),
             dcc.Store(id="report-done"),
@@ -145,7 +150,7 @@ def _slot(quantity: Quantity) -> Component:
                 [
                     html.H2(title_of(quantity)),
                     html.Span(id={"type": "report-unit", "q": quantity.value}, className="unit"),
-                    html.Span(about.explanation, className="why", title=about.explanation),
+                    html.P(f"{about.explanation}.", className="why"),
                 ]
             ),
             html.Div(
@@ -224,25 +229,31 @@ def register(app: Dash, source: Source) -> None:
         if state is not None and state.get("key") == key:
             raise PreventUpdate
         columns = [one.value for one in shown.columns]
+        measured = [one.value for one in shown.quantities]
+        experiments = _experiments(source)
+        # What is open in the browser would close if it were written again.
+        known = state or {}
         return (
-            {"key": key, "columns": columns},
+            {"key": key, "columns": columns, "measured": measured, "experiments": experiments},
             facts(shown),
             _table(shown, choices, view),
             _pages(shown, choices),
             _links(shown, choices, view),
-            [
+            no_update
+            if known.get("measured") == measured
+            else [
                 dmc.Checkbox(label=ABOUT[one].title, value=one.value, size="xs")
                 for one in shown.quantities
             ],
             columns,
-            _experiments(source),
+            no_update if known.get("experiments") == experiments else experiments,
             not view.picks,
             not (shown.left_out or choices.profiled),
         )
 
     @app.callback(
         Output({"type": "report-slot", "q": ALL}, "hidden"),
-        Output({"type": "report-slot", "q": ALL}, "className"),
+        Output("report-charts", "className"),
         Output({"type": "report-unit", "q": ALL}, "children"),
         Output({"type": "report-chart", "q": ALL}, "figure"),
         Output("report-drawn", "data"),
@@ -262,26 +273,27 @@ def register(app: Dash, source: Source) -> None:
         scheme = Scheme(paper) if paper in list(Scheme) else Scheme.LIGHT
         there = set(charted(shown))
         known = drawn or {}
+        found_bars = {quantity: bars_of(shown, quantity, choices) for quantity in there}
+        # All charts are as wide as the widest has to be, so that they stand in columns.
+        size = size_of(max(map(len, found_bars.values()), default=0))
+        now: dict[str, str] = {"size": size.value}
         hidden: list[bool] = []
-        classes, titles = [], []
+        titles: list[str] = []
         figures: list[Any] = []
-        now: dict[str, str] = {}
         for quantity in _SLOTS:
-            bars = bars_of(shown, quantity, choices) if quantity in there else []
+            bars = found_bars.get(quantity, [])
             is_there = any(bar.estimate is not None for bar in bars)
             hidden.append(not is_there)
-            wide = len(bars) > NARROW_BARS
-            classes.append(f"report-chart{' wide' if wide else ''}")
             titles.append(_unit(quantity, bars))
             if not is_there:
                 figures.append(no_update)
                 continue
-            made = figure(quantity, bars, scheme, in_blocks=choices.sort == BY_ORDER)
+            made = figure(quantity, bars, scheme, size, in_blocks=choices.sort == BY_ORDER)
             now[quantity] = blake2b(json.dumps(made).encode(), digest_size=8).hexdigest()
             figures.append(no_update if known.get(quantity) == now[quantity] else made)
         if now == known and drawn is not None:
             raise PreventUpdate
-        return hidden, classes, titles, figures, now
+        return hidden, f"report-charts {size}", titles, figures, now
 
 
 def _read(
@@ -404,8 +416,10 @@ def _links(shown: Shown, choices: Choices, view: View) -> list[Component]:
 def _unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
     """Unit of a chart, and what of it is not drawn."""
     words = [column_of(quantity, bars).unit] if bars else []
+    if quantity in PEAKS and any(bar.peak is not None for bar in bars):
+        words.append("bar mean, line and number peak")
     if len(bars) > MAX_BARS:
-        words.append(f"first {MAX_BARS} of {len(bars):,}")
+        words.append(f"the first {MAX_BARS} in the table's order")
     return " · ".join(word for word in words if word)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from radt.frontend.catalog import STATUS_WORDS
 from radt.frontend.charts.quantity import UnitScale
 from radt.frontend.charts.traces import Figure, escaped
-from radt.frontend.palette import Scheme, colour
+from radt.frontend.palette import Scheme, colour, translucent
 from radt.frontend.report.cells import Column, scale_of, told
 from radt.frontend.report.choices import BY_ORDER, Choices
 from radt.frontend.report.data import Entry, Shown, sorted_groups
@@ -28,14 +29,12 @@ from radt.units import plural
 HEIGHT_PX = 264
 #: More are a table.
 MAX_BARS = 60
-#: Up to here charts stand beside each other.
-NARROW_BARS = 14
-_TOP_PX, _BOTTOM_PX, _LEFT_PX, _RIGHT_PX = 28, 44, 48, 12
+#: Up to here three charts stand beside each other, or two.
+_SMALL_BARS, _MEDIUM_BARS = 6, 20
+_TOP_PX, _BOTTOM_PX, _LEFT_PX, _RIGHT_PX = 28, 28, 48, 12
 _SLANTED_PX = 96
-_PLOT_PX = 430
-_CHARACTER_PX = 6.6
+_CHARACTER_PX, _DIGIT_PX = 6.4, 6.2
 _LABEL_CHARS = 18
-_LABELLED_BARS = 14
 _BLOCK_GAP = 0.7
 _WIDTH = 0.72
 _AIR = 1.16
@@ -47,9 +46,41 @@ PEAKS = {
 }
 
 
+class Size(StrEnum):
+    """How wide charts are."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+_PLOT_PX = {Size.SMALL: 380.0, Size.MEDIUM: 600.0, Size.LARGE: 1200.0}
+_HEADINGS = {
+    Quantity.TIME_PER_EPOCH: "Time per epoch",
+    Quantity.SLOWDOWN: "Slowdown against solo",
+    Quantity.SAMPLES_PER_S: "Samples per second",
+    Quantity.SAMPLES_PER_S_OF_RUN: "Samples per second and run",
+    Quantity.CPU: "CPU",
+    Quantity.MEMORY: "Memory",
+    Quantity.MEMORY_PEAK: "Memory, peak",
+    Quantity.SM_ACTIVE: "GPU: SM active",
+    Quantity.GPU_UTILIZATION: "GPU: utilisation",
+    Quantity.GPU_MEMORY_PEAK: "GPU memory, peak",
+    Quantity.ENERGY: "Energy of the GPUs",
+    Quantity.ENERGY_PER_EPOCH: "Energy per epoch",
+    Quantity.ENERGY_PER_SAMPLE: "Energy per sample",
+    Quantity.ENERGY_OF_RUNS: "Energy of the runs, estimated",
+    Quantity.DISK_READ: "Read from disks",
+    Quantity.DISK_WRITTEN: "Written to disks",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar; without ``estimate`` the word for how the runs ended."""
+    """A bar; without ``estimate`` the word for how the runs ended.
+
+    ``place`` is that of its group in the workload: later ones have a lighter shade.
+    """
 
     entry: Entry
     label: str
@@ -58,6 +89,7 @@ class Bar:
     run_count: int
     estimate: Estimate | None
     peak: Estimate | None = None
+    place: int = 0
 
     @property
     def degree(self) -> int:
@@ -72,25 +104,37 @@ def charted(shown: Shown) -> tuple[Quantity, ...]:
 
 
 def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
-    """The bars, in the table's order, or by degree of collocation where none was chosen."""
+    """The bars, in the table's order, or by degree of collocation where none was chosen.
+
+    Those of workloads behind the first `MAX_BARS` bars are left out.
+    """
     entries = list(shown.entries)
     if choices.sort == BY_ORDER:
         entries.sort(key=lambda entry: entry.summary.run_count)
     bars: list[Bar] = []
     for entry in entries:
+        if len(bars) > MAX_BARS:
+            break
         groups = sorted_groups(entry, choices)
         if ABOUT[quantity].of is Of.WORKLOAD:
             bars += _of_devices(entry, groups, quantity)
         else:
-            for group in groups:
-                bars += _of_group(entry, group, quantity, several=len(groups) > 1)
+            several = len({group.name for group in groups}) > 1
+            for place, group in enumerate(groups):
+                bars += _of_group(entry, group, quantity, place if several else 0, several=several)
     return bars
+
+
+def size_of(bar_count: int) -> Size:
+    """How wide a chart with so many bars is."""
+    if bar_count <= _SMALL_BARS:
+        return Size.SMALL
+    return Size.MEDIUM if bar_count <= _MEDIUM_BARS else Size.LARGE
 
 
 def title_of(quantity: Quantity) -> str:
     """Of a chart."""
-    title = ABOUT[quantity].title
-    return title if title[:1].isupper() else f"{title[:1].upper()}{title[1:]}"
+    return _HEADINGS.get(quantity, ABOUT[quantity].title)
 
 
 def column_of(quantity: Quantity, bars: Sequence[Bar]) -> Column:
@@ -98,7 +142,9 @@ def column_of(quantity: Quantity, bars: Sequence[Bar]) -> Column:
     return Column(quantity, _scale(quantity, bars))
 
 
-def figure(quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, *, in_blocks: bool) -> Figure:
+def figure(
+    quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, size: Size, *, in_blocks: bool
+) -> Figure:
     """Draw at most `MAX_BARS`."""
     ink = INKS[scheme]
     bars = bars[:MAX_BARS]
@@ -116,7 +162,7 @@ def figure(quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, *, in_blocks
             "y": [estimate.mean * factor for _, _, estimate in known],
             "width": _WIDTH,
             "marker": {
-                "color": [colour(bar.entry.ordinal, scheme) for _, bar, _ in known],
+                "color": [_colour(bar, scheme) for _, bar, _ in known],
                 "line": {"width": 0},
                 "pattern": {
                     "shape": ["/" if estimate.is_estimated else "" for _, _, estimate in known],
@@ -141,22 +187,24 @@ def figure(quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, *, in_blocks
     ]
     traces += _parts(quantity, known, factor, ink)
     traces += _peaks(quantity, known, factor, ink)
-    layout = _layout(ink, bars, at, max(top * _AIR, 1e-12))
+    layout = _layout(ink, bars, at, size, max(top * _AIR, 1e-12))
     layout["shapes"] = _separators(blocks, at, ink)
     if quantity is Quantity.SLOWDOWN and known:
         layout["shapes"].append(_hairline(1.0, ink))
     layout["annotations"] = [
         *_block_labels(bars, blocks, at, ink),
         *_ends(drawn, ink),
-        *(_numbers(known, axis, ink) if len(bars) <= _LABELLED_BARS else ()),
+        *_numbers(known, axis, _room_px(at, size), ink),
     ]
     layout["meta"] = {"unit": axis.unit, "bars": len(bars)}
     return {"data": traces, "layout": layout}
 
 
-def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several: bool) -> list[Bar]:
-    estimate = group.values.get(quantity)
+def _of_group(
+    entry: Entry, group: GroupSummary, quantity: Quantity, place: int, *, several: bool
+) -> list[Bar]:
     finished = group.status is RunStatus.FINISHED
+    estimate = group.values.get(quantity) if finished else None
     if estimate is None and (finished or quantity is Quantity.SLOWDOWN):
         return []
     peak = PEAKS.get(quantity)
@@ -168,7 +216,8 @@ def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several:
             group.status,
             len(group.runs),
             estimate,
-            None if peak is None else group.values.get(peak),
+            None if peak is None or not finished else group.values.get(peak),
+            place,
         )
     ]
 
@@ -238,6 +287,11 @@ def _hover(quantity: Quantity, bar: Bar, estimate: Estimate) -> str:
     return "<br>".join(lines)
 
 
+def _colour(bar: Bar, scheme: Scheme) -> str:
+    full = colour(bar.entry.ordinal, scheme)
+    return translucent(full, 0.55) if bar.place % 2 else full
+
+
 def _parts(
     quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
 ) -> list[Figure]:
@@ -252,7 +306,7 @@ def _parts(
             ys.append(value * factor)
     if not xs:
         return []
-    marker = {"size": 5, "color": ink.paper, "line": {"width": 1, "color": ink.text}}
+    marker = {"size": 4, "color": ink.paper, "line": {"width": 1, "color": ink.text}}
     return [_points(xs, ys, marker)]
 
 
@@ -356,8 +410,10 @@ def _ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list
     ]
 
 
-def _numbers(known: Sequence[tuple[float, Bar, Estimate]], axis: Column, ink: Ink) -> list[Figure]:
-    """The values above their bars."""
+def _numbers(
+    known: Sequence[tuple[float, Bar, Estimate]], axis: Column, room_px: float, ink: Ink
+) -> list[Figure]:
+    """The values above their bars, or of memory the peaks; none where they do not fit."""
     factor = axis.scale.factor
     labels = []
     for x, bar, estimate in known:
@@ -373,20 +429,25 @@ def _numbers(known: Sequence[tuple[float, Bar, Estimate]], axis: Column, ink: In
                 "yref": "y",
                 "y": max(highest) * factor,
                 "yanchor": "bottom",
-                "yshift": 3,
+                "yshift": 2,
                 "showarrow": False,
-                "text": axis.number(estimate.mean),
+                "text": axis.number((bar.peak or estimate).mean),
                 "font": {"size": 11, "color": ink.text},
             }
         )
-    return labels
+    widest = max((len(str(label["text"])) for label in labels), default=0)
+    return labels if widest * _DIGIT_PX + 2 <= room_px else []
 
 
-def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], top: float) -> Figure:
+def _room_px(at: Sequence[float], size: Size) -> float:
+    """How wide a bar's place is about, on a page of middling width."""
+    return _PLOT_PX[size] / max(4.8, (at[-1] if at else 0.0) + 1.2)
+
+
+def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top: float) -> Figure:
     labels = [escaped(_shortened(bar.label)) for bar in bars]
     widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
-    room_px = _PLOT_PX * (2 if len(bars) > NARROW_BARS else 1) / max(1.0, (at[-1] if at else 0) + 1)
-    slanted = widest_px > room_px
+    slanted = widest_px > _room_px(at, size)
     last = at[-1] if at else 0.0
     return {
         "height": HEIGHT_PX,
@@ -401,7 +462,7 @@ def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], top: float) -> F
             "l": _LEFT_PX,
             "r": _RIGHT_PX,
             "t": _TOP_PX,
-            "b": _SLANTED_PX if slanted else _BOTTOM_PX,
+            "b": min(_SLANTED_PX, 20 + round(widest_px * 0.66)) if slanted else _BOTTOM_PX,
             "pad": 0,
         },
         "hoverlabel": {

@@ -39,6 +39,10 @@ class Column:
             return units.percent(value).removesuffix(" %")
         return units.significant(value * self.scale.factor)
 
+    def spread(self, value: float) -> str:
+        """A standard deviation, with two digits: more would be pretence."""
+        return units.significant(value * self.scale.factor, 2)
+
 
 _SAYS_UNIT = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
 

@@ -75,9 +75,13 @@ class Choices:
 
     def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
         """The columns of what is measured that are shown."""
-        if self.columns is None:
-            return tuple(one for one in measured if one not in _ASKED_FOR)
-        return tuple(one for one in measured if one in self.columns)
+        found = tuple(measured)
+        if self.columns is not None:
+            return tuple(one for one in found if one in self.columns)
+        hidden = set(_ASKED_FOR)
+        if Quantity.GPU_MEMORY_PEAK in found:
+            hidden.add(Quantity.MEMORY_PEAK)
+        return tuple(one for one in found if one not in hidden)
 
 
 def _quantities(texts: Iterable[str]) -> tuple[Quantity, ...]:

@@ -74,7 +74,7 @@ def as_markdown(shown: Shown, choices: Choices) -> str:
             found = entry.summary.estimate(one.quantity, group)
             text = NO_VALUE if found is None else one.number(found.mean)
             if found is not None and found.spread is not None:
-                text += f" ± {one.number(found.spread)}"
+                text += f" ± {one.spread(found.spread)}"
             if place == 0 and group.status is not RunStatus.FINISHED:
                 text = str(group.status)
             row.append(text)

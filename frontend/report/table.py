@@ -60,7 +60,7 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
         for groups in [sorted_groups(entry, choices)]
         for place, group in enumerate(groups)
     ]
-    columns = [_Values(quantity, shown, lines) for quantity in shown.columns]
+    columns = [_Values(quantity, lines) for quantity in shown.columns]
     return html.Table(
         [
             html.Caption(f"{', '.join(shown.experiments)}, {shown.window}", className="unseen"),
@@ -95,27 +95,27 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
 class _Values:
     """A column of the table: the texts of its cells, one below the other."""
 
-    def __init__(self, quantity: Quantity, shown: Shown, lines: Sequence[_Line]) -> None:
-        whole = [
+    def __init__(self, quantity: Quantity, lines: Sequence[_Line]) -> None:
+        of_page = [
             found
-            for entry in shown.entries
-            for group in entry.summary.groups
-            if (found := entry.summary.estimate(quantity, group)) is not None
+            for line in lines
+            if (found := line.entry.summary.estimate(quantity, line.group)) is not None
         ]
-        # One unit for all pages of the table.
-        self.column: Column = column(quantity, whole)
+        self.column: Column = column(quantity, of_page)
         self.is_shared = ABOUT[quantity].of is Of.WORKLOAD
         self.estimates: list[Estimate | None] = [
             line.entry.summary.estimate(quantity, line.group) for line in lines
         ]
-        numbers = ["" if one is None else self.column.number(one.mean) for one in self.estimates]
+        numbers = [
+            NO_VALUE if one is None else self.column.number(one.mean) for one in self.estimates
+        ]
         spreads = [
-            "" if one is None or one.spread is None else f"±{self.column.number(one.spread)}"
+            "" if one is None or one.spread is None else f"±{self.column.spread(one.spread)}"
             for one in self.estimates
         ]
         self.numbers = aligned(numbers)
-        self.with_spread = any(spreads)
-        self.spreads = aligned(spreads)
+        self.spreads = spreads
+        self.spread_chars = max(map(len, spreads), default=0)
 
     def cell(self, place: int, line: _Line) -> list[Component]:
         """The cell of a line; none where that of an earlier line reaches down to it."""
@@ -123,22 +123,15 @@ class _Values:
             return []
         estimate = self.estimates[place]
         span: Any = {"rowSpan": line.span} if self.is_shared and line.span > 1 else {}
+        is_estimated = estimate is not None and estimate.is_estimated
+        content: list[Component | str] = [f"{'~' if is_estimated else ''}{self.numbers[place]}"]
+        if self.spread_chars:
+            width = {"width": f"{self.spread_chars}ch"}
+            content.append(html.Span(self.spreads[place], className="spread", style=width))
         if estimate is None:
-            return [html.Td(NO_VALUE, className="number none", **span)]
-        quantity = self.column.quantity
-        content: list[Component | str] = [
-            f"{'~' if estimate.is_estimated else ''}{self.numbers[place]}"
-        ]
-        if self.with_spread:
-            content.append(html.Span(self.spreads[place], className="spread"))
-        return [
-            html.Td(
-                content,
-                className="number",
-                title=told(quantity, estimate, len(line.group.runs)),
-                **span,
-            )
-        ]
+            return [html.Td(content, className="number none", **span)]
+        title = told(self.column.quantity, estimate, len(line.group.runs))
+        return [html.Td(content, className="number", title=title, **span)]
 
 
 def _head(title: str, name: str, choices: Choices, about: Column | None = None) -> Component:

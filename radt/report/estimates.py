@@ -8,6 +8,8 @@ from statistics import fmean, stdev
 
 from radt.report.quantities import Combine
 
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -37,7 +39,11 @@ class Estimate:
     @property
     def spread(self) -> float | None:
         """Standard deviation over the repeats; None for fewer than two."""
-        return stdev(self.repeats) if len(self.repeats) > 1 else None
+        if len(self.repeats) < 2:
+            return None
+        found = stdev(self.repeats)
+        # Equal values of which one was rounded differently are equal.
+        return found if found > _ROUNDING * abs(self.mean) else 0.0
 
     def over(self, baseline: float) -> Estimate:
         """As a multiple of another value, which counts as exact."""
@@ -64,6 +70,11 @@ def of_rows(
     The mean is made of the rows' own means, so that a repeat in which one row came to no value
     still counts for the others; as a repeat it counts only if all rows have one.
     """
+    if len(rows) == 1 and len(rows[0]) == 1:  # as are most: a run alone, once
+        value = rows[0][0]
+        if value is None:
+            return None
+        return Estimate(value, (value,), (), _once(metrics), _once(methods), is_estimated)
     known = [row for row in rows if any(value is not None for value in row)]
     if not known:
         return None
@@ -77,10 +88,14 @@ def of_rows(
         combined(parts, combine),
         tuple(repeats),
         tuple(parts) if len(parts) > 1 else (),
-        tuple(dict.fromkeys(metrics)),
-        tuple(dict.fromkeys(method for method in methods if method)),
+        _once(metrics),
+        _once(methods),
         is_estimated,
     )
+
+
+def _once(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def combined(values: Sequence[float], combine: Combine) -> float:

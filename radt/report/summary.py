@@ -8,7 +8,7 @@ and ran alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
@@ -163,28 +163,36 @@ class Report:
 
 
 class Memory:
-    """What was measured of workloads whose runs have not changed since. Not for several threads."""
+    """What was measured of workloads whose runs have not changed since, and what follows from it.
+
+    Two threads at once do no harm but read twice.
+    """
 
     def __init__(self) -> None:
         self._known: dict[_Version, WorkloadMeasures] = {}
+        self._summaries: dict[Hashable, WorkloadSummary] = {}
 
     def measured(
         self,
         reader: StoreReader,
         standing: Sequence[Sequence[Attempt]],
-        revisions: Mapping[str, int],
+        versions: Sequence[_Version],
     ) -> list[WorkloadMeasures]:
         """What the workloads measured; only those that changed are read."""
-        versions = [
-            tuple((run.run_id, revisions[run.run_id]) for one in repeats for run in one.runs)
-            for repeats in standing
-        ]
         missing = [place for place, version in enumerate(versions) if version not in self._known]
         found = measure(reader, [standing[place] for place in missing])
         fresh = {versions[place]: one for place, one in zip(missing, found, strict=True)}
         known = {version: self._known.get(version) or fresh[version] for version in versions}
         self._known = known  # what no longer stands is forgotten
         return [known[version] for version in versions]
+
+    def summarised(
+        self, keys: Sequence[Hashable], make: Callable[[int], WorkloadSummary]
+    ) -> list[WorkloadSummary]:
+        """Summaries by all that they follow from; those that are not known are made by place."""
+        known = {key: self._summaries.get(key) or make(place) for place, key in enumerate(keys)}
+        self._summaries = known
+        return [known[key] for key in keys]
 
 
 def profiled_count(reader: StoreReader, experiment: str) -> int:
@@ -245,7 +253,12 @@ def read_report(
     params = reader.params_of([run.run_id for run in shown])
     names = telling_names(shown, params)
     keys = {run.run_id: _baseline_key(run, params.get(run.run_id, {})) for run in shown}
-    measures = (memory or Memory()).measured(reader, standing, revisions)
+    memory = memory or Memory()
+    versions: list[_Version] = [
+        tuple((run.run_id, revisions[run.run_id]) for one in repeats for run in one.runs)
+        for repeats in standing
+    ]
+    measures = memory.measured(reader, standing, versions)
     measured_alone = [
         all(attempt.solo for attempt in repeats) and not repeats[0].is_profiled
         for repeats in standing
@@ -253,32 +266,57 @@ def read_report(
     baselines = _baselines(
         [one for one, alone in zip(measures, measured_alone, strict=True) if alone], keys
     )
-    workloads = []
-    for repeats, measured, is_baseline in zip(standing, measures, measured_alone, strict=True):
-        rows = {letter: _row(row, names, tags) for letter, row in measured.rows.items()}
-        groups = _alike(rows, keys)
-        workloads.append(
-            WorkloadSummary(
-                label=repeats[-1].runs[0].workload or "–",
-                groups=[
-                    _group(
-                        [rows[letter] for letter in letters],
-                        [measured.rows[letter] for letter in letters],
-                        None if is_baseline else baselines.get(keys[rows[letters[0]].run.run_id]),
-                    )
-                    for letters in groups
-                ],
-                energy=measured.energy,
-                host=repeats[-1].host,
-                devices=measured.devices,
-                workload_ids=tuple(one.runs[0].workload_id for one in repeats),
+
+    def make(place: int) -> WorkloadSummary:
+        baseline = None if measured_alone[place] else baselines
+        return _workload(standing[place], measures[place], keys, names, tags, baseline or {})
+
+    workloads = memory.summarised(
+        [
+            (
+                version,
+                tuple(names[run.run_id] for one in repeats for run in one.runs),
+                tuple(
+                    None if alone else baselines.get(keys[run.run_id])
+                    for one in repeats
+                    for run in one.runs
+                ),
             )
-        )
+            for version, repeats, alone in zip(versions, standing, measured_alone, strict=True)
+        ],
+        make,
+    )
     return Report(
         experiment,
         workloads,
         0 if profiled else len(profiled_runs(runs, tags)),
         sum(not run.status.ended for run in runs),
+    )
+
+
+def _workload(
+    repeats: Sequence[Attempt],
+    measured: WorkloadMeasures,
+    keys: Mapping[str, BaselineKey],
+    names: Mapping[str, str],
+    tags: Mapping[str, Mapping[str, str]],
+    baselines: Mapping[BaselineKey, float],
+) -> WorkloadSummary:
+    rows = {letter: _row(row, names, tags) for letter, row in measured.rows.items()}
+    return WorkloadSummary(
+        label=repeats[-1].runs[0].workload or "–",
+        groups=[
+            _group(
+                [rows[letter] for letter in letters],
+                [measured.rows[letter] for letter in letters],
+                baselines.get(keys[rows[letters[0]].run.run_id]),
+            )
+            for letters in _alike(rows, keys)
+        ],
+        energy=measured.energy,
+        host=repeats[-1].host,
+        devices=measured.devices,
+        workload_ids=tuple(one.runs[0].workload_id for one in repeats),
     )
 
 

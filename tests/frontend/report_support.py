@@ -71,7 +71,7 @@ class Study:
     ) -> str:
         """A workload from its barrier to its end; returns its id."""
         self.count += 1
-        workload_id = f"{crc32(self.experiment.encode()):08x}{self.count:08x}" + "d" * 16
+        workload_id = f"{self.count:08x}{crc32(self.experiment.encode()):08x}" + "d" * 16
         origin_ns, end_ns = self.now_ns, self.now_ns
         with self.writer.transaction():
             self.writer.put_workload(
@@ -93,7 +93,7 @@ class Study:
     @staticmethod
     def run_id(workload_id: str, letter: str) -> str:
         """Of a run of a workload."""
-        return workload_id[8:16] + workload_id[:8] + f"{ord(letter):02x}" * 8
+        return workload_id[:16] + f"{ord(letter):02x}" * 8
 
     def _run(self, label: str, workload_id: str, run: Planted, origin_ns: int, host: str) -> int:
         run_id = self.run_id(workload_id, run.letter)
@@ -158,7 +158,7 @@ class Study:
         add("top", "process.cpu.utilization", "cores", Scope.PROCESS, GAUGE, gauge(run.cores))
         mean, peak = run.rss
         rss = np.full(len(times_s), mean)
-        middle = int(np.searchsorted(times_s, (warm_s + end_s) / 2))
+        middle = int(np.searchsorted(times_s, (warm_s + end_s) / 2)) - 1
         # Two points off the mean that leave it as it is.
         rss[middle], rss[middle + 1] = peak, 2 * mean - peak
         add("top", "process.memory.rss", "By", Scope.PROCESS, GAUGE, rss)

@@ -1,0 +1,273 @@
+"""What the page Report shows: the same numbers as the terminal, in order, as table, bars, files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from dash.development.base_component import Component
+
+from radt.cli import report as terminal
+from radt.frontend.pages import report as page
+from radt.frontend.palette import Scheme, colour
+from radt.frontend.picks import Pick
+from radt.frontend.report.bars import MAX_BARS, Size, bars_of, charted, figure
+from radt.frontend.report.cells import aligned
+from radt.frontend.report.choices import Choices
+from radt.frontend.report.data import Shown, read_shown
+from radt.frontend.report.files import as_csv, as_markdown
+from radt.frontend.report.table import table
+from radt.frontend.source import Source
+from radt.frontend.view import View
+from radt.model import RunStatus
+from radt.report.quantities import ABOUT, Quantity
+from radt.store.tags import PROFILED
+from tests.frontend.report_support import Planted, Study, sweep
+
+HOSTILE = "<img src=x onerror=alert(1)>|`=1"
+
+
+@pytest.fixture
+def study(store_path: Path) -> Iterator[Study]:
+    store_path.parent.mkdir(parents=True)
+    made = Study(store_path)
+    yield made
+    made.writer.close()
+
+
+def options(**given: str) -> View:
+    return View(experiment="study", options={f"report.{k}": v for k, v in given.items()})
+
+
+def shown_of(source: Source, **given: str) -> tuple[Shown, Choices]:
+    view = options(**given)
+    return read_shown(source, view), Choices.of(view.options)
+
+
+def labels(source: Source, **given: str) -> list[str]:
+    return [entry.name for entry in shown_of(source, **given)[0].entries]
+
+
+def texts(component: Any) -> str:
+    """All text of a component."""
+    if isinstance(component, Component):
+        return texts(getattr(component, "children", None))
+    if isinstance(component, list | tuple):
+        return "\t".join(map(texts, component))
+    return "" if component is None else str(component)
+
+
+def rows(shown: Shown, choices: Choices) -> list[list[str]]:
+    """The table's cells without padding."""
+    made = table(shown, choices, lambda entry: entry.name)
+    return [
+        [re.sub(r"\s+", " ", texts(cell)).strip() for cell in row.children]
+        for row in made.children[2].children
+    ]
+
+
+def collocated(study: Study) -> None:
+    for epoch_s in (1.9, 2.1):
+        study.workload("solo", [Planted("a", epoch_s)], tags={"radt.series": "s"})
+    study.workload("pair", [Planted("a", 3.0, watts=250.0), Planted("b", 3.6, watts=250.0)])
+    seven = [Planted(letter, 6.0) for letter in "abcdef"]
+    study.workload("seven", [*seven, Planted("g", 6.0, status=RunStatus.OOM)])
+    study.workload("lost", [Planted("a", 6.0, status=RunStatus.KILLED)])
+
+
+def test_page_and_terminal_agree_to_the_digit(study: Study, source: Source) -> None:
+    collocated(study)
+    said = CliRunner().invoke(terminal.command, ["study", "--home", str(Path(study.store).parent)])
+    assert said.exit_code == 0, said.output
+    lines = [line.split("  ") for line in said.output.splitlines()]
+    printed = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    shown, choices = shown_of(source)
+    for entry in shown.entries:
+        for group in entry.summary.groups:
+            wanted = [
+                ABOUT[one].text(group.mean(one))
+                for one in (
+                    *(Quantity.TIME_PER_EPOCH, Quantity.SLOWDOWN),
+                    *(Quantity.SAMPLES_PER_S, Quantity.CPU),
+                )
+            ]
+            if group.status is not RunStatus.FINISHED:
+                wanted[0] = str(group.status)
+            assert any(wanted == line[-5:-1] for line in printed), (wanted, printed)
+    found = rows(shown, choices)
+    head = ["solo", "resnet26", "2", "2.00 ±0.14", "–", "1,000 ±0", "98 ±0", "–", "–", "–"]
+    assert [cell.replace(" ±0", " ±0") for cell in found[0]][:3] == head[:3]
+    assert found[0][3:7] == ["2.00 ±0.14", "–", "1,000 ±0", "98 ±0"]
+    assert found[1][:7] == ["pair", "2 × resnet26", "1", "3.30", "1.65", "2,000", "196"]
+    assert found[2][:7] == ["seven", "6 × resnet26", "1", "6.00", "3.00", "6,000", "588"]
+    assert found[3][:3] == ["resnet26 OOM", "–", "–"]
+    assert found[4][:3] == ["lost", "resnet26 killed", "–"]
+    energy = 250 * (1 + 9 + 2 * 3.6)
+    assert shown.entries[1].summary.energy.gpus_j == pytest.approx(energy, rel=0.01)
+    assert f"{energy:,.0f}"[:3] in said.output
+
+
+def test_order_is_the_experiments_or_as_chosen(study: Study, source: Source) -> None:
+    collocated(study)
+    assert labels(source) == ["solo", "pair", "seven", "lost"]
+    # What has no value comes last either way.
+    assert labels(source, sort="time_per_epoch") == ["solo", "pair", "seven", "lost"]
+    assert labels(source, sort="-time_per_epoch") == ["seven", "pair", "solo", "lost"]
+    assert labels(source, sort="vs_solo") == ["pair", "seven", "solo", "lost"]
+    assert labels(source, sort="-workload") == ["solo", "seven", "pair", "lost"]
+    assert labels(source, sort="nonsense") == ["solo", "pair", "seven", "lost"]
+
+
+def test_workloads_with_numbers_in_their_names_sort_by_them(study: Study, source: Source) -> None:
+    for label in ("run 10", "run 2", "run", ""):
+        study.workload(label, [Planted("a", 2.0, name="7x")])
+    assert labels(source, sort="workload") == ["7x", "run", "run 2", "run 10"]
+
+
+def test_columns_are_those_that_are_asked_for(study: Study, source: Source) -> None:
+    collocated(study)
+    shown, _ = shown_of(source, columns="cpu,disk_read,memory,nonsense")
+    assert shown.columns == (Quantity.CPU, Quantity.MEMORY)  # of what is measured
+    assert shown_of(source, columns="-")[0].columns == ()
+
+
+def test_profiled_are_left_out_and_can_be_shown(study: Study, source: Source) -> None:
+    study.workload("plain", [Planted("a", 2.0)])
+    study.workload("slowed", [Planted("a", 9.0)], tags={PROFILED: "nsys"})
+    shown, _ = shown_of(source)
+    assert ([entry.name for entry in shown.entries], shown.left_out) == (["plain"], 1)
+    assert "1 profiled left out" in page.facts(shown)
+    shown, _ = shown_of(source, profiled="1")
+    assert ([entry.name for entry in shown.entries], shown.left_out) == (["plain", "slowed"], 0)
+
+
+def test_what_is_picked_of_several_experiments(
+    store_path: Path, study: Study, source: Source
+) -> None:
+    first = study.workload("solo", [Planted("a", 2.0)])
+    study.workload("pair", [Planted("a", 3.0), Planted("b", 3.0)])
+    other = Study(store_path, "other")
+    lone = other.workload("solo", [Planted("a", 4.0)])
+    picks = (Pick.workload("study", first), Pick.run("other", other.run_id(lone, "a")))
+    view = View(picks=picks, options={"report.picked": "1"})
+    assert [entry.name for entry in read_shown(source, view).entries] == [
+        "study solo",
+        "other solo",
+    ]
+    assert [entry.name for entry in read_shown(source, View(picks=picks)).entries] != []
+    other.writer.close()
+
+
+def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) -> None:
+    collocated(study)
+    shown, choices = shown_of(source)
+    bars = bars_of(shown, Quantity.TIME_PER_EPOCH, choices)
+    assert [(bar.degree, bar.entry.name, bar.estimate is None) for bar in bars] == [
+        (1, "solo", False),
+        (1, "lost", True),
+        (2, "pair", False),
+        (7, "seven", False),
+        (7, "seven", True),
+    ]
+    made = figure(Quantity.TIME_PER_EPOCH, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True)
+    drawn = made["data"][0]
+    assert drawn["y"] == pytest.approx([2.0, 3.3, 6.0])
+    assert drawn["error_y"]["array"] == pytest.approx([0.1414, 0, 0], abs=1e-4)
+    notes = [note["text"] for note in made["layout"]["annotations"]]
+    assert notes == ["1 run", "2 runs", "7 runs", "killed", "OOM", "2.00", "3.30", "6.00"]
+    assert len(made["layout"]["shapes"]) == 2
+    # A workload has its colour of the other pages: that of its place in the experiment.
+    assert drawn["marker"]["color"] == [colour(place, Scheme.LIGHT) for place in (1, 2, 3)]
+    told = drawn["hovertext"]
+    assert "n = 2" in told[0] and "s.d. 141 ms" in told[0]
+    assert "runs 3.00 s to 3.60 s" in told[1]
+
+
+def test_estimates_are_hatched_and_named(study: Study, source: Source) -> None:
+    study.workload("pair", [Planted(letter, 2.0, watts=200.0, share_w=80.0) for letter in "ab"])
+    shown, choices = shown_of(source, columns="energy,energy_of_runs")
+    assert Quantity.ENERGY_OF_RUNS in charted(shown)
+    made = figure(
+        Quantity.ENERGY_OF_RUNS,
+        bars_of(shown, Quantity.ENERGY_OF_RUNS, choices),
+        Scheme.DARK,
+        Size.SMALL,
+        in_blocks=True,
+    )
+    assert made["data"][0]["marker"]["pattern"]["shape"] == ["/"]
+    assert "estimated" in made["data"][0]["hovertext"][0]
+    assert rows(shown, choices)[0][-1].startswith("~")
+
+
+def test_names_are_only_text(study: Study, source: Source) -> None:
+    study.workload(HOSTILE, [Planted("a", 2.0, name=HOSTILE)])
+    shown, choices = shown_of(source)
+    bars = bars_of(shown, Quantity.CPU, choices)
+    drawn = json.dumps(figure(Quantity.CPU, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True))
+    assert "<img" not in drawn and "&lt;img" in drawn
+    assert r"\<img src=x onerror=alert\(1\)\>\|\`=1" in as_markdown(shown, choices)
+    assert rows(shown, choices)[0][0] == HOSTILE
+
+
+def test_files_have_the_table(study: Study, source: Source) -> None:
+    collocated(study)
+    study.workload("=1+1", [Planted("a", 5.0, params={"lr": "1"})])
+    shown, choices = shown_of(source, sort="-time_per_epoch", columns="time_per_epoch,vs_solo")
+    found = list(csv.DictReader(io.StringIO(as_csv(shown, choices))))
+    assert [row["workload"] for row in found] == ["seven", "seven", "'=1+1", "pair", "solo", "lost"]
+    assert float(found[3]["time_per_epoch [s]"]) == pytest.approx(3.3)
+    assert float(found[3]["vs_solo"]) == pytest.approx(1.65)
+    assert float(found[4]["time_per_epoch s.d."]) == pytest.approx(0.1414, abs=1e-4)
+    assert [row["status"] for row in found].count("OOM") == 1
+    lines = as_markdown(shown, choices).splitlines()
+    assert lines[0] == "| workload | runs | repeats | time/epoch [s] | vs solo [×] |"
+    assert "| solo | resnet26 | 2 | 2.00 ± 0.14 | – |" in lines
+    assert "| lost | resnet26 | – | KILLED | – |" in lines
+
+
+def test_long_experiments_have_pages_and_charts_an_end(study: Study, source: Source) -> None:
+    sweep(study, 101)
+    shown, choices = shown_of(source)
+    assert len(rows(shown, choices)) == 100
+    shown, choices = shown_of(source, page="99")
+    assert len(rows(shown, choices)) == 1
+    bars = bars_of(shown, Quantity.CPU, choices)
+    made = figure(Quantity.CPU, bars, Scheme.LIGHT, Size.LARGE, in_blocks=True)
+    assert len(made["data"][0]["x"]) == MAX_BARS < len(bars)
+
+
+def test_numbers_stand_with_their_points_below_each_other() -> None:
+    assert [text.find(".") for text in aligned(["1.25", "12.5"])] == [1, 2]
+    padded = aligned(["1.25", "12.5", "125", ""])
+    assert [len(text) - len(text.rstrip()) for text in padded] == [0, 1, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("planted", "says"),
+    [
+        ([], "No run has ended"),
+        ([Planted("a", 2.0, status=RunStatus.RUNNING)], "No run has ended yet"),
+    ],
+)
+def test_empty_reports_say_what_is_missing(
+    study: Study, source: Source, planted: list[Planted], says: str
+) -> None:
+    study.workload("solo", planted)
+    shown, choices = shown_of(source)
+    assert says in texts(page._table(shown, choices, options()))
+
+
+def test_runs_without_epochs_say_what_is_missing(study: Study, source: Source) -> None:
+    study.workload("solo", [Planted("a", 2.0, epochs=0)])
+    shown, choices = shown_of(source)
+    said = texts(page._table(shown, choices, options()))
+    assert "No epochs are marked" in said
+    assert Quantity.TIME_PER_EPOCH not in shown.columns
+    assert Quantity.CPU in shown.columns

@@ -1,0 +1,162 @@
+"""The page Report in a real browser: sorted, chosen, followed, live, by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from radt.model import RunStatus
+from tests.frontend.report_support import Planted, Study
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def study(store_path: Path) -> Iterator[Study]:
+    """One run alone, two that share a card, seven of which one did not fit."""
+    store_path.parent.mkdir(parents=True)
+    made = Study(store_path)
+    made.workload("solo", [Planted("a", 2.0)])
+    made.workload("pair", [Planted("a", 3.0, watts=250.0), Planted("b", 3.6, watts=250.0)])
+    seven = [Planted(letter, 6.0) for letter in "abcdef"]
+    made.workload("seven", [*seven, Planted("g", 6.0, status=RunStatus.OOM)])
+    yield made
+    made.writer.close()
+
+
+def names(page: Page) -> Any:
+    return page.locator(".report-table tbody .label")
+
+
+def options(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def test_table_sorts_by_its_heads_and_the_address_keeps_it(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    expect(names(page)).to_have_text(["solo", "pair", "seven"])
+    head = page.locator("th", has=page.get_by_role("button", name="time/epoch"))
+    expect(head).to_have_attribute("aria-sort", "none")
+    button = head.get_by_role("button")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    expect(names(page)).to_have_text(["seven", "pair", "solo"])
+    page.wait_for_url("**o.report.sort=-time_per_epoch**")
+
+    page.reload()
+    expect(names(page)).to_have_text(["seven", "pair", "solo"])
+    expect(head).to_have_attribute("aria-sort", "descending")
+    head.get_by_role("button").click()
+    expect(names(page)).to_have_text(["solo", "pair", "seven"])
+    expect(page).not_to_have_url(re.compile("report.sort"))
+    expect(page.get_by_text("OOM").first).to_be_visible()
+    assert watched.errors == []
+
+
+def test_a_chart_for_each_quantity_that_is_measured(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    charts = page.locator(".report-chart:visible")
+    expect(charts.locator("h2")).to_have_text(
+        [
+            "Time per epoch",
+            "Slowdown against solo",
+            "Samples per second",
+            "Samples per second and run",
+            "CPU",
+            "Memory",
+            "Energy of the GPUs",
+            "Energy per epoch",
+            "Energy per sample",
+        ]
+    )
+    # solo, pair, seven; the seventh of them is a word.
+    first = charts.first
+    expect(first.locator(".barlayer .point path")).to_have_count(3)
+    expect(first.locator(".annotation-text", has_text="OOM")).to_be_visible()
+    first.locator(".barlayer .point path").nth(1).hover(force=True)
+    expect(first.locator(".hoverlayer")).to_contain_text("n = 1")
+    expect(first.locator(".hoverlayer")).to_contain_text("runs 3.00 s to 3.60 s")
+    assert watched.errors == []
+
+
+def test_links_lead_to_the_workload_and_to_compare_with_these(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    link = names(page).nth(1).get_by_role("link")
+    expect(link).to_have_text("pair")
+    query = parse_qs(urlsplit(link.get_attribute("href") or "").query)
+    assert query["w"] == [("00000002" + "0" * 24)[:8] + query["w"][0][8:]]
+    assert query["e"] == ["study"]
+    compare = page.get_by_role("link", name="Compare →")
+    (picks,) = parse_qs(urlsplit(compare.get_attribute("href") or "").query)["s"]
+    assert picks.startswith("study:w00000001")
+    assert picks.count(",w") == 2
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="CSV").click()
+    text = Path(waiting.value.path()).read_text()
+    assert text.startswith("experiment,workload,")
+    assert waiting.value.suggested_filename.endswith(".csv")
+    assert len(text.splitlines()) == 5
+
+
+def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
+    other = Study(store_path, "other")
+    other.workload(HOSTILE, [Planted("a", 4.0, name=HOSTILE)])
+    page = watched.page
+    page.goto(f"{serve()}/report?e=study")
+    expect(names(page)).to_have_count(3)
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name="cpu").click()
+    expect(page.locator("th", has_text="cpu")).to_have_count(0)
+    page.get_by_role("checkbox", name="memory", exact=True).click()
+    expect(
+        page.locator("thead").get_by_role("button", name="memory GB", exact=True)
+    ).to_be_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_url("**o.report.columns=**memory**")
+
+    page.get_by_role("textbox", name="Experiment").click()
+    page.get_by_role("option", name="other").click()
+    expect(names(page)).to_have_text([HOSTILE])
+    assert options(page)["e"] == ["other"]
+    expect(page.locator("main img")).to_have_count(0)
+    assert watched.errors == []
+    other.writer.close()
+
+
+def test_a_run_that_ends_appears_and_other_charts_stay(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    charts = page.locator(".report-chart:visible")
+    expect(charts.first.locator(".barlayer .point path")).to_have_count(3)
+    energy = page.locator(".report-chart", has=page.get_by_role("heading", name="Energy per epoch"))
+    expect(energy.locator(".barlayer .point path")).to_have_count(1)
+    energy.locator(".main-svg").first.evaluate("svg => { svg.dataset.kept = 'yes'; }")
+    study.workload("late", [Planted("a", 9.0)])
+    expect(names(page)).to_have_text(["solo", "pair", "seven", "late"])
+    expect(charts.first.locator(".barlayer .point path")).to_have_count(4)
+    expect(energy.locator("[data-kept=yes]")).to_have_count(1)
+    assert watched.errors == []
+
+
+def test_an_empty_report_fills_by_itself(store_path, serve, watched):
+    store_path.parent.mkdir(parents=True)
+    study = Study(store_path)
+    study.workload("solo", [Planted("a", 2.0, status=RunStatus.RUNNING)])
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    expect(page.get_by_role("heading", name="No run has ended yet")).to_be_visible()
+    study.workload("next", [Planted("a", 2.0)])
+    expect(names(page)).to_have_text(["next"])
+    study.writer.close()
