@@ -160,7 +160,7 @@ def _body(source: Source, subject: Subject, view: View) -> list[Component]:
                                 ),
                                 html.Div(
                                     _graph("workload-timeline", timeline_px(len(reading.lives))),
-                                    role="img",
+                                    role="group",
                                     **attributes(aria_label="Timeline of the runs"),
                                 ),
                                 html.Div(
@@ -304,7 +304,7 @@ def _strip(strip: Strip, reading: Reading) -> list[Component]:
                 html.Div(
                     _graph({"type": "workload-strip", "key": strip.key}, STRIP_PX),
                     className="workload-strip-body",
-                    role="img",
+                    role="group",
                     **attributes(aria_label=f"{strip.title} over time"),
                 ),
                 html.Div(

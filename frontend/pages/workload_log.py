@@ -1,4 +1,4 @@
-"""The ends of the runs' logs, one tab a run, read anew while the run goes on."""
+"""The ends of the runs' logs, one at a time, read anew while the run goes on."""
 
 from __future__ import annotations
 
@@ -35,25 +35,29 @@ class ShownLog:
 
 
 def log_panel(source: Source, subject: Subject, view: View) -> Component:
-    """Tabs, the end of the chosen log, and a link to all of it."""
+    """A choice of runs, the end of the chosen log, and a link to all of it."""
     chosen = chosen_run(subject, view.options.get(OPTION, ""))
     if chosen is None:
         return html.P("There is no run yet.", className="workload-dim")
     shown = read_log(source, chosen)
-    tabs = dmc.Tabs(
-        dmc.TabsList(
-            [
-                dmc.TabsTab(
-                    html.Span([swatch(run.ordinal), name_of(run)], className="workload-tab"),
-                    value=run.run_id,
-                )
+    tabs = html.Div(
+        dmc.SegmentedControl(
+            id="workload-log-tabs",
+            data=[
+                {
+                    "value": run.run_id,
+                    "label": html.Span(
+                        [swatch(run.ordinal), name_of(run)], className="workload-tab"
+                    ),
+                }
                 for run in subject.workload.runs
             ],
+            value=chosen.run_id,
+            size="xs",
+            transitionDuration=0,
             **attributes(aria_label="Log of run"),
         ),
-        id="workload-log-tabs",
-        value=chosen.run_id,
-        variant="default",
+        className="workload-tabs",
     )
     return html.Div(
         [

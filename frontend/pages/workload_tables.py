@@ -34,7 +34,9 @@ def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
     head = ("listener", "run", "every", "expected", "received", "missed")
     more = ("late, mean", "late, most", "a reading", "of a core", "state")
     rows = [row for entry in ledger.entries for row in _ledger_rows(entry, subject)]
-    return [_table((*head, *more), rows, "workload-ledger-table", numeric=range(2, 10))]
+    return [
+        _table((*head, *more), rows, "workload-ledger-table", "Listeners", numeric=range(2, 10))
+    ]
 
 
 def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
@@ -193,12 +195,14 @@ def facts_section(facts: Facts, subject: Subject) -> list[Component]:
     ]
     parts = (("Parameters", facts.params), ("How they ran", facts.about), ("Tags", facts.tags))
     return [
-        html.Div([html.H3(title), *_facts_table(table, heads)], className="workload-facts-part")
+        html.Div(
+            [html.H3(title), *_facts_table(title, table, heads)], className="workload-facts-part"
+        )
         for title, table in parts
     ]
 
 
-def _facts_table(table: Sequence[Fact], heads: Sequence[Component]) -> list[Component]:
+def _facts_table(title: str, table: Sequence[Fact], heads: Sequence[Component]) -> list[Component]:
     if not table:
         return [html.P("None recorded.", className="workload-dim")]
     differing = [fact for fact in table if fact.differs]
@@ -209,15 +213,14 @@ def _facts_table(table: Sequence[Fact], heads: Sequence[Component]) -> list[Comp
             html.Tr([html.Th(_text(fact.name), scope="row"), *map(_value, fact.values)])
             for fact in differing
         ]
-        found.append(_table(("", *heads), rows, "workload-values"))
+        found.append(_table(("differs", *heads), rows, "workload-values", f"{title} that differ"))
     if same:
         rows = [
             html.Tr([html.Th(_text(fact.name), scope="row"), _value(fact.values[0])])
             for fact in same
         ]
-        several = len(heads) > 1
-        title = "the same for all runs" if several else "value"
-        found.append(_table(("", title), rows, "workload-values"))
+        words = ("same", "for all runs") if len(heads) > 1 else ("name", "value")
+        found.append(_table(words, rows, "workload-values", f"{title} of all"))
     return found
 
 
@@ -234,6 +237,7 @@ def _table(
     heads: Sequence[str | Component],
     rows: Sequence[Component],
     name: str,
+    title: str,
     numeric: range = range(0),
 ) -> Component:
     columns = [
@@ -248,5 +252,5 @@ def _table(
         className="workload-scroll",
         tabIndex=0,
         role="region",
-        **attributes(aria_label="Table, scrolls sideways"),
+        **attributes(aria_label=f"{title}, scrolls sideways"),
     )
