@@ -118,3 +118,17 @@ def test_what_no_page_asks_is_refused(client, path):
     large = {"view": {"search": "x" * 500_000}}
     assert client.post(path, json=large).status_code == 400
     assert client.post(path, json={}, headers={"Host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize("level", ["run", "workload"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_list_has_the_colours_of_the_lines(demo, source, level, times):
+    """Also where there are more runs than colours."""
+    for _ in range(times):
+        demo.quickstart()
+    drawn = figure_answer(source, asked(picks=["quickstart"], board={"level": level}))
+    lines = drawn["figure"]["layout"]["meta"]["lines"]
+    units = facts_answer(source, {"view": {"picks": ["quickstart"]}})["facts"]["units"]
+    found = {one["key"]: one["dark"] for unit in units for one in (unit, *unit["runs"])}
+    assert len(lines) == times * (6 if level == "run" else 3)
+    assert {line["key"]: line["colour"] for line in lines}.items() <= found.items()

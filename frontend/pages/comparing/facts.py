@@ -22,6 +22,7 @@ from radt.frontend.metrics import quantities
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.picks import ID_DIGITS, Pick
 from radt.frontend.source import Source
+from radt.frontend.tints import Tints
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus
 
@@ -42,7 +43,7 @@ def facts(source: Source, view: View, chosen: Chosen) -> dict[str, Any]:
         "notes": _notes(chosen),
         "automatic": chosen.automatic,
         "live": any(not run.record.status.ended or run.remote for run in runs.values()),
-        "units": [_unit(unit) for unit in chosen.units],
+        "units": [_unit(unit, Tints(source)) for unit in chosen.units],
         "metrics": [_metric(quantity) for quantity in available],
         "charts": [spec.to_json() for spec in charts_of(source, view, chosen)],
     }
@@ -102,9 +103,8 @@ def _notes(chosen: Chosen) -> list[str]:
     return notes
 
 
-def _unit(unit: Unit) -> dict[str, Any]:
-    workload = unit.workload
-    record = workload.record
+def _unit(unit: Unit, tints: Tints) -> dict[str, Any]:
+    record = unit.workload.record
     first = unit.runs[0]
     return {
         "pick": str(Pick.workload(record.experiment, record.workload_id)),
@@ -114,12 +114,12 @@ def _unit(unit: Unit) -> dict[str, Any]:
         "title": f"workload {first.workload_name}",
         "note": units.plural(len(unit.runs), "run"),
         "dash": first.dash,
-        **_colours(workload.ordinal),
-        "runs": [_run(run) for run in unit.runs],
+        **_colours(tints.workload(first)),
+        "runs": [_run(run, tints) for run in unit.runs],
     }
 
 
-def _run(run: RunEntry) -> dict[str, Any]:
+def _run(run: RunEntry, tints: Tints) -> dict[str, Any]:
     record = run.record
     details = [
         run.title,
@@ -141,7 +141,7 @@ def _run(run: RunEntry) -> dict[str, Any]:
         "status": record.status.value,
         "note": _note(run),
         "dash": run.dash,
-        **_colours(run.ordinal),
+        **_colours(tints.run(run)),
     }
 
 
@@ -162,8 +162,8 @@ def _note(run: RunEntry) -> str:
     return " · ".join(words)
 
 
-def _colours(ordinal: int) -> dict[str, str]:
-    return {str(scheme): colour(ordinal, scheme) for scheme in Scheme}
+def _colours(place: int) -> dict[str, str]:
+    return {str(scheme): colour(place, scheme) for scheme in Scheme}
 
 
 def _metric(quantity: Quantity) -> dict[str, Any]:
