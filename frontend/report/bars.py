@@ -120,8 +120,10 @@ def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
             bars += _of_devices(entry, groups, quantity)
         else:
             several = len({group.name for group in groups}) > 1
-            for place, group in enumerate(groups):
-                bars += _of_group(entry, group, quantity, place if several else 0, several=several)
+            for group in groups:
+                # Its shade stays, however the table is sorted.
+                place = entry.summary.groups.index(group) if several else 0
+                bars += _of_group(entry, group, quantity, place, several=several)
     return bars
 
 
@@ -173,7 +175,10 @@ def figure(
             },
             "error_y": {
                 "type": "data",
-                "array": [(estimate.spread or 0.0) * factor for _, _, estimate in known],
+                "array": [
+                    estimate.spread * factor if estimate.spread else None
+                    for _, _, estimate in known
+                ],
                 "visible": any(estimate.spread for _, _, estimate in known),
                 "color": ink.text,
                 "thickness": 1,
@@ -447,7 +452,8 @@ def _room_px(at: Sequence[float], size: Size) -> float:
 def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top: float) -> Figure:
     labels = [escaped(_shortened(bar.label)) for bar in bars]
     widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
-    slanted = widest_px > _room_px(at, size)
+    room_px = _room_px(at, size)
+    slanted = widest_px > room_px
     last = at[-1] if at else 0.0
     return {
         "height": HEIGHT_PX,
@@ -459,7 +465,8 @@ def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top:
         "dragmode": False,
         "bargap": 0,
         "margin": {
-            "l": _LEFT_PX,
+            # A slanted label reaches to the left of its bar; cut off, it would not be drawn.
+            "l": max(_LEFT_PX, round(widest_px * 0.77 - room_px / 2)) if slanted else _LEFT_PX,
             "r": _RIGHT_PX,
             "t": _TOP_PX,
             "b": min(_SLANTED_PX, 20 + round(widest_px * 0.66)) if slanted else _BOTTOM_PX,

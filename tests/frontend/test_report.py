@@ -179,7 +179,7 @@ def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) ->
     made = figure(Quantity.TIME_PER_EPOCH, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True)
     drawn = made["data"][0]
     assert drawn["y"] == pytest.approx([2.0, 3.3, 6.0])
-    assert drawn["error_y"]["array"] == pytest.approx([0.1414, 0, 0], abs=1e-4)
+    assert drawn["error_y"]["array"] == [pytest.approx(0.1414, abs=1e-4), None, None]
     notes = [note["text"] for note in made["layout"]["annotations"]]
     assert notes == ["1 run", "2 runs", "7 runs", "killed", "OOM", "2.00", "3.30", "6.00"]
     assert len(made["layout"]["shapes"]) == 2
