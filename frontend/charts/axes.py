@@ -83,10 +83,10 @@ def axis_of(
             return Axis(kind, {run_id: Shift(by) for run_id, by in shifts.items()}, whole)
         case XAxis.EPOCH:
             maps = epoch_maps(runs, ends_s, markers)
-            ends = [float(one.x[-1]) for one in maps.values() if len(one.x)]
-            starts = [float(one.x[0]) for one in maps.values() if len(one.x)]
-            start = min(starts, default=0.0)
-            return Axis(kind, maps, Window(start, max([*ends, start + 0.1])))
+            known = [one.x for one in maps.values() if np.isfinite(one.x).all()]
+            start = min((float(x[0]) for x in known), default=0.0)
+            end = max((float(x[-1]) for x in known), default=_SHORTEST)
+            return Axis(kind, maps, Window(start, max(end, start + 0.1)))
         case XAxis.STEP:
             return Axis(kind, {}, Window(0.0, 1.0))
     return Axis(kind, {run_id: Shift(0.0) for run_id in runs}, whole)

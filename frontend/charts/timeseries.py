@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from radt.frontend.charts import scale as scales
 from radt.frontend.charts.chartdata import ChartData
 from radt.frontend.charts.labels import MAX_LABELS, labels, room_px
+from radt.frontend.charts.layout import HEIGHT_PX, RUG_GAP_PX, Look, layout_of, note
 from radt.frontend.charts.lines import Line
 from radt.frontend.charts.quantity import unit_scale
 from radt.frontend.charts.spec import Relative, Window, XAxis
@@ -25,22 +24,24 @@ from radt.frontend.charts.traces import (
     Figure,
     Ordinate,
     Pen,
-    escaped,
     hairlines,
     line_traces,
     rug,
 )
 from radt.frontend.palette import Scheme, colour
-from radt.frontend.theme import FONT, INKS, Ink
+from radt.frontend.theme import INKS
 from radt.units import plural
 
-HEIGHT_PX = 280
-#: What a chart of two rows is higher than two charts: a card's head and the space between.
-ROW_GAP_PX = 56
-_TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
-_RUG_GAP_PX, _MAX_RUG_ROWS = 6, 12
+__all__ = ["BLANK", "Figure", "Look", "config", "figure", "notice", "y_range"]
+
+_MAX_RUG_ROWS = 12
 _UNIFIED_HOVER_LINES = 12
 _MARKED_POINTS = 24
+_NO_VALUES = "no values yet in the selected runs"
+_NOTHING = {
+    XAxis.STEP: "these values have no steps",
+    XAxis.EPOCH: "the selected runs have no values in marked epochs",
+}
 
 # Plotly fails when a subplot first appears in an update that changes nothing else, so both are
 # always there: that of the lines and that of the epochs' marks below it.
@@ -80,24 +81,6 @@ def config(filename: str) -> Any:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How a figure is drawn: colours, size in cells of the grid, for ``paper`` or the screen.
-
-    Paper has no pointer: what that would tell is written.
-    """
-
-    scheme: Scheme = Scheme.LIGHT
-    monochrome: bool = False
-    rows: int = 1
-    columns: int = 1
-    paper: bool = False
-
-    @property
-    def height_px(self) -> int:
-        return HEIGHT_PX * self.rows + ROW_GAP_PX * (self.rows - 1)
-
-
 def figure(data: ChartData, look: Look) -> Figure:
     """Draw a chart.
 
@@ -117,8 +100,8 @@ def figure(data: ChartData, look: Look) -> Figure:
     rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
     if rug_rows > _MAX_RUG_ROWS:
         rug_rows = 0
-    rug_px = rug_rows * RUG_ROW_PX + (_RUG_GAP_PX if rug_rows else 0)
-    layout = _layout(ink, data.x, data.window, limits, look, rug_px, rug_rows)
+    rug_px = rug_rows * RUG_ROW_PX + (RUG_GAP_PX if rug_rows else 0)
+    layout = layout_of(ink, data.x, data.window, limits, look, rug_px, rug_rows)
     margin = layout["margin"]
     margin["r"] += room_px([line for line, _ in labelled])
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
@@ -146,8 +129,8 @@ def figure(data: ChartData, look: Look) -> Figure:
     layout["annotations"] = labels(labelled, data.window, ordinate, limits, plot_px)
     layout["shapes"] = hairlines(ticks, strokes)
     if not drawn:
-        text = "all lines are hidden" if data.lines else "no values yet in the selected runs"
-        layout["annotations"] = [_note(text, ink)]
+        text = "all lines are hidden" if data.lines else _NOTHING.get(data.x, _NO_VALUES)
+        layout["annotations"] = [note(text, ink)]
     if ordinate.log:
         layout["yaxis"] |= {"type": "log", "dtick": "D1" if limits[1] - limits[0] < 2 else 1}
     if ordinate.signed:
@@ -190,9 +173,9 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
 def notice(text: str, scheme: Scheme) -> Figure:
     """An empty chart that says why it is empty."""
     ink = INKS[scheme]
-    layout = _layout(ink, XAxis.BARRIER, Window(0.0, 1.0), (0.0, 1.0), Look(scheme), 0, 0)
+    layout = layout_of(ink, XAxis.BARRIER, Window(0.0, 1.0), (0.0, 1.0), Look(scheme), 0, 0)
     layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
-    layout["annotations"] = [_note(text, ink)]
+    layout["annotations"] = [note(text, ink)]
     return {"data": [*_ANCHORS], "layout": layout}
 
 
@@ -274,91 +257,3 @@ def _left_out(lines: Sequence[Line], ordinate: Ordinate) -> list[str]:
     with np.errstate(invalid="ignore"):
         count = sum(int((line.curve.values <= 0).sum()) for line in lines)
     return [f"{plural(count, 'value')} of 0 or less left out"] if count else []
-
-
-def _layout(
-    ink: Ink,
-    kind: XAxis,
-    window: Window,
-    limits: tuple[float, float],
-    look: Look,
-    rug_px: int,
-    rug_rows: int,
-) -> Figure:
-    positions, texts = scales.ticks(kind, window, about=8 * min(look.columns, 2))
-    bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
-    bottom_px += _TITLE_PX if look.paper else 0
-    plot_px = look.height_px - _TOP_PX - bottom_px
-    floor = rug_px / plot_px
-    axis = {
-        "gridcolor": ink.grid,
-        "gridwidth": 1,
-        "zeroline": False,
-        "linecolor": ink.axis,
-        "linewidth": 1,
-        "ticks": "",
-        "tickfont": {"size": 11, "color": ink.dim},
-    }
-    title = {"text": scales.TITLES[kind], "standoff": 4, "font": {"size": 11, "color": ink.dim}}
-    return {
-        "height": look.height_px,
-        "autosize": True,
-        "margin": {"l": _LEFT_PX, "r": 12, "t": _TOP_PX, "b": bottom_px, "pad": 0},
-        "paper_bgcolor": ink.paper,
-        "plot_bgcolor": ink.paper,
-        "font": {"family": FONT, "size": 12, "color": ink.text},
-        "showlegend": False,
-        "dragmode": "zoom",
-        "hoverlabel": {
-            "bgcolor": ink.hover,
-            "bordercolor": ink.axis,
-            "font": {"family": FONT, "size": 12, "color": ink.text},
-            "namelength": -1,
-        },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
-        "transition": {"duration": 0},
-        "xaxis": {
-            **axis,
-            "range": [window.start, window.end],
-            "tickvals": positions,
-            "ticktext": texts,
-            "showgrid": False,
-            "showline": True,
-            "unifiedhovertitle": {"text": scales.HOVER_TITLES[kind]},
-            "showspikes": True,
-            "spikemode": "across",
-            "spikethickness": 1,
-            "spikedash": "solid",
-            "spikecolor": ink.axis,
-            "anchor": "y2" if rug_rows else "y",
-            **({"title": title} if look.paper else {}),
-        },
-        "yaxis": {
-            **axis,
-            "range": list(limits),
-            "domain": [floor, 1],
-            "fixedrange": True,
-            "nticks": 6 * look.rows,
-            "ticklabelstandoff": 4,
-            "showline": False,
-            "exponentformat": "SI",
-        },
-        "yaxis2": {
-            "domain": [0, max(0.0, floor - _RUG_GAP_PX / plot_px)] if rug_rows else [0, 0.001],
-            "range": [max(rug_rows, 1) - 0.5, -0.5],
-            "fixedrange": True,
-            "visible": False,
-        },
-    }
-
-
-def _note(text: str, ink: Ink) -> Figure:
-    return {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0.5,
-        "y": 0.5,
-        "showarrow": False,
-        "text": escaped(text),
-        "font": {"size": 13, "color": ink.dim},
-    }

@@ -102,19 +102,21 @@ class Track:
         samples = growth.decode()
         if growth.anew:
             self._forget()
+        times = samples.times_ns
+        if len(times) and (
+            self.is_unordered or times[0] < self._last_ns or np.any(times[1:] < times[:-1])
+        ):
+            return False
         self.mark = growth.mark
         if not len(samples):
             return True
-        times = samples.times_ns
-        if self.is_unordered or times[0] < self._last_ns or np.any(times[1:] < times[:-1]):
-            return False
         self._last_ns = int(times[-1])
         self._append(self._drawn(samples))
         return True
 
-    def replace(self, samples: Samples) -> None:
-        """All points, in the order of time: of a series that was not written in it."""
-        mark = self.mark
+    def replace(self, samples: Samples, mark: Mark | None = None) -> None:
+        """All points up to ``mark``, in the order of time: of a series not written in it."""
+        mark = mark or self.mark
         self._forget()
         self.mark = mark
         self.is_unordered = True

@@ -22,7 +22,8 @@ MAX_WEIGHT = 15_000_000
 HEADER_POINTS = 1_000_000
 #: A window that has fewer cells of the digest is read from the store.
 ENOUGH_CELLS = 400
-_MAX_PARTS = 64
+#: Cells that are kept of windows: 30 MB.
+_MAX_PART_CELLS = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,9 @@ class Tracks:
             cells = grouped(cells, power_of_two(span / DIGEST_CELLS))
         with self._lock:
             self._parts[key] = cells
-            while len(self._parts) > _MAX_PARTS:
-                self._parts.popitem(last=False)
+            kept = sum(map(len, self._parts.values()))
+            while kept > _MAX_PART_CELLS and len(self._parts) > 1:
+                kept -= len(self._parts.popitem(last=False)[1])
         return cells
 
     def _forget_some(self) -> None:
@@ -145,8 +147,17 @@ def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:
             found = growth.grown(connection, run_id, series_no, track.mark)
         more = found.more
         if not track.add(found):
-            track.replace(reader.samples(run_id, series_no))
+            _read_all(reader, track, found)
             return
+
+
+def _read_all(reader: StoreReader, track: Track, found: growth.Growth) -> None:
+    """Of a series that was not written in the order of time."""
+    run_id, series_no = track.record.run_id, track.record.series_no
+    while found.more:
+        with reader.snapshot() as connection:
+            found = growth.grown(connection, run_id, series_no, found.mark)
+    track.replace(reader.samples(run_id, series_no), found.mark)
 
 
 def _start_with_headers(reader: StoreReader, track: Track) -> None:

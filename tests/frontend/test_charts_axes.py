@@ -125,6 +125,19 @@ def test_an_epoch_that_goes_on_is_not_over_before_its_time(demo, source):
     assert 4.9 < line.curve.x[-1] <= 5.0
 
 
+@pytest.mark.parametrize("level", [Level.RUN, Level.WORKLOAD])
+def test_what_has_no_steps_or_epochs_says_so(demo, source, level):
+    demo.workload(EXPERIMENT, "short", [demo.run("a", "n", 4.0, epochs=0)])
+    for x, text in (
+        (XAxis.STEP, "these values have no steps"),
+        (XAxis.EPOCH, "the selected runs have no values in marked epochs"),
+    ):
+        drawn = figure(draw(source, "process.memory.rss", x=x, level=level), Look())
+        assert drawn["layout"]["annotations"][0]["text"] == text
+        low, high = drawn["layout"]["xaxis"]["range"]
+        assert low < high
+
+
 def test_zoom_is_in_units_of_the_axis(demo, source):
     demo.quickstart()
     barrier_s = chosen_of(source).runs[demo.run_ids["solo a"]].origin_ns / 1e9
