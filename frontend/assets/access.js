@@ -53,7 +53,7 @@
       if (failures > TOLERATED)
         say("The dashboard does not answer.",
           "What is shown stays, and goes on by itself when it answers again. " +
-          "Is `radt dashboard` still running, and the tunnel to it?", false);
+          "Is it still running, and the tunnel to it?", false);
       throw error;
     }
     if (response.headers.has("X-Radt-Refused") && [401, 403].includes(response.status))

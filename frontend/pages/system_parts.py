@@ -46,7 +46,7 @@ def shown(
     elif reading.value is not None:
         parts += draw(reading.value)
     elif not parts:
-        parts.append(html.P("Looking…", className="system-quiet system-looking"))
+        parts.append(html.P("Looking…", className="system-quiet"))
     return parts
 
 
