@@ -40,15 +40,9 @@ from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.frontend.workload.baseline import slowdowns
 from radt.frontend.workload.cards import devices_of
-from radt.frontend.workload.drawing import (
-    AXIS_PX,
-    STRIP_PX,
-    blank,
-    strip_figure,
-    timeline,
-    timeline_px,
-)
+from radt.frontend.workload.drawing import STRIP_PX, strip_figure
 from radt.frontend.workload.facts import Machine, facts_of, machine_of, tags_of
+from radt.frontend.workload.frame import blank
 from radt.frontend.workload.ledger import gaps_of, ledger_of
 from radt.frontend.workload.life import Life, lives, whole_window
 from radt.frontend.workload.readings import Summaries, summaries_of
@@ -56,6 +50,7 @@ from radt.frontend.workload.spool import list_artifacts
 from radt.frontend.workload.stacked import stack_data
 from radt.frontend.workload.strips import MAX_STRIPS, Strip, strips_of
 from radt.frontend.workload.subject import Subject, find_subject, offered
+from radt.frontend.workload.timeline import AXIS_PX, timeline, timeline_px
 
 #: Parts of the page that follow the store, by the end of their element's id.
 SECTIONS = ("facts", "notes", "rows", "outcomes", "devices", "ledger", "files", "params")

@@ -14,11 +14,12 @@ from radt.frontend.catalog import STATUS_WORDS, RunEntry
 from radt.frontend.dashing import attributes
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.workload.baseline import Slowdown
-from radt.frontend.workload.drawing import DrawnStrip, row_px
+from radt.frontend.workload.drawing import DrawnStrip
 from radt.frontend.workload.ledger import Ledger
 from radt.frontend.workload.life import Life, overlap
 from radt.frontend.workload.strips import Strip
 from radt.frontend.workload.subject import Subject
+from radt.frontend.workload.timeline import row_px
 from radt.model import RunStatus
 
 _NAIVE = "-"

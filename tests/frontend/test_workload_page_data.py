@@ -18,13 +18,14 @@ from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.frontend.workload.baseline import slowdowns
 from radt.frontend.workload.cards import Devices, devices_of
-from radt.frontend.workload.drawing import strip_figure, timeline, y_ticks
+from radt.frontend.workload.drawing import strip_figure, y_ticks
 from radt.frontend.workload.facts import Machine, facts_of, tags_of
 from radt.frontend.workload.ledger import gaps_of, ledger_of
 from radt.frontend.workload.life import Bar, BarKind, binned, overlap
 from radt.frontend.workload.readings import Readings, on_cells, united
 from radt.frontend.workload.stacked import StackData, stack_data
 from radt.frontend.workload.subject import Subject, find_subject, offered
+from radt.frontend.workload.timeline import timeline
 from radt.model import RunStatus
 from radt.report.summary import summarise
 from radt.store.reader import StoreReader
