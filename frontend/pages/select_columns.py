@@ -175,7 +175,7 @@ def run_columns(
             "run",
             "Run",
             Kind.TEXT,
-            64,
+            80,
             0.6,
             lambda run: run.own_name,
             lambda run: (natural(run.record.workload), len(run.record.letter), run.record.letter),
