@@ -34,6 +34,26 @@ LIVE_INTERVAL_MS = 1000
 IDLE_INTERVAL_MS = 3000
 
 
+#: Dash's own, and the language, which screen readers ask for.
+_INDEX = """<!DOCTYPE html>
+<html lang="en">
+    <head>
+        {%metas%}
+        <title>{%title%}</title>
+        {%favicon%}
+        {%css%}
+    </head>
+    <body>
+        {%app_entry%}
+        <footer>
+            {%config%}
+            {%scripts%}
+            {%renderer%}
+        </footer>
+    </body>
+</html>"""
+
+
 def create_app(source: Source, access: Access) -> Dash:
     """The dashboard over one store, as a Dash application (``.server`` is its WSGI application)."""
     app = Dash(
@@ -45,6 +65,7 @@ def create_app(source: Source, access: Access) -> Dash:
         compress=False,
         suppress_callback_exceptions=True,
         add_log_handler=False,
+        index_string=_INDEX,
     )
     access.install(app)
     app.layout = _frame(source)
