@@ -294,18 +294,24 @@ def test_a_counter_that_grows_is_drawn_as_its_rate(demo, source):
     )
     demo.writer.add_series([SeriesRecord(*(run_id, 10), *record_tail(record))])
     origin = demo.origin_ns(run_id)
-    chosen = None
-    for page in range(12):
-        number = page * 5000 + np.arange(5000)
+
+    def drawn_with(number):
         demo.append(run_id, origin, 10, number / 1000, 2.0 * number)
         news(source)
         chosen = choose(source, View(picks=(Pick(EXPERIMENT),)))
-        data = chart_data(source, chosen, ChartSpec("disk.read"), BoardSpec(), None)
-    (line,) = data.lines
+        (line,) = chart_data(source, chosen, ChartSpec("disk.read"), BoardSpec(), None).lines
+        return line
+
+    for page in range(3):
+        line = drawn_with(page * 100 + np.arange(100))
+        # One less than there are readings: none is lost where pages meet.
+        assert len(line.curve.values) == page * 100 + 99
+    for page in range(12):
+        line = drawn_with(300 + page * 5000 + np.arange(5000))
     assert line.curve.values == pytest.approx(2000.0)
     assert not np.isnan(line.curve.values).any()
     assert len(line.curve.values) >= 700
-    assert line.curve.x[-1] == pytest.approx(59.999, abs=0.1)
+    assert line.curve.x[-1] == pytest.approx(60.299, abs=0.1)
 
 
 def record_tail(record):
