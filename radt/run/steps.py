@@ -23,7 +23,7 @@ Batch = TypeVar("Batch")
 STEP_TIME = JournalSeries(
     "steps", "step.time", "s", Scope.RUN, method="from the end of the step before, data included"
 )
-#: The name is what reports look for (`radt.report.summary.THROUGHPUT_METRICS`).
+#: The name is what reports look for (`radt.report.quantities.THROUGHPUT_METRICS`).
 SAMPLES_PER_S = JournalSeries(SOFTWARE, "samples_per_s", "1/s", Scope.RUN)
 DATA_WAIT = JournalSeries(
     SOFTWARE, "data_wait", "1", Scope.RUN, method="share of the steps' time spent in the loader"
