@@ -12,7 +12,6 @@ from sqlalchemy import make_url
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.frontend.catalog import read_catalog
 from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.search import search
 from radt.frontend.source import Source
 from radt.model import RunStatus
 from tests.frontend.conftest import Demo
@@ -76,8 +75,6 @@ def test_runs_of_several_machines_are_told_apart(team):
     names = [run.short for run in catalog.runs.values()]
     assert len(set(names)) == len(names)
     assert "three bench-2 b" in names
-    (found,) = search(catalog, "solo bench-2", source.reader.params_of)
-    assert [run.record.host for run in found.runs] == ["bench-2"]
     source.close()
 
 
