@@ -76,6 +76,7 @@ class PostgresBackend(Backend):
     def reader_engine(self) -> Engine:
         """Transactions are snapshots that may not write."""
         engine = self._engine(pool_size=4, max_overflow=12, isolation_level="REPEATABLE READ")
+        event.listen(engine, "connect", _read_only)
         return engine.execution_options(postgresql_readonly=True)
 
     def _engine(self, **options: Any) -> Engine:
@@ -225,6 +226,14 @@ def _connect_args(url: URL) -> dict[str, Any]:
         **_KEEPALIVES,
     }
     return {name: value for name, value in usual.items() if name not in url.query}
+
+
+def _read_only(connection: Any, _record: object) -> None:
+    """Also what no transaction of ours was begun for cannot write."""
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only TO on")
+    connection.autocommit = False
 
 
 def _set_up(connection: Any, _record: object) -> None:
