@@ -150,11 +150,23 @@ def _trace(source: Source, run_id: str) -> Response:
     try:
         with tempfile.TemporaryDirectory(prefix="radt-trace-") as folder:
             path = Path(folder) / "trace.json.gz"
-            write_trace(source.reader, record, path, max_points=MAX_POINTS)
+            write_trace(
+                source.reader,
+                record,
+                path,
+                max_points=MAX_POINTS,
+                folder_of=lambda run: _folder(run, source.address),
+            )
             file = path.open("rb")  # it lives on without a name until it is sent
     finally:
         _tracing.release()
     return _sent(file, f"{_stem(record)}.trace.json.gz", "application/gzip")
+
+
+def _folder(run: RunRecord, store: StoreAddress) -> Path | None:
+    """Of any run in a trace, neighbours among them: never one that only the store names."""
+    spool = spool_of(run, store)
+    return None if spool is None else spool.path
 
 
 def _stem(record: RunRecord) -> str:

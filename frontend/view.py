@@ -201,7 +201,7 @@ class View:
         remedy = "Choose a file that a dashboard's Share menu saved"
         try:
             found = json.loads(text[: MAX_QUERY * 4])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter: a million brackets
             raise UsageError(f"this is no file of a view ({error})", remedy) from error
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise UsageError("this is no file of a view", remedy)

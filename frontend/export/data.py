@@ -8,8 +8,8 @@ from itertools import chain
 from radt.errors import UsageError
 from radt.frontend.chosen import Chosen
 from radt.frontend.export.asked import Asked, Share
-from radt.frontend.export.full import FULL_SCHEMA, full_tables, measure
-from radt.frontend.export.shown import SHOWN_SCHEMA, shown_charts, shown_tables
+from radt.frontend.export.full import full_schema, full_tables, measure
+from radt.frontend.export.shown import shown_charts, shown_schema, shown_tables
 from radt.frontend.export.tables import written
 from radt.frontend.source import Source
 from radt.frontend.view import View
@@ -25,13 +25,13 @@ def data_file(source: Source, asked: Asked, chosen: Chosen) -> Iterator[bytes]:
     view = asked.view
     if asked.of is Share.FULL:
         full = measure(source, chosen, metrics_of(view, asked.chart))
-        parts = written(full_tables(source.reader, chosen, full), FULL_SCHEMA, asked.format)
+        parts = written(full_tables(source.reader, chosen, full), full_schema(), asked.format)
     else:
         tables = shown_tables(shown_charts(source, view, chosen, asked.chart), view)
         first_table = next(tables, None)
         if first_table is None:
             raise UsageError("the charts show nothing", "Pick runs that have these metrics")
-        parts = written(chain([first_table], tables), SHOWN_SCHEMA, asked.format)
+        parts = written(chain([first_table], tables), shown_schema(), asked.format)
     first = next(parts)
     return chain([first], parts)
 

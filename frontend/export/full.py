@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
+from functools import cache
+from typing import TYPE_CHECKING
 
 from radt.errors import UsageError
 from radt.frontend.chosen import Chosen
@@ -14,7 +14,9 @@ from radt.frontend.metrics import series_of
 from radt.frontend.source import Source
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SummaryRecord
-from radt.store.tidy import SCHEMA, pandas_notes, tidy_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Points read at once: 1.5 MB of samples, some 14 MB as text.
 SLICE_POINTS = 64 * 1024
@@ -23,9 +25,17 @@ MAX_ROWS = 200_000_000
 _GROWTH = 4.0
 
 _WHOSE = ("run_id", "experiment", "workload", "letter", "name")
-_FIELDS = (*(pa.field(name, SCHEMA.field("metric").type) for name in _WHOSE), *SCHEMA)
-#: The columns of `radt.load` for several runs, and what the runs are called.
-FULL_SCHEMA = pa.schema(_FIELDS, metadata=pandas_notes(_FIELDS))
+
+
+@cache
+def full_schema() -> pa.Schema:
+    """The columns of `radt.load` for several runs, and what the runs are called."""
+    import pyarrow as pa  # not above: it takes half a second, and most never export
+
+    from radt.store.tidy import SCHEMA, pandas_notes
+
+    fields = (*(pa.field(name, SCHEMA.field("metric").type) for name in _WHOSE), *SCHEMA)
+    return pa.schema(fields, metadata=pandas_notes(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,10 @@ def full_tables(reader: StoreReader, chosen: Chosen, full: Full) -> Iterator[pa.
     Raises:
         StoreError: The store cannot be read any more.
     """
+    import pyarrow as pa
+
+    from radt.store.tidy import tidy_table
+
     for summary in full.summaries:
         series = summary.series
         run = chosen.runs[series.run_id].record
@@ -82,7 +96,7 @@ def full_tables(reader: StoreReader, chosen: Chosen, full: Full) -> Iterator[pa.
         for samples in slices(read, summary.first_ns, summary.last_ns, summary.count):
             table = tidy_table(run, [series], [samples])
             whose = [label(str(getattr(run, name)), len(table)) for name in _WHOSE]
-            yield pa.table([*whose, *table.columns], schema=FULL_SCHEMA)
+            yield pa.table([*whose, *table.columns], schema=full_schema())
 
 
 def slices(

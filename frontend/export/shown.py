@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from radt.errors import UsageError
 from radt.frontend.charts.chartdata import ChartData, chart_data
@@ -19,31 +20,42 @@ from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.store.records import Float64Array
 
-_LABEL = pa.dictionary(pa.int32(), pa.string())
-#: ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, of wall since 1970; steps;
-#: epochs), ``value``, ``low`` and ``high`` in ``unit``. A value that is NaN is a gap. Where
-#: ``smoothed_over`` is not 0, the value is the moving mean over so much of x, and ``low`` to
-#: ``high`` is what was measured.
-SHOWN_SCHEMA = pa.schema(
-    [
-        pa.field("chart", pa.int32()),
-        pa.field("metric", _LABEL),
-        pa.field("line", _LABEL),
-        pa.field("key", _LABEL),
-        pa.field("x", pa.float64()),
-        pa.field("value", pa.float64()),
-        pa.field("low", pa.float64()),
-        pa.field("high", pa.float64()),
-        pa.field("partial", pa.bool_()),
-        pa.field("estimated", pa.bool_()),
-        pa.field("unit", _LABEL),
-        pa.field("x_axis", _LABEL),
-        pa.field("level", _LABEL),
-        pa.field("aggregate", _LABEL),
-        pa.field("smoothed_over", pa.float64()),
-        pa.field("relative", _LABEL),
-    ]
-)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@cache
+def shown_schema() -> pa.Schema:
+    """The columns of the file.
+
+    ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, of wall since 1970; steps;
+    epochs), ``value``, ``low`` and ``high`` in ``unit``. A value that is NaN is a gap. Where
+    ``smoothed_over`` is not 0, the value is the moving mean over so much of x, and ``low`` to
+    ``high`` is what was measured.
+    """
+    import pyarrow as pa  # not above: it takes half a second, and most never export
+
+    label = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            pa.field("chart", pa.int32()),
+            pa.field("metric", label),
+            pa.field("line", label),
+            pa.field("key", label),
+            pa.field("x", pa.float64()),
+            pa.field("value", pa.float64()),
+            pa.field("low", pa.float64()),
+            pa.field("high", pa.float64()),
+            pa.field("partial", pa.bool_()),
+            pa.field("estimated", pa.bool_()),
+            pa.field("unit", label),
+            pa.field("x_axis", label),
+            pa.field("level", label),
+            pa.field("aggregate", label),
+            pa.field("smoothed_over", pa.float64()),
+            pa.field("relative", label),
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,8 @@ def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]
 
 
 def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.Table:
+    import pyarrow as pa
+
     x = line.curve.x
     seen = np.ones(len(x), dtype=bool)
     if zoom is not None:  # lines go on to the neighbours beyond the edges
@@ -129,4 +143,5 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.T
         "smoothed_over": pa.repeat(pa.scalar(data.smoothing_width), count),
         "relative": label(data.relative.value, count),
     }
-    return pa.table([columns[name] for name in SHOWN_SCHEMA.names], schema=SHOWN_SCHEMA)
+    schema = shown_schema()
+    return pa.table([columns[name] for name in schema.names], schema=schema)

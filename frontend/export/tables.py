@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from radt.frontend.export.asked import FileFormat
+
+# Arrow takes half a second to load, and most who open a dashboard never export.
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 #: Rows of a Parquet row group at least, but for the last: tables are gathered.
 GROUP_ROWS = 128 * 1024
@@ -37,11 +38,15 @@ def written(
 
 def label(text: str, count: int) -> pa.DictionaryArray:
     """A column that says the same in all rows."""
+    import pyarrow as pa
+
     zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
     return pa.DictionaryArray.from_arrays(zeros, pa.array([text], pa.string()))
 
 
 def _csv(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
+    import pyarrow.csv
+
     yield (",".join(schema.names) + "\n").encode()
     options = pyarrow.csv.WriteOptions(include_header=False)
     for table in tables:
@@ -52,6 +57,8 @@ def _csv(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
 
 def _inert(table: pa.Table) -> pa.Table:
     """With texts that no spreadsheet runs."""
+    import pyarrow as pa
+
     columns = []
     for column in table.columns:
         if pa.types.is_dictionary(column.type):
@@ -68,11 +75,16 @@ def _inert(table: pa.Table) -> pa.Table:
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
     looks_so = pc.match_substring_regex(texts, _FORMULA)
     return pc.if_else(looks_so, pc.binary_join_element_wise("'", texts, ""), texts)
 
 
 def _parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sink = _Sink()
     labels = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     encodings = dict.fromkeys(_SORTED_BYTES, "BYTE_STREAM_SPLIT")
@@ -100,6 +112,8 @@ def _parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
 
 
 def _write_group(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
+    import pyarrow as pa
+
     together = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     writer.write_table(together, row_group_size=max(1, len(together)))
 

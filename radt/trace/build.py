@@ -16,7 +16,14 @@ from radt.store.records import GapRecord, RunRecord, Samples
 from radt.trace.budget import fair_limit
 from radt.trace.chrome import TraceFile, written
 from radt.trace.curves import merged, steps, unit_of
-from radt.trace.gather import Curve, Gathered, TracedRun, gather
+from radt.trace.gather import (
+    Curve,
+    FolderOf,
+    Gathered,
+    TracedRun,
+    folder_as_stored,
+    gather,
+)
 from radt.trace.jsonstream import BrokenTraceError
 from radt.trace.rows import write_rows
 from radt.trace.torch_clock import ClockMap
@@ -64,6 +71,7 @@ def write_trace(
     *,
     alone: bool = False,
     max_points: int,
+    folder_of: FolderOf = folder_as_stored,
 ) -> Contents:
     """Write one file for ui.perfetto.dev and chrome://tracing; it appears when it is complete.
 
@@ -73,11 +81,12 @@ def write_trace(
         path: The file; one that ends in .gz is compressed.
         alone: Leave out the runs of its workload.
         max_points: How many values of series the file may have.
+        folder_of: Where the files of each run are.
 
     Raises:
         UsageError: Nothing is known of the run, or the file cannot be written.
     """
-    gathered = gather(reader, run, alone=alone)
+    gathered = gather(reader, run, alone=alone, folder_of=folder_of)
     contents = Contents(runs=len(gathered.runs))
     contents.limit = fair_limit([curve.points for curve in gathered.curves], max_points)
     traces = [_looked_at(one, contents) for one in gathered.runs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,14 @@ from radt.trace.torch_trace import torch_traces
 #: Reports that only their own programs open.
 _FOREIGN_REPORTS = ("*.nsys-rep", "*.ncu-rep")
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
+
+#: The folder with a run's files; None if they are not here, or not to be read.
+FolderOf = Callable[[RunRecord], Path | None]
+
+
+def folder_as_stored(run: RunRecord) -> Path | None:
+    """Where the store says: for those who trust who wrote it."""
+    return Path(run.spool) if run.spool else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +96,20 @@ class Gathered:
             yield from curves
 
 
-def gather(reader: StoreReader, run: RunRecord, *, alone: bool = False) -> Gathered:
+def gather(
+    reader: StoreReader,
+    run: RunRecord,
+    *,
+    alone: bool = False,
+    folder_of: FolderOf = folder_as_stored,
+) -> Gathered:
     """Look up what there is; no values are read.
 
     Args:
         reader: The store.
         run: The run.
         alone: Leave out the runs of its workload.
+        folder_of: Where the files of each run are.
 
     Raises:
         UsageError: Nothing is known of the run yet.
@@ -105,7 +120,7 @@ def gather(reader: StoreReader, run: RunRecord, *, alone: bool = False) -> Gathe
         records += [one for one in together if one.run_id != run.run_id and one.started_ns]
     first_ns: list[int] = []
     shared: dict[str, dict[tuple[str, ...], Curve]] = {}
-    runs = [_traced(reader, record, first_ns, shared) for record in records]
+    runs = [_traced(reader, record, folder_of(record), first_ns, shared) for record in records]
     for curves in shared.values():
         _name(curves)
     if not (runs[0].markers or runs[0].curves or shared or runs[0].torch):
@@ -120,6 +135,7 @@ def gather(reader: StoreReader, run: RunRecord, *, alone: bool = False) -> Gathe
 def _traced(
     reader: StoreReader,
     record: RunRecord,
+    folder: Path | None,
     first_ns: list[int],
     shared: dict[str, dict[tuple[str, ...], Curve]],
 ) -> TracedRun:
@@ -145,17 +161,21 @@ def _traced(
             curves[key] = Curve(series.metric)
         curves[key].parts.append(Stored(series, summary.count))
     _name(own)
-    profiles = RunDir(Path(record.spool)).artifacts / "profiles"
     return TracedRun(
         record,
         max(last_ns),
         markers,
         reader.gaps(ids),
         tuple(own.values()),
-        torch_traces(record.spool),
-        sorted(path for pattern in _FOREIGN_REPORTS for path in profiles.rglob(pattern)),
-        _offset_ns(Path(record.spool)),
+        [] if folder is None else torch_traces(folder),
+        [] if folder is None else _foreign_reports(folder),
+        None if folder is None else _offset_ns(folder),
     )
+
+
+def _foreign_reports(spool: Path) -> list[Path]:
+    profiles = RunDir(spool).artifacts / "profiles"
+    return sorted(path for pattern in _FOREIGN_REPORTS for path in profiles.rglob(pattern))
 
 
 def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:

@@ -22,10 +22,17 @@ _MAX_MARKS = 1000
 _FIRST_GPU, _FIRST_OTHER = 5_000_000, 536_870_912
 
 
-def torch_traces(spool: str) -> list[Path]:
-    """Traces that profilers left among the artifacts of a run, in order of their names."""
-    folder = RunDir(Path(spool)).artifacts / "profiles"
-    return sorted(path for path in folder.rglob(_PATTERN) if path.is_file())
+def torch_traces(spool: Path) -> list[Path]:
+    """Traces that profilers left among the artifacts of a run, in order of their names.
+
+    Links to what lies elsewhere are none.
+    """
+    real = spool.resolve()
+    return sorted(
+        path
+        for path in (RunDir(spool).artifacts / "profiles").rglob(_PATTERN)
+        if path.is_file() and path.resolve().is_relative_to(real)
+    )
 
 
 @dataclass(frozen=True, slots=True)

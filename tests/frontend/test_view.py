@@ -89,7 +89,11 @@ def test_endless_addresses_are_cut():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": "other"}', '{"format": "radt-view", "version": "1"}']
+    "text",
+    [
+        *("", "[]", "{}", '{"format": "other"}', '{"format": "radt-view", "version": "1"}'),
+        pytest.param("[" * 100_000, id="brackets"),
+    ],
 )
 def test_other_files_are_refused(text):
     with pytest.raises(UsageError) as caught:

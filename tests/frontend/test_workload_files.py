@@ -262,6 +262,41 @@ def test_a_trace_is_made_on_request(client: FlaskClient, run: Planted) -> None:
     }
 
 
+def torch_trace(spool: Path, event: str) -> Path:
+    """A PyTorch trace among the files of a run."""
+    path = spool / "artifacts" / "profiles" / f"torch-{event}.json"
+    path.parent.mkdir(parents=True)
+    told = {"ph": "X", "cat": "cpu_op", "name": event, "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": [told]}))
+    return path
+
+
+def test_a_trace_reads_only_folders_that_are_of_the_runs(
+    bench: Bench, source: Source, store_path: Path, tmp_path: Path
+) -> None:
+    """Neighbours' folders are named by the store, too, and a link leads anywhere."""
+    runs = store_path.parent / "runs"
+    asked, linked, named = (
+        Planted("a"),
+        Planted("b"),
+        Planted("c", spool=str(tmp_path / "of others")),
+    )
+    torch_trace(runs / asked.run_id, "own event")
+    outside = torch_trace(tmp_path / "of others", "foreign event")
+    profiles = runs / linked.run_id / "artifacts" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / outside.name).symlink_to(outside)
+    bench.workload("three", [asked, linked, named])
+    client = app.create_app(source, Access()).server.test_client()
+
+    answer = get(client, trace_address(asked.run_id))
+
+    assert answer.status_code == 200
+    names = {event["name"] for event in json.loads(gzip.decompress(answer.data))["traceEvents"]}
+    assert "own event" in names
+    assert "foreign event" not in names
+
+
 @pytest.mark.parametrize(
     "address", [log_address, trace_address, lambda r: artifact_address(r, "x")]
 )

@@ -238,7 +238,7 @@ def test_a_real_run_under_torchprof(bench: Bench) -> None:
     bench.experiment("Workload,Listeners,File\n1,torchprof,train.py\n1,,train.py\n")
     bench.radt("experiment.csv")
     first, second = bench.reader.runs()
-    (path,) = torch_traces(first.spool)
+    (path,) = torch_traces(Path(first.spool))
     with gzip.open(path, "rt", encoding="utf-8") as file:
         clock = json.load(file)["radt_clock"]
     output = bench.radt("trace", first.run_id[:8], "-o", "out.json").stdout
