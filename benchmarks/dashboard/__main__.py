@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.dashboard import charts, listing, stores
+from benchmarks.dashboard import browser, charts, listing, stores
 from benchmarks.dashboard.stores import FULL, QUICK, Size
 from benchmarks.storage.results import Findings, bar_table
 from benchmarks.storage.timing import Load
@@ -35,6 +35,7 @@ STORES: dict[str, Callable[[Path, Size], Path]] = {
 PARTS: dict[str, tuple[Callable[[Path, Size], Findings], tuple[str, ...]]] = {
     "charts": (charts.measure, ("wide", "long", "live")),
     "listing": (listing.measure, ("many",)),
+    "browser": (browser.measure, ("many", "wide", "long")),
 }
 
 
