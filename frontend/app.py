@@ -8,7 +8,7 @@ browsers may look.
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -24,7 +24,6 @@ from radt.frontend.pages.page import Page
 from radt.frontend.source import Source
 from radt.frontend.theme import MANTINE
 from radt.frontend.view import View
-from radt.store.address import StoreAddress
 from radt.units import plural
 
 PAGES: tuple[Page, ...] = (select.PAGE, compare.PAGE, workload.PAGE, report.PAGE, system.PAGE)
@@ -68,7 +67,8 @@ def create_app(source: Source, access: Access) -> Dash:
         index_string=_INDEX,
     )
     access.install(app)
-    app.layout = _frame(source)
+    # Made for each visit: a store may have appeared since.
+    app.layout = lambda: _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
     _register_address(app)
@@ -131,17 +131,29 @@ def _frame(source: Source) -> Component:
 
 def _where(source: Source) -> Component:
     """What is shown: ``radt-data/radt.db``, ``db.example.org/radt``; pointed at, in full."""
-    short, full = _short(source.address), f"Shows {source.address}"
+    stores, titles = [], []
+    mlflow = source.mlflow if source.mlflow != str(source.address) else ""
+    path = source.address.path
+    # Who uses MLflow alone has no store, and need not know what one is.
+    if path is None or path.exists() or not mlflow:
+        stores.append(_short(str(source.address)))
+        titles.append(str(source.address))
+    if mlflow:
+        stores.append(_short(mlflow))
+        titles.append(f"MLflow's database {mlflow}")
     if source.server is not None:
-        short = f"{short} and {source.server.where.partition('://')[2].rpartition('@')[2]}"
-        full = f"{full}, and what MLflow at {source.server.where} has; opened runs are loaded"
-    return html.Span(short, className="where", title=full)
+        stores.append(source.server.where.partition("://")[2].rpartition("@")[2])
+        titles.append(f"what MLflow at {source.server.where} has; opened runs are loaded")
+    return html.Span(
+        " and ".join(stores), className="where", title=f"Shows {', and '.join(titles)}"
+    )
 
 
-def _short(store: StoreAddress) -> str:
-    if store.path is not None:
-        return "/".join(store.path.parts[-2:])
-    return str(store).partition("://")[2].rpartition("@")[2].partition("?")[0]
+def _short(where: str) -> str:
+    """Of a file its name and folder, of a database its server and name."""
+    if "://" not in where:
+        return "/".join(PurePath(where).parts[-2:])
+    return where.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
 
 def _register_pulse(app: Dash, source: Source) -> None:

@@ -11,12 +11,18 @@ from radt.store.records import SeriesRecord
 
 AUTOMATIC_CHARTS = 4
 #: Hardware metrics in the order in which they say most about a training run. Those in one line
-#: tell much the same: the first that there is stands for the others.
+#: tell much the same: the first that there is stands for the others. ``system/…`` are MLflow's.
 _TELLING = (
-    ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
-    ("process.cpu.utilization", "system.cpu.utilization"),
+    (
+        *("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
+        "system/gpu_utilization_percentage",
+    ),
+    ("process.cpu.utilization", "system.cpu.utilization", "system/cpu_utilization_percentage"),
     ("process.gpu.memory", "torch.memory.allocated", "gpu.mig.memory.used", "gpu.memory.used"),
-    ("process.memory.rss", "process.memory.pss", "system.memory.used"),
+    (
+        *("process.memory.rss", "process.memory.pss", "system.memory.used"),
+        "system/system_memory_usage_megabytes",
+    ),
     ("gpu.power",),
 )
 #: What radt logs for the script, and shows after what it logs itself (`radt.run.steps`).

@@ -16,6 +16,8 @@ _SCALED = {"By": "B", "By/s": "B/s"} | {
 }
 _AS_IS = {"Cel": "°C", "cores": "cores", "1/s": "/s"}
 _RATIO = "1"
+#: A ratio as MLflow and others have it.
+_PERCENT = "%"
 #: What is counted stands in braces (UCUM's annotations): ``{threads}``.
 _COUNTED = "{"
 #: Units whose values add up over processes that run at the same time, besides all per second.
@@ -84,7 +86,7 @@ class Quantity:
     def from_zero(self) -> bool:
         """Whether the axis starts at zero, so that heights can be compared."""
         unit = self.drawn_unit
-        return _adds_up(unit) or unit == _RATIO or unit.startswith(_COUNTED)
+        return _adds_up(unit) or unit in (_RATIO, _PERCENT) or unit.startswith(_COUNTED)
 
 
 def drawn_unit(unit: str, kind: SeriesKind) -> str:

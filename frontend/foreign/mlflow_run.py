@@ -177,6 +177,11 @@ class MlflowRun:
         )
 
 
+def is_of_mlflow_alone(run: RunRecord) -> bool:
+    """Whether radt never saw the run: it has no id but MLflow's."""
+    return run.run_id == run.mlflow_run_id
+
+
 #: Tags that say nothing that is not shown elsewhere, or only programs can read.
 _HIDDEN_TAGS = frozenset(
     {

@@ -146,7 +146,9 @@ def _body(source: Source, subject: Subject, view: View) -> list[Component]:
                                 html.Div(
                                     [
                                         html.Div(
-                                            "since barrier",
+                                            "since barrier"
+                                            if subject.workload.record.barrier_ns
+                                            else "since start",
                                             className="workload-axis workload-dim",
                                             style={"height": f"{AXIS_PX}px"},
                                         ),

@@ -25,6 +25,8 @@ def devices_section(devices: Devices) -> list[Component]:
         for processor in devices.processors
         if processor.given or not any(card.host == processor.host for card in devices.cards)
     ]
+    if not drawn:
+        return [html.P("On which devices its runs ran is not known.", className="workload-dim")]
     return [html.Div(drawn, className="workload-devices")]
 
 

@@ -13,6 +13,7 @@ from radt.errors import RunNotFoundError
 from radt.frontend.catalog import RunEntry
 from radt.frontend.dashing import attributes
 from radt.frontend.files import log_address, open_log
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.pages.workload_parts import name_of, swatch
 from radt.frontend.source import Source
 from radt.frontend.view import View
@@ -127,6 +128,8 @@ def _note(tail: Tail, *, is_live: bool) -> str:
 
 def _elsewhere(run: RunEntry) -> str:
     record = run.record
+    if is_of_mlflow_alone(record):
+        return "MLflow does not keep what runs print"
     if run.remote is not None or record.mlflow_run_id:
         where = f"MLflow at {masked(record.tracking_uri)}" if record.tracking_uri else "MLflow"
         return f"not on this machine: output.log of run {record.mlflow_run_id} in {where}"

@@ -14,6 +14,7 @@ from radt import units
 from radt.frontend.charts.elapsed import label as clock
 from radt.frontend.dashing import attributes
 from radt.frontend.files import artifact_address, trace_address
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.pages.workload_parts import name_of, swatch
 from radt.frontend.workload.facts import Fact, Facts
 from radt.frontend.workload.ledger import MAX_GAPS, Entry, Ledger, reason_of
@@ -173,6 +174,8 @@ def _where(subject: Subject, run_id: str, listing: Listing) -> str:
         return "from MLflow's artifacts in the data folder"
     if listing.files:
         return ""
+    if is_of_mlflow_alone(run):
+        return "artifacts of this run, if there are any, are where MLflow keeps them"
     if run.mlflow_run_id:
         return f"no files on this machine; MLflow at {masked(run.tracking_uri)} has them"
     if not run.spool:

@@ -143,6 +143,8 @@ def devices_of(
     cards: dict[tuple[str, int], Card] = {}
     by_host: dict[str, list[RunEntry]] = {}
     for run in subject.workload.runs:
+        if not run.record.devices:
+            continue  # nobody knows where it ran
         by_host.setdefault(run.record.host, []).append(run)
         for index in indices(run.record.devices):
             card = cards.get((run.record.host, index))

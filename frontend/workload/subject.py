@@ -11,6 +11,7 @@ from sqlalchemy import text
 from radt.errors import RunNotFoundError
 from radt.frontend.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog
 from radt.frontend.chosen import await_server, latest_experiment
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.source import Source
 from radt.frontend.tints import tint
 from radt.frontend.view import View
@@ -64,6 +65,12 @@ class Subject:
     @property
     def is_live(self) -> bool:
         return any(not run.record.status.ended for run in self.workload.runs)
+
+    @property
+    def is_of_mlflow_alone(self) -> bool:
+        """Whether radt never saw any of its runs, so that there is no barrier and no file."""
+        runs = self.workload.runs
+        return bool(runs) and all(is_of_mlflow_alone(run.record) for run in runs)
 
     @property
     def title(self) -> str:
@@ -178,6 +185,12 @@ def _place(source: Source, beginning: str) -> tuple[str, str] | None:
         return None if row is None else (str(row[0]), str(row[1]))
 
     found = source.remember(("workload-place", beginning), read)
+    if found is None:
+        # MLflow's are not in the store's tables.
+        workloads = source.remember(("workloads",), lambda reader: reader.workloads())
+        alike = [one for one in workloads if one.workload_id.startswith(beginning)]
+        if alike:
+            found = (alike[-1].experiment, alike[-1].workload_id)
     if found is None and source.server is not None:
         for experiment, runs in source.server.experiments().items():
             for run in runs.values():
