@@ -108,6 +108,7 @@
         hidden: gone,
         keys: [unit.key, ...runs],
         strong: !one,
+        workload: unit.key.slice(1),
         enter: () => page.highlight([...stems, ...runs], stems),
         remove: () => remove(unit, unit.runs),
       }),
@@ -126,7 +127,9 @@
         })))));
   }
 
-  function row({ item, swatch, label, name, note, title, hidden, keys, strong, enter, remove }) {
+  function row(asked) {
+    const { item, swatch, label, name, note, title, hidden, keys, strong, workload } = asked;
+    const { enter, remove } = asked;
     const mark = h("span", { class: "swatch" });
     if (swatch) {
       mark.style.setProperty("--light", swatch.light);
@@ -144,7 +147,10 @@
       onfocusout: () => page.highlight(null),
     },
       mark,
-      h("span", { class: strong ? "pick-label strong" : "pick-label", title }, label),
+      h("span", { class: strong ? "pick-label strong" : "pick-label", title },
+        !workload ? label : h("a", {
+          ...toWorkload(workload), title: `Open ${title}`, "data-focus": `open ${item.key}`,
+        }, label)),
       h("span", { class: "pick-name", title }, name),
       h("span", { class: "pick-note", "data-status": item.status }, note),
       !keys.length ? "" : h("button", {
@@ -181,6 +187,26 @@
       rest.push(...unit.runs.map((run) => run.key).filter((one) => one !== key));
     }
     page.setHidden([...new Set(rest)]);
+  }
+
+  /* The page of a workload, with the view that the address has when it is opened. */
+  function toWorkload(id) {
+    const address = () => {
+      const query = new URLSearchParams(window.location.search);
+      query.set("w", id);
+      return `/workload?${query}`;
+    };
+    return {
+      href: `/workload?w=${id}`,
+      onpointerdown: (event) => event.currentTarget.setAttribute("href", address()),
+      onclick: (event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+        event.preventDefault();
+        window.history.pushState({}, "", address());
+        window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+        window.scrollTo(0, 0);
+      },
+    };
   }
 
   /* What is picked without some runs of one workload. */
