@@ -10,12 +10,14 @@ from weakref import WeakKeyDictionary
 
 from radt.frontend.catalog import read_catalog
 from radt.frontend.chosen import latest_experiment
+from radt.frontend.foreign.joint import JointReader
 from radt.frontend.picks import Pick, PickKind
 from radt.frontend.report.choices import BY_NAME, BY_ORDER, BY_WORKLOAD, Choices
 from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.report.quantities import Quantity
 from radt.report.summary import GroupSummary, Memory, Report, WorkloadSummary, read_report
+from radt.store.reader import StoreReader
 from radt.units import NO_VALUE
 
 #: Experiments of which is remembered what did not change.
@@ -66,6 +68,8 @@ class Shown:
         left_out: Runs that a profiler slowed down.
         open: Runs that run or wait.
         window: What of each run counts.
+        foreign: Runs that are read from MLflow; they have no epochs.
+        remote: Runs that a server has and that are not loaded.
     """
 
     experiments: tuple[str, ...]
@@ -75,6 +79,8 @@ class Shown:
     left_out: int
     open: int
     window: str
+    foreign: int = 0
+    remote: int = 0
 
     @property
     def run_count(self) -> int:
@@ -116,7 +122,37 @@ def read_shown(source: Source, view: View) -> Shown:
         sum(report.left_out for report in reports),
         sum(report.open for report in reports),
         reports[0].window if reports else "",
+        *_not_in(source, names, picks),
     )
+
+
+def _not_in(
+    source: Source, experiments: tuple[str, ...], picks: tuple[Pick, ...] | None
+) -> tuple[int, int]:
+    """Runs that no report has: those that MLflow alone has, and those that are not loaded."""
+
+    def count(reader: StoreReader) -> tuple[int, int]:
+        foreign = remote = 0
+        for name in experiments:
+            for workload in read_catalog(source, name).workloads:
+                for run in workload.runs:
+                    ids = (run.run_id, workload.record.workload_id)
+                    if picks is not None and not any(_means(pick, name, *ids) for pick in picks):
+                        continue
+                    if run.remote is not None:
+                        remote += 1
+                    elif isinstance(reader, JointReader) and reader.is_foreign(run.run_id):
+                        foreign += 1
+        return foreign, remote
+
+    return source.remember(("not in reports", experiments, picks), count)
+
+
+def _means(pick: Pick, experiment: str, run_id: str, workload_id: str) -> bool:
+    if pick.experiment != experiment:
+        return False
+    given = run_id if pick.kind is PickKind.RUN else workload_id
+    return given.startswith(pick.id)  # of an experiment: empty
 
 
 def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
