@@ -323,6 +323,10 @@ def facts(shown: Shown) -> str:
         words.append(f"{plural(shown.open, 'run')} not ended yet")
     if shown.left_out:
         words.append(f"{shown.left_out:,} profiled left out")
+    if shown.remote:
+        words.append(f"{plural(shown.remote, 'run')} on the MLflow server only")
+    if shown.foreign:
+        words.append(f"{plural(shown.foreign, 'run')} of MLflow left out")
     return " · ".join(words)
 
 
@@ -351,7 +355,13 @@ def _table(shown: Shown, choices: Choices, view: View) -> Component:
 
 
 def _nothing(shown: Shown, choices: Choices) -> Component:
-    if choices.picked:
+    if shown.remote and not shown.open:
+        why = f"{plural(shown.remote, 'run')} on the MLflow server only"
+        what = "Pick them under Select: they are loaded then, and this page fills by itself."
+    elif shown.foreign and not shown.open:
+        why = "MLflow's runs have no epochs: nothing to compare"
+        what = "Compare shows their metrics."
+    elif choices.picked:
         why, what = "Nothing picked has ended", "Pick other workloads, or show all."
     elif shown.open:
         why = "No run has ended yet"
