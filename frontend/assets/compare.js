@@ -248,7 +248,8 @@
       for (const { target } of entries)
         if (target.classList.contains("js-plotly-plot") && target.offsetWidth)
           window.requestAnimationFrame(() => {
-            if (target.isConnected && target._fullLayout) window.Plotly.Plots.resize(target);
+            if (target.isConnected && target._fullLayout)
+              page.busy(target, window.Plotly.Plots.resize(target));
           });
     });
     page.begun = page.begun || [];
@@ -287,13 +288,29 @@
     if (card.asking) card.asking.abort();
     clearTimeout(card.timer);
     seen.unobserve(card.element);
-    if (card.drawn) {
-      sized.unobserve(card.graph);
-      window.Plotly.purge(card.graph);
-    }
+    discard(card);
     card.element.hidden = true;
     for (const name of ["data-metric", "style"]) card.element.removeAttribute(name);
     card.holder.replaceChildren();
+  }
+
+  /* Plotly draws in several steps, and fails in the next one if the graph is cleared between. */
+  const work = new WeakMap();
+  page.busy = (graph, step) => {
+    const before = work.get(graph);
+    work.set(graph, Promise.allSettled(before ? [before, step] : [step]));
+    return step;
+  };
+
+  /* The graph of a card goes, and an empty one takes its place. */
+  function discard(card) {
+    if (!card.drawn) return;
+    card.drawn = false;
+    const { graph } = card;
+    sized.unobserve(graph);
+    card.graph = h("div", { class: "graph" });
+    graph.replaceWith(card.graph);
+    Promise.resolve(work.get(graph)).then(() => window.Plotly.purge(graph));
   }
 
   function cards() {
@@ -405,11 +422,7 @@
     card.fingerprint = found.fingerprint;
     card.failed = false;
     if (found.missing) {
-      if (card.drawn) {
-        sized.unobserve(card.graph);
-        window.Plotly.purge(card.graph);
-        card.drawn = false;
-      }
+      discard(card);
       card.meta = undefined;
       note(card, found.missing, "");
       page.describe(card);
@@ -444,7 +457,7 @@
     const first = !card.drawn;
     note(card, "");
     card.range = page.rangeOf(figure.layout);
-    window.Plotly.react(card.graph, figure.data, figure.layout, CONFIG);
+    page.busy(card.graph, window.Plotly.react(card.graph, figure.data, figure.layout, CONFIG));
     card.drawn = true;
     card.meta = figure.layout.meta || {};
     if (first) {

@@ -20,9 +20,9 @@
   page.rangeOf = ({ xaxis }) => xaxis.range.map((end) => toUnits(xaxis, end));
 
   const setRange = ({ graph }, ends) =>
-    window.Plotly.relayout(graph, {
+    page.busy(graph, window.Plotly.relayout(graph, {
       "xaxis.range": ends.map((end) => toAxis(graph._fullLayout.xaxis, end)),
-    });
+    }));
 
   page.link = (card) => {
     const { graph } = card;
@@ -32,22 +32,23 @@
         else setRange(card, card.range);
         return;
       }
-      const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+      // What is drawn by hand comes end by end. Ranges as a whole are what the page itself has set,
+      // said late: a live chart may be further by then.
+      const range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] === undefined || range[1] === undefined) return;
       const axis = graph._fullLayout.xaxis;
       const ends = range.map((end) => toUnits(axis, end)).sort((a, b) => a - b);
       if (!ends.every(Number.isFinite) || ends[0] === ends[1]) return;
-      // Plotly also says what the page itself has set.
       const same = (one) => one && one[0] === ends[0] && one[1] === ends[1];
       const x = axisOf(card);
-      if (page.linking || same(page.window(x)) || same(card.range)) return;
+      if (same(page.window(x)) || same(card.range)) return;
       // The others follow at once with what they have; full resolution comes from the server.
-      page.linking = true;
-      const all = page.drawn().filter((other) =>
-        other !== card && other.near && axisOf(other) === x);
-      Promise.all(all.map((other) => setRange(other, ends))).finally(() => { page.linking = false; });
+      for (const other of page.drawn())
+        if (other !== card && other.near && axisOf(other) === x) setRange(other, ends);
       page.setWindow(x, ends);
     });
+    if (card.linked) return; // the body stays when the graph is made anew
+    card.linked = true;
     card.body.addEventListener("pointermove", (event) => track(card, event));
     card.body.addEventListener("pointerleave", clear);
   };

@@ -202,6 +202,18 @@ def test_a_zoom_that_is_being_drawn_is_not_disturbed_by_news(demo, serve, watche
     assert watched.errors == []
 
 
+def test_what_plotly_says_late_of_a_live_chart_is_no_zoom(demo, serve, watched, wait_until):
+    running = demo.run("a", "cnn-small", 5.0, status=RunStatus.RUNNING)
+    demo.workload("live", "now", [running])
+    open_page(watched, serve())
+    # As after drawing: the range of an earlier drawing, of a chart that has grown since.
+    chart(watched, "loss").evaluate("g => g.emit('plotly_relayout', {'xaxis.range': [0, 3.5]})")
+    demo.append(running.run_id, demo.origin_ns(running.run_id), 0, np.array([40.0]), [0.1], [9999])
+    wait_until(lambda: x_range(watched)[1] >= 40, "the chart goes on growing")
+    expect(watched.page.locator("#compare-zoom")).to_be_hidden()
+    assert "t.barrier" not in query(watched)
+
+
 def test_a_new_workload_joins_by_itself(demo, serve, watched, wait_until):
     demo.quickstart()
     open_page(watched, serve())
