@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 
 from radt import units
 from radt.frontend.dashing import attributes
+from radt.frontend.keepers import NothingRecordedError
 from radt.frontend.pages.states import sentence
 from radt.frontend.system.probes import Reading
 
@@ -41,7 +42,10 @@ def shown(
     parts: list[Component] = []
     if reading.is_late:
         parts.append(trouble(f"No answer for {units.duration(reading.waited_s)}."))
-    if reading.error is not None:
+    if isinstance(reading.error, NothingRecordedError):
+        cause, remedy = reading.error.message, reading.error.remedy or ""
+        parts.append(quiet(f"{sentence(cause)} {sentence(remedy)}"))
+    elif reading.error is not None:
         parts.append(trouble(sentence(reading.error.message), reading.error.remedy or ""))
     elif reading.value is not None:
         parts += draw(reading.value)
