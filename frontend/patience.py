@@ -53,12 +53,19 @@ class _Channel(HTTPChannel):
 
 
 def patient_server(
-    application: WSGIApplication, listener: socket.socket, max_body_bytes: int
+    application: WSGIApplication,
+    listener: socket.socket,
+    max_body_bytes: int,
+    sockets: dict[int, Any] | None = None,
 ) -> TcpWSGIServer:
-    """A server for one bound socket; ``run()`` serves."""
+    """A server for one bound socket; ``run()`` serves.
+
+    ``sockets`` keeps those that it waits for; None: as all servers of the process.
+    """
     # The types of its stubs are not those of its code.
     server: Any = create_server(
         application,
+        sockets,
         sockets=[listener],
         threads=THREADS,
         ident=None,

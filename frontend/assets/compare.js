@@ -466,6 +466,8 @@
     }
     page.describe(card);
     page.painted(card);
+    page.listed();
+    page.zoomed();
   }
 
   function trouble(card, { cause, remedy }) {

@@ -69,9 +69,12 @@
       if (px < 0 || px > axis._length) return clear();
       const at = axis.p2c(px);
       const x = axisOf(card);
-      for (const other of page.drawn())
-        if (other !== card && other.near && axisOf(other) === x) mark(other, at);
+      for (const other of page.drawn()) {
+        const own = other === card;
+        // Plotly says what is under the pointer, but for times of day, which it knows not.
+        if (other.near && axisOf(other) === x && (!own || x === "wall")) mark(other, at, own);
         else if (other.cursor) other.cursor.hidden = true;
+      }
       return undefined;
     });
   }
@@ -82,7 +85,7 @@
     for (const card of page.cards.values()) if (card.cursor) card.cursor.hidden = true;
   }
 
-  function mark(card, at) {
+  function mark(card, at, own) {
     const { xaxis, yaxis } = card.graph._fullLayout;
     const px = xaxis.c2p(at);
     if (!(px >= 0 && px <= xaxis._length)) {
@@ -91,7 +94,8 @@
     }
     if (!card.cursor) {
       card.values = h("div", { class: "cursor-values" });
-      card.cursor = h("div", { class: "cursor", "aria-hidden": "true" }, card.values);
+      card.time = h("div", { class: "cursor-time" });
+      card.cursor = h("div", { class: "cursor", "aria-hidden": "true" }, card.values, card.time);
       card.body.append(card.cursor);
     }
     card.cursor.hidden = false;
@@ -99,7 +103,17 @@
     card.cursor.style.top = `${yaxis._offset}px`;
     card.cursor.style.height = `${yaxis._length}px`;
     card.cursor.dataset.side = px > xaxis._length / 2 ? "left" : "right";
-    const found = valuesAt(card, at);
+    card.cursor.toggleAttribute("data-own", own);
+    card.time.hidden = axisOf(card) !== "wall";
+    if (!card.time.hidden) {
+      const [from, to] = page.rangeOf(card.graph._fullLayout);
+      card.time.textContent = page.timeText(at, to - from);
+      // Beside the plot is no room for it.
+      const half = card.time.offsetWidth / 2;
+      const middle = Math.min(Math.max(px, half), xaxis._length - half);
+      card.time.style.left = `${middle - px - half}px`;
+    }
+    const found = own ? [] : valuesAt(card, at);
     card.values.hidden = !found.length;
     card.values.replaceChildren(
       ...found.slice(0, MAX_VALUES).map(({ colour, value }) => {
@@ -109,6 +123,16 @@
       }),
       found.length > MAX_VALUES ? h("span", {}, `+ ${found.length - MAX_VALUES}`) : "");
   }
+
+  /* A time of day as the axis has it: that of the machine that serves. */
+  page.timeText = (at, span) => {
+    const card = page.drawn().find(({ meta }) => meta && Number.isFinite(meta.utc_offset_s));
+    const moment = new Date((at + (card ? card.meta.utc_offset_s : 0)) * 1000);
+    const options = { timeZone: "UTC", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+    if (span > 86_400) Object.assign(options, { day: "numeric", month: "short" });
+    if (span < 60) options.fractionalSecondDigits = 2;
+    return moment.toLocaleString("en-GB", options);
+  };
 
   const number = (value) => {
     if (value === 0) return "0";

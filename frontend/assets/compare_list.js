@@ -7,6 +7,8 @@
   const { h, icon } = page;
   const SEARCHED_FROM = 10;
 
+  const NO_STROKE = "solid";
+
   let drawn = null;
   let filter = "";
 
@@ -28,12 +30,14 @@
     if (!holder) return;
     const { facts } = page;
     const { level, monochrome } = page.board();
+    const strokes = strokesOf(facts.units);
     const known = JSON.stringify([
       facts.names, facts.text, facts.notes, facts.automatic, facts.units, page.hidden(), level,
-      monochrome, page.trouble,
+      monochrome, page.trouble, strokes,
     ]);
     if (known === drawn) return;
     drawn = known;
+    strokeOf = (key) => strokes[key];
     const focus = holder.contains(document.activeElement) && document.activeElement.dataset.focus;
     const scrolled = holder.querySelector(".picks");
     const top = scrolled ? scrolled.scrollTop : 0;
@@ -127,6 +131,36 @@
         })))));
   }
 
+  /* The dashes of what is listed, where all charts agree: in grey they follow from the place of a
+     line in its chart. */
+  let strokeOf = () => undefined;
+  function strokesOf(units) {
+    const found = {};
+    const keys = new Set(units.flatMap((unit) => [unit.key, ...unit.runs.map((run) => run.key)]));
+    for (const { meta } of page.drawn())
+      for (const { key, stroke, hidden, estimated } of (meta && meta.lines) || []) {
+        const [stem] = key.split(/[/@]/, 1);
+        // That a value is estimated is no matter of the run.
+        if (hidden || estimated || !keys.has(stem)) continue;
+        found[stem] = found[stem] === undefined || found[stem] === stroke ? stroke : NO_STROKE;
+      }
+    return found;
+  }
+  page.listed = list;
+
+  /* A swatch drawn as its line is: dashes as SVG has them. */
+  page.dashed = (swatch, stroke) => {
+    if (!stroke || stroke === NO_STROKE) return;
+    let at = 0;
+    const stops = stroke.split(",").map((length, place) => {
+      const from = at;
+      at += parseFloat(length);
+      return `${place % 2 ? "transparent" : "var(--ink)"} ${from}px ${at}px`;
+    });
+    swatch.dataset.stroke = stroke;
+    swatch.style.setProperty("--stops", stops.join(", "));
+  };
+
   function row(asked) {
     const { item, swatch, label, name, note, title, hidden, keys, strong, workload } = asked;
     const { enter, remove } = asked;
@@ -134,7 +168,9 @@
     if (swatch) {
       mark.style.setProperty("--light", swatch.light);
       mark.style.setProperty("--dark", swatch.dark);
-      if (swatch.dash) mark.dataset.dash = swatch.dash;
+      const stroke = strokeOf(swatch.key);
+      if (stroke) page.dashed(mark, stroke);
+      else if (swatch.dash) mark.dataset.dash = swatch.dash;
       if (page.board().monochrome) mark.dataset.mono = "";
     } else mark.dataset.none = "";
     const words = [label, name].filter(Boolean).join(" ");

@@ -154,7 +154,7 @@
       const swatch = h("span", { class: "swatch" });
       swatch.style.setProperty("--light", line.colour);
       swatch.style.setProperty("--dark", line.colour);
-      if (line.dash) swatch.dataset.dash = line.dash;
+      page.dashed(swatch, line.stroke);
       return h("label", { class: "metric-row", "data-words": line.label.toLowerCase() },
         h("input", {
           type: "checkbox", checked: !hidden.has(line.key), "data-focus": `line ${line.key}`,

@@ -247,12 +247,7 @@
     const step = (end - start) / 100;
     if (x === "barrier" || x === "start") return `${clock(start, step)} – ${clock(end, step)}`;
     if (x === "wall") {
-      const [from, to] = [new Date(start * 1000), new Date(end * 1000)];
-      const day = { year: "numeric", month: "short", day: "numeric" };
-      const time = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
-      const sameDay = from.toDateString() === to.toDateString();
-      return `${from.toLocaleString("en-GB", { ...day, ...time })} – ` +
-        to.toLocaleString("en-GB", sameDay ? time : { ...day, ...time });
+      return `${page.timeText(start, Infinity)} – ${page.timeText(end, end - start)}`;
     }
     const digits = Math.max(0, Math.ceil(-Math.log10(step)));
     const text = (value) => value.toFixed(Math.min(digits, 6));
@@ -263,13 +258,12 @@
     const holder = document.getElementById("compare-zoom");
     const used = new Set(page.charts().map((spec) => page.of(spec).x));
     const shown = [...used].filter((x) => page.window(x));
-    const known = JSON.stringify(shown.map((x) => [x, page.window(x)]));
+    const text = shown.map((x) => rangeText(x, page.window(x))).join(" · ");
     holder.hidden = !shown.length;
-    if (holder.known === known) return;
-    holder.known = known;
+    if (holder.known === text) return;
+    holder.known = text;
     holder.replaceChildren(...(shown.length ? [
-      h("span", { id: "zoom-text" },
-        `Zoom ${shown.map((x) => rangeText(x, page.window(x))).join(" · ")} · full resolution`),
+      h("span", { id: "zoom-text" }, `Zoom ${text} · full resolution`),
       h("button", {
         class: "quiet", type: "button", id: "zoom-reset",
         onclick: () => radt.change((view) => {
@@ -279,6 +273,8 @@
       }, "Reset"),
     ] : []));
   }
+
+  page.zoomed = zoomed;
 
   function notes() {
     const holder = document.getElementById("compare-notes");

@@ -29,24 +29,8 @@
       return current();
     },
 
-    /* Another experiment is another page; the one shown already is not. */
-    experiment: (chosen, shown) =>
-      chosen && chosen !== shown
-        ? "?" + new URLSearchParams({ e: chosen }).toString()
-        : noUpdate(),
-
     /* A page in the background asks for nothing. */
     tick: (n) => (document.hidden ? noUpdate() : n),
-
-    /* Ticked rows become the selection; runs that another page of the list shows stay. */
-    choose: (checked, nodes, runs) => {
-      const here = new Set(leaves(nodes));
-      const next = (runs.ids || []).filter((id) => !here.has(id));
-      for (const id of checked || []) if (here.has(id)) next.push(id);
-      const before = new Set(runs.ids || []);
-      const same = next.length === before.size && next.every((id) => before.has(id));
-      return same ? noUpdate() : { ids: next, auto: false };
-    },
 
     /* The address follows the view without filling the browser's history, and links lead to
        other pages with the same view. */

@@ -62,9 +62,7 @@ def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
     """Times of day of this machine; the date at the first and wherever it changes."""
     span_s = window.end - window.start
     step_s = next((s for s in _WALL_STEPS_S if span_s / s <= about), _WALL_STEPS_S[-1])
-    # Round in local time: its distance from UTC is that at the window's start.
-    local = datetime.fromtimestamp(window.start).astimezone().utcoffset()
-    shift_s = 0.0 if local is None else local.total_seconds()
+    shift_s = utc_offset_s(window)  # round in local time
     first = math.ceil((window.start + shift_s) / step_s - 1e-9)
     last = math.floor((window.end + shift_s) / step_s + 1e-9)
     positions = [number * step_s - shift_s for number in range(first, last + 1)]
@@ -74,6 +72,12 @@ def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
         labels.append(wall_label(position, step_s, day))
         day = labels[-1].split("<br>")[-1] if "<br>" in labels[-1] else day
     return positions, labels
+
+
+def utc_offset_s(window: Window) -> float:
+    """What this machine's time of day is ahead of UTC, at the window's start."""
+    local = datetime.fromtimestamp(window.start).astimezone().utcoffset()
+    return 0.0 if local is None else local.total_seconds()
 
 
 def wall_label(at_s: float, step_s: float, day: str = "") -> str:

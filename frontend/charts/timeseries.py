@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from radt.frontend.charts import scale as scales
 from radt.frontend.charts.chartdata import ChartData
 from radt.frontend.charts.labels import MAX_LABELS, labels, room_px
 from radt.frontend.charts.layout import HEIGHT_PX, RUG_GAP_PX, Look, layout_of, note
@@ -84,9 +85,9 @@ def config(filename: str) -> Any:
 def figure(data: ChartData, look: Look) -> Figure:
     """Draw a chart.
 
-    ``layout.meta`` says what is drawn: ``unit``, ``points``, ``x``, ``aggregate`` (None where none
-    is), ``level``, ``relative``, ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key
-    of its line.
+    ``layout.meta`` says what is drawn: ``unit``, the ``factor`` of values in it, ``points``, ``x``,
+    ``utc_offset_s`` of times of day, ``aggregate`` (None where none is), ``level``, ``relative``,
+    ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
     """
     ink = INKS[look.scheme]
     shown = [line for line in data.lines if not line.hidden]
@@ -137,8 +138,10 @@ def figure(data: ChartData, look: Look) -> Figure:
         layout["yaxis"]["tickformat"] = "+~g"
     layout["meta"] = {
         "unit": ordinate.unit,
+        "factor": ordinate.factor,
         "points": sum(len(line.curve.values) for line in shown),
         "x": data.x.value,
+        "utc_offset_s": scales.utc_offset_s(data.window) if data.x is XAxis.WALL else None,
         "aggregate": None if data.aggregate is None else data.aggregate.value,
         "level": data.level.value,
         "relative": data.relative.value,

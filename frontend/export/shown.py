@@ -15,7 +15,7 @@ from radt.frontend.charts.lines import Line
 from radt.frontend.charts.spec import ChartSpec, Level, Relative, Window
 from radt.frontend.chosen import Chosen
 from radt.frontend.export.tables import label
-from radt.frontend.pages.comparing.hiding import hidden_keys
+from radt.frontend.hiding import hidden_keys
 from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.store.records import Float64Array

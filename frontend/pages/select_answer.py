@@ -24,6 +24,7 @@ from radt.frontend.palette import Scheme, colour
 from radt.frontend.picks import ID_DIGITS, Pick
 from radt.frontend.searching.finding import FoundExperiment
 from radt.frontend.source import Source
+from radt.frontend.tints import tint
 from radt.frontend.view import View
 from radt.model import RunStatus
 
@@ -78,7 +79,7 @@ def answer(source: Source, view: View, ask: Mapping[str, Any] | None = None) -> 
             "pick": str(Pick.run(run.record.experiment, run.run_id)),
             "title": _run_title(run),
             "reason": run.record.end_reason,
-            "swatch": [colour(run.ordinal, scheme) for scheme in Scheme],
+            "swatch": [colour(tint(lists.catalog, run.run_id, run), scheme) for scheme in Scheme],
         }
 
     name = lists.catalog.experiment

@@ -10,6 +10,7 @@ from radt.frontend.chosen import MAX_RUNS, Chosen
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.picks import Pick, PickKind
 from radt.frontend.source import Source
+from radt.frontend.tints import tint
 from radt.frontend.view import View
 
 
@@ -59,20 +60,20 @@ def _entry(pick: Pick, catalog: Catalog, *, is_missing: bool) -> dict[str, Any]:
     if pick.kind is PickKind.EXPERIMENT:
         return {"label": "everything", "detail": units.plural(len(catalog.runs), "run")}
     if pick.kind is PickKind.WORKLOAD:
-        return _workload(catalog.workloads_by_id[catalog.workloads_like(pick.id)[0]])
-    return _run(catalog.runs[catalog.runs_like(pick.id)[0]])
+        return _workload(catalog, catalog.workloads_by_id[catalog.workloads_like(pick.id)[0]])
+    return _run(catalog, catalog.runs[catalog.runs_like(pick.id)[0]])
 
 
-def _workload(workload: WorkloadEntry) -> dict[str, Any]:
+def _workload(catalog: Catalog, workload: WorkloadEntry) -> dict[str, Any]:
     if len(workload.runs) == 1:
-        return _run(workload.runs[0])
+        return _run(catalog, workload.runs[0])
     name = workload.runs[0].workload_name if workload.runs else workload.record.label
     return {"label": name, "detail": units.plural(len(workload.runs), "run")}
 
 
-def _run(run: RunEntry) -> dict[str, Any]:
+def _run(catalog: Catalog, run: RunEntry) -> dict[str, Any]:
     return {
         "label": run.short,
         "detail": run.record.name,
-        "swatch": [colour(run.ordinal, scheme) for scheme in Scheme],
+        "swatch": [colour(tint(catalog, run.run_id, run), scheme) for scheme in Scheme],
     }

@@ -9,7 +9,7 @@ from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt.frontend.dashing import attributes
-from radt.frontend.export import routes
+from radt.frontend.export.routes import install
 from radt.frontend.source import Source
 
 _WHOLE_PAGE = "page"
@@ -27,7 +27,7 @@ def chart_menu(slot: int) -> Component:
 
 def register(app: Dash, source: Source) -> None:
     """Add the routes that the menus use."""
-    routes.install(app.server, source)
+    install(app.server, source)
 
 
 def _button(subject: str, text: str, title: str) -> Component:

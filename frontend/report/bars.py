@@ -14,7 +14,7 @@ from enum import StrEnum
 from radt.frontend.catalog import STATUS_WORDS
 from radt.frontend.charts.quantity import UnitScale
 from radt.frontend.charts.traces import Figure, escaped
-from radt.frontend.palette import Scheme, colour, translucent
+from radt.frontend.palette import Scheme, colour
 from radt.frontend.report.cells import Column, scale_of, told
 from radt.frontend.report.choices import BY_ORDER, Choices
 from radt.frontend.report.data import Entry, Shown, sorted_groups
@@ -79,7 +79,7 @@ _HEADINGS = {
 class Bar:
     """A bar; without ``estimate`` the word for how the runs ended.
 
-    ``place`` is that of its group in the workload: later ones have a lighter shade.
+    ``tint`` is the place of its colour: that of its first run on all pages.
     """
 
     entry: Entry
@@ -89,7 +89,7 @@ class Bar:
     run_count: int
     estimate: Estimate | None
     peak: Estimate | None = None
-    place: int = 0
+    tint: int = 0
 
     @property
     def degree(self) -> int:
@@ -121,9 +121,7 @@ def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
         else:
             several = len({group.name for group in groups}) > 1
             for group in groups:
-                # Its shade stays, however the table is sorted.
-                place = entry.summary.groups.index(group) if several else 0
-                bars += _of_group(entry, group, quantity, place, several=several)
+                bars += _of_group(entry, group, quantity, several=several)
     return bars
 
 
@@ -164,7 +162,7 @@ def figure(
             "y": [estimate.mean * factor for _, _, estimate in known],
             "width": _WIDTH,
             "marker": {
-                "color": [_colour(bar, scheme) for _, bar, _ in known],
+                "color": [colour(bar.tint, scheme) for _, bar, _ in known],
                 "line": {"width": 0},
                 "pattern": {
                     "shape": ["/" if estimate.is_estimated else "" for _, _, estimate in known],
@@ -205,9 +203,7 @@ def figure(
     return {"data": traces, "layout": layout}
 
 
-def _of_group(
-    entry: Entry, group: GroupSummary, quantity: Quantity, place: int, *, several: bool
-) -> list[Bar]:
+def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several: bool) -> list[Bar]:
     finished = group.status is RunStatus.FINISHED
     estimate = group.values.get(quantity) if finished else None
     if estimate is None and (finished or quantity is Quantity.SLOWDOWN):
@@ -222,7 +218,7 @@ def _of_group(
             len(group.runs),
             estimate,
             None if peak is None or not finished else group.values.get(peak),
-            place,
+            entry.tint_of(group),
         )
     ]
 
@@ -242,6 +238,7 @@ def _of_devices(entry: Entry, groups: Sequence[GroupSummary], quantity: Quantity
             entry.summary.run_count,
             estimate,
             None if peak is None else entry.summary.devices.get(peak),
+            entry.tint,
         )
     ]
 
@@ -290,11 +287,6 @@ def _hover(quantity: Quantity, bar: Bar, estimate: Estimate) -> str:
         lines.append(f"peak {escaped(told(PEAKS[quantity], bar.peak, bar.run_count))}")
     lines += [escaped(method) for method in estimate.methods]
     return "<br>".join(lines)
-
-
-def _colour(bar: Bar, scheme: Scheme) -> str:
-    full = colour(bar.entry.ordinal, scheme)
-    return translucent(full, 0.55) if bar.place % 2 else full
 
 
 def _parts(

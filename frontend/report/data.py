@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -14,6 +14,7 @@ from radt.frontend.foreign.joint import JointReader
 from radt.frontend.picks import Pick, PickKind
 from radt.frontend.report.choices import BY_NAME, BY_ORDER, BY_WORKLOAD, Choices
 from radt.frontend.source import Source
+from radt.frontend.tints import tint
 from radt.frontend.view import View
 from radt.report.quantities import Quantity
 from radt.report.summary import GroupSummary, Memory, Report, WorkloadSummary, read_report
@@ -31,14 +32,14 @@ class Entry:
     Attributes:
         experiment: Its experiment.
         summary: Its numbers.
-        ordinal: Its place among all workloads of its experiment, from which its colour follows.
+        tints: The places of its runs' colours, by the runs' ids.
         prefix: The experiment's name where there are several.
         with_host: Whether it takes the machine to tell it.
     """
 
     experiment: str
     summary: WorkloadSummary
-    ordinal: int
+    tints: Mapping[str, int]
     prefix: str = ""
     with_host: bool = False
 
@@ -50,6 +51,17 @@ class Entry:
             label = self.summary.groups[0].name  # a script that was run by itself
         parts = (self.prefix, label, self.summary.host if self.with_host else "")
         return " ".join(part for part in parts if part)
+
+    @property
+    def tint(self) -> int:
+        """The place of its colour: that of its first run."""
+        runs = [row.run for group in self.summary.groups for row in group.runs]
+        first = min(runs, key=lambda run: (len(run.letter), run.letter))
+        return self.tints.get(first.run_id, 0)
+
+    def tint_of(self, group: GroupSummary) -> int:
+        """The place of the colour of like runs: that of the first of them."""
+        return self.tints.get(group.runs[0].run.run_id, 0)
 
     @property
     def pick(self) -> Pick:
@@ -223,23 +235,23 @@ def _read(source: Source, experiment: str, *, profiled: bool) -> Report:
 
 
 def _entries(source: Source, report: Report, *, prefix: str) -> Iterable[Entry]:
-    ordinals = source.remember(
-        ("ordinals", report.experiment), lambda _: _ordinals(source, report.experiment)
+    tints = source.remember(
+        ("tints", report.experiment), lambda _: _tints(source, report.experiment)
     )
     with_host = len({workload.host for workload in report.workloads}) > 1
     for workload in report.workloads:
         yield Entry(
             report.experiment,
             workload,
-            ordinals.get(workload.workload_id, 0),
+            tints,
             prefix,
             with_host,
         )
 
 
-def _ordinals(source: Source, experiment: str) -> dict[str, int]:
+def _tints(source: Source, experiment: str) -> dict[str, int]:
     catalog = read_catalog(source, experiment)
-    return {one.record.workload_id: one.ordinal for one in catalog.workloads}
+    return {run_id: tint(catalog, run_id) for run_id in catalog.runs}
 
 
 def _is_picked(entry: Entry, picks: Iterable[Pick]) -> bool:

@@ -176,8 +176,8 @@ def _row(
                     html.Span(
                         className="swatch",
                         style={
-                            "--light": colour(entry.ordinal, Scheme.LIGHT),
-                            "--dark": colour(entry.ordinal, Scheme.DARK),
+                            "--light": colour(entry.tint, Scheme.LIGHT),
+                            "--dark": colour(entry.tint, Scheme.DARK),
                         },
                     ),
                     dcc.Link(entry.name, href=href(entry), title=f"Workload {entry.name}"),

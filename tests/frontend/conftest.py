@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from waitress import wasyncore
-from waitress.server import create_server
 
 from radt.frontend import app
 from radt.frontend.access import Access
+from radt.frontend.access.guard import MAX_BODY_BYTES
+from radt.frontend.foreign.beside import Beside
+from radt.frontend.patience import patient_server
 from radt.frontend.serve import listen
 from radt.frontend.server import Server
 from radt.frontend.source import Source
@@ -303,34 +305,44 @@ Serve = Callable[..., str]
 
 @pytest.fixture
 def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Serve the dashboard from a thread, its pages asking often; returns its address."""
+    """Serve the dashboard from a thread, its pages asking often; returns its address.
+
+    Of a store, with what an MLflow ``server`` lists or with the runs ``beside`` it; or a ``source``
+    that the test opened itself, and closes.
+    """
     monkeypatch.setattr(app, "LIVE_INTERVAL_MS", 250)
     monkeypatch.setattr(app, "IDLE_INTERVAL_MS", 400)
     stops: list[Callable[[], None]] = []
 
     def start(
-        access: Access | None = None, store: Path | str | None = None, server: str = ""
+        access: Access | None = None,
+        store: Path | str | None = None,
+        server: str = "",
+        beside: Beside | None = None,
+        source: Source | None = None,
     ) -> str:
         access = access or Access()
         path = store or store_path
         if server:
             StoreWriter(path).close()
-        beside = Server(server, StoreAddress.of(path)) if server else None
-        opened = Source(path, beside)
+        listed = Server(server, StoreAddress.of(path)) if server else None
+        opened = source or Source(path, listed, beside)
         listener = listen(access.host, 0)
-        channels: dict[int, Any] = {}
-        server = create_server(
-            app.create_app(opened, access).server, channels, sockets=[listener], threads=4
+        # Its sockets are its own: those of other servers in this process go on.
+        sockets: dict[int, Any] = {}
+        web = patient_server(
+            app.create_app(opened, access).server, listener, MAX_BODY_BYTES, sockets
         )
-        thread = threading.Thread(target=server.run, daemon=True)
+        thread = threading.Thread(target=web.run, daemon=True)
         thread.start()
 
         def stop() -> None:
             # In the server's own thread: another would close what that one waits on.
-            server.trigger.pull_trigger(lambda: wasyncore.close_all(channels))
+            web.trigger.pull_trigger(lambda: wasyncore.close_all(sockets))
             thread.join()
-            server.task_dispatcher.shutdown()
-            opened.close()
+            web.task_dispatcher.shutdown()
+            if source is None:
+                opened.close()
 
         stops.append(stop)
         return f"http://{access.host}:{listener.getsockname()[1]}"

@@ -8,7 +8,7 @@ from radt.errors import UsageError
 from radt.frontend import app
 from radt.frontend.access import Access
 from radt.frontend.chosen import choose
-from radt.frontend.pages.comparing.hiding import hidden_keys
+from radt.frontend.hiding import hidden_keys
 from radt.frontend.pages.comparing.routes import (
     FACTS_PATH,
     FIGURE_PATH,

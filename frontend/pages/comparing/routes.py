@@ -17,9 +17,9 @@ from radt.errors import RadtError, UsageError
 from radt.frontend.charts.chartdata import axes_of, chart_data
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.chosen import choose
+from radt.frontend.hiding import hidden_keys
 from radt.frontend.pages import states
 from radt.frontend.pages.comparing.facts import facts, fingerprint, stamp
-from radt.frontend.pages.comparing.hiding import hidden_keys
 from radt.frontend.palette import Scheme
 from radt.frontend.source import Source
 from radt.frontend.view import View

@@ -1,0 +1,118 @@
+"""One run, one colour: on every page, in a small experiment and in one of more runs than colours."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from radt.frontend.charts.chartdata import chart_data
+from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level
+from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.chosen import choose
+from radt.frontend.pages.comparing.facts import facts
+from radt.frontend.pages.select_answer import answer
+from radt.frontend.pages.workload_parts import swatch
+from radt.frontend.palette import HUE_COUNT, Scheme, colour
+from radt.frontend.picks import Pick
+from radt.frontend.report.choices import Choices
+from radt.frontend.report.data import read_shown
+from radt.frontend.report.table import table
+from radt.frontend.tints import Tints
+from radt.frontend.view import View
+from radt.frontend.workload.subject import find_subject
+from radt.model import RunStatus
+
+LOOKS = [Scheme.LIGHT, Scheme.DARK]
+
+
+def fill(demo, count: int) -> None:
+    """Workloads of one run and of two that end differently, in turns."""
+    ends = {"a": RunStatus.FINISHED, "b": RunStatus.FAILED}
+    placed = 0
+    for number in range(count):
+        letters = "a" if number % 2 == 0 or placed + 2 > count else "ab"
+        runs = [demo.run(letter, "net", 2.0, epochs=2, status=ends[letter]) for letter in letters]
+        demo.workload("study", f"w{number}", runs)
+        placed += len(runs)
+        if placed >= count:
+            return
+
+
+def on_select(source, run) -> list[str]:
+    found = answer(source, View(experiment="study", workload=run.record.workload_id))
+    rows = found["panes"]["runs"]["rows"]
+    return next(row["swatch"] for row in rows if row["id"] == run.run_id[:12])
+
+
+def in_the_basket(source, run) -> list[str]:
+    picks = (Pick.run("study", run.run_id),)
+    found = answer(source, View(experiment="study", picks=picks))
+    return found["basket"]["groups"][0]["entries"][0]["swatch"]
+
+
+def in_the_list_of_compare(source, run) -> list[str]:
+    view = View(picks=(Pick("study"),))
+    units = facts(source, view, choose(source, view))["units"]
+    one = next(
+        one for unit in units for one in unit["runs"] if one["id"].startswith(run.run_id[:12])
+    )
+    return [one["light"], one["dark"]]
+
+
+def in_a_chart(source, run) -> list[str]:
+    chosen = choose(source, View(picks=(Pick("study"),)))
+    data = chart_data(source, chosen, ChartSpec("loss", 0), BoardSpec(level=Level.RUN), None)
+    assert data is not None
+    return [
+        next(
+            line["colour"]
+            for line in figure(data, Look(scheme))["layout"]["meta"]["lines"]
+            if line["key"].startswith(f"r{run.run_id[:12]}")
+        )
+        for scheme in LOOKS
+    ]
+
+
+def on_its_workloads_page(source, run) -> list[str]:
+    subject = find_subject(source, View(experiment="study", workload=run.record.workload_id))
+    style = swatch(subject.runs[run.run_id].ordinal).style
+    return [style["--light"], style["--dark"]]
+
+
+def on_report(source, run) -> list[str]:
+    shown = read_shown(source, View(experiment="study"))
+    for entry in shown.entries:
+        for group in entry.summary.groups:
+            if group.runs[0].run.run_id == run.run_id:
+                return [colour(entry.tint_of(group), scheme) for scheme in LOOKS]
+    raise AssertionError(f"{run.short} is in no group of its own")
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_a_run_has_one_colour_on_all_pages(demo, source, count):
+    fill(demo, count)
+    runs = choose(source, View(picks=(Pick("study"),))).runs.values()
+    assert len(runs) == count
+    seen = set()
+    for run in runs:
+        expected = [colour(Tints(source).run(run), scheme) for scheme in LOOKS]
+        pages = (on_select, in_the_basket, in_the_list_of_compare, in_a_chart)
+        for page in (*pages, on_its_workloads_page, on_report):
+            assert page(source, run) == expected, (page.__name__, run.short)
+        seen.add(tuple(expected))
+    assert len(seen) >= min(count, HUE_COUNT)
+
+
+def test_a_workload_has_the_colour_of_its_first_run_in_the_reports_table(demo, source):
+    fill(demo, 12)
+    shown = read_shown(source, View(experiment="study"))
+    drawn = json.dumps(table(shown, Choices(), lambda _: "/").to_plotly_json(), default=vars)
+    first = [runs[0] for runs in _workloads(source)]
+    assert len(first) > 3
+    for run in first:
+        assert colour(Tints(source).run(run), Scheme.DARK) in drawn
+
+
+def _workloads(source):
+    return [unit.runs for unit in choose(source, View(picks=(Pick("study"),))).units]
