@@ -54,18 +54,21 @@ def facts_bar(
     facts = [_fact("Status", _status_text(subject), status=status)]
     facts.append(_fact("Began", _when(subject), title=_took(subject, lives)))
     facts.append(_fact("Lasted", _took(subject, lives)))
-    facts.append(_fact("Devices", devices_text(subject.workload.runs)))
+    foreign = subject.is_of_mlflow_alone
+    if not foreign:  # MLflow knows neither devices, barriers nor ledgers
+        facts.append(_fact("Devices", devices_text(subject.workload.runs)))
     if subject.workload.hosts:
         facts.append(_fact("Machine", ", ".join(subject.workload.hosts)))
     if len(subject.workload.runs) > 1:
         skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
-        facts.append(
-            _fact(
-                "Start skew",
-                units.duration(skew_s),
-                title="From the first to the last of the runs that the barrier released",
+        if not foreign:
+            facts.append(
+                _fact(
+                    "Start skew",
+                    units.duration(skew_s),
+                    title="From the first to the last of the runs that the barrier released",
+                )
             )
-        )
         facts.append(
             _fact(
                 "Overlap",
@@ -78,9 +81,9 @@ def facts_bar(
     if ratios:
         mean = sum(ratios) / len(ratios)
         facts.append(_fact("Against solo", f"{units.factor(mean)} time an epoch"))
-    facts.append(
-        _fact("Ledger", ledger.text, bad=not ledger.is_complete, title=ledger.why or ledger.text)
-    )
+    if not foreign:
+        why = ledger.why or ledger.text
+        facts.append(_fact("Ledger", ledger.text, bad=not ledger.is_complete, title=why))
     cost = _cost(ledger, lives)
     if cost is not None:
         facts.append(

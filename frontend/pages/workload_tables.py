@@ -31,7 +31,10 @@ _ENDED = "ended"
 def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
     """A line a listener and run, with its gaps."""
     if not ledger.entries:
-        return [html.P("No listener has read anything of these runs.", className="workload-dim")]
+        text = "No listener has read anything of these runs."
+        if subject.is_of_mlflow_alone:
+            text = "radt's listeners have not seen these runs. Compare shows what MLflow measured."
+        return [html.P(text, className="workload-dim")]
     head = ("listener", "run", "every", "expected", "received", "missed")
     more = ("late, mean", "late, most", "a reading", "of a core", "state")
     rows = [row for entry in ledger.entries for row in _ledger_rows(entry, subject)]

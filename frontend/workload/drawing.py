@@ -180,11 +180,12 @@ def _total_trace(
 
 
 def total_name(total: Total) -> str:
-    """``machine``, ``gpu0``, ``a on gi1/ci0``."""
+    """``machine``, ``gpu0``, ``a on gi1/ci0``, ``a``."""
     if total.owner is None:
         return total.name
-    part = total.name.partition("/")[2] or total.name
-    return f"{total.owner.record.letter or total.owner.record.name} on {part}"
+    part = total.name.partition("/")[2]
+    name = total.owner.record.letter or total.owner.record.name
+    return f"{name} on {part}" if part else name
 
 
 def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:

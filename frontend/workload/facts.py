@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radt.errors import RunNotFoundError
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.source import Source
 from radt.frontend.workload.spool import folders_of, opened
 from radt.frontend.workload.subject import Subject
@@ -73,10 +74,12 @@ def facts_of(source: Source, subject: Subject) -> Facts:
             "command": run.record.command,
             "machine": run.record.host,
             "devices": run.record.devices,
-            "collocation": run.record.collocation,
+            "collocation": "" if is_of_mlflow_alone(run.record) else run.record.collocation,
             "listeners": run.record.listeners,
             "run id": run_id,
-            "MLflow's run id": run.record.mlflow_run_id or "",
+            "MLflow's run id": ""
+            if is_of_mlflow_alone(run.record)
+            else run.record.mlflow_run_id or "",
             "process id": "" if run.record.pid is None else str(run.record.pid),
             "tracking URI": masked(run.record.tracking_uri),
             "files": run.record.spool,

@@ -15,6 +15,7 @@ import numpy as np
 
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.spec import Window
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.source import Source
 from radt.frontend.workload.readings import (
     BoolArray,
@@ -233,8 +234,11 @@ def _total(
     one = united(several)
     one = thinned(replace(one, values=one.values * factor))
     runs = {run.run_id: run for run, _ in device.parts}
-    part = device.entity.partition("/")[2]
-    own = next(iter(runs.values())) if part and len(runs) == 1 else None
+    first = next(iter(runs.values()))
+    has_own = bool(device.entity.partition("/")[2])
+    # MLflow does not say on which machine a run ran: each has read its own.
+    has_own |= is_of_mlflow_alone(first.record) and len(subject.runs) > 1
+    own = first if has_own and len(runs) == 1 else None
     return Total(device.entity or "machine", one, own)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.quantity import Quantity
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.metrics import quantity_of
 from radt.frontend.workload.subject import Subject
 from radt.model import Scope
@@ -40,6 +41,7 @@ class Resource:
     whole: str = "measured for all runs together; what each had of it is not known"
 
 
+_OF_MLFLOW = "measured by MLflow for the whole device"
 RESOURCES = (
     Resource(
         "cpu", "CPU", ("process.cpu.utilization",), ("system.cpu.utilization",), of_cores=True
@@ -80,6 +82,30 @@ RESOURCES = (
     Resource("io-write", "Write calls", ("process.io.written",), ()),
     Resource("net-in", "Network in", (), ("system.network.rx",)),
     Resource("net-out", "Network out", (), ("system.network.tx",)),
+    # What MLflow itself has measured, of runs that radt never saw, in MLflow's units.
+    Resource("mlflow-cpu", "CPU", (), ("system/cpu_utilization_percentage",), whole=_OF_MLFLOW),
+    Resource(
+        "mlflow-memory",
+        "Memory",
+        (),
+        ("system/system_memory_usage_megabytes",),
+        peak=True,
+        whole=_OF_MLFLOW,
+    ),
+    Resource(
+        "mlflow-gpu", "GPU busy", (), ("system/gpu_utilization_percentage",), whole=_OF_MLFLOW
+    ),
+    Resource(
+        "mlflow-gpu-memory",
+        "GPU memory",
+        (),
+        ("system/gpu_memory_usage_megabytes",),
+        peak=True,
+        whole=_OF_MLFLOW,
+    ),
+    Resource(
+        "mlflow-gpu-power", "GPU power", (), ("system/gpu_power_usage_watts",), whole=_OF_MLFLOW
+    ),
 )
 
 
@@ -207,12 +233,16 @@ def _totals(
 
     By one listener; of a machine's single disks, links and so on only their sum if it is there.
     """
+    order = {run_id: place for place, run_id in enumerate(subject.runs)}
     found: dict[tuple[str, str], list[DeviceSeries]] = {}
     for metric in resource.totals:
         of_metric: dict[tuple[str, str], dict[tuple[str, str], list[_Part]]] = {}
         for record in by_metric.get(metric, ()):
             run = subject.runs[record.run_id]
             device = "" if record.scope is Scope.HOST else _card(record.entity)
+            if is_of_mlflow_alone(run.record):
+                # The letter keeps machines apart that may be others; here the runs do.
+                device = device.removesuffix(f" {run.record.letter}")
             place = of_metric.setdefault((run.record.host, device), {})
             place.setdefault((record.listener, record.entity), []).append((run, record))
         for place_key, by_entity in of_metric.items():
@@ -222,6 +252,7 @@ def _totals(
                 for (listener, entity), parts in by_entity.items()
                 if listener == first
             ]
+            own.sort(key=lambda one: order[one.parts[0][0].run_id])
             sums = [one for one in own if not one.entity]
             found.setdefault(place_key, sums or own)
     return found

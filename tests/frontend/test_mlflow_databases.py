@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from playwright.sync_api import expect
+from plotly.utils import PlotlyJSONEncoder
 from sqlalchemy import event
 
-from radt.errors import StoreError, UsageError
+from radt.errors import RunNotFoundError, StoreError, UsageError
+from radt.frontend.app import _where
 from radt.frontend.catalog import read_catalog, read_experiments
 from radt.frontend.charts.chartdata import chart_data
 from radt.frontend.charts.spec import BoardSpec, ChartSpec
@@ -25,9 +28,18 @@ from radt.frontend.foreign.connection import MlflowConnection
 from radt.frontend.foreign.joint import JointReader
 from radt.frontend.foreign.places import beside_of
 from radt.frontend.keepers import NothingRecordedError
+from radt.frontend.pages.workload import read_all
+from radt.frontend.pages.workload_cards import devices_section
+from radt.frontend.pages.workload_log import log_panel
+from radt.frontend.pages.workload_parts import facts_bar
+from radt.frontend.pages.workload_tables import files_section
 from radt.frontend.picks import Pick
 from radt.frontend.source import Source, Stretch
 from radt.frontend.view import View
+from radt.frontend.workload.cards import devices_of
+from radt.frontend.workload.ledger import ledger_of
+from radt.frontend.workload.life import BarKind
+from radt.frontend.workload.subject import find_subject
 from radt.model import SOFTWARE, RunStatus, Scope
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
@@ -543,4 +555,81 @@ def test_pages_of_somebody_without_radt(study, opened, shown, watched, wait_unti
     expect(page.locator("#live")).to_have_text("idle")
     assert page.title() == "radt"
     assert page.locator("img").count() == 0
+    assert watched.errors == []
+
+
+def test_a_workload_that_radt_never_saw(study, opened):
+    """It is found by its id, has a bar a run, and nothing is promised that nobody recorded."""
+    parent = study.run("sweep")
+    ids = [
+        study.run(
+            f"run {at}",
+            parent=parent,
+            start_ms=BEGAN_MS + at * 1000,
+            loss=[1.0, 0.5],
+            **{"system/gpu_0_utilization_percentage": [50.0, 60.0]},
+        )
+        for at in range(2)
+    ]
+    source = opened(study.uri)
+    subject = find_subject(source, View(workload=parent[:12]))
+    assert (subject.workload_id, subject.run_ids) == (parent, tuple(ids))
+    reading = read_all(source, subject)
+    bars = [[(bar.kind, bar.start_s, bar.end_s) for bar in life.bars] for life in reading.lives]
+    assert bars == [[(BarKind.ALIVE, 0, 60)], [(BarKind.ALIVE, 1, 61)]]
+    assert [strip.title for strip in reading.strips] == ["GPU busy gpu0"]
+    facts, devices, log, files = (
+        json.dumps(part, cls=PlotlyJSONEncoder)
+        for part in (
+            facts_bar(subject, reading.lives, ledger_of(source, subject), {}),
+            devices_section(devices_of(subject, {}, {}, ())),
+            log_panel(source, subject, View()),
+            files_section(subject, {}, has_samples=set()),
+        )
+    )
+    assert "Devices" not in facts
+    assert "Start skew" not in facts
+    assert "not known" in devices
+    assert "any core" not in devices
+    assert "output.log" not in log + files
+    with pytest.raises(RunNotFoundError):
+        find_subject(source, View(workload="0" * 12))
+
+
+def test_a_report_says_that_mlflow_has_no_epochs(study, opened, shown, watched):
+    study.run("one", loss=[1.0, 0.5])
+    study.run("live", "RUNNING", loss=[1.0, 0.5])
+    page = watched.page
+    page.goto(f"{shown(opened(study.uri))}/report")
+    expect(page.locator(".report-nothing h2")).to_have_text(
+        "MLflow's runs have no epochs: nothing to compare"
+    )
+    expect(page.locator("#report-facts")).to_contain_text("2 runs of MLflow left out")
+    assert watched.errors == []
+
+
+def test_the_header_names_what_is_there(study, opened, demo, store_path):
+    """Who uses MLflow alone sees no store that does not exist; else both are named."""
+
+    def where(source: Source) -> tuple[str, str]:
+        found = json.loads(json.dumps(_where(source), cls=PlotlyJSONEncoder))["props"]
+        return found["children"], found["title"]
+
+    path = study.uri.removeprefix("sqlite:///")
+    assert where(opened(study.uri)) == ("of mlflow/mlflow.db", f"Shows MLflow's database {path}")
+    demo.quickstart("ours")
+    assert where(opened(study.uri, store_path)) == (
+        "home/radt.db and of mlflow/mlflow.db",
+        f"Shows {store_path}, and MLflow's database {path}",
+    )
+
+
+def test_compare_leads_to_the_workload(study, opened, shown, watched):
+    parent = study.run("sweep")
+    for at in range(2):
+        study.run(f"run {at}", parent=parent, loss=[1.0, 0.5])
+    open_page(watched, shown(opened(study.uri)), cards=1)
+    watched.page.locator(".pick-label a", has_text="sweep").click()
+    expect(watched.page.locator(".workload-head h1")).to_have_text("sweep")
+    assert f"w={parent[:12]}" in watched.page.url
     assert watched.errors == []
