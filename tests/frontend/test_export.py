@@ -164,6 +164,19 @@ def test_what_is_shown_is_what_is_drawn(demo: Demo, exports: Exports) -> None:
     assert 24 < gaps.iloc[0] < 33
 
 
+def test_what_is_hidden_in_all_charts_is_left_out(demo: Demo, exports: Exports) -> None:
+    demo.quickstart()
+    hidden = f"r{demo.run_ids['three a'][:12]}"
+    view = View(
+        picks=tuple(Pick.run("quickstart", demo.run_ids[f"three {letter}"]) for letter in "ab"),
+        charts=(ChartSpec("loss", 0), ChartSpec("process.memory.rss", 1)),
+        options={"compare.hidden": hidden},
+    )
+    found = exports.frame("shown", "parquet", view)
+    assert set(found["metric"]) == {"loss", "process.memory.rss"}
+    assert set(found["line"]) == {"three b  cnn-small"}
+
+
 def test_a_spike_is_in_what_is_shown(demo: Demo, exports: Exports) -> None:
     run = demo.run("a", "cnn", 4.0)
     demo.workload("spiky", "solo", [run])

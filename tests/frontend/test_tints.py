@@ -1,4 +1,4 @@
-"""One run, one colour: on every page, in a small experiment and in one of more runs than colours."""
+"""One run, one colour: on every page, in an experiment of few runs and of more than colours."""
 
 from __future__ import annotations
 
