@@ -74,8 +74,8 @@
       [86400 * 60, 86400 * 7, "wk"], [86400 * 730, 86400 * 30.44, "mo"]];
     if (seconds < 10) return "now";
     for (const [below, size, unit] of steps)
-      if (seconds < below) return `${Math.floor(seconds / size)} ${unit} ago`;
-    return `${Math.floor(seconds / (86400 * 365.25))} y ago`;
+      if (seconds < below) return `${Math.floor(seconds / size)} ${unit}`;
+    return `${Math.floor(seconds / (86400 * 365.25))} y`;
   }
 
   const serverNowMs = () => Date.now() + page.aheadMs;
@@ -396,6 +396,7 @@
     drawChips(answer.statuses);
     drawProblems(answer.problems);
     for (const name of PANES) drawPane(page.panes[name], answer.panes[name], answer);
+    fitNames();
     drawBasket(answer);
     if (answer.partial) ask();
   }
@@ -478,6 +479,28 @@
 
   const width = (columns) =>
     columns.reduce((sum, column) => sum + GAP_PX + column.min_px, 14 + 20);
+
+  /* Names of experiments have the room they need, as far as the runs can spare it. It is not
+     given back: what was read should not move. */
+  const NAME_BESIDE_PX = 184;
+  const MAX_NAMES_PX = 480;
+  const ink = document.createElement("canvas").getContext("2d");
+
+  function fitNames() {
+    const { grid, rows } = page.panes.experiments;
+    const style = window.getComputedStyle(grid);
+    ink.font = `${style.fontSize} ${style.fontFamily}`;
+    let widest = 0;
+    for (const row of rows.values())
+      widest = Math.max(widest, ink.measureText(row.cells[0] || "").width);
+    const { runs } = page.panes;
+    const spare = runs.grid.clientWidth - width(runs.columns);
+    const shown = grid.clientWidth;
+    const wanted = Math.min(MAX_NAMES_PX, Math.ceil(widest) + NAME_BESIDE_PX);
+    const next = Math.min(wanted, shown + Math.max(0, spare));
+    if (shown && next > shown + 1)
+      page.root.style.setProperty("--select-experiments", `${next}px`);
+  }
 
   function drawColumns(pane) {
     const columns = [...pane.sent];
