@@ -223,6 +223,40 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
         expect(page.locator(".pick-label", has_text="after")).to_be_visible()
 
 
+def test_every_page_keeps_what_it_shows_while_the_server_is_away(serve, watched):
+    """Select, Compare, Workload and Report side by side, through a crash and the new start."""
+    contents = {
+        "/": ".select-pane-runs .select-row .select-swatch",
+        "/compare": CARD,
+        "/workload": ".workload .main-svg",
+        "/report": ".report-table tbody .label",
+    }
+    with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
+        demo = Demo(uri)
+        demo.quickstart()
+        demo.writer.close()
+        url = serve(store=uri)
+        pages = {path: watched.page.context.new_page() for path in contents}
+        for path, page in pages.items():
+            page.goto(url + path)
+            expect(page.locator(contents[path]).first).to_be_visible()
+        postgres.kill()
+        for path, page in pages.items():
+            expect(page.locator("#outage"), path).to_contain_text("cannot be reached")
+            expect(page.locator("#outage"), path).to_contain_text("This page goes on by itself.")
+            expect(page.locator(contents[path]).first, path).to_be_visible()
+            assert make_url(uri).password not in page.content()
+        postgres.start()
+        for path, page in pages.items():
+            expect(page.locator("#outage"), path).to_be_hidden()
+            expect(page.locator(contents[path]).first, path).to_be_visible()
+        demo = Demo(uri)
+        demo.workload("quickstart", "after", [demo.run("a", "n", 1.0, epochs=1)])
+        demo.writer.close()
+        for path in ("/", "/compare", "/report"):
+            expect(pages[path].get_by_text("after", exact=True).first, path).to_be_visible()
+
+
 def test_a_server_that_is_down_at_the_start_is_awaited(serve, watched):
     with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
         demo = Demo(uri)
