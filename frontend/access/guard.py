@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from radt.frontend.access.access import Access, Auth
 from radt.frontend.access.doors import LOGIN_PATH, LOGOUT_PATH, Door
 from radt.frontend.access.forwarded import Forwarded, networks
-from radt.frontend.access.headers import harden, policy
+from radt.frontend.access.headers import harden, keep_assets, policy
 from radt.frontend.access.names import LOCAL_NAMES, host_name, is_loopback, is_numeric, own_names
 from radt.frontend.access.origin import is_from_elsewhere
 from radt.frontend.access.refusals import refusal
@@ -58,7 +58,7 @@ class Guard:
         def after(response: Response) -> Response:
             if self._policy is None:  # not before all callbacks are there
                 self._policy = policy(app.csp_hashes())
-            return harden(response, self._policy)
+            return keep_assets(harden(response, self._policy))
 
         server.before_request(self.check)
         server.after_request(after)

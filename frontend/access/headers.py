@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flask import Response
+from flask import Response, request
 
 #: What depends on who asks.
 _OWN = ("text/html", "application/json")
+_ASSETS, _OK = "/assets/", 200
 
 
 def policy(script_hashes: Sequence[str]) -> str:
@@ -37,4 +38,14 @@ def harden(response: Response, content_policy: str) -> Response:
     if response.mimetype in _OWN and "no-store" not in response.headers.get("Cache-Control", ""):
         # What a visitor may see is not for whoever else asks a cache on the way.
         response.headers["Cache-Control"] = "private, no-cache"
+    return response
+
+
+def keep_assets(response: Response) -> Response:
+    """Have browsers keep files of ours whose address says when they were changed.
+
+    Dash puts ``?m=`` and the time behind them, but has each asked for again with every page.
+    """
+    if request.path.startswith(_ASSETS) and "m" in request.args and response.status_code == _OK:
+        response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
     return response

@@ -10,7 +10,17 @@ from radt.frontend.charts import aggregate as aggregating
 from radt.frontend.charts.axes import Axis, axis_of, is_epoch, whole_of
 from radt.frontend.charts.cells import Cells, Shift
 from radt.frontend.charts.facts import Facts
-from radt.frontend.charts.lines import EMPTY, Curve, Feed, Line, Sight, feeds, mean_curve, run_line
+from radt.frontend.charts.lines import (
+    EMPTY,
+    Curve,
+    Feed,
+    Line,
+    Sight,
+    feeds,
+    mean_curve,
+    points_each,
+    run_line,
+)
 from radt.frontend.charts.marks import Tick, ticks
 from radt.frontend.charts.quantity import Quantity
 from radt.frontend.charts.reading import read
@@ -195,7 +205,8 @@ class _Chart:
         if feed.key in self.spec.hidden:
             return hidden_line(feed.key, feed.label, feed.short, feed.ordinal, feed.dash)
         around = self.read(feed, self.around) if self.around is not None else None
-        sight = Sight(self.window, self.smoothing_width, around)
+        points = points_each(sum(one.key not in self.spec.hidden for one in self.feeds))
+        sight = Sight(self.window, self.smoothing_width, around, points)
         return run_line(feed, self.read(feed, self.window), sight)
 
     def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:

@@ -23,6 +23,9 @@ from radt.store.records import Float64Array, SeriesRecord
 
 #: Points of one line: two for each pixel of a wide chart.
 LINE_POINTS = 1600
+#: Of all lines together, where there are many: browsers draw each point of each.
+_CHART_POINTS = 16_000
+_LEAST_POINTS = 400
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
 _TOTAL = "total"
 
@@ -190,7 +193,7 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
     span = visible.end - visible.start
     low = high = None
     if sight.smoothing_width > 0:
-        stretches = _stretches(shown, LINE_POINTS // 2, span)
+        stretches = _stretches(shown, sight.max_points // 2, span)
         around = cells if sight.surroundings is None else sight.surroundings
         curve = Curve(
             stretches.middle,
@@ -199,7 +202,7 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
         low, high = stretches.low, stretches.high
         curve, low, high = _with_gaps(stretches, curve, low, high)
     else:
-        curve = points_of(shown, span)
+        curve = points_of(shown, span, sight.max_points)
     return Line(
         feed.key,
         feed.label,
@@ -232,12 +235,18 @@ class Sight:
     """What is seen of lines: ``window`` None for all.
 
     A line is smoothed over ``smoothing_width`` units of the x axis, with what is around the window
-    in ``surroundings``.
+    in ``surroundings``. It is drawn with at most about ``max_points``.
     """
 
     window: Window | None = None
     smoothing_width: float = 0.0
     surroundings: Cells | None = None
+    max_points: int = LINE_POINTS
+
+
+def points_each(lines: int) -> int:
+    """How many points each of so many lines is drawn with: extremes stay, stretches are longer."""
+    return max(_LEAST_POINTS, min(LINE_POINTS, _CHART_POINTS // max(1, lines)))
 
 
 def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
