@@ -16,6 +16,7 @@ from radt.frontend.catalog import RunEntry
 from radt.frontend.charts.cells import BoolArray, Cells
 from radt.frontend.charts.smoothing import moving_mean
 from radt.frontend.charts.spec import Window
+from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
 from radt.frontend.picks import ID_DIGITS
 from radt.frontend.tints import Tints, beside
 from radt.model import Scope
@@ -149,12 +150,16 @@ def feeds(
         label = f"{first.workload_name}  {device or host or 'host'}"
         short = f"{first.workload_name} {device}".rstrip()
         suffix = f" {listener}" if several else ""
+        ordinal = first.ordinal
+        if tints:
+            alone = is_of_mlflow_alone(first.record)
+            ordinal = tints.run(first) if alone else tints.workload(first)
         own.append(
             Feed(
                 _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
                 label + suffix,
                 short + suffix,
-                tints.workload(first) if tints else first.ordinal,
+                ordinal,
                 listener,
                 tuple(on_device),
             )
@@ -164,7 +169,10 @@ def feeds(
     shaded = []
     for feed in own:
         # Several devices of one workload, several processes of one run: shades of its colour.
-        owner = feed.key[: 1 + ID_DIGITS]
+        # Of MLflow's runs each has its own devices: nobody knows whether they are the same.
+        first = feed.parts[0][0]
+        own_devices = is_of_mlflow_alone(first.record)
+        owner = first.run_id if own_devices else feed.key[: 1 + ID_DIGITS]
         shaded.append(replace(feed, ordinal=beside(feed.ordinal, seen[owner])))
         seen[owner] += 1
     return tuple(shaded)
