@@ -21,7 +21,7 @@ from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.frontend.app import _where
 from radt.frontend.catalog import read_catalog, read_experiments
 from radt.frontend.charts.chartdata import chart_data
-from radt.frontend.charts.spec import BoardSpec, ChartSpec
+from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level
 from radt.frontend.chosen import choose
 from radt.frontend.foreign import points
 from radt.frontend.foreign.connection import MlflowConnection
@@ -633,3 +633,21 @@ def test_compare_leads_to_the_workload(study, opened, shown, watched):
     expect(watched.page.locator(".workload-head h1")).to_have_text("sweep")
     assert f"w={parent[:12]}" in watched.page.url
     assert watched.errors == []
+
+
+def test_what_each_run_measured_of_its_machine_has_the_colour_of_the_run(study, opened):
+    parent = study.run("sweep")
+    cpu = {"system/cpu_utilization_percentage": [50.0, 60.0]}
+    for at in range(2):
+        study.run(f"run {at}", parent=parent, start_ms=BEGAN_MS + at, loss=[1.0, 0.5], **cpu)
+    source = opened(study.uri)
+    chosen = choose(source, View(picks=(Pick("study"),)))
+
+    def colours(metric: str) -> list[int]:
+        spec = ChartSpec(metric, level=Level.RUN)
+        data = chart_data(source, chosen, spec, BoardSpec(), None)
+        assert data is not None
+        return [line.ordinal for line in data.lines]
+
+    assert colours("system/cpu_utilization_percentage") == colours("loss")
+    assert len(set(colours("loss"))) == 2
