@@ -30,7 +30,7 @@ from radt.frontend.view import View
 
 MOST_PAGE_S, MOST_WIDE_S, MOST_LONG_S, MOST_ZOOM_S = 1.0, 0.5, 1.0, 0.15
 MOST_SERVER_BYTES = 400e6
-_REPEAT, _PAGES = 5, 10
+_REPEAT, _PAGES = 3, 10
 #: How much of what is seen each zoom shows; seven of them lead to single points of 10 M.
 _ZOOM_SHARE, _ZOOMS = 0.2, 7
 
