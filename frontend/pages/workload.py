@@ -173,6 +173,7 @@ def _body(source: Source, subject: Subject, view: View) -> list[Component]:
                                 _strip(by_key[key], reading) if key else [],
                                 id={"type": "workload-slot", "index": index},
                                 className="workload-slot",
+                                style=_place(key, by_key),
                             )
                             for index, key in enumerate(slots)
                         ),
@@ -354,8 +355,8 @@ def _digests(sections: Mapping[str, list[Component]]) -> dict[str, str]:
 def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | None]:
     """Put the strips into the slots of the page; in their order if that moves none that is there.
 
-    Whatever a callback writes is drawn anew. So strips stay where they are while others come; only
-    the first order is that of the resources.
+    Whatever a callback writes is drawn anew. So strips stay in their elements while others come;
+    `_place` makes their order that of the resources.
     """
     slots = [key if key in keys else None for key in before]
     new = [key for key in keys if key not in slots]
@@ -363,6 +364,11 @@ def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | No
     for key, index in zip(new, free, strict=False):
         slots[index] = key
     return slots
+
+
+def _place(key: str | None, by_key: Mapping[str, Strip]) -> dict[str, int]:
+    """The style of a strip's slot: after the timeline, in order of the resources."""
+    return {"order": list(by_key).index(key) + 1 if key is not None and key in by_key else 0}
 
 
 def register(app: Dash, source: Source) -> None:
@@ -439,6 +445,7 @@ def _register_news(app: Dash, source: Source) -> None:
         *(Output(f"workload-{name}", "children") for name in SECTIONS),
         Output("workload-digests", "data"),
         Output({"type": "workload-slot", "index": ALL}, "children"),
+        Output({"type": "workload-slot", "index": ALL}, "style"),
         Output("workload-slots", "data"),
         Input("revision", "data"),
         State("workload-shown", "data"),
@@ -469,6 +476,7 @@ def _register_news(app: Dash, source: Source) -> None:
                 no_update if old == new else _strip(by_key[new], reading) if new else []
                 for old, new in zip(slots, placed, strict=True)
             ],
+            [no_update if placed == slots else _place(key, by_key) for key in placed],
             no_update if placed == slots else placed,
         )
 
