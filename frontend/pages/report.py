@@ -96,8 +96,14 @@ def layout(source: Source, view: View) -> Component:
                             ),
                             dmc.Popover(
                                 [
+                                    # Its wrapper says whether it is open: it is the button.
                                     dmc.PopoverTarget(
-                                        html.Button("Columns", type="button", className="quiet")
+                                        html.Span("Columns"),
+                                        boxWrapperProps={
+                                            "component": "button",
+                                            "type": "button",
+                                            "className": "quiet",
+                                        },
                                     ),
                                     dmc.PopoverDropdown(
                                         dmc.CheckboxGroup(
@@ -161,7 +167,7 @@ def _slot(quantity: Quantity) -> Component:
                     responsive=True,
                     style={"height": f"{HEIGHT_PX}px"},
                 ),
-                role="img",
+                role="group",
                 **attributes(aria_label=f"Bars: {title_of(quantity)}; the table has the numbers"),
             ),
         ],

@@ -40,7 +40,7 @@ def test_the_pointer_shows_times_of_day_in_all_charts(demo, serve, watched):
     frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
     watched.page.mouse.move(frame["x"] + frame["width"] / 3, frame["y"] + 40)
     watched.page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + 40)
-    middle = datetime.fromtimestamp((start + end) / 2)
+    middle = datetime.fromtimestamp((start + end) / 2).astimezone()
     for metric in ("loss", RSS):
         time = card(watched, metric).locator(".cursor-time")
         expect(time).to_be_visible()
