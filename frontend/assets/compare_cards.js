@@ -122,21 +122,24 @@
     if (element.textContent !== (text || "")) element.textContent = text || "";
   }
 
-  /* As many charts side by side as have room, all of the same width. */
+  /* As many charts side by side as have room, all of the same width; few share out all of it. */
   page.begun = page.begun || [];
   page.begun.push((root) => {
     const grid = root.querySelector(".charts");
     const measure = () => {
       const room = Math.floor((grid.clientWidth + GAP_PX) / (LEAST_PX + GAP_PX));
-      const columns = Math.min(MAX_IN_ROW, Math.max(1, room));
+      const wanted = page.charts().reduce((sum, spec) => sum + (spec.columns || 1), 0);
+      const columns = Math.min(MAX_IN_ROW, Math.max(1, room), Math.max(2, wanted));
       if (columns === page.columns && grid.style.getPropertyValue("--columns")) return;
       page.columns = columns;
       grid.style.setProperty("--columns", columns);
       page.cards.forEach(page.describe);
     };
+    page.measure = measure;
     measure();
     new ResizeObserver(measure).observe(grid);
   });
+  page.renderers.push(() => page.measure());
 
   /* ---- order --------------------------------------------------------------------------------- */
 

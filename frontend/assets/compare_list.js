@@ -105,7 +105,8 @@
       row({
         item: one ? Object.assign({}, unit.runs[0], { pick: unit.pick }) : unit,
         swatch: one ? (whole ? unit : unit.runs[0]) : whole ? unit : null,
-        label: unit.name,
+        // One run of several is called by its own name, as its line is.
+        label: one ? unit.runs[0].short : unit.name,
         name: one ? unit.runs[0].name : unit.note,
         note: one ? unit.runs[0].note : "",
         title: one ? unit.runs[0].title : unit.title,

@@ -134,6 +134,8 @@ def figure(data: ChartData, look: Look) -> Figure:
         layout["annotations"] = [note(text, ink)]
     if ordinate.log:
         layout["yaxis"] |= {"type": "log", "dtick": "D1" if limits[1] - limits[0] < 2 else 1}
+    if _is_small(limits, log=ordinate.log):
+        layout["yaxis"]["exponentformat"] = "e"
     if ordinate.signed:
         layout["yaxis"]["tickformat"] = "+~g"
     layout["meta"] = {
@@ -218,6 +220,11 @@ def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tupl
     high = high if hand_high is None else hand_high
     # One end by hand may leave nothing to the other.
     return (low, high) if low < high else (low, low + (abs(low) or 1.0))
+
+
+def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
+    """Whether ticks of thousandths would have a prefix, as in ``100µ``: nobody reads a loss so."""
+    return limits[0] < -3 if log else max(abs(end) for end in limits) < 0.005
 
 
 def y_range(
