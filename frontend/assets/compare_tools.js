@@ -295,7 +295,7 @@
     holder.known = state;
     if (state === "runs")
       holder.replaceChildren(
-        h("h2", {}, "Nothing is picked"),
+        h("h2", {}, (radt.view.picks || []).length ? "What is picked is not here" : "Nothing is picked"),
         h("p", {}, "Pick experiments, workloads or runs to compare, or look at the newest ones."),
         h("p", {},
           h("a", { href: "/", class: "button", onclick: page.select }, "Select"),

@@ -17,6 +17,12 @@
     },
   }));
 
+  /* A page that comes to the front asks at once: browsers slow down what is in the background. */
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && document.getElementById("live"))
+      window.dash_clientside.set_props("tick", { data: -Date.now() });
+  });
+
   const dash = (window.dash_clientside = window.dash_clientside || {});
   dash.radt = Object.assign(dash.radt || {}, {
     /* The colours in use, now and whenever they change: Mantine keeps them on the root. */

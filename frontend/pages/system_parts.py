@@ -12,6 +12,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
+from radt.errors import NoStoreError
 from radt.frontend.dashing import attributes
 from radt.frontend.keepers import NothingRecordedError
 from radt.frontend.pages.states import sentence
@@ -42,7 +43,7 @@ def shown(
     parts: list[Component] = []
     if reading.is_late:
         parts.append(trouble(f"No answer for {units.duration(reading.waited_s)}."))
-    if isinstance(reading.error, NothingRecordedError):
+    if isinstance(reading.error, (NothingRecordedError, NoStoreError)):
         cause, remedy = reading.error.message, reading.error.remedy or ""
         parts.append(quiet(f"{sentence(cause)} {sentence(remedy)}"))
     elif reading.error is not None:

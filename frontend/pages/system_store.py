@@ -108,7 +108,7 @@ def running_card(
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.running:
-            return [quiet("No run is running.")]
+            return [quiet("No run that radt records is running.")]
         more = activity.running_count - len(activity.running)
         return [
             table(

@@ -112,15 +112,18 @@ def command(
 
     def ready(address: Address) -> None:
         beside = view.server or view.mlflow
-        shown = f"{view.store} and {masked(beside)}" if beside else str(view.store)
-        click.echo(f"radt dashboard · {shown}\n\n  {address.url}\n\nCtrl-C stops it.")
+        is_there = view.store.path is None or view.store.path.exists()
+        # What a server has is loaded into the store, which is made then.
+        shown = [str(view.store)] if is_there or not beside or view.server else []
+        shown += [masked(beside)] if beside else []
+        click.echo(f"radt dashboard · {' and '.join(shown)}\n\n  {address.url}\n\nCtrl-C stops it.")
         if access.is_in_the_clear:
             click.echo(
                 "Secrets and data go over the network as they are: put HTTPS before it, or use an "
                 "SSH tunnel (docs/dashboard.md).",
                 err=True,
             )
-        if view.store.path is not None and not beside and not view.store.path.exists():
+        if not is_there and not beside:
             click.echo("Nothing is recorded there yet: radt train.py", err=True)
         if not no_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(address.url)

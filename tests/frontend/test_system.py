@@ -296,7 +296,7 @@ def test_every_card_has_something_to_say(demo, serve, watched):
     expect(link).to_be_visible()
 
     demo.writer.end_run(running.run_id, RunStatus.FINISHED, running_ends(demo, running), 0)
-    expect(card(watched, "running")).to_have_text("No run is running.")
+    expect(card(watched, "running")).to_have_text("No run that radt records is running.")
     assert watched.errors == []
 
 
