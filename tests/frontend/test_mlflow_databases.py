@@ -28,7 +28,6 @@ from radt.frontend.foreign.connection import MlflowConnection
 from radt.frontend.foreign.joint import JointReader
 from radt.frontend.foreign.places import beside_of
 from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.pages.workload import read_all
 from radt.frontend.pages.workload_cards import devices_section
 from radt.frontend.pages.workload_log import log_panel
 from radt.frontend.pages.workload_parts import facts_bar
@@ -40,6 +39,7 @@ from radt.frontend.workload.cards import devices_of
 from radt.frontend.workload.ledger import ledger_of
 from radt.frontend.workload.life import BarKind
 from radt.frontend.workload.subject import find_subject
+from radt.frontend.workload.whole import read_all
 from radt.model import SOFTWARE, RunStatus, Scope
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader

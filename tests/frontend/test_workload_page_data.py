@@ -11,7 +11,7 @@ import pytest
 
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.spec import Window
-from radt.frontend.pages.workload import arranged, read_all
+from radt.frontend.pages.workload_body import arranged
 from radt.frontend.pages.workload_parts import devices_text, speed_text
 from radt.frontend.palette import Scheme
 from radt.frontend.source import Source
@@ -26,6 +26,7 @@ from radt.frontend.workload.readings import Readings, on_cells, united
 from radt.frontend.workload.stacked import StackData, stack_data
 from radt.frontend.workload.subject import Subject, find_subject, offered
 from radt.frontend.workload.timeline import timeline
+from radt.frontend.workload.whole import read_all
 from radt.model import RunStatus
 from radt.report.summary import summarise
 from radt.store.reader import StoreReader
