@@ -29,6 +29,8 @@ _PORTS = range(15_000, 22_000)
 _PORT_TRIES = 200
 #: The log starts anew at this size; the one before is kept beside it.
 _MAX_LOG_BYTES = 20_000_000
+#: How long a port may stay taken after the process that held it.
+_CLOSING_S = 3.0
 #: Between two looks at something that takes its time.
 _LOOK_S = 0.05
 #: How much of a log an error quotes.
@@ -275,7 +277,11 @@ def chosen_port(asked_for: int, last: int) -> int:
     Raises:
         StackError: It is not free, and was asked for.
     """
-    found = free_port(asked_for or last)
+    wanted = asked_for or last
+    if wanted:
+        # The threads of a process that was killed may hold its port a moment longer than it is.
+        wait_gone(lambda: free_port(wanted) == wanted, _CLOSING_S)
+    found = free_port(wanted)
     if asked_for and found != asked_for:
         raise StackError(
             f"another program listens on port {asked_for}", "Stop it, or choose another port"

@@ -43,7 +43,7 @@ def settled(page: Page, path: str, *, empty: bool = False) -> None:
     content = "main#content > *" if empty else CONTENT[path]
     expect(page.locator(content).first).to_be_visible()
     if not empty and path == "/compare":
-        expect(page.locator(".pick").first).to_be_visible()
+        expect(page.locator(".pick").first).to_be_attached()  # folded where it is narrow
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -87,6 +87,7 @@ def test_keys_lead_through_the_page_and_the_focus_is_seen(demo, serve, watched, 
             watched.page.evaluate(
                 """() => {
                   const here = document.activeElement;
+                  if (here === document.body) return "the browser's own";
                   const around = [here, here.parentElement, here.parentElement?.parentElement];
                   const shows = around.filter(Boolean).some((one) => {
                     const style = getComputedStyle(one);

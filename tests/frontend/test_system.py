@@ -368,6 +368,7 @@ def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNv
         "count 2", mig_gpu(0, mode=1), "gpu 1 55 80000 500 1000 250500 7000 61 1410 1593"
     )
     token = "a-token-of-enough-letters"
+    interrupted = False
     process = subprocess.Popen(
         [sys.executable, "-m", "radt", "dashboard", "--port", "0", "--no-browser"],
         stdout=subprocess.PIPE,
@@ -405,9 +406,11 @@ def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNv
         expect(page.get_by_role("link", name="System")).to_be_visible()
         assert "token" not in page.url
         process.send_signal(signal.SIGINT)
+        interrupted = True
         expect(page.locator(".gone")).to_contain_text("The dashboard does not answer.")
         expect(page.get_by_role("link", name="System")).to_be_visible()
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        if not interrupted:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     assert process.returncode == 0
