@@ -37,7 +37,7 @@ gpu-check: $(VENV)/.torch
 clean:
 	rm -rf $(VENV) build dist *.egg-info radt-data $(DEMO) .mypy_cache .pytest_cache .ruff_cache
 
-# One stamp for each set of packages, so that a second call takes no time.
+# One stamp for each set of packages, so that a second call takes no time; the larger sets hold the smallest one too.
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || sh tests/system_packages.sh python3-venv
 	$(PYTHON) -m venv $(VENV)
@@ -46,13 +46,13 @@ $(VENV)/.radt: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable . && touch $@
 
 $(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[torch]' && touch $@
+	$(PIP) --editable '.[torch]' && touch $@ $(VENV)/.radt
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	sh tests/system_packages.sh && $(PIP) --editable '.[test]' && touch $@
+	sh tests/system_packages.sh && $(PIP) --editable '.[test]' && touch $@ $(VENV)/.radt
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[dev]' && touch $@
+	$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.radt
 
 pins: $(VENV)/.dev
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
