@@ -10,19 +10,17 @@ of that file.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.dashboard import browser, charts, listing, mlflow_ui, stores
 from benchmarks.dashboard.stores import FULL, QUICK, Size
-from benchmarks.storage.results import Findings, bar_table
-from benchmarks.storage.timing import Load
+from benchmarks.document import replace_section, section
+from benchmarks.results import Findings, bar_table
+from benchmarks.timing import Load
 
 HEADING = "## Dashboard"
 
@@ -68,7 +66,9 @@ def main() -> int:
     found.tables.append(bar_table(found.bars))
     print(f"\n{found.tables[-1].plain()}\n\n{load}")
     if options.write is not None:
-        replace_section(options.write, _section(found, load, "--quick " * options.quick))
+        command = f"python -m benchmarks.dashboard {'--quick' * options.quick}"
+        text = section(HEADING, command, load, found.tables)
+        replace_section(options.write, text)
     return int(not all(bar.held for bar in found.bars))
 
 
@@ -86,25 +86,6 @@ def prepare(folder: Path, name: str, size: Size) -> None:
 
 def _kind(size: Size) -> str:
     return "full" if size == FULL else "quick"
-
-
-def _section(found: Findings, load: Load, arguments: str) -> str:
-    day = datetime.fromtimestamp(time.time(), UTC).date()
-    command = f"python -m benchmarks.dashboard {arguments}".strip()
-    python = platform.python_version().rpartition(".")[0]
-    head = f"`{command}`, {day}, {load}, Linux, Python {python}."
-    return "\n\n".join([HEADING, head, *(table.markdown() for table in found.tables)]) + "\n"
-
-
-def replace_section(path: Path, section: str) -> None:
-    """Put the section where one with its heading stands, else at the end."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    before, found, after = text.partition(f"{HEADING}\n")
-    if not found:
-        path.write_text(f"{text.rstrip()}\n\n{section}", encoding="utf-8")
-        return
-    _, following, rest = after.partition("\n## ")
-    path.write_text(f"{before}{section}{following}{rest}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from benchmarks.dashboard.visiting import (
     wait_for,
     watch,
 )
-from benchmarks.storage.results import Bar, Findings, Table
+from benchmarks.results import Bar, Findings, Table
 from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level
 from radt.frontend.picks import Pick
 from radt.frontend.view import View

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.dashboard import stores
 from benchmarks.dashboard.stores import Size
-from benchmarks.storage.results import Bar, Findings, Table
+from benchmarks.results import Bar, Findings, Table
 from radt.frontend.charts.chartdata import chart_data
 from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level, Window
 from radt.frontend.charts.timeseries import Look, figure

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.dashboard.stores import EXPERIMENT, Size
-from benchmarks.storage.results import Bar, Findings, Table
+from benchmarks.results import Bar, Findings, Table
 from radt.frontend.pages.select_answer import answer
 from radt.frontend.picks import Pick
 from radt.frontend.source import Source

@@ -32,7 +32,7 @@ from benchmarks.dashboard.visiting import (
     painted_s,
     watch,
 )
-from benchmarks.storage.results import Findings, Table
+from benchmarks.results import Findings, Table
 
 WIDE, LONG, TENTH = "wide", "long", "a tenth"
 _CHARTS = "label:has(> input[value=CHART]), span:has(> input[value=CHART])"

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import argparse
 import logging
-import platform
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.document import replace_section, section
+from benchmarks.results import Findings, bar_table
 from benchmarks.storage import bulk, listing, reading, replicating, sizing
 from benchmarks.storage.places import Places, places
-from benchmarks.storage.results import Findings, bar_table
-from benchmarks.storage.timing import Load
+from benchmarks.timing import Load
 
 HEADING = "## Storage, against MLflow and a row a point"
+_SETTING = "SQLite and Postgres on one disk, each with the settings it has in use (fsync on)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +72,10 @@ def main() -> int:
     found.tables.append(bar_table(found.bars))
     print(f"\n{found.tables[-1].plain()}\n\n{load}")
     if options.write is not None:
-        _replace_section(options.write, _section(found, load, "--quick " * options.quick))
+        command = f"python -m benchmarks.storage {'--quick' * options.quick}"
+        text = section(HEADING, command, load, found.tables, _SETTING)
+        replace_section(options.write, text)
     return int(not all(bar.held for bar in found.bars))
-
-
-def _section(found: Findings, load: Load, arguments: str) -> str:
-    day = datetime.fromtimestamp(time.time(), UTC).date()
-    command = f"python -m benchmarks.storage {arguments}".strip()
-    head = (
-        f"`{command}`, {day}, {load}, Linux, Python "
-        f"{platform.python_version().rpartition('.')[0]}. SQLite and Postgres on one disk, each "
-        "with the settings it has in use (fsync on)."
-    )
-    return "\n\n".join([HEADING, head, *(table.markdown() for table in found.tables)]) + "\n"
-
-
-def _replace_section(path: Path, section: str) -> None:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    before, found, after = text.partition(f"{HEADING}\n")
-    if not found:
-        path.write_text(f"{text.rstrip()}\n\n{section}", encoding="utf-8")
-        return
-    _, following, rest = after.partition("\n## ")
-    path.write_text(f"{before}{section}{following}{rest}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.results import Bar, Findings, Table, ratio
 from benchmarks.storage import peers
 from benchmarks.storage.data import RUN_ID, batches, realistic, series
 from benchmarks.storage.peers import Ingested
 from benchmarks.storage.places import Kind, Places
-from benchmarks.storage.results import Bar, Findings, Table, ratio
-from benchmarks.storage.timing import median_s
+from benchmarks.timing import median_s
 from radt.store.reader import StoreReader
 from radt.store.records import Samples
 from radt.store.writer import StoreWriter

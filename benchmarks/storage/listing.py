@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from benchmarks.results import Bar, Findings, Table
 from benchmarks.storage.data import SECOND_NS, START_NS
 from benchmarks.storage.places import Kind, Places
-from benchmarks.storage.results import Bar, Findings, Table
-from benchmarks.storage.timing import median_s
+from benchmarks.timing import median_s
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord

@@ -14,7 +14,7 @@ import numpy as np
 import psycopg2
 
 from benchmarks.storage.places import Kind, Places
-from benchmarks.storage.timing import median_s
+from benchmarks.timing import median_s
 from radt.store.records import Samples
 from radt.uris import with_driver
 

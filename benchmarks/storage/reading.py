@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from benchmarks.results import Bar, Findings, Table
 from benchmarks.storage.data import RUN_ID, middle, realistic, series
 from benchmarks.storage.places import Kind, Places
-from benchmarks.storage.results import Bar, Findings, Table
-from benchmarks.storage.timing import median_s
+from benchmarks.timing import median_s
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.results import Bar, Findings, Table
 from benchmarks.storage.places import Kind, Places
-from benchmarks.storage.results import Bar, Findings, Table
 from radt.home import RUNTIME_VARIABLE, STORE_VARIABLE
 from radt.store.reader import StoreReader
 from tests.support.links import Link

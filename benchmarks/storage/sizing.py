@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.results import Findings, Table
 from benchmarks.storage import replicating
 from benchmarks.storage.data import SECOND_NS, START_NS, instants, realistic
 from benchmarks.storage.places import Kind, Places
-from benchmarks.storage.results import Findings, Table
 from radt.archive.spool import ArchiveSpool
 from radt.archive.write import write_archive
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind

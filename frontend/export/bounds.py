@@ -45,7 +45,8 @@ class Turnstile:
             self._inside[visitor] += 1
         return Pass(self, visitor)
 
-    def _left(self, visitor: str) -> None:
+    def left(self, visitor: str) -> None:
+        """A visitor has gone, as its `Pass` says."""
         with self._lock:
             self._inside[visitor] -= 1
             if not self._inside[visitor]:
@@ -66,4 +67,4 @@ class Pass:
         with self._lock:
             was_inside, self._is_inside = self._is_inside, False
         if was_inside:
-            self._turnstile._left(self._visitor)  # noqa: SLF001 - the other half of this class
+            self._turnstile.left(self._visitor)

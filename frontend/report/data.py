@@ -133,7 +133,7 @@ def read_shown(source: Source, view: View) -> Shown:
         choices.shown(quantities),
         sum(report.left_out for report in reports),
         sum(report.open for report in reports),
-        reports[0].window if reports else "",
+        reports[0].window.text if reports else "",
         *_not_in(source, names, picks),
     )
 

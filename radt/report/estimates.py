@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from radt.report.confidence import Interval, mean_interval
 from radt.report.quantities import Combine
 
 _ROUNDING = 1e-12
@@ -44,6 +45,11 @@ class Estimate:
         found = stdev(self.repeats)
         # Equal values of which one was rounded differently are equal.
         return found if found > _ROUNDING * abs(self.mean) else 0.0
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % confidence interval of the mean; None for fewer than two repeats."""
+        return mean_interval(self.repeats)
 
     def over(self, baseline: float) -> Estimate:
         """As a multiple of another value, which counts as exact."""

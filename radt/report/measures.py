@@ -30,7 +30,7 @@ from radt.report.reading import (
     seen_within,
     series_of,
 )
-from radt.report.windows import Window, counted
+from radt.report.windows import DEFAULT_WINDOW, Window, WindowSpec, counted
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
@@ -75,7 +75,9 @@ class WorkloadMeasures:
 
 
 def measure(
-    reader: StoreReader, workloads: Sequence[Sequence[Attempt]]
+    reader: StoreReader,
+    workloads: Sequence[Sequence[Attempt]],
+    window: WindowSpec = DEFAULT_WINDOW,
 ) -> Iterator[WorkloadMeasures]:
     """Measure workloads, each given by its repeats, in their order.
 
@@ -84,7 +86,7 @@ def measure(
     """
     for some in _batches(workloads):
         runs = [run for repeats in some for attempt in repeats for run in attempt.runs]
-        batch = _Batch(reader, runs)
+        batch = _Batch(reader, runs, window)
         for repeats in some:
             yield batch.workload(repeats)
 
@@ -105,12 +107,12 @@ def _batches(workloads: Sequence[Sequence[Attempt]]) -> Iterator[list[Sequence[A
 class _Batch:
     """Some hundred runs, read together."""
 
-    def __init__(self, reader: StoreReader, runs: Sequence[RunRecord]) -> None:
+    def __init__(self, reader: StoreReader, runs: Sequence[RunRecord], window: WindowSpec) -> None:
         run_ids = [run.run_id for run in runs]
         finished = {run.run_id for run in runs if run.status is RunStatus.FINISHED}
         epochs = epochs_of(reader, [run_id for run_id in run_ids if run_id in finished])
         self.windows: dict[str, Window] = {
-            run.run_id: counted(run, epochs.get(run.run_id, ())) for run in runs
+            run.run_id: counted(run, epochs.get(run.run_id, ()), window) for run in runs
         }
         self.series = series_of(reader, run_ids, _METRICS)
         self.energy: SeriesOf = {

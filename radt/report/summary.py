@@ -20,7 +20,7 @@ from radt.report.estimates import Estimate, of_rows
 from radt.report.measures import RunMeasures, WorkloadMeasures, measure
 from radt.report.names import telling_names
 from radt.report.quantities import ABOUT, Of, Quantity
-from radt.report.windows import WINDOW_TEXT
+from radt.report.windows import DEFAULT_WINDOW, WindowSpec
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.tags import PROFILED, PROFILED_BESIDE
@@ -131,7 +131,7 @@ class Report:
     workloads: Sequence[WorkloadSummary] = ()
     left_out: int = 0
     open: int = 0
-    window: str = WINDOW_TEXT
+    window: WindowSpec = DEFAULT_WINDOW
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -169,6 +169,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
+        self._window = DEFAULT_WINDOW
         self._known: dict[_Version, WorkloadMeasures] = {}
         self._summaries: dict[Hashable, WorkloadSummary] = {}
 
@@ -177,10 +178,14 @@ class Memory:
         reader: StoreReader,
         standing: Sequence[Sequence[Attempt]],
         versions: Sequence[_Version],
+        window: WindowSpec,
     ) -> list[WorkloadMeasures]:
         """What the workloads measured; only those that changed are read."""
+        if window != self._window:
+            self._window, self._known = window, {}
+            self._summaries = {}
         missing = [place for place, version in enumerate(versions) if version not in self._known]
-        found = measure(reader, [standing[place] for place in missing])
+        found = measure(reader, [standing[place] for place in missing], window)
         fresh = {versions[place]: one for place, one in zip(missing, found, strict=True)}
         known = {version: self._known.get(version) or fresh[version] for version in versions}
         self._known = known  # what no longer stands is forgotten
@@ -231,6 +236,7 @@ def read_report(
     experiment: str,
     *,
     profiled: bool = False,
+    window: WindowSpec = DEFAULT_WINDOW,
     memory: Memory | None = None,
 ) -> Report:
     """An experiment in numbers.
@@ -239,6 +245,7 @@ def read_report(
         reader: The store.
         experiment: The experiment's name.
         profiled: Include workloads that a profiler slowed down. They are no baseline to others.
+        window: What of each run counts.
         memory: What was measured before; it is brought up to date.
 
     Raises:
@@ -258,7 +265,7 @@ def read_report(
         tuple((run.run_id, revisions[run.run_id]) for one in repeats for run in one.runs)
         for repeats in standing
     ]
-    measures = memory.measured(reader, standing, versions)
+    measures = memory.measured(reader, standing, versions, window)
     measured_alone = [
         all(attempt.solo for attempt in repeats) and not repeats[0].is_profiled
         for repeats in standing
@@ -291,6 +298,7 @@ def read_report(
         workloads,
         0 if profiled else len(profiled_runs(runs, tags)),
         sum(not run.status.ended for run in runs),
+        window,
     )
 
 

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean
 
 from radt.store.records import MarkerRecord, RunRecord
 
-#: The method in words, for tables and pages.
-WINDOW_TEXT = "all epochs after the first"
+
+class WindowKind(StrEnum):
+    """By what the part of a run that counts is told from the rest."""
+
+    AFTER_FIRST = "after the first epoch"  # all epochs but the first, which is warm-up
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """What of each run of a report counts, as the user asked for it.
+
+    Attributes:
+        kind: By what it is found.
+    """
+
+    kind: WindowKind = WindowKind.AFTER_FIRST
+
+    @property
+    def text(self) -> str:
+        """In words, for tables and pages."""
+        return "all epochs after the first"
+
+
+#: Of reports for which nobody asked for another.
+DEFAULT_WINDOW = WindowSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +58,19 @@ class Window:
         return (self.end_ns - self.start_ns) / 1e9
 
 
-def counted(run: RunRecord, epochs: Sequence[MarkerRecord]) -> Window:
-    """All epochs but the first; the first one if there is no other; else all of the run.
+def counted(run: RunRecord, epochs: Sequence[MarkerRecord], window: WindowSpec) -> Window:
+    """The window of one run.
 
-    ``epochs`` are those that ended, in their order.
+    After the first epoch: all others; the first one if there is no other; else all of the run.
+
+    Args:
+        run: It.
+        epochs: Those of it that ended, in their order.
+        window: What counts.
     """
-    chosen = [one for one in (epochs[1:] or epochs) if one.end_ns is not None]
+    match window.kind:
+        case WindowKind.AFTER_FIRST:
+            chosen = [one for one in (epochs[1:] or epochs) if one.end_ns is not None]
     if not chosen:
         return Window(run.started_ns, run.ended_ns)
     return Window(

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
-from waitress import wasyncore
-from waitress.server import create_server
 
-from radt.frontend import app
-from radt.frontend.access import Access
 from radt.frontend.foreign.places import beside_of
 from radt.frontend.source import Source
 from radt.store.address import StoreAddress
@@ -123,35 +117,6 @@ def opened(tmp_path: Path) -> Iterator[OpenSource]:
     yield open_it
     for source in sources:
         source.close()
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Source], str]]:
-    """Serves a source from a thread, its pages asking often; returns its address."""
-    monkeypatch.setattr(app, "LIVE_INTERVAL_MS", 250)
-    monkeypatch.setattr(app, "IDLE_INTERVAL_MS", 400)
-    stops: list[Callable[[], None]] = []
-
-    def start(source: Source) -> str:
-        channels: dict[int, Any] = {}
-        server = create_server(
-            app.create_app(source, Access()).server, channels, host="127.0.0.1", port=0, threads=4
-        )
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            # In the server's own thread: another would close what that one waits on.
-            server.trigger.pull_trigger(lambda: wasyncore.close_all(channels))
-            thread.join()
-            server.task_dispatcher.shutdown()
-
-        stops.append(stop)
-        return f"http://127.0.0.1:{server.effective_port}"
-
-    yield start
-    for stop in stops:
-        stop()
 
 
 def add_points(path: Path, run_id: str, key: str, values: Sequence[float]) -> None:

@@ -56,12 +56,11 @@ from tests.frontend.mlflow_support import (
     mlflow_template,
     opened,
     refreshed,
-    shown,
     study,
 )
 from tests.support.links import Link
 
-__all__ = ["mlflow_file", "mlflow_template", "opened", "shown", "study"]
+__all__ = ["mlflow_file", "mlflow_template", "opened", "study"]
 
 MS = 1_000_000
 
@@ -520,7 +519,7 @@ def test_postgres_with_and_without_a_store_in_it(postgres, database, opened):
 # -- the pages -------------------------------------------------------------------------------------
 
 
-def test_pages_of_somebody_without_radt(study, opened, shown, watched, wait_until):
+def test_pages_of_somebody_without_radt(study, opened, serve, watched, wait_until):
     """Names are text, charts are drawn, and a run that goes on grows on the page."""
     parent = study.run(HOSTILE, params={"text": HOSTILE})
     for at in range(3):
@@ -532,7 +531,7 @@ def test_pages_of_somebody_without_radt(study, opened, shown, watched, wait_unti
             params={"text": HOSTILE},
         )
     live = study.run("live", "RUNNING", start_ms=BEGAN_MS + 50_000, loss=[3.0, 2.0])
-    url = shown(opened(study.uri))
+    url = serve(source=opened(study.uri))
     page = watched.page
     page.goto(url)
     expect(page.locator("#select-workloads .select-row", has_text=HOSTILE)).to_be_visible()
@@ -596,11 +595,11 @@ def test_a_workload_that_radt_never_saw(study, opened):
         find_subject(source, View(workload="0" * 12))
 
 
-def test_a_report_says_that_mlflow_has_no_epochs(study, opened, shown, watched):
+def test_a_report_says_that_mlflow_has_no_epochs(study, opened, serve, watched):
     study.run("one", loss=[1.0, 0.5])
     study.run("live", "RUNNING", loss=[1.0, 0.5])
     page = watched.page
-    page.goto(f"{shown(opened(study.uri))}/report")
+    page.goto(f"{serve(source=opened(study.uri))}/report")
     expect(page.locator(".report-nothing h2")).to_have_text(
         "MLflow's runs have no epochs: nothing to compare"
     )
@@ -624,11 +623,11 @@ def test_the_header_names_what_is_there(study, opened, demo, store_path):
     )
 
 
-def test_compare_leads_to_the_workload(study, opened, shown, watched):
+def test_compare_leads_to_the_workload(study, opened, serve, watched):
     parent = study.run("sweep")
     for at in range(2):
         study.run(f"run {at}", parent=parent, loss=[1.0, 0.5])
-    open_page(watched, shown(opened(study.uri)), cards=1)
+    open_page(watched, serve(source=opened(study.uri)), cards=1)
     watched.page.locator(".pick-label a", has_text="sweep").click()
     expect(watched.page.locator(".workload-head h1")).to_have_text("sweep")
     assert f"w={parent[:12]}" in watched.page.url

@@ -12,7 +12,7 @@ import pytest
     "module",
     [
         *("radt.units", "radt.masking", "radt.params", "radt.durations", "radt.experiment.plan"),
-        *("radt.experiment.cpus", "radt.runner.estimate"),
+        *("radt.experiment.cpus", "radt.runner.estimate", "radt.report.confidence"),
     ],
 )
 def test_examples_in_docstrings(module: str) -> None:
