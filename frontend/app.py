@@ -8,7 +8,7 @@ browsers may look.
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -18,6 +18,8 @@ from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
 from radt.frontend.access import Access
+from radt.frontend.bundles import SCRIPTS, STYLES
+from radt.frontend.compressed import Compressed
 from radt.frontend.dashing import attributes, in_browser, triggers
 from radt.frontend.pages import compare, loads, report, select, share, states, system, workload
 from radt.frontend.pages.page import Page
@@ -57,7 +59,9 @@ def create_app(source: Source, access: Access) -> Dash:
     """The dashboard over one store, as a Dash application (``.server`` is its WSGI application)."""
     app = Dash(
         "radt",
-        assets_folder=str(Path(__file__).parent / "assets"),
+        include_assets_files=False,
+        external_scripts=[SCRIPTS.address],
+        external_stylesheets=[STYLES.address],
         title="radt",
         update_title="",
         serve_locally=True,
@@ -67,6 +71,9 @@ def create_app(source: Source, access: Access) -> Dash:
         index_string=_INDEX,
     )
     access.install(app)
+    Compressed().install(app)
+    for bundle in (SCRIPTS, STYLES):
+        bundle.serve(app.server)
     # Made for each visit: a store may have appeared since.
     app.layout = lambda: _frame(source)
     _register_pulse(app, source)

@@ -52,6 +52,7 @@ class _Slot:
     track: Track
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: Hashable = None
+    weight: int = 0  # as it was counted
 
 
 class Tracks:
@@ -60,12 +61,14 @@ class Tracks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: OrderedDict[Hashable, _Slot] = OrderedDict()
+        self._weight = 0
         self._parts: OrderedDict[Hashable, Cells] = OrderedDict()
 
     def clear(self) -> None:
         """Forget everything: it was another store."""
         with self._lock:
             self._slots.clear()
+            self._weight = 0
             self._parts.clear()
 
     def cells(self, open_reader: Callable[[], StoreReader], ask: Ask, version: Hashable) -> Cells:
@@ -89,7 +92,7 @@ class Tracks:
                 reader = open_reader()
                 _update(reader, slot.track, by_step=ask.by_step)
                 slot.version = version
-                self._forget_some()
+                self._count(ask.key, slot)
             track, cells = slot.track, slot.track.cells
             if track.is_complete or ask.start is None or ask.end is None or not len(cells):
                 return cells
@@ -124,12 +127,17 @@ class Tracks:
                 kept -= len(self._parts.popitem(last=False)[1])
         return cells
 
-    def _forget_some(self) -> None:
+    def _count(self, key: Hashable, slot: _Slot) -> None:
+        """Note what a series weighs now, and forget others if all are too heavy."""
         with self._lock:
-            weight = sum(slot.track.weight for slot in self._slots.values())
-            while weight > MAX_WEIGHT and len(self._slots) > 1:
+            if self._slots.get(key) is not slot:
+                return  # it has been forgotten meanwhile
+            weight = slot.track.weight
+            self._weight += weight - slot.weight
+            slot.weight = weight
+            while self._weight > MAX_WEIGHT and len(self._slots) > 1:
                 _, oldest = self._slots.popitem(last=False)
-                weight -= oldest.track.weight
+                self._weight -= oldest.weight
 
 
 def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:

@@ -48,7 +48,9 @@ def test_names_of_this_machine_are_let_in(client, host):
     "host",
     ["attacker.example", "attacker.example:8050", "127.0.0.1.attacker.example", "192.0.2.7:8050"],
 )
-@pytest.mark.parametrize("path", ["/", "/_dash-layout", "/_dash-dependencies", "/assets/radt.css"])
+@pytest.mark.parametrize(
+    "path", ["/", "/_dash-layout", "/_dash-dependencies", "/assets/radt-all.css"]
+)
 def test_a_name_that_was_made_to_point_here_is_refused(client, host, path):
     """DNS rebinding: the browser believes the page and we are the same site."""
     assert client.get(path, headers={"Host": host}).status_code == 403
@@ -380,7 +382,7 @@ def test_links_lead_here_and_frames_do_not(client):
     assert client.get("/", headers={**link, "Sec-Fetch-Dest": "document"}).status_code == 200
     assert client.get("/", headers={**link, "Sec-Fetch-Dest": "iframe"}).status_code == 403
     script = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
-    assert client.get("/assets/radt.js", headers=script).status_code == 403
+    assert client.get("/assets/radt-all.js", headers=script).status_code == 403
 
 
 # What requests and answers are like ----------------------------------------------------------

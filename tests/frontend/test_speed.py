@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import urllib.request
 from collections.abc import Callable
 
+import pytest
+from werkzeug.test import TestResponse
+
+from radt.frontend.access import Access
+from radt.frontend.app import create_app
+from radt.frontend.bundles import FOLDER, SCRIPTS, STYLES
 from radt.frontend.charts.lines import LINE_POINTS, points_each
+from radt.frontend.source import Source
 from tests.frontend.conftest import Demo
 
 
@@ -16,7 +24,7 @@ def test_browsers_keep_files_whose_address_says_their_time(
     url = serve()
     with urllib.request.urlopen(url) as answer:
         page = answer.read().decode()
-    found = re.search(r'src="(/assets/radt\.js)\?m=[^"]*"', page)
+    found = re.search(r'src="(/assets/radt-all\.js)\?m=[^"]*"', page)
     assert found is not None
     kept, asked = (
         urllib.request.urlopen(url + path).headers["Cache-Control"]
@@ -24,6 +32,70 @@ def test_browsers_keep_files_whose_address_says_their_time(
     )
     assert "immutable" in kept and "private" in kept
     assert "immutable" not in asked
+
+
+def test_the_browsers_part_is_one_script_and_one_style_sheet(
+    demo: Demo, serve: Callable[[], str]
+) -> None:
+    with urllib.request.urlopen(serve()) as answer:
+        page = answer.read().decode()
+    assert len(re.findall(r'(?:src|href)="/assets/', page)) == 2
+    for bundle, suffix in ((SCRIPTS, "js"), (STYLES, "css")):
+        for file in FOLDER.glob(f"*.{suffix}"):
+            assert file.read_bytes().rstrip() in bundle.content, file.name
+
+
+class TestCompressed:
+    """What goes over a network goes compressed, if it is the same for everybody."""
+
+    @staticmethod
+    def get(
+        source: Source, path: str, *, address: str = "192.0.2.7", encoding: str = "br, gzip"
+    ) -> TestResponse:
+        return (
+            create_app(source, Access())
+            .server.test_client()
+            .get(
+                path,
+                headers={"Host": "127.0.0.1", "Accept-Encoding": encoding},
+                environ_base={"REMOTE_ADDR": address},
+            )
+        )
+
+    def test_scripts_are(self, source: Source) -> None:
+        answer = self.get(source, SCRIPTS.address)
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(answer.data) == SCRIPTS.content
+        assert int(answer.headers["Content-Length"]) == len(answer.data) < len(SCRIPTS.content) / 2
+        assert "Accept-Encoding" in answer.headers["Vary"]
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"address": "127.0.0.1"},
+            {"address": "::1"},
+            {"encoding": "br"},
+            {"encoding": "gzip;q=0"},
+        ],
+    )
+    def test_not_within_a_machine_nor_for_those_who_cannot_read_it(
+        self, source: Source, given: dict[str, str]
+    ) -> None:
+        answer = self.get(source, SCRIPTS.address, **given)
+        assert "Content-Encoding" not in answer.headers
+        assert answer.data == SCRIPTS.content
+
+    @pytest.mark.parametrize("path", ["/", "/_dash-layout"])
+    def test_what_a_visitor_alone_may_see_is_not(self, source: Source, path: str) -> None:
+        answer = self.get(source, path)
+        assert answer.status_code == 200
+        assert "Content-Encoding" not in answer.headers
+
+    def test_what_a_browser_has_is_not_sent_again(self, source: Source) -> None:
+        client = create_app(source, Access()).server.test_client()
+        known = client.get(SCRIPTS.path, headers={"Host": "127.0.0.1"}).headers["ETag"]
+        asked = {"Host": "127.0.0.1", "If-None-Match": known}
+        assert client.get(SCRIPTS.path, headers=asked).status_code == 304
 
 
 def test_many_lines_have_fewer_points_each() -> None:
