@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -337,8 +338,10 @@ def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         thread.start()
 
         def stop() -> None:
-            # In the server's own thread: another would close what that one waits on.
-            web.trigger.pull_trigger(lambda: wasyncore.close_all(sockets))
+            # In the server's own thread: another would close what that one waits on. If that was
+            # awake anyway, it has closed the trigger before it is pulled.
+            with suppress(OSError):
+                web.trigger.pull_trigger(lambda: wasyncore.close_all(sockets))
             thread.join()
             web.task_dispatcher.shutdown()
             if source is None:
