@@ -124,14 +124,14 @@ class _Batch:
             (one.run_id, one.series_no) for found in self.energy.values() for one in found
         ]
         for run_id in finished:
-            window = self.windows[run_id]
+            there = self.windows[run_id]
             for one in self.series[run_id]:
                 if one.metric in _ENERGY_METRICS:
                     continue
                 if one.kind is SeriesKind.COUNTER:
                     grow.append((run_id, one.series_no))
                 else:
-                    gauges[run_id, one.series_no] = Bounds(window.start_ns, window.end_ns)
+                    gauges[run_id, one.series_no] = Bounds(there.start_ns, there.end_ns)
         self.seen: Mapping[Key, Seen] = seen_within(reader, gauges, _METRICS)
         self.points: Mapping[Key, Samples] = points_of(reader, grow, _METRICS)
 
