@@ -37,7 +37,8 @@ gpu-check: $(VENV)/.torch
 clean:
 	rm -rf $(VENV) build dist *.egg-info radt-data $(DEMO) .mypy_cache .pytest_cache .ruff_cache
 
-# One stamp for each set of packages, so that a second call takes no time; the larger sets hold the smallest one too.
+# One stamp for each set of packages, so that a second call takes no time; the larger sets hold the
+# smallest one, too.
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || sh tests/system_packages.sh python3-venv
 	$(PYTHON) -m venv $(VENV)

@@ -304,6 +304,16 @@ def source(store_path: Path) -> Iterator[Source]:
 Serve = Callable[..., str]
 
 
+def end_server(web: Any, thread: threading.Thread) -> None:
+    """End a server that runs in a thread."""
+    # In its own thread: another would close what that one waits on. If that was awake anyway, it
+    # has closed the trigger before it is pulled.
+    with suppress(OSError):
+        web.trigger.pull_trigger(lambda: wasyncore.close_all(web._map))
+    thread.join()
+    web.task_dispatcher.shutdown()
+
+
 @pytest.fixture
 def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Serve the dashboard from a thread, its pages asking often; returns its address.
@@ -338,12 +348,7 @@ def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         thread.start()
 
         def stop() -> None:
-            # In the server's own thread: another would close what that one waits on. If that was
-            # awake anyway, it has closed the trigger before it is pulled.
-            with suppress(OSError):
-                web.trigger.pull_trigger(lambda: wasyncore.close_all(sockets))
-            thread.join()
-            web.task_dispatcher.shutdown()
+            end_server(web, thread)
             if source is None:
                 opened.close()
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 from sqlalchemy import Engine, event, text
-from waitress import wasyncore
 
 from radt.errors import RadtError, StoreError
 from radt.frontend import app, patience
@@ -28,7 +27,7 @@ from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
-from tests.frontend.conftest import Demo, batch
+from tests.frontend.conftest import Demo, batch, end_server
 
 PATHS = [page.path for page in PAGES]
 
@@ -270,12 +269,7 @@ def serve_patiently(monkeypatch):
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
 
-        def stop():
-            server.trigger.pull_trigger(lambda: wasyncore.close_all(server._map))
-            thread.join()
-            server.task_dispatcher.shutdown()
-
-        stops.append(stop)
+        stops.append(lambda: end_server(server, thread))
         return listener.getsockname()[1]
 
     yield start
