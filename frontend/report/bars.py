@@ -58,6 +58,9 @@ _PLOT_PX = {Size.SMALL: 380.0, Size.MEDIUM: 600.0, Size.LARGE: 1200.0}
 _HEADINGS = {
     Quantity.TIME_PER_EPOCH: "Time per epoch",
     Quantity.SLOWDOWN: "Slowdown against solo",
+    Quantity.MAKESPAN: "Makespan",
+    Quantity.SERIAL: "One after the other",
+    Quantity.SPEED_UP: "Speed-up over one after the other",
     Quantity.SAMPLES_PER_S: "Samples per second",
     Quantity.SAMPLES_PER_S_OF_RUN: "Samples per second and run",
     Quantity.CPU: "CPU",
@@ -66,12 +69,16 @@ _HEADINGS = {
     Quantity.SM_ACTIVE: "GPU: SM active",
     Quantity.GPU_UTILIZATION: "GPU: utilisation",
     Quantity.GPU_MEMORY_PEAK: "GPU memory, peak",
+    Quantity.GPU_MEMORY_OF_RUN: "GPU memory of a run, peak",
     Quantity.ENERGY: "Energy of the GPUs",
     Quantity.ENERGY_PER_EPOCH: "Energy per epoch",
     Quantity.ENERGY_PER_SAMPLE: "Energy per sample",
     Quantity.ENERGY_OF_RUNS: "Energy of the runs, estimated",
+    Quantity.CARBON: "Carbon",
+    Quantity.CARBON_PER_EPOCH: "Carbon per epoch",
     Quantity.DISK_READ: "Read from disks",
     Quantity.DISK_WRITTEN: "Written to disks",
+    Quantity.TRACKER_CPU: "CPU of the tracker",
 }
 
 
@@ -116,8 +123,8 @@ def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
         if len(bars) > MAX_BARS:
             break
         groups = sorted_groups(entry, choices)
-        if ABOUT[quantity].of is Of.WORKLOAD:
-            bars += _of_devices(entry, groups, quantity)
+        if ABOUT[quantity].of is not Of.RUNS:
+            bars += _of_workload(entry, groups, quantity)
         else:
             several = len({group.name for group in groups}) > 1
             for group in groups:
@@ -223,8 +230,8 @@ def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several:
     ]
 
 
-def _of_devices(entry: Entry, groups: Sequence[GroupSummary], quantity: Quantity) -> list[Bar]:
-    estimate = entry.summary.devices.get(quantity)
+def _of_workload(entry: Entry, groups: Sequence[GroupSummary], quantity: Quantity) -> list[Bar]:
+    estimate = entry.summary.values.get(quantity)
     statuses = {group.status for group in groups}
     if estimate is None and RunStatus.FINISHED in statuses:
         return []
@@ -237,7 +244,7 @@ def _of_devices(entry: Entry, groups: Sequence[GroupSummary], quantity: Quantity
             RunStatus.worst(statuses),
             entry.summary.run_count,
             estimate,
-            None if peak is None else entry.summary.devices.get(peak),
+            None if peak is None else entry.summary.values.get(peak),
             entry.tint,
         )
     ]

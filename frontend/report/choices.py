@@ -22,15 +22,20 @@ BY_NAME = "runs"
 #: Of what is measured these columns are hidden until they are asked for.
 _ASKED_FOR = frozenset(
     {
+        Quantity.MAKESPAN,
+        Quantity.SERIAL,
         Quantity.SAMPLES_PER_S_OF_RUN,
         Quantity.MEMORY,
         Quantity.GPU_MEMORY,
+        Quantity.GPU_MEMORY_OF_RUN,
         Quantity.ENERGY_PER_SAMPLE,
         Quantity.ENERGY_OF_RUNS,
+        Quantity.CARBON_PER_EPOCH,
         Quantity.PCIE_RX,
         Quantity.PCIE_TX,
         Quantity.DISK_READ,
         Quantity.DISK_WRITTEN,
+        Quantity.TRACKER_CPU,
     }
 )
 

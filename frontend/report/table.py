@@ -102,7 +102,7 @@ class _Values:
             if (found := line.entry.summary.estimate(quantity, line.group)) is not None
         ]
         self.column: Column = column(quantity, of_page)
-        self.is_shared = ABOUT[quantity].of is Of.WORKLOAD
+        self.is_shared = ABOUT[quantity].of is not Of.RUNS
         self.estimates: list[Estimate | None] = [
             line.entry.summary.estimate(quantity, line.group) for line in lines
         ]

@@ -94,8 +94,9 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """One workload in numbers. ``devices`` has what was measured of the devices that it used.
+    """One workload in numbers.
 
+    ``values`` has what is no single run's: of the devices that it used, of all its runs as one.
     ``workload_id`` is that of the newest start that stands for it; ``workload_ids`` are all.
     """
 
@@ -103,7 +104,7 @@ class WorkloadSummary:
     groups: Sequence[GroupSummary]
     energy: WorkloadEnergy
     host: str = ""
-    devices: Mapping[Quantity, Estimate] = field(default_factory=dict)
+    values: Mapping[Quantity, Estimate] = field(default_factory=dict)
     workload_ids: tuple[str, ...] = ()
 
     @property
@@ -115,8 +116,8 @@ class WorkloadSummary:
         return self.workload_ids[-1]
 
     def estimate(self, quantity: Quantity, group: GroupSummary) -> Estimate | None:
-        """A value of one of its groups, or of its devices, whose ever it is."""
-        return (self.devices if ABOUT[quantity].of is Of.WORKLOAD else group.values).get(quantity)
+        """A value of one of its groups, or of all of it, whose ever it is."""
+        return (group.values if ABOUT[quantity].of is Of.RUNS else self.values).get(quantity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +144,13 @@ class Report:
         there = {
             quantity
             for workload in self.workloads
-            for values in (workload.devices, *(group.values for group in workload.groups))
+            for values in (workload.values, *(group.values for group in workload.groups))
             for quantity in values
         }
         if all(
-            Quantity.SM_ACTIVE in workload.devices
+            Quantity.SM_ACTIVE in workload.values
             for workload in self.workloads
-            if Quantity.GPU_UTILIZATION in workload.devices
+            if Quantity.GPU_UTILIZATION in workload.values
         ):
             there.discard(Quantity.GPU_UTILIZATION)
         if not any(
@@ -323,7 +324,7 @@ def _workload(
         ],
         energy=measured.energy,
         host=repeats[-1].host,
-        devices=measured.devices,
+        values=measured.devices,
         workload_ids=tuple(one.runs[0].workload_id for one in repeats),
     )
 

@@ -39,7 +39,7 @@ def report_of(study: Study, memory: Memory | None = None, *, profiled: bool = Fa
 
 
 def devices(workload: WorkloadSummary) -> dict[str, float]:
-    return {quantity.value: one.mean for quantity, one in workload.devices.items()}
+    return {quantity.value: one.mean for quantity, one in workload.values.items()}
 
 
 def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
@@ -153,7 +153,7 @@ def test_what_ended_otherwise_is_a_result_without_numbers(study: Study) -> None:
         RunStatus.FAILED,
         RunStatus.KILLED,
     ]
-    assert all(not one.groups[0].values and not one.devices for one in report.workloads[1:])
+    assert all(not one.groups[0].values and not one.values for one in report.workloads[1:])
     assert report.open == 1
 
 
