@@ -92,8 +92,8 @@ class Tracks:
                 reader = open_reader()
                 _update(reader, slot.track, by_step=ask.by_step)
                 slot.version = version
-                self._count(ask.key, slot)
             track, cells = slot.track, slot.track.cells
+            self._count(ask.key, slot)  # now that there are cells, which weigh the most
             if track.is_complete or ask.start is None or ask.end is None or not len(cells):
                 return cells
             shown = _of_steps(cells, ask) if ask.by_step else cells.between(ask.start, ask.end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from radt.frontend.charts import tracks
 from radt.frontend.charts.chartdata import chart_data
 from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Level, Window, XAxis
 from radt.frontend.charts.timeseries import Look, figure
@@ -185,6 +186,31 @@ def test_memory_of_a_series_is_bounded_however_long_it_grows():
     assert cells.count.sum() == track.points
     assert cells.total.sum() == pytest.approx(sum(20_000.0 * page for page in range(60)))
     assert not cells.gap.any()
+
+
+def test_of_all_series_no_more_is_kept_than_there_is_room_for(
+    demo, source, decoded_points, monkeypatch
+):
+    """The least used are forgotten, however they have grown, and read again when asked for."""
+    runs = workload(demo, "abcd", status=RunStatus.RUNNING)
+    for run_id in runs:
+        fill(demo, run_id, np.arange(400.0))
+    news(source)
+    draw(source)
+    assert len(source._tracks._slots) == 4
+    assert sum(decoded_points) == 4 * 400
+    for run_id in runs:
+        fill(demo, run_id, np.arange(400.0), first=400)
+    room = max(slot.track.weight for slot in source._tracks._slots.values()) * 6
+    monkeypatch.setattr(tracks, "MAX_WEIGHT", room)
+    news(source)
+    draw(source)
+    kept = source._tracks._slots.values()
+    assert 0 < len(kept) < 4
+    assert sum(slot.track.weight for slot in kept) == source._tracks._weight <= room
+    seen = sum(decoded_points)
+    draw(source)
+    assert sum(decoded_points) > seen
 
 
 def test_an_aggregate_of_long_series_is_exact(demo, source):
