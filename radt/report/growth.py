@@ -7,28 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from radt.report.stretches import Stretch as Stretch
+from radt.report.stretches import Stretches as Stretches
+from radt.report.stretches import covered_ns
+from radt.report.stretches import merged as merged
 from radt.store.counters import Increases
 
-#: From and to in ns, in order and apart from each other.
-Stretches = Sequence[tuple[int, int]]
 
-
-def merged(stretches: Sequence[tuple[int, int]]) -> Stretches:
-    """The same time, in order and without overlaps.
-
-    >>> merged([(5, 9), (0, 2), (1, 3)])
-    [(0, 3), (5, 9)]
-    """
-    found: list[tuple[int, int]] = []
-    for start_ns, end_ns in sorted(stretches):
-        if found and start_ns <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end_ns))
-        else:
-            found.append((start_ns, end_ns))
-    return found
-
-
-def there_of(stretches: Sequence[tuple[int, int]], found: Increases) -> npt.NDArray[np.bool_]:
+def there_of(stretches: Sequence[Stretch], found: Increases) -> npt.NDArray[np.bool_]:
     """Which increases lie wholly within one of the stretches."""
     there = np.zeros(len(found.amounts), dtype=bool)
     for first_ns, last_ns in stretches:
@@ -55,10 +41,7 @@ def grown(
     if within is None:
         return float(found.amounts[there].sum())
     lengths = (found.end_ns - found.start_ns).astype(np.float64)
-    shares = np.zeros(len(found.amounts))
-    for start_ns, end_ns in within:
-        overlap = np.minimum(found.end_ns, end_ns) - np.maximum(found.start_ns, start_ns)
-        shares += np.clip(overlap, 0, None)
+    shares = covered_ns(within, found.start_ns, found.end_ns)
     met = there & (shares > 0) & (lengths > 0)
     if not met.any():
         return None
@@ -69,14 +52,8 @@ def rate_per_s(found: Increases, within: Stretches | None) -> float | None:
     """The mean rate over what of the stretches the increases cover; None without any."""
     amount = grown(found, within)
     if within is None:
-        covered_ns = float((found.end_ns - found.start_ns).sum())
+        covered = found.end_ns - found.start_ns
     else:
-        covered_ns = float(
-            sum(
-                np.clip(
-                    np.minimum(found.end_ns, end_ns) - np.maximum(found.start_ns, start_ns), 0, None
-                ).sum()
-                for start_ns, end_ns in within
-            )
-        )
-    return amount / (covered_ns / 1e9) if amount is not None and covered_ns > 0 else None
+        covered = covered_ns(within, found.start_ns, found.end_ns)
+    total_ns = float(covered.sum())
+    return amount / (total_ns / 1e9) if amount is not None and total_ns > 0 else None
