@@ -56,12 +56,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     "tracking": BASE | {"store", "archive"},
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
+    "advice": BASE | {"store", "report", "experiment", "collocation", "listeners"},
     "load": BASE | {"store", "archive"},
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"listeners", "report", "replication"},
+    "selftest": BASE | {"store", "collector", "collocation", "listeners", "report"},
     "api": BASE | {"runner", "experiment", "listeners"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
     "frontend": BASE
@@ -70,7 +72,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "cli": BASE
     | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
     | {"listeners", "frontend", "collocation", "environments"}
-    | {"archive", "replication", "stack"},
+    | {"advice", "archive", "replication", "selftest", "stack"},
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api"}),
 }
