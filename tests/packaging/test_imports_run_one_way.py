@@ -57,6 +57,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
     "advice": BASE | {"store", "report", "experiment", "collocation", "listeners"},
+    "comparison": BASE | {"store", "report"},
     "load": BASE | {"store", "archive"},
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
@@ -70,7 +71,17 @@ ALLOWED: dict[str, frozenset[str]] = {
     | {"store", "archive", "tracking", "report", "trace"}
     | {"collector", "collocation", "replication"},
     "cli": BASE
-    | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
+    | {
+        "runner",
+        "experiment",
+        "collector",
+        "comparison",
+        "tracking",
+        "store",
+        "report",
+        "load",
+        "trace",
+    }
     | {"listeners", "frontend", "collocation", "environments"}
     | {"advice", "archive", "replication", "selftest", "stack"},
     "__main__": frozenset({"cli"}),
