@@ -142,8 +142,7 @@ ABOUT: dict[Quantity, About] = {
     ),
     Quantity.SPEED_UP: About(
         *("speed-up", "x", Of.TOGETHER, Combine.MEAN),
-        "Serial over makespan; above 1 the runs are done earlier together than one after the "
-        "other",
+        "Serial over makespan; above 1 the runs are done earlier together than one after the other",
         units.factor,
     ),
     Quantity.SAMPLES_PER_S: About(

@@ -38,7 +38,7 @@ def report_of(study: Study, memory: Memory | None = None, *, profiled: bool = Fa
         return read_report(reader, study.experiment, memory=memory, profiled=profiled)
 
 
-def devices(workload: WorkloadSummary) -> dict[str, float]:
+def of_all(workload: WorkloadSummary) -> dict[str, float]:
     return {quantity.value: one.mean for quantity, one in workload.values.items()}
 
 
@@ -54,7 +54,7 @@ def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
     )
     report = report_of(study)
     solo, pair = report.workloads
-    assert devices(pair) == pytest.approx(
+    assert of_all(pair) == pytest.approx(
         {
             "sm_active": 0.5,
             "gpu_utilization": 0.9,
@@ -66,6 +66,9 @@ def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
             # Two epochs of each of two runs, in 8 s.
             "energy_per_epoch": 300.0 * 8 / 4,
             "energy_per_sample": 300.0 * 8 / (2 * 1000 * 8),
+            "makespan": 19.0,
+            "serial": 2 * 15.0,
+            "speed_up": 30 / 19,
         }
     )
     (group,) = pair.groups
