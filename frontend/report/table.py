@@ -18,7 +18,8 @@ from radt.model import RunStatus
 from radt.report.estimates import Estimate
 from radt.report.formats.columns import Column, aligned, column, told
 from radt.report.formats.content import reasons_of, runs_text
-from radt.report.formats.tables import Cell, Matrix, is_shared
+from radt.report.formats.matrix import Cell, Matrix
+from radt.report.formats.tables import is_shared
 from radt.report.quantities import ABOUT, Quantity
 from radt.report.summary import GroupSummary
 from radt.units import NO_VALUE

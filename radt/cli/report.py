@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from radt.report.formats.kinds import ReportFormat
     from radt.report.summary import Report
     from radt.report.windows import WindowSpec
+    from radt.store.address import StoreAddress
     from radt.store.locate import Places, Readers
 
 _FORMATS = ("table", "markdown", "html", "csv", "json")
@@ -92,11 +94,11 @@ def command(
     spec = WindowSpec.parse(window, overlap=overlap)
     kind = ReportFormat.choose(file_format, output)
     path = _file(output, experiment, kind)
-    if False:
-        _make_folder(figures)
+    if figures is not None:
+        _prepare(figures)
     with Readers(places) as readers:
-        report = _nearest(readers, experiment, spec, profiled=profiled)
-        if report is None:
+        found = _nearest(readers, experiment, spec, profiled=profiled)
+        if found is None:
             known = dict.fromkeys(
                 entry.name for reader in readers.nearest_first() for entry in reader.experiments()
             )
@@ -104,22 +106,22 @@ def command(
                 f"no finished run of an experiment {experiment!r} in {places}",
                 f"Experiments there: {', '.join(known) or 'none yet'}",
             )
-        content = Content.of(report)
-        _put(content, kind, path)
-        if False:
-            _draw(content, figures, figure_format)
+    store, report = found
+    _put(Content.of(report), kind, path)
+    if figures is not None:
+        _draw(store, report, figures, figure_format, profiled=profiled)
 
 
 def _nearest(
     readers: Readers, experiment: str, window: WindowSpec, *, profiled: bool
-) -> Report | None:
-    """Of the nearest store with anything to report."""
+) -> tuple[StoreAddress, Report] | None:
+    """The nearest store with anything to report, and what it has."""
     from radt.report.summary import read_report
 
     for reader in readers.nearest_first():
         report = read_report(reader, experiment, profiled=profiled, window=window)
         if report.workloads or report.left_out:
-            return report
+            return reader.address, report
     return None
 
 
@@ -155,3 +157,48 @@ def _put(content: Content, kind: ReportFormat, path: Path | None) -> None:
         console.print()
     else:
         click.echo(rendered(content, kind), nl=False)
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder, before any work is done for what goes into it.
+
+    Raises:
+        UsageError: It cannot be made, nothing can be written into it, or what draws figures is not
+            installed.
+    """
+    from radt.frontend.export.renderer import is_installed
+
+    if not is_installed():
+        raise UsageError(
+            "figures are drawn by Kaleido, which is not installed here",
+            'Run `pip install "radt[export]"`; --format html has charts without it',
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be made: {error.strerror or error}", "Give another with --figures"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"files cannot be made in {folder}", "Give another with --figures")
+
+
+def _draw(
+    store: StoreAddress, report: Report, folder: Path, figure_format: str, *, profiled: bool
+) -> None:
+    from radt.frontend.export.asked import FileFormat
+    from radt.frontend.report.choices import OVERLAP, PROFILED, WINDOW
+    from radt.frontend.report.pictures import draw
+    from radt.frontend.source import Source
+    from radt.frontend.view import View
+
+    options = {WINDOW: report.window.to_text()}
+    options |= {OVERLAP: "1"} if report.window.overlap else {}
+    options |= {PROFILED: "1"} if profiled else {}
+    view = View(experiment=report.experiment, options=options)
+    source = Source(store)
+    try:
+        for path in draw(source, view, folder, FileFormat(figure_format)):
+            click.echo(str(path), err=True)
+    finally:
+        source.close()

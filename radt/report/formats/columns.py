@@ -17,6 +17,7 @@ _SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 _SYMBOLS = {"By": "B", "By/s": "B/s", "W": "W", "J": "J", "g": "g"}
 #: As wide as a digit, and as wide as a point (Unicode's FIGURE SPACE and PUNCTUATION SPACE).
 _DIGIT_SPACE, _POINT_SPACE = "\N{FIGURE SPACE}", "\N{PUNCTUATION SPACE}"
+_ROUNDING = 1e-9
 _SAYS_UNIT = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
 
 #: What ± and whiskers stand for, in words.
@@ -108,19 +109,24 @@ def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
 def half_of(estimate: Estimate) -> float | None:
     """Half of the confidence interval of the mean; None for fewer than two repeats."""
     interval = estimate.interval
-    return None if interval is None else (interval.high - interval.low) / 2
+    if interval is None:
+        return None
+    half = (interval.high - interval.low) / 2
+    # Equal values of which one was rounded differently are equal.
+    return half if half > _ROUNDING * abs(estimate.mean) else 0.0
 
 
-def with_unit(quantity: Quantity, estimate: Estimate | None) -> str:
+def with_unit(quantity: Quantity, estimate: Estimate | None, *, brief: bool = False) -> str:
     """A value with its interval and its unit, as on terminals: ``4.20 ±0.03 s``.
 
-    From a minute on the interval has a unit of its own: ``1:38 ±1.20 s``.
+    From a minute on the interval has a unit of its own: ``1:38 ±1.20 s``. ``brief`` leaves the
+    interval out.
     """
     write = ABOUT[quantity].text
     if estimate is None:
         return units.NO_VALUE
     text = write(estimate.mean)
-    half = half_of(estimate)
+    half = None if brief else half_of(estimate)
     tilde = "~" if estimate.is_estimated else ""
     if half is None:
         return f"{tilde}{text}"

@@ -10,8 +10,9 @@ from radt.report.formats.chart_bars import chart_bars
 from radt.report.formats.columns import INTERVAL_WORDS, Column, column, told
 from radt.report.formats.content import Content, Line, reasons_of, runs_text
 from radt.report.formats.html_style import STYLE
+from radt.report.formats.matrix import Matrix, matrices
 from radt.report.formats.svg_bars import MAX_BARS, bars_svg, legend
-from radt.report.formats.tables import Matrix, Sheet, matrices, sheets
+from radt.report.formats.tables import Sheet, sheets
 from radt.report.quantities import ABOUT, Quantity
 from radt.units import NO_VALUE, plural
 

@@ -69,7 +69,8 @@ footer li { overflow-wrap: anywhere; }
 @media (max-width: 700px) { body { padding: 12px; } th, td { padding: 5px 8px; } }
 @media print {
   :root { color-scheme: light; --paper: #fff; --ground: #fff; --text: #000;
-    --dim: #444; --line: #bbb; --grid: #ddd; --naive: #0072b2; --mps: #c47a00; --mig: #00946b; --mixed: #c0629a; }
+    --dim: #444; --line: #bbb; --grid: #ddd;
+    --naive: #0072b2; --mps: #c47a00; --mig: #00946b; --mixed: #c0629a; }
   body { padding: 0; font-size: 10px; print-color-adjust: exact;
     -webkit-print-color-adjust: exact; }
   main { gap: 12px; }

@@ -15,7 +15,7 @@ Version 1, an object::
       groups     like runs together: name, status, repeats, runs, values
         runs     id, letter, name, status, repeats, end_reason
     interference one an experiment: experiment, rows (models), columns (what ran beside them),
-                 cells (rows of values or null)
+                 cells (rows of values or null; the worst where several workloads had it)
     notes        sentences: poor start skew, missing samples, what was left out, rules of estimates
 
 A value: ``mean``, ``low`` and ``high`` (confidence interval of the mean, null for one repeat),
@@ -33,6 +33,7 @@ from typing import Any
 from radt.report.confidence import CONFIDENCE
 from radt.report.estimates import Estimate
 from radt.report.formats.content import Content, Item
+from radt.report.formats.matrix import Matrix, matrices
 from radt.report.formats.tables import is_shared
 from radt.report.quantities import ABOUT, Quantity
 from radt.report.summary import GroupSummary
@@ -54,6 +55,7 @@ def _report(content: Content) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "quantities": {quantity.value: _about(quantity) for quantity in ABOUT},
         "workloads": [_workload(item) for item in content.items],
+        "interference": [_matrix(one) for one in matrices(content)],
         "notes": list(content.notes),
     }
 
@@ -106,6 +108,18 @@ def _values(item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
         for quantity in ABOUT
         if is_shared(quantity) is shared
         and (found := item.summary.estimate(quantity, group)) is not None
+    }
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    return {
+        "experiment": matrix.experiment,
+        "rows": list(matrix.rows),
+        "columns": list(matrix.columns),
+        "cells": [
+            [None if cell is None else value_of(cell.estimate) for cell in row]
+            for row in matrix.cells
+        ],
     }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from radt.model import RunStatus
 from radt.report.formats.columns import INTERVAL_WORDS, Column, column
 from radt.report.formats.content import Content, Line, runs_text
-from radt.report.formats.tables import Matrix, Sheet, matrices, sheets
+from radt.report.formats.matrix import Matrix, matrices
+from radt.report.formats.tables import Sheet, sheets
 from radt.units import NO_VALUE
 
 

@@ -7,7 +7,6 @@ that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from radt.model import RunStatus
@@ -27,6 +26,8 @@ ESSENTIAL = (
     Quantity.GPU_UTILIZATION,
     Quantity.ENERGY,
 )
+#: How busy a device was.
+ACTIVITY = (Quantity.SM_ACTIVE, Quantity.GPU_UTILIZATION)
 #: Headings of what explains it.
 _OF_WORKLOADS = "Workloads and their devices"
 _OF_RUNS = "Processes of the runs"
@@ -75,8 +76,10 @@ def sheets(content: Content) -> list[Sheet]:
         return []
     lines = tuple(content.lines)
     essential = tuple(one for one in ESSENTIAL if one in content.quantities)
+    if not set(ACTIVITY) & set(essential) and Quantity.CPU in content.quantities:
+        essential = (*essential, Quantity.CPU)  # all the activity there is
     found = [Sheet("", lines, essential, of_runs=True)]
-    rest = [one for one in content.quantities if one not in ESSENTIAL]
+    rest = [one for one in content.quantities if one not in essential]
     shared = tuple(one for one in rest if is_shared(one))
     if shared:
         firsts = tuple(line for line in lines if line.is_first)
@@ -85,33 +88,3 @@ def sheets(content: Content) -> list[Sheet]:
     if runs:
         found.append(Sheet(_OF_RUNS, lines, runs, of_runs=True))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell of a matrix; ``heat`` is how much of its colour it has, 0 to 1."""
-
-    text: str
-    estimate: Estimate
-    about: str
-    heat: float
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """How much models slow each other down: a row a model, a column what it ran beside."""
-
-    title: str
-    explanation: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    cells: tuple[tuple[Cell | None, ...], ...]
-
-
-def matrices(content: Content) -> list[Matrix]:
-    """One an experiment in which models were collocated."""
-    return list(_matrices(content))
-
-
-def _matrices(content: Content) -> Iterator[Matrix]:
-    yield from ()

@@ -18,8 +18,10 @@ from rich.text import Text
 from radt.model import RunStatus
 from radt.report.formats.columns import INTERVAL_WORDS, with_unit
 from radt.report.formats.content import Content, Line, runs_text
-from radt.report.formats.tables import Matrix, Sheet, is_shared, matrices, sheets
+from radt.report.formats.matrix import Matrix, matrices
+from radt.report.formats.tables import Sheet, is_shared, sheets
 from radt.report.quantities import ABOUT, Quantity
+from radt.report.tables import energy_table
 from radt.units import NO_VALUE
 
 _GAP, _INDENT = 2, 2
@@ -53,6 +55,10 @@ def _parts(content: Content, width: int) -> Iterator[RenderableType]:
         for columns in _tables(sheet, width - _INDENT):
             yield _drawn(columns)
             yield ""
+    # The share of each run, and what none of them is given: the column has only their sum.
+    if (energies := energy_table([item.summary for item in content.items])) is not None:
+        yield energies
+        yield ""
     for matrix in matrices(content):
         yield _indented(Text(matrix.title, style="bold"))
         yield _indented(Text(matrix.explanation, style="dim"))
@@ -79,12 +85,14 @@ def notes(content: Content) -> Iterator[str]:
 
 def _tables(sheet: Sheet, width: int) -> Iterator[list[_Column]]:
     """The columns of a sheet, shared out among tables that fit, each with what its lines are."""
-    rest = list(sheet.quantities)
-    is_first = not sheet.title  # which says how runs ended, if they came to no value
+    rest = [one for one in sheet.quantities if one is not Quantity.ENERGY_OF_RUNS]
+    is_essential = is_first = not sheet.title
     while rest or is_first:
         # What is of the workloads alone needs no line for each group of their runs.
         of_runs = is_first or not is_shared(rest[0])
         lines = [line for line in sheet.lines if of_runs or line.is_first]
+        if not is_essential:  # which has them all; what explains it, those that say something
+            lines = [line for line in lines if any(map(line.estimate, rest))]
         taken: list[Quantity] = []
         made: list[_Column] = []
         columns = _lead(sheet, lines, taken, of_runs=of_runs)
@@ -119,7 +127,9 @@ def _lead(
     if of_runs:
         # Parameters are told in full, if need be on several lines.
         told = any(run.name != run.run.name for line in lines for run in line.group.runs)
-        texts = [runs_text(line.group) for line in lines]
+        # The table that begins with times says there how runs ended.
+        ended = [f" {_end(line)}" if sheet.title and _end(line) else "" for line in lines]
+        texts = [f"{runs_text(line.group)}{end}" for line, end in zip(lines, ended, strict=True)]
         most = _PARAMS_CHARS if told else _RUNS_CHARS
         found.append(_Column("runs", texts, is_number=False, most=most, folds=told))
     counted = Sheet(sheet.title, sheet.lines, tuple(quantities), of_runs)
@@ -134,7 +144,8 @@ def _several_hosts(lines: Sequence[Line]) -> bool:
 def _values(sheet: Sheet, lines: Sequence[Line], quantity: Quantity, *, with_ends: bool) -> _Column:
     cells = []
     for line in lines:
-        text = with_unit(quantity, line.estimate(quantity)) if sheet.is_told(line, quantity) else ""
+        text = with_unit(quantity, line.estimate(quantity), brief=bool(sheet.title))
+        text = text if sheet.is_told(line, quantity) else ""
         cells.append(_end(line) or text if with_ends else text)
     return _Column(ABOUT[quantity].title, cells)
 
@@ -149,13 +160,12 @@ def _parted(matrix: Matrix, width: int) -> Iterator[list[_Column]]:
     """A matrix, in parts that fit."""
     rest = [
         _Column(
-            head,
-            [NO_VALUE if row[place] is None else row[place].text for row in matrix.cells],
-            most=_MODEL_CHARS,
+            _cut(head),
+            [NO_VALUE if (cell := row[place]) is None else cell.text for row in matrix.cells],
         )
         for place, head in enumerate(matrix.columns)
     ]
-    names = _Column("", matrix.rows, is_number=False, most=_MODEL_CHARS)
+    names = _Column("", list(map(_cut, matrix.rows)), is_number=False)
     while rest:
         room = width - names.width
         taken: list[_Column] = []
@@ -163,6 +173,10 @@ def _parted(matrix: Matrix, width: int) -> Iterator[list[_Column]]:
             room -= rest[0].width + _GAP
             taken.append(rest.pop(0))
         yield [names, *taken]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _MODEL_CHARS else f"{name[: _MODEL_CHARS - 1]}…"
 
 
 def _drawn(columns: Sequence[_Column]) -> RenderableType:
@@ -182,4 +196,4 @@ def _drawn(columns: Sequence[_Column]) -> RenderableType:
 
 
 def _indented(content: RenderableType) -> RenderableType:
-    return Padding(content, (0, 0, 0, _INDENT))
+    return Padding(content, (0, 0, 0, _INDENT), expand=False)
