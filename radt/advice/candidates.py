@@ -10,7 +10,7 @@ from radt.advice.cards import Divisible
 from radt.advice.facts import Facts
 from radt.advice.rooms import fits_alone
 from radt.advice.study import Study
-from radt.advice.words import Candidate, Fit, Method, ModelKey, Origin, Row, Solo
+from radt.advice.words import Candidate, Fit, Method, ModelKey, Origin, Resource, Row, Solo
 from radt.collocation.spec import Collocation, Mps
 
 #: Degrees of the thesis's study: what 3g, 2g and 1g instances allow, and four.
@@ -125,8 +125,8 @@ def _divided(
         room = [name for name in names if fits_alone(row, divisible, name, margin) is not Fit.NO]
         choices.append(room)
     best: tuple[float, float, dict[ModelKey, str]] | None = None
-    for names in product(*choices):
-        chosen = dict(zip(models, names, strict=True))
+    for assigned in product(*choices):
+        chosen = dict(zip(models, assigned, strict=True))
         if not divisible.packs([chosen[solo.key] for solo in solos]):
             continue
         squeezed = [_squeezed(solo, divisible, chosen[solo.key]) for solo in solos]
@@ -142,8 +142,6 @@ def _divided(
 
 def _squeezed(solo: Solo, divisible: Divisible, profile: str) -> float:
     """SMs that a run wants over those that it gets; of two that suffice, the smaller is as good."""
-    from radt.advice.words import Resource
-
     found = divisible.profile(profile)
     assert found is not None
     wanted = solo.shares.get(Resource.KERNEL, solo.shares.get(Resource.SM, 1.0))

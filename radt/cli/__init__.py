@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "compare": LazyCommand(
         "radt.cli.compare", "Put one experiment, workload or run against another."
     ),
+    "advise": LazyCommand("radt.cli.advise", "Predict what could share a device."),
     "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
     "export": LazyCommand("radt.cli.export", "Write a run's samples to a file."),
     "sync": LazyCommand("radt.cli.sync", "Bring what earlier runs left to MLflow and Postgres."),
