@@ -20,7 +20,8 @@ from enum import IntEnum, StrEnum
 
 from radt.comparison.findings import Comparison, Finding
 from radt.errors import UsageError
-from radt.report.confidence import Interval, Scale, mean_interval
+from radt.report.confidence import Interval, Scale, effect, mean_interval
+from radt.report.estimates import Estimate
 from radt.report.quantities import ABOUT, Quantity
 
 
@@ -160,7 +161,7 @@ def _held(
     found = finding.effect
     match condition.limit:
         case Limit.VALUE:
-            return finding.b.mean, mean_interval(finding.b.repeats, confidence)
+            return finding.b.mean, _interval(finding.b, confidence)
         case Limit.CHANGE | Limit.RATIO:
             if found.scale is not Scale.RATIO:
                 return None, None
@@ -174,6 +175,14 @@ def _held(
             # The ratio's interval, of A's mean.
             base = finding.a.mean
             return difference, found.interval.mapped(lambda ratio: (ratio - 1) * base)
+
+
+def _interval(estimate: Estimate, confidence: float) -> Interval | None:
+    """As `Estimate.interval`, of another confidence."""
+    if not estimate.reference or not estimate.repeats:
+        return mean_interval(estimate.repeats, confidence)
+    found = effect(estimate.reference, estimate.repeats, confidence=confidence)
+    return found.interval if found.scale is Scale.RATIO else None
 
 
 _SPACE = re.compile(r"\s*")

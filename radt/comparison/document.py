@@ -63,6 +63,7 @@ def _side(side: Side) -> Mapping[str, Any]:
         "experiment": side.experiment,
         "store": side.store,
         "commit": side.commit or None,
+        "footnotes": list(side.footnotes),
         "workloads": [
             {
                 "label": one.label,

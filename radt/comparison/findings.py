@@ -51,6 +51,14 @@ def sense(quantity: Quantity) -> Sense:
     return _SENSES.get(quantity) or _BY_UNIT.get(ABOUT[quantity].unit, Sense.NEITHER)
 
 
+#: With more runs there is more of them, which is neither good nor bad.
+_TOTALS = (
+    *(Quantity.MAKESPAN, Quantity.SERIAL, Quantity.ENERGY, Quantity.ENERGY_OF_RUNS),
+    *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_PEAK),
+    *(Quantity.GPU_MEMORY, Quantity.GPU_MEMORY_PEAK),
+)
+
+
 class Verdict(StrEnum):
     """What can be said."""
 
@@ -234,9 +242,14 @@ def _finding(
     # A repeat without a value is left out of these: then none is known to belong to another.
     paired = in_rounds and len(a.repeats) == len(one.a.workload_ids) == len(b.repeats)
     found = effect(
-        a.repeats or (a.mean,), b.repeats or (b.mean,), paired=paired, confidence=confidence
+        a.repeats or (a.mean,),
+        b.repeats or (b.mean,),
+        paired=paired,
+        confidence=confidence,
+        references=(a.reference, b.reference),
     )
-    verdict = _verdict(found, sense(quantity))
+    other_work = quantity in _TOTALS and one.a.run_count != one.b.run_count
+    verdict = _verdict(found, Sense.NEITHER if other_work else sense(quantity))
     wanted = repeats_that_tell(found, MARGIN) if verdict is Verdict.UNKNOWN else None
     return Finding(one.name, runs, quantity, a, b, found, verdict, True, wanted)
 

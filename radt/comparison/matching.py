@@ -123,8 +123,9 @@ def _shown(workload: WorkloadSummary, *, with_host: bool = False) -> str:
 
 
 def _matched(a: WorkloadSummary, b: WorkloadSummary) -> Matched:
-    names = dict.fromkeys((_shown(a), _shown(b)))
-    return Matched(" / ".join(names), a, b, _groups(_measured(a), _measured(b)))
+    of_a, of_b = _shown(a), _shown(b)
+    name = of_b if of_a == of_b else f"{of_b} against {of_a}"
+    return Matched(name, a, b, _groups(_measured(a), _measured(b)))
 
 
 def _measured(workload: WorkloadSummary) -> list[GroupSummary]:

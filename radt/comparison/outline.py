@@ -37,7 +37,7 @@ def side_text(side: Side) -> str:
         parts.append(plural(counts[0], "repeat"))
     hosts = dict.fromkeys(one.host for one in side.workloads if one.host)
     parts += [", ".join(hosts)] if len(hosts) <= _NAMED else [plural(len(hosts), "machine")]
-    started = [one.started_ns for one in side.rounds.values()]
+    started = [one.started_ns for found in side.workloads for one in side.rounds_of(found)]
     if started:
         when = datetime.fromtimestamp(max(started) / 1e9).astimezone()
         parts.append(f"{when:%Y-%m-%d %H:%M}")
@@ -76,6 +76,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
     found = [(one.name, one.differences) for one in comparison.workloads]
     for text in told(found, disturbing=False):
         yield f"differs: {text}"
+    yield from _footnotes(comparison)
     findings = comparison.findings
     if len(findings) > 1:
         yield summary_text(comparison)
@@ -88,6 +89,14 @@ def notes(comparison: Comparison) -> Iterator[str]:
     if Method.PAIRED in methods:
         said += "; paired: repeats that ran in turns are compared one by one"
     yield said
+
+
+def _footnotes(comparison: Comparison) -> Iterator[str]:
+    """What is poor about the measurements of A, of B, or of both."""
+    a, b = comparison.a.footnotes, comparison.b.footnotes
+    for text in dict.fromkeys((*a, *b)):
+        whose = [name for name, side in (("A", a), ("B", b)) if text in side]
+        yield f"{' and '.join(whose)}: {text}"
 
 
 def condition_texts(checked: Sequence[Checked]) -> Iterator[tuple[Outcome, str]]:

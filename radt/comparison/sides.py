@@ -59,6 +59,7 @@ class Side:
         store: Where it was found.
         experiment: Its name.
         commit: That it was narrowed to; empty if it was not.
+        footnotes: What is poor about its measurements.
     """
 
     text: str
@@ -70,6 +71,7 @@ class Side:
     store: str = ""
     experiment: str = ""
     commit: str = ""
+    footnotes: Sequence[str] = ()
 
     def rounds_of(self, workload: WorkloadSummary) -> list[Round]:
         """Its starts, in the order of its repeats."""
@@ -179,7 +181,11 @@ class Finder:
                 f"{text} ran on several machines: {', '.join(hosts)}",
                 f"Name one: '{reading.experiment}/{reading.label}@{hosts[-1]}'",
             )
-        return self._side(reader, text, kind, workloads, runs, commit or "")
+        if len(workloads) < len(report.workloads):
+            starts = {start for one in workloads for start in one.workload_ids}
+            some = frozenset(run.run_id for run in runs if run.workload_id in starts)
+            report = self._report(reader, reading.experiment, some)
+        return self._side(reader, text, kind, workloads, runs, commit or "", report.footnotes)
 
     def _of_run(self, reader: StoreReader, run: RunRecord) -> Side:
         text = f"run {run.run_id[:8]} ({run.name})"
@@ -190,7 +196,7 @@ class Finder:
                 f"{text} is {run.status}: there is nothing to compare yet",
                 "`radt status` says what runs",
             )
-        return self._side(reader, text, Kind.RUN, report.workloads, [run], "")
+        return self._side(reader, text, Kind.RUN, report.workloads, [run], "", report.footnotes)
 
     def _side(
         self,
@@ -200,6 +206,7 @@ class Finder:
         workloads: Sequence[WorkloadSummary],
         runs: Sequence[RunRecord],
         commit: str,
+        footnotes: Sequence[str],
     ) -> Side:
         experiment = runs[0].experiment
         standing = [
@@ -215,6 +222,7 @@ class Finder:
             str(reader.address),
             experiment,
             commit,
+            footnotes,
         )
 
     def _report(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from radt.comparison.conditions import Checked, Outcome
@@ -26,6 +26,9 @@ from radt.report.confidence import Method
 #: More workloads than this are left to --format json; those with differences come first.
 MAX_WORKLOADS = 30
 _MIN_WIDTH = 40
+_INDENT, _GAP = 4, "  "
+#: The place of what is said among the cells.
+_VERDICT = 3
 _DIFFER = (Verdict.BETTER, Verdict.WORSE, Verdict.DIFFERENT)
 _STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "yellow"}
 _MARKS = {Outcome.MET: ("✘", "red"), Outcome.NOT_MET: ("✔", "green"), Outcome.UNKNOWN: ("?", "")}
@@ -44,7 +47,7 @@ def print_comparison(comparison: Comparison, checked: Sequence[Checked], console
         console.print()
     shown = _shown(comparison.workloads)
     if any(one.findings for one in shown):
-        console.print(_table(shown))
+        _print_table(comparison, shown, console)
     else:
         _say(console, "Nothing was measured on both sides", indent=2)
     if len(shown) < len(comparison.workloads):
@@ -73,42 +76,58 @@ def _shown(workloads: Sequence[Compared]) -> list[Compared]:
     return [workloads[place] for place in sorted(ranked[:MAX_WORKLOADS])]
 
 
-def _table(workloads: Sequence[Compared]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=19)
-    for name in ("A", "B"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("  B against A")
-    table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column("n", justify="right", no_wrap=True)
-    for number, one in enumerate(workloads):
-        if not one.findings:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the table: ``cells`` in the order of `_print_table`; ``below`` stands under it."""
+
+    cells: Sequence[str]
+    style: str = ""
+    below: str = ""
+
+
+def _print_table(comparison: Comparison, workloads: Sequence[Compared], console: Console) -> None:
+    """Columns are as wide as the widest cell; a workload's name has a line of its own."""
+    head = ("", "A", "B", "  B against A", f"{comparison.confidence * 100:g} % CI", "n")
+    rows = {one.name: [_row(finding) for finding in one.findings] for one in workloads}
+    every = [head, *(row.cells for found in rows.values() for row in found)]
+    widths = [max(len(cells[place]) for cells in every) for place in range(len(head))]
+    console.print(Text(_line(head, widths), style="dim"), soft_wrap=True)
+    for name, found in rows.items():
+        if not found:
             continue
-        if number:
-            table.add_row("")
-        table.add_row(Text(f"  {_safe(one.name)}", style="bold", overflow="ellipsis"))
-        kinds = len({finding.runs for finding in one.findings if finding.runs}) > 1
-        for finding in one.findings:
-            table.add_row(*_cells(finding, with_runs=kinds))
-    return table
+        console.print(Text(f"  {_safe(name)}", style="bold"), soft_wrap=True)
+        for row in found:
+            line = Text(_line(row.cells, widths))
+            line.stylize(row.style, line.plain.index(row.cells[_VERDICT]))
+            console.print(line, soft_wrap=True)
+            if row.below:
+                before = sum(widths[:_VERDICT]) + _VERDICT * len(_GAP) + _INDENT + 2
+                console.print(Text(" " * before + row.below, style="dim"), soft_wrap=True)
 
 
-def _cells(finding: Finding, *, with_runs: bool) -> list[Text | str]:
-    name = noun(finding.quantity)
-    style = _STYLES.get(finding.verdict, "")
-    said = Text(f"{SIGNS[finding.verdict]} {verdict_text(finding)}", style=style)
-    if finding.verdict is Verdict.UNKNOWN and finding.effect.method is not Method.NONE:
-        wanted = wanted_text(finding).replace(" would tell ", "\n  would tell ")
-        said.append(f"\n  {wanted}" if wanted else "", style="dim")
-    of_runs = f"\n    {_safe(finding.runs)}" if with_runs and finding.runs else ""
-    return [
-        Text.assemble(f"  {name}", (of_runs, "dim")),
-        value_text(finding.quantity, finding.a.mean),
-        value_text(finding.quantity, finding.b.mean),
-        said,
-        interval_text(finding),
-        Text(count_text(finding)),
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cell.ljust(width) if place in (0, _VERDICT) else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
+    return " " * _INDENT + _GAP.join(padded).rstrip()
+
+
+def _row(finding: Finding) -> _Row:
+    name = noun(finding.quantity)
+    wanted = wanted_text(finding) if finding.effect.method is not Method.NONE else ""
+    return _Row(
+        (
+            f"{name}, {_safe(finding.runs)}" if finding.runs else name,
+            value_text(finding.quantity, finding.a.mean),
+            value_text(finding.quantity, finding.b.mean),
+            f"{SIGNS[finding.verdict]} {verdict_text(finding)}",
+            interval_text(finding),
+            count_text(finding),
+        ),
+        _STYLES.get(finding.verdict, ""),
+        wanted,
+    )
 
 
 def _say(

@@ -59,7 +59,7 @@ def verdict_text(finding: Finding) -> str:
 def interval_text(finding: Finding) -> str:
     """Both ends, said as the verdict is: of what is 1.32× faster ``1.28–1.36×``."""
     interval = finding.effect.interval
-    if interval is None:
+    if interval is None or finding.verdict is Verdict.EQUAL:
         return NO_VALUE
     if finding.effect.scale is Scale.DIFFERENCE:
         unit = _amount(finding.quantity)
@@ -109,8 +109,12 @@ def sentence(finding: Finding, confidence: float) -> str:
         case Verdict.ALIKE:
             said = f"{verdict_text(finding)} ({about}, {level}, {count}{method})"
         case _:
-            verb = "is" if ABOUT[finding.quantity].unit == _TIME else "is at"
-            said = f"B {verb} {change_text(finding)} ({about}, {level}, {count}{method})"
+            change = change_text(finding)
+            said = (
+                f"B is {change} ({about}, {level}, {count}{method})"
+                if ABOUT[finding.quantity].unit == _TIME
+                else f"B has {change} {noun(finding.quantity)} ({values}, {level}, {count}{method})"
+            )
             if not finding.holds:
                 said += "; may be chance among so many comparisons"
     return f"{finding.name}: {said}"
@@ -142,10 +146,11 @@ def chance_text(comparison: Comparison) -> str:
     false = count * (1 - comparison.confidence)
     doubtful = sum(not one.holds and one.verdict in _DIFFER for one in comparison.tested)
     said = (
-        f"Of {count:,} comparisons without any difference, {significant(false, 2)} would show one"
+        f"Among {count:,} comparisons chance alone shows {significant(false, 2)} differences "
+        "on average"
     )
     if doubtful:
-        said += f"; {DOUBT} may be such a one (it does not hold among so many, Holm)"
+        said += f"; {DOUBT} may be one of these (Holm)"
     return said
 
 

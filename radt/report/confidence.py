@@ -83,7 +83,7 @@ class Effect:
         interval: None where a side has one value only.
         p_value: How often chance alone would show as much, two-sided; None likewise.
         variances: Of what one repeat adds, on the scale (of ratios that of logarithms): one of the
-            pairs, or A's and B's.
+            pairs; or A's and B's, then those of what they are multiples of.
     """
 
     scale: Scale
@@ -106,6 +106,7 @@ def effect(
     *,
     paired: bool = False,
     confidence: float = CONFIDENCE,
+    references: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> Effect:
     """What B is against A, with its confidence interval.
 
@@ -114,6 +115,8 @@ def effect(
         b: Likewise.
         paired: The values at the same place belong to each other; there are as many.
         confidence: Of the interval, between 0 and 1.
+        references: Of values that are multiples of others: what A's and B's others vary by, as
+            factors of their mean. Their spread counts, unless both are multiples of the same.
     """
     if paired and len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} values are no pairs")
@@ -126,7 +129,11 @@ def effect(
     change = fmean(b) - fmean(a)
     counts = (len(a), len(b))
     back = _exp if scale is Scale.RATIO else float
-    if min(counts) < 2:
+    others: list[list[float]] = []
+    if scale is Scale.RATIO and tuple(references[0]) != tuple(references[1]):
+        others = [[math.log(value) for value in one] for one in references if one]
+        paired = paired and not others
+    if min(len(one) for one in (a, b, *others)) < 2:
         return Effect(scale, back(change), Method.NONE, counts)
     variances: tuple[float, ...]
     if paired:
@@ -136,8 +143,9 @@ def effect(
         degrees = len(a) - 1.0
     else:
         method = Method.WELCH
-        variances = (_variance(a, noise), _variance(b, noise))
-        error, degrees = _welch(variances, counts)
+        sets = (a, b, *others)
+        variances = tuple(_variance(one, noise) for one in sets)
+        error, degrees = _welch(variances, [len(one) for one in sets])
     if abs(change) <= noise:
         change = 0.0
     half = _quantile(degrees, confidence) * error if error else 0.0
@@ -166,10 +174,10 @@ def _variance(values: Sequence[float], noise: float) -> float:
 
 
 def _welch(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    """The standard error of a difference of means, and its degrees of freedom."""
+    """The standard error of a sum or difference of means, and its degrees of freedom."""
     parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
     if not any(parts):
-        return 0.0, float(sum(counts) - 2)
+        return 0.0, float(sum(counts) - len(counts))
     below = sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
     return math.sqrt(sum(parts)), sum(parts) ** 2 / below
 
@@ -210,7 +218,7 @@ def repeats_that_tell(found: Effect, change: float) -> int | None:
         if found.method is Method.PAIRED:
             error, degrees = math.sqrt(found.variances[0] / count), count - 1.0
         else:
-            error, degrees = _welch(found.variances, (count, count))
+            error, degrees = _welch(found.variances, [count] * len(found.variances))
         return 2 * _quantile(degrees, confidence) * error <= allowed
 
     low, high = 1, 2
