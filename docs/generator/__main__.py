@@ -16,6 +16,7 @@ import click
 import yaml
 
 from docs.generator.check import problems
+from docs.generator.offline import localise
 from docs.generator.sources import ROOT, Pages, site_path
 from radt.errors import RadtError, UsageError
 
@@ -46,6 +47,7 @@ def build(folder: Path) -> Path:
     )
     if done.returncode != 0:
         raise UsageError(f"the site was not built:\n{done.stdout}", "Mend what it names")
+    localise(folder / "site")
     if wrong := list(problems(folder / "site")):
         raise UsageError("\n".join(wrong), "Mend these pages")
     return folder / "site" / "index.html"

@@ -39,7 +39,7 @@ def _section(command: click.Command, context: click.Context, level: int) -> Iter
     rows = [_row(one, context) for one in command.params if isinstance(one, click.Option)]
     yield markdown.table(("option", "what it does", "default"), rows)
     if command.epilog:
-        yield markdown.plain(command.epilog)
+        yield markdown.prose(command.epilog)
     if isinstance(command, click.Group):
         yield from _sections(command, context, level + 1)
 
@@ -50,7 +50,7 @@ def _texts(text: str) -> Iterator[str]:
         if paragraph.startswith("\b"):
             yield markdown.fenced(textwrap.dedent(paragraph.lstrip("\b\n")), "text")
         else:
-            yield markdown.plain(paragraph)
+            yield markdown.prose(paragraph)
 
 
 def _row(option: click.Option, context: click.Context) -> tuple[str, str, str]:
@@ -61,9 +61,9 @@ def _row(option: click.Option, context: click.Context) -> tuple[str, str, str]:
     text, default = option.help or "", _default(option, context)
     if said := _DEFAULT.search(text):
         text, default = text[: said.start()], said["value"]
-    meaning = markdown.plain(text)
+    meaning = markdown.prose(text)
     if setting := _SETTINGS.get(" ".join(text.split())):
-        meaning += f" Also a [setting](settings.md#{setting.name})."
+        shown = f"[{shown}](settings.md#{setting.name})"
     if option.multiple and "repeated" not in text:
         meaning += " May be repeated."
     return shown, meaning, markdown.code(default) if default else ""

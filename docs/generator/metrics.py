@@ -44,18 +44,16 @@ def _section(kind: type[Source]) -> Iterator[str]:
 def _series(metrics: Sequence[Metric]) -> str:
     rows = []
     for metric in metrics:
-        notes = [metric.description]
-        if metric.method:
-            notes.append(f"How: {metric.method}.")
+        notes = [metric.description, f"how: {metric.method}" if metric.method else ""]
         if metric.estimated:
-            notes.append("Estimated.")
+            notes.append("estimated")
         rows.append(
             (
                 markdown.code(metric.name),
                 markdown.code(metric.unit),
                 metric.scope.value,
                 "counter" if metric.kind is SeriesKind.COUNTER else "gauge",
-                " ".join(markdown.plain(note) for note in notes if note),
+                "; ".join(markdown.plain(note) for note in notes if note),
             )
         )
     return markdown.table(("series", "unit", "scope", "kind", "what"), rows)

@@ -81,12 +81,10 @@ def _members(found: type, name: str, level: int) -> Iterator[str]:
 
 
 def _described(member: object) -> Any:
-    """The function behind a method or property; something without docstring for all else."""
+    """A property, or the function behind a method; something without docstring for all else."""
     if isinstance(member, classmethod | staticmethod):
         return member.__func__
-    if isinstance(member, property):
-        return member.fget
-    return member if isinstance(member, FunctionType) else _NOTHING
+    return member if isinstance(member, FunctionType | property) else _NOTHING
 
 
 class _Nothing:
@@ -104,11 +102,16 @@ def _commented(found: type) -> Iterable[tuple[str, str, str]]:
 
 
 def _signature(found: Any, name: str) -> str:
+    own = name.rpartition(".")[2]
+    if isinstance(found, property):
+        returns = inspect.signature(found.fget).return_annotation if found.fget else ""
+        return f"{own}: {returns}".replace("'", "")
     if inspect.isclass(found):
-        if inspect.isabstract(found):
-            return f"class {name}"
-        return f"class {_call(name.rpartition('.')[2], inspect.signature(found))}"
-    return f"def {_call(name.rpartition('.')[2], inspect.signature(found))}"
+        if inspect.isabstract(found) or dataclasses.is_dataclass(found):
+            return f"class {own}"
+        signature = inspect.signature(found).replace(return_annotation=inspect.Signature.empty)
+        return f"class {_call(own, signature)}"
+    return f"def {_call(own, inspect.signature(found))}"
 
 
 def _call(name: str, signature: inspect.Signature) -> str:
@@ -134,4 +137,5 @@ def _call(name: str, signature: inspect.Signature) -> str:
 
 
 def _value(default: object) -> str:
+    """As a call would write it; members of enums by their text, which is accepted, too."""
     return repr(str(default)) if isinstance(default, str) else repr(default)

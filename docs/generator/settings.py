@@ -15,7 +15,7 @@ def settings_reference() -> str:
     rows = [
         (
             f'<span id="{one.name}"></span>{markdown.code(one.name)}',
-            _option(one),
+            markdown.code(f"--{one.name}"),
             _variables(one),
             markdown.code(one.kind.metavar.strip("[]") or "on|off"),
             _default(one),
@@ -38,12 +38,6 @@ def variables_reference() -> str:
         for one in VARIABLES
     ]
     return markdown.table(("variable", "value", "default", "meaning"), rows)
-
-
-def _option(setting: Setting[Any]) -> str:
-    if setting.kind.metavar:
-        return markdown.code(f"--{setting.name}")
-    return markdown.code(f"--{setting.name}")
 
 
 def _variables(setting: Setting[Any]) -> str:
