@@ -50,7 +50,7 @@ class Divisible:
             (
                 one
                 for one in self.card.profiles
-                if "+" not in one.name and "-" not in one.name and one.max_count > 0
+                if "+" not in one.name and "-" not in one.name and one.slices < self.slices
             ),
             key=lambda one: (one.slices, one.memory_mb),
         )

@@ -108,6 +108,8 @@ def _best(predictions: Iterable[Prediction], wish: Wish) -> Prediction | None:
         for one in predictions
         if eligible(one, wish) and one.gain is not None and one.gain >= MIN_GAIN
     ]
+    if wish.goal is not Goal.ENERGY:
+        possible = _mps_first(possible)
     if not possible:
         return None
     top = max(one.gain or 0.0 for one in possible)
@@ -134,6 +136,22 @@ def _best(predictions: Iterable[Prediction], wish: Wish) -> Prediction | None:
             -(one.gain or 0.0),
         ),
     )
+
+
+def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:
+    """Without the other ways of what can run under MPS, unless they were measured.
+
+    Lower ends of ranges of different ways do not compare: that of MIG knows nothing of what an
+    instance costs, and the guideline says that MPS is the better one.
+    """
+    under = {one.candidate.models: one for one in possible if one.candidate.method is Method.MPS}
+    return [
+        one
+        for one in possible
+        if (known := under.get(one.candidate.models)) is None
+        or known is one
+        or (one.measured and known.measured)
+    ]
 
 
 def _of_model(solo: Solo, own: Sequence[Prediction], facts: Facts, wish: Wish) -> Recommendation:

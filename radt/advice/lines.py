@@ -138,7 +138,7 @@ def _range(ranges: Sequence[Range]) -> str:
     if not ranges:
         return units.NO_VALUE
     low, high = max(one.low for one in ranges), max(one.high for one in ranges)
-    return f"{units.significant(low)}–{units.significant(high)}"  # noqa: RUF001
+    return f"{units.significant(low)}–{units.significant(high)}"
 
 
 def _measured(one: Prediction) -> str:
@@ -154,19 +154,30 @@ def _telling(advice: Advice) -> list[Prediction]:
         known = best.get(one.candidate.models)
         if known is None or _promise(one) > _promise(known):
             best[one.candidate.models] = one
+    lowest_no: dict[object, int] = {}
+    for one in best.values():
+        if one.candidate.is_uniform and one.fit is Fit.NO:
+            key = one.candidate.models[0]
+            degree = one.candidate.degree
+            lowest_no[key] = min(degree, lowest_no.get(key, degree))
+
+    def told_of(one: Prediction) -> bool:
+        """If three do not fit, seven do not either."""
+        key, degree = one.candidate.models[0], one.candidate.degree
+        return degree <= lowest_no.get(key, degree)
+
     kept = [
         one
         for one in advice.predictions
         if one.candidate.labels
-        or (one.candidate.is_uniform and best[one.candidate.models] is one)
+        or (one.candidate.is_uniform and best[one.candidate.models] is one and told_of(one))
         or any(one is given.best for given in advice.recommendations)
     ]
     mixes = sorted(
         (one for one in best.values() if one not in kept and one.gain is not None),
         key=lambda one: (one.fit is Fit.NO, -(one.gain or 0.0)),
     )
-    chosen = [*kept, *(one for one in mixes if not one.candidate.is_uniform)[:0]]
-    chosen += [one for one in mixes if not one.candidate.is_uniform][:_MIXES]
+    chosen = [*kept, *[one for one in mixes if not one.candidate.is_uniform][:_MIXES]]
     return sorted(
         chosen,
         key=lambda one: (
@@ -188,11 +199,15 @@ def accuracy(found: Accuracy) -> list[str]:
     lines = []
     if found.slowdowns and found.worst is not None:
         worst = found.worst
+        off = units.percent(found.median_error)
+        where = f"{worst.name} in {worst.label}"
+        factors = (
+            f"{units.factor(worst.expected)} expected, {units.factor(worst.measured)} measured"
+        )
+        count = len(found.slowdowns)
         lines.append(
-            f"slowdown, n={len(found.slowdowns)}: median error {units.percent(found.median_error)}, "
-            f"worst {units.percent(abs(worst.error))} ({worst.name} in {worst.label}: "
-            f"{units.factor(worst.expected)} expected, {units.factor(worst.measured)} measured); "
-            f"{found.within} of {len(found.slowdowns)} in the range"
+            f"slowdown, n={count}: median error {off}, worst {units.percent(abs(worst.error))} "
+            f"({where}: {factors}); {found.within} of {count} in the range"
         )
     if found.fits:
         right = len(found.decided) - len(found.wrong)
