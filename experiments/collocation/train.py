@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
-import radt
 from study.data import batches, open_clicks, open_images
 from study.models import image_model, parameter_count, recommender, timm_model
 from study.options import Options, parse
 from study.tasks import Classes, Clicks, Task
+from torch import nn
+from torch.utils.data import DataLoader
+
+import radt
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 1e-4
 
@@ -75,9 +75,7 @@ def prepared(options: Options) -> Training:
         model=torch.compile(model) if options.compile else model,  # type: ignore[arg-type]
         task=task,
         optimiser=_optimiser(model, options),
-        train=batches(
-            data.train, options.batch_size, samples=samples, seed=options.seed, **loader
-        ),
+        train=batches(data.train, options.batch_size, samples=samples, seed=options.seed, **loader),
         validation=batches(
             data.validation,
             options.batch_size,

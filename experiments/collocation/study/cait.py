@@ -107,9 +107,7 @@ class Cait(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, _DIM))
         self.position = nn.Parameter(torch.zeros(1, patches, _DIM))
         self.layers = nn.Sequential(*(Branches(TalkingHeads()) for _ in range(_LAYERS)))
-        self.class_layers = nn.ModuleList(
-            Branches(ClassAttention()) for _ in range(_CLASS_LAYERS)
-        )
+        self.class_layers = nn.ModuleList(Branches(ClassAttention()) for _ in range(_CLASS_LAYERS))
         self.normalise = nn.LayerNorm(_DIM, eps=_EPSILON)
         self.classify = nn.Linear(_DIM, classes)
         for weights in (self.class_token, self.position):

@@ -17,6 +17,12 @@ from torch.utils.data import Dataset
 _CIFAR_PIXELS = 32
 _CIFAR_BYTES = 3 * _CIFAR_PIXELS * _CIFAR_PIXELS
 _CIFAR_BATCHES = {True: tuple(f"data_batch_{n}" for n in range(1, 6)), False: ("test_batch",)}
+#: What pickled arrays are made with.
+_MAKES_ARRAYS = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+}
 _SUFFIXES = frozenset({".jpeg", ".jpg", ".png"})
 
 
@@ -124,15 +130,9 @@ class _ArraysOnly(pickle.Unpickler):
         super().__init__(file, encoding=encoding)
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
-            ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
-        }
-        if (module, name) not in known:
+        if (module.replace("_core", "core"), name) not in _MAKES_ARRAYS:
             raise ValueError(f"not a batch of CIFAR-10: it asks for {module}.{name}")
-        return known[module, name]
+        return _MAKES_ARRAYS[module.replace("_core", "core"), name]
 
 
 def imagenet64(folder: Path, pixels: int, *, train: bool) -> StoredImages:

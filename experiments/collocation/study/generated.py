@@ -27,8 +27,10 @@ _LABEL, _NOISE = 0, 1
 _FIRST_DENSE, _FIRST_CATEGORY, _CLICKED = 10, 100, 1000
 #: How skewed categories are: a few values are in most samples, as in logs of clicks.
 _SKEW = 4.0
+#: Of numbers that are uniform between 0 and 1.
+_DEVIATION = 12**-0.5
 #: How much a category's value, and a number, speak for or against a click.
-_CATEGORY_WEIGHT, _DENSE_WEIGHT = 0.6, 0.8
+_CATEGORY_WEIGHT, _DENSE_WEIGHT = 0.3, 0.8
 
 
 class GeneratedImages(Dataset[tuple[Tensor, Tensor]]):
@@ -97,9 +99,10 @@ class GeneratedClicks(Dataset[tuple[Tensor, Tensor, Tensor]]):
         """A batch: shapes (N, 13), (N, categories) and (N,)."""
         samples = np.asarray(numbers, dtype=np.int64) + self._first
         dense = np.stack(
-            [uniform(self._seed, samples, _FIRST_DENSE + at) - 0.5 for at in range(DENSE_FEATURES)],
+            [uniform(self._seed, samples, _FIRST_DENSE + at) for at in range(DENSE_FEATURES)],
             axis=1,
         )
+        dense = (dense - 0.5) / _DEVIATION
         categories = np.stack(
             [
                 (uniform(self._seed, samples, _FIRST_CATEGORY + at) ** _SKEW * count).astype(int)

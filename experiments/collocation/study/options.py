@@ -11,6 +11,8 @@ import torch
 from study.data import PUBLISHED, Data, Place, Sizes
 from study.models import Model
 
+_LR, _RECOMMENDER_LR = 0.05, 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -49,17 +51,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = parser.parse_args(arguments)
     model = Model(given.model)
     try:
-        place = Place.parse(given.data or (Data.CIFAR10 if model.sees_images else Data.CLICKS))
-        if model.sees_images == (place.data is Data.CLICKS):
-            raise ValueError(f"{model} cannot be trained on {place.data}")
-        changed = {
-            name: value
-            for name in ("train", "validation", "classes", "pixels")
-            if (value := getattr(given, name)) is not None
-        }
-        sizes = replace(PUBLISHED[place.data], **changed)
-        if min(given.batch_size, given.epochs, given.max_rows, given.log_every) < 1:
-            raise ValueError("batch size, epochs, rows and steps are 1 or more")
+        place = _place(model, given.data)
+        sizes = _sizes(place, given)
     except ValueError as error:
         parser.error(str(error))
     return Options(
@@ -70,7 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         epochs=given.epochs,
         samples=given.samples_per_epoch,
         validation_samples=given.validation_samples,
-        lr=given.lr,
+        lr=given.lr or (_LR if model.sees_images else _RECOMMENDER_LR),
         seed=given.seed,
         workers=given.workers,
         threads=given.threads,
@@ -83,23 +76,47 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
 
 
+def _place(model: Model, text: str | None) -> Place:
+    place = Place.parse(text or (Data.CIFAR10 if model.sees_images else Data.CLICKS))
+    if model.sees_images == (place.data is Data.CLICKS):
+        raise ValueError(f"{model} cannot be trained on {place.data}")
+    return place
+
+
+def _sizes(place: Place, given: argparse.Namespace) -> Sizes:
+    names = ("train", "validation", "classes", "pixels")
+    changed = {name: value for name in names if (value := getattr(given, name)) is not None}
+    return replace(PUBLISHED[place.data], **changed)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Train one model of the collocation study.")
     add = parser.add_argument
     add("--model", choices=[str(one) for one in Model], default=str(Model.RESNET26))
     names = ", ".join(Data)
     add("--data", metavar="NAME[=FOLDER]", help=f"{names}; generated unless a folder has its files")
-    add("--batch-size", type=int, default=128)
-    add("--epochs", type=int, default=3, help="the first one is warm-up")
+    add("--batch-size", type=_count, default=128)
+    add("--epochs", type=_count, default=3, help="the first one is warm-up")
     add("--samples-per-epoch", type=_count, help="training samples of an epoch; all if left out")
     add("--validation-samples", type=_count, help="the share that training takes if left out")
-    add("--lr", type=float, default=0.05)
+    add("--lr", type=float, help="learning rate: 0.05, of the recommender 0.1")
     add("--seed", type=int, default=0, help="of weights, generated data and their order")
     add("--workers", type=int, default=4, help="processes that make batches; 0 for none")
     add("--threads", type=_count, help="CPU threads of PyTorch")
     add("--device", help="cuda if there is one, else cpu")
-    add("--max-rows", type=int, default=10_000_000, help="rows of the recommender's largest tables")
-    add("--log-every", type=int, default=20, metavar="STEPS", help="how often the loss is recorded")
+    add(
+        "--max-rows",
+        type=_count,
+        default=10_000_000,
+        help="of the recommender's tables",
+    )
+    add(
+        "--log-every",
+        type=_count,
+        default=20,
+        metavar="STEPS",
+        help="between losses recorded",
+    )
     add("--amp", action="store_true", help="bfloat16 where PyTorch thinks it safe")
     add("--compile", action="store_true", help="torch.compile")
     add("--timm", action="store_true", help="timm's model instead of ours")

@@ -57,6 +57,10 @@ class Recommender(nn.Module):
         self.register_buffer("pairs", pairs, persistent=False)
         self.top = _perceptron(_DIM + pairs.shape[1], _TOP[:-1])
         self.score = nn.Linear(_TOP[-2], _TOP[-1])
+        for module in self.modules():
+            if isinstance(module, nn.Linear):  # as in DLRM's own code
+                nn.init.xavier_normal_(module.weight)
+                nn.init.normal_(module.bias, std=module.out_features**-0.5)
 
     def forward(self, dense: Tensor, categories: Tensor) -> Tensor:
         """Scores, shape (N,), of numbers, shape (N, 13), and categories, shape (N, tables)."""

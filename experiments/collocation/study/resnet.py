@@ -1,8 +1,8 @@
 """ResNets of bottleneck blocks: 26, 50 and 152 layers deep.
 
-He et al., Deep Residual Learning for Image Recognition, 2016, with the stride in the 3×3 convolution
-as in PyTorch and timm. ResNet-26 is timm's: two blocks a stage. Images of 32×32 pass the same stem
-as those of 224×224, as they do with timm's models, which the study used.
+He et al., Deep Residual Learning for Image Recognition, 2016, with the stride in the 3×3
+convolution as in PyTorch and timm. ResNet-26 is timm's: two blocks a stage. Images of 32×32 pass
+the same stem as those of 224×224, as they do with timm's models, which the study used.
 """
 
 from __future__ import annotations
