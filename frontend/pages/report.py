@@ -43,7 +43,7 @@ from radt.frontend.report.table import PAGE_ROWS, matrix, page_count, page_of, t
 from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.report.formats.columns import INTERVAL_WORDS
-from radt.report.formats.tables import matrices
+from radt.report.formats.matrix import matrices
 from radt.report.quantities import ABOUT, Quantity
 from radt.units import plural
 
@@ -76,12 +76,12 @@ def layout(source: Source, view: View) -> Component:
                 **attributes(aria_label="Table of the report"),
             ),
             html.Div(id="report-pages", className="report-pages"),
+            html.Div(id="report-matrices", className="report-matrices"),
             html.Div(
                 [_slot(quantity) for quantity in _SLOTS],
                 id="report-charts",
                 className="report-charts",
             ),
-            html.Div(id="report-matrices", className="report-matrices"),
             html.Footer(id="report-notes", className="report-notes"),
             dcc.Store(id="report-state"),
             dcc.Store(id="report-drawn"),
@@ -315,7 +315,7 @@ def _notes(shown: Shown, choices: Choices) -> list[Component]:
     if not shown.entries:
         return []
     sentences = [INTERVAL_WORDS, *content_of(shown, choices).notes]
-    return [html.P(f"{sentence}.") for sentence in sentences]
+    return [html.P(sentence) for sentence in sentences]
 
 
 def _nothing(shown: Shown, choices: Choices) -> Component:

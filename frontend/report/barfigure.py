@@ -16,6 +16,7 @@ from radt.frontend.theme import FONT, INKS, Ink
 from radt.report.estimates import Estimate
 from radt.report.formats.chart_bars import blocks_of
 from radt.report.formats.columns import half_of, told
+from radt.report.formats.tables import is_shared
 from radt.report.quantities import ABOUT, Combine, Quantity
 
 HEIGHT_PX = 264
@@ -125,7 +126,7 @@ def _parts(
     quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
 ) -> list[Figure]:
     """The single runs as dots, where they are no parts of a sum."""
-    if ABOUT[quantity].combine is Combine.SUM:
+    if ABOUT[quantity].combine is Combine.SUM or is_shared(quantity):
         return []
     xs, ys = [], []
     for x, _, estimate in known:

@@ -13,16 +13,13 @@ from radt.frontend.report.bars import MAX_BARS, PEAKS, Bar, column_of, size_of, 
 from radt.frontend.report.data import Shown
 from radt.frontend.theme import FONT, INKS
 from radt.report.formats.chart_bars import Way, way_of
-from radt.report.formats.columns import INTERVAL_WORDS, column, half_of
-from radt.report.formats.matrix import Matrix
+from radt.report.formats.columns import INTERVAL_WORDS, half_of
 from radt.report.quantities import Quantity
 
 _INK = INKS[Scheme.LIGHT]
 _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 72, 24, 88, 104
 _BAR_PX, _SMALLEST_PX, _PLOT_PX = 44, 360, 240
 _TITLE_CHARS = 60
-_CELL_PX, _CELL_HEIGHT_PX, _CHARACTER_PX = 96, 44, 7.0
-_MOST_LABEL_PX = 280
 
 
 def in_order(bars: Sequence[Bar]) -> list[Bar]:
@@ -58,7 +55,7 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
         merger.add(made, Box(left + _LEFT_PX, _BOTTOM_PX, wide, _PLOT_PX))
         letter = f"({chr(ord('a') + place)}) " if len(of) > 1 else ""
         merger.annotations.append(
-            _text(
+            text_at(
                 f"<b>{letter}{title_of(quantity)}</b>  {escaped(_unit(quantity, bars))}",
                 (left + _LEFT_PX) / width,
                 1 - 42 / height,
@@ -68,16 +65,16 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
         left += wide + _LEFT_PX + _RIGHT_PX
     words = [title[:_TITLE_CHARS], *([window] if window else [])]
     merger.annotations.append(
-        _text(escaped(" · ".join(words)), _LEFT_PX / width, 1 - 14 / height, size=15)
+        text_at(escaped(" · ".join(words)), _LEFT_PX / width, 1 - 14 / height, size=15)
     )
     if any(bar.estimate and half_of(bar.estimate) for _, bars in of for bar in bars):
         note = escaped(INTERVAL_WORDS.replace("±", "Whiskers"))
-        merger.annotations.append(_text(note, _LEFT_PX / width, 6 / height, size=11))
+        merger.annotations.append(text_at(note, _LEFT_PX / width, 6 / height, size=11))
     ways = {way_of(bar.entry.summary) for _, bars in of for bar in bars}
     return {
         "data": [*merger.traces, *_legend([way for way in Way if way in ways])],
         "layout": {
-            **_base(width, height),
+            **base(width, height),
             **merger.axes,
             "annotations": merger.annotations,
             "shapes": merger.shapes,
@@ -122,155 +119,8 @@ def _legend(ways: Sequence[Way]) -> list[Figure]:
     ]
 
 
-def total_time(shown: Shown) -> Figure | None:
-    """What workloads take together, and what their runs take one after the other.
-
-    None where no workload has both.
-    """
-    rows = [
-        (entry, together, serial)
-        for entry in shown.entries
-        if (together := entry.summary.values.get(Quantity.MAKESPAN)) is not None
-        and (serial := entry.summary.values.get(Quantity.SERIAL)) is not None
-        and entry.summary.run_count > 1
-    ][:MAX_BARS]
-    if not rows:
-        return None
-    axis = column(Quantity.MAKESPAN, [one for _, *both in rows for one in both])
-    factor = axis.scale.factor
-    names = [escaped(entry.name) for entry, _, _ in rows]
-    order = list(Way)
-    width = _LEFT_PX + _RIGHT_PX + max(_SMALLEST_PX, 2 * _BAR_PX * len(rows))
-    height = _TOP_PX + _PLOT_PX + _BOTTOM_PX
-
-    def bars(name: str, place: int, colours: str | list[str]) -> Figure:
-        found = [row[place] for row in rows]
-        halves = [half_of(one) for one in found]
-        return {
-            "type": "bar",
-            "name": name,
-            "x": list(range(len(rows))),
-            "y": [one.mean * factor for one in found],
-            "marker": {"color": colours},
-            "error_y": {
-                "type": "data",
-                "array": [half * factor if half else None for half in halves],
-                "visible": any(halves),
-                "color": _INK.text,
-                "thickness": 1,
-                "width": 3,
-            },
-            "text": [axis.number(one.mean) for one in found],
-            "textposition": "inside",
-            "textangle": 0,
-            "insidetextanchor": "end",
-        }
-
-    ways = [colour(order.index(way_of(entry.summary)), Scheme.LIGHT) for entry, _, _ in rows]
-    return {
-        "data": [
-            bars("one after the other", 2, _INK.axis),
-            bars("together", 1, ways),
-        ],
-        "layout": {
-            **_base(width, height),
-            "margin": {"l": _LEFT_PX, "r": _RIGHT_PX, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0},
-            "barmode": "group",
-            "bargap": 0.25,
-            "legend": {
-                "orientation": "h",
-                "x": 1,
-                "xanchor": "right",
-                "y": 1.02,
-                "yanchor": "bottom",
-            },
-            "annotations": [
-                {
-                    **_text(
-                        f"<b>Total time</b>  {axis.unit} · {escaped(', '.join(shown.experiments))}",
-                        0,
-                        1,
-                        size=13,
-                    ),
-                    "yanchor": "bottom",
-                    "yshift": 36,
-                }
-            ],
-            "xaxis": {
-                "tickvals": list(range(len(rows))),
-                "ticktext": names,
-                "tickangle": -40 if max(map(len, names)) > 10 else 0,
-                "linecolor": _INK.axis,
-                "showgrid": False,
-            },
-            "yaxis": {"gridcolor": _INK.grid, "rangemode": "tozero", "zeroline": False},
-        },
-    }
-
-
-def heat_map(matrix: Matrix) -> Figure:
-    """How much models slow each other down."""
-    rows, columns = len(matrix.rows), len(matrix.columns)
-    left = min(_MOST_LABEL_PX, 24 + max(map(len, matrix.rows)) * _CHARACTER_PX)
-    bottom = min(_MOST_LABEL_PX, 32 + max(map(len, matrix.columns)) * _CHARACTER_PX * 0.7)
-    width = round(left + max(_SMALLEST_PX, columns * _CELL_PX) + _RIGHT_PX)
-    height = round(_TOP_PX + rows * _CELL_HEIGHT_PX + bottom)
-    values = [
-        [None if cell is None else cell.estimate.mean for cell in row] for row in matrix.cells
-    ]
-    return {
-        "data": [
-            {
-                "type": "heatmap",
-                "z": values,
-                "text": [
-                    ["–" if cell is None else escaped(cell.text) for cell in row]
-                    for row in matrix.cells
-                ],
-                "texttemplate": "%{text}",
-                "textfont": {"size": 12},
-                "colorscale": [[0, "#ffffff"], [1, "#e98a4b"]],
-                "zmin": 1,
-                "zmax": max(2.0, *(one for row in values for one in row if one is not None)),
-                "showscale": False,
-                "xgap": 2,
-                "ygap": 2,
-            }
-        ],
-        "layout": {
-            **_base(width, height),
-            "margin": {"l": left, "r": _RIGHT_PX, "t": _TOP_PX, "b": bottom, "pad": 0},
-            "annotations": [
-                {
-                    **_text(f"<b>{escaped(matrix.title)}</b>", 0, 1, size=13),
-                    "yanchor": "bottom",
-                    "yshift": 34,
-                },
-                {
-                    **_text(escaped(matrix.explanation), 0, 1, size=11),
-                    "yanchor": "bottom",
-                    "yshift": 12,
-                },
-            ],
-            "xaxis": {
-                "tickvals": list(range(columns)),
-                "ticktext": list(map(escaped, matrix.columns)),
-                "tickangle": -35,
-                "showgrid": False,
-                "zeroline": False,
-            },
-            "yaxis": {
-                "tickvals": list(range(rows)),
-                "ticktext": list(map(escaped, matrix.rows)),
-                "autorange": "reversed",
-                "showgrid": False,
-                "zeroline": False,
-            },
-        },
-    }
-
-
-def _base(width: float, height: float) -> Figure:
+def base(width: float, height: float) -> Figure:
+    """The layout of a figure of that size in pixels."""
     return {
         "width": width,
         "height": height,
@@ -281,7 +131,8 @@ def _base(width: float, height: float) -> Figure:
     }
 
 
-def _text(text: str, x: float, y: float, *, size: int) -> Figure:
+def text_at(text: str, x: float, y: float, *, size: int) -> Figure:
+    """A text on the paper, from 0 to 1 in both directions; ``size`` in points."""
     return {
         "xref": "paper",
         "yref": "paper",

@@ -20,7 +20,7 @@ from radt.frontend.export.print_layout import PNG_SCALE, order
 from radt.frontend.export.render_worker import Order
 from radt.frontend.export.renderer import Renderer
 from radt.frontend.picks import Pick
-from radt.frontend.report import papers
+from radt.frontend.report import paper_maps, papers
 from radt.frontend.report.bars import bars_of, charted
 from radt.frontend.report.choices import Choices
 from radt.frontend.report.data import Entry, Shown, content_of, read_shown
@@ -118,18 +118,16 @@ def _pictures(shown: Shown, choices: Choices) -> Iterator[Picture]:
         part = replace(shown, entries=tuple(entries))
         panels = []
         for alternatives in _PANELS:
-            quantity = next((one for one in alternatives if one in shown.quantities), None)
-            if quantity is None:
-                continue
-            bars = papers.in_order(bars_of(part, quantity, choices))
-            if any(bar.estimate is not None for bar in bars):
-                panels.append((quantity, bars))
+            for chosen in [one for one in alternatives if one in shown.quantities][:1]:
+                bars = papers.in_order(bars_of(part, chosen, choices))
+                if any(bar.estimate is not None for bar in bars):
+                    panels.append((chosen, bars))
         if len(panels) > 1:
             yield _picture(papers.panels(model, panels), "model", model)
-    if (total := papers.total_time(shown)) is not None:
+    if (total := paper_maps.total_time(shown)) is not None:
         yield _picture(total, "total-time")
     for matrix in matrices(content_of(shown, choices)):
-        yield _picture(papers.heat_map(matrix), "interference")
+        yield _picture(paper_maps.heat_map(matrix), "interference")
 
 
 def _picture(figure: Figure, *words: str) -> Picture:

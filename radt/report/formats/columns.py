@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 _SAYS_UNIT = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
 
 #: What ± and whiskers stand for, in words.
-INTERVAL_WORDS = f"±: {CONFIDENCE * 100:.0f} % confidence interval of the mean over n repeats"
+INTERVAL_WORDS = f"±: {CONFIDENCE * 100:.0f} % confidence interval of the mean over n repeats."
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,19 +86,30 @@ class Content:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What has to be known besides the numbers: a sentence each, without a full stop."""
+        """What has to be known besides the numbers, in sentences."""
         return tuple(dict.fromkeys(self._notes()))
+
+    @property
+    def tracker(self) -> tuple[str, ...]:
+        """What recording cost, one a report that knows it."""
+        return tuple(f"Tracker: {text}." for one in self.reports if (text := one.tracker.text))
 
     def _notes(self) -> Iterator[str]:
         for report in self.reports:
             if report.open:
-                yield f"{plural(report.open, 'run')} not ended yet"
+                yield f"{plural(report.open, 'run')} not ended yet."
             if report.left_out:
-                yield f"{left_out_text(report.left_out)}; --profiled shows them"
+                yield f"{left_out_text(report.left_out)}."
+        for line in self.lines:
+            if line.group.shortage is not None:
+                yield f"{line.item.name}, {line.group.status}: {line.group.shortage.text}."
+        for report in self.reports:
+            yield from report.footnotes
         for item in self.items:
             for run in item.summary.energy.runs:
                 if run.method:
-                    yield f"est.: {run.method}"
+                    yield f"est.: {run.method}."
+        yield from self.tracker
 
     def estimates(self, quantity: Quantity) -> list[Estimate]:
         """All values of a column, those of a workload's devices once for each of its lines."""
@@ -123,3 +134,10 @@ def runs_text(group: GroupSummary) -> str:
 def reasons_of(group: GroupSummary) -> Sequence[str]:
     """Why its runs did not finish, as far as is known, each reason once."""
     return tuple(dict.fromkeys(run.run.end_reason for run in group.runs if run.run.end_reason))
+
+
+def visible(text: str) -> str:
+    """A name without what would steer a terminal, or break a line."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )

@@ -11,8 +11,8 @@ from radt.report.formats.columns import INTERVAL_WORDS, Column, column, told
 from radt.report.formats.content import Content, Line, reasons_of, runs_text
 from radt.report.formats.html_style import STYLE
 from radt.report.formats.matrix import Matrix, matrices
-from radt.report.formats.svg_bars import MAX_BARS, bars_svg, legend
-from radt.report.formats.tables import Sheet, sheets
+from radt.report.formats.svg_bars import MAX_BARS, bars_svg, legend, width_of
+from radt.report.formats.tables import ACTIVITY, Sheet, sheets
 from radt.report.quantities import ABOUT, Quantity
 from radt.units import NO_VALUE, plural
 
@@ -25,6 +25,7 @@ _CHARTS = (
     Quantity.SPEED_UP,
     Quantity.SM_ACTIVE,
     Quantity.GPU_UTILIZATION,
+    Quantity.CPU,
     Quantity.GPU_MEMORY_PEAK,
     Quantity.MEMORY_PEAK,
     Quantity.POWER,
@@ -32,8 +33,10 @@ _CHARTS = (
     Quantity.PCIE_RX,
     Quantity.CARBON,
 )
-#: With more bars a chart takes the whole width.
-_NARROW_BARS = 9
+#: Pixels that a figure has around its chart.
+_FIGURE_EDGES = 34
+#: Names up to here stay on one line.
+_SHORT_CHARS = 28
 
 
 def as_html(content: Content) -> str:
@@ -71,7 +74,7 @@ def _body(content: Content) -> Iterator[str]:
     yield from map(_sheet, found[1:])
     yield from map(_matrix, matrices(content))
     notes = "".join(f"<li>{escape(note)}</li>" for note in content.notes)
-    yield f"<footer><p>{escape(INTERVAL_WORDS)}.</p>{f'<ul>{notes}</ul>' if notes else ''}</footer>"
+    yield f"<footer><p>{escape(INTERVAL_WORDS)}</p>{f'<ul>{notes}</ul>' if notes else ''}</footer>"
 
 
 def _sheet(sheet: Sheet) -> str:
@@ -101,13 +104,18 @@ def _unit(one: Column) -> str:
 
 def _row(sheet: Sheet, line: Line, columns: Sequence[Column]) -> str:
     name = escape(line.item.name) if line.is_first else ""
-    cells = [f'<th scope="row" class="wrap">{name}</th>']
+    cells = [f'<th scope="row"{_folding(name)}>{name}</th>']
     if sheet.of_runs:
-        cells.append(f'<td class="wrap">{escape(runs_text(line.group))}{_status(line)}</td>')
+        runs = escape(runs_text(line.group))
+        cells.append(f"<td{_folding(runs)}>{runs}{_status(line)}</td>")
     cells.append(f'<td class="number">{sheet.count_text(line)}</td>')
     cells += [_cell(sheet, line, one) for one in columns]
     first = ' class="first"' if line.is_first else ""
     return f"<tr{first}>{''.join(cells)}</tr>"
+
+
+def _folding(text: str) -> str:
+    return ' class="wrap"' if len(text) > _SHORT_CHARS else ""
 
 
 def _status(line: Line) -> str:
@@ -132,27 +140,28 @@ def _cell(sheet: Sheet, line: Line, one: Column) -> str:
 
 
 def _charts(content: Content) -> Iterator[str]:
-    figures, widest, words = [], 0, ""
+    figures, words = [], ""
+    busy = set(ACTIVITY) & set(content.quantities)
     for quantity in _CHARTS:
-        if quantity not in content.quantities:
+        if quantity not in content.quantities or (quantity is Quantity.CPU and busy):
             continue
         bars = chart_bars(content, quantity)
         known = [bar.estimate for bar in bars if bar.estimate is not None]
         if not known:
             continue
         axis = column(quantity, known)
-        widest, words = max(widest, len(bars)), words or legend(bars)
+        words = words or legend(bars)
         unit = [axis.unit] if axis.unit else []
         if len(bars) > MAX_BARS:
             unit.append(f"the first {MAX_BARS} of {len(bars):,}")
         figures.append(
-            f'<figure class="card"><figcaption>{escape(axis.title)}'
+            f'<figure class="card" style="flex-basis:{width_of(bars) + _FIGURE_EDGES:.0f}px">'
+            f"<figcaption>{escape(axis.title)}"
             f" <span>{escape(' · '.join(unit))}</span></figcaption>"
             f"{bars_svg(axis, bars, axis.head)}</figure>"
         )
     if figures:
-        wide = " wide" if widest > _NARROW_BARS else ""
-        yield f'<section>{words}<div class="charts{wide}">{"".join(figures)}</div></section>'
+        yield f'<section>{words}<div class="charts">{"".join(figures)}</div></section>'
 
 
 def _matrix(matrix: Matrix) -> str:

@@ -32,14 +32,13 @@ tbody tr.first:not(:first-child) > * { border-top: 1px solid var(--line); }
 .number { text-align: right; }
 .number .half { color: var(--dim); }
 .none { color: var(--dim); }
-.wrap { white-space: normal; min-width: 14ch; overflow-wrap: anywhere; }
+.wrap { white-space: normal; min-width: 24ch; overflow-wrap: anywhere; }
 tbody th.wrap { max-width: 28ch; }
 .status { margin-left: 8px; padding: 0 6px; border: 1px solid var(--line); border-radius: 4px;
   font-size: 12px; white-space: nowrap; }
 .status.bad { color: var(--bad); }
-.charts { display: grid; gap: 16px;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 400px), 1fr)); }
-.charts.wide { grid-template-columns: minmax(0, 1fr); }
+.charts { display: flex; flex-wrap: wrap; gap: 16px; }
+.charts figure { flex-grow: 1; flex-shrink: 1; max-width: 100%; }
 figure { margin: 0; padding: 12px 16px; min-width: 0; }
 figcaption { font-weight: 600; }
 figcaption span { color: var(--dim); font-weight: 400; }
@@ -62,6 +61,7 @@ svg .estimated { fill-opacity: 0.55; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin-bottom: 8px; }
 .legend i { display: inline-block; width: 10px; height: 10px; margin-right: 6px;
   border-radius: 2px; }
+.card:has(.matrix) { width: fit-content; max-width: 100%; }
 .matrix { width: auto; }
 .matrix td { background: color-mix(in srgb, var(--heat) calc(var(--share, 0) * 1%), transparent); }
 footer ul { margin: 8px 0 0; padding-left: 20px; }
@@ -76,7 +76,7 @@ footer li { overflow-wrap: anywhere; }
   main { gap: 12px; }
   .scroll { overflow: visible; }
   th, td { padding: 3px 5px; white-space: normal; }
-  .charts { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 8px; }
+  .charts { gap: 8px; }
   figure, tr { break-inside: avoid; }
 }
 """

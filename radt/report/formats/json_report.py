@@ -11,11 +11,17 @@ Version 1, an object::
                  combine ("mean", "sum": of rows or devices), explanation
     workloads    experiment, label, machine, ids (of the starts that stand for it, newest last),
                  values, groups
+      energy     gpus_j (each GPU once), rest_j (given to no run), runs: letter, name,
+                 estimated_j, method; null where it was not measured
       values     by quantity, see below; those of its devices, whoever used them meanwhile
       groups     like runs together: name, status, repeats, runs, values
         runs     id, letter, name, status, repeats, end_reason
     interference one an experiment: experiment, rows (models), columns (what ran beside them),
                  cells (rows of values or null; the worst where several workloads had it)
+    tracker      what recording cost, one an experiment: experiment, cpu_s (of the collector, while
+                 workloads ran), workload_s (how long these took), unknown (starts that do not know
+                 it), journal_bytes (null where unknown), listeners: name, readings, sampling_s (all
+                 readings), longest_s, recorded_s (the time over which it read)
     notes        sentences: poor start skew, missing samples, what was left out, rules of estimates
 
 A value: ``mean``, ``low`` and ``high`` (confidence interval of the mean, null for one repeat),
@@ -36,7 +42,7 @@ from radt.report.formats.content import Content, Item
 from radt.report.formats.matrix import Matrix, matrices
 from radt.report.formats.tables import is_shared
 from radt.report.quantities import ABOUT, Quantity
-from radt.report.summary import GroupSummary
+from radt.report.summary import GroupSummary, Report
 
 FORMAT, VERSION = "radt-report", 1
 
@@ -56,6 +62,7 @@ def _report(content: Content) -> dict[str, Any]:
         "quantities": {quantity.value: _about(quantity) for quantity in ABOUT},
         "workloads": [_workload(item) for item in content.items],
         "interference": [_matrix(one) for one in matrices(content)],
+        "tracker": [_tracker(report) for report in content.reports],
         "notes": list(content.notes),
     }
 
@@ -79,6 +86,19 @@ def _workload(item: Item) -> dict[str, Any]:
         "machine": summary.host,
         "ids": list(summary.workload_ids),
         "values": _values(item, item.groups[0], shared=True),
+        "energy": {
+            "gpus_j": summary.energy.gpus_j,
+            "rest_j": summary.energy.rest_j,
+            "runs": [
+                {
+                    "letter": run.letter,
+                    "name": run.name,
+                    "estimated_j": run.estimated_j,
+                    "method": run.method,
+                }
+                for run in summary.energy.runs
+            ],
+        },
         "groups": [
             {
                 "name": group.name,
@@ -108,6 +128,27 @@ def _values(item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
         for quantity in ABOUT
         if is_shared(quantity) is shared
         and (found := item.summary.estimate(quantity, group)) is not None
+    }
+
+
+def _tracker(report: Report) -> dict[str, Any]:
+    cost = report.tracker
+    return {
+        "experiment": report.experiment,
+        "cpu_s": cost.cpu_s,
+        "workload_s": cost.workload_s,
+        "unknown": cost.unknown,
+        "journal_bytes": cost.journal_bytes,
+        "listeners": [
+            {
+                "name": one.listener,
+                "readings": one.readings,
+                "sampling_s": one.sampling_s,
+                "longest_s": one.longest_s,
+                "recorded_s": one.recorded_s,
+            }
+            for one in cost.listeners
+        ],
     }
 
 

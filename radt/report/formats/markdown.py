@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from radt.model import RunStatus
 from radt.report.formats.columns import INTERVAL_WORDS, Column, column
-from radt.report.formats.content import Content, Line, runs_text
+from radt.report.formats.content import Content, Line, runs_text, visible
 from radt.report.formats.matrix import Matrix, matrices
 from radt.report.formats.tables import Sheet, sheets
 from radt.units import NO_VALUE
@@ -14,7 +14,7 @@ from radt.units import NO_VALUE
 
 def as_markdown(content: Content) -> str:
     """Tables, what is to be known of them, and the interference matrix if there is one."""
-    parts = [f"# {plain(content.title)}", f"Window: {plain(content.window)}. {INTERVAL_WORDS}."]
+    parts = [f"# {plain(content.title)}", f"Window: {plain(content.window)}. {INTERVAL_WORDS}"]
     parts += [_sheet(sheet) for sheet in sheets(content)]
     for matrix in matrices(content):
         parts += [f"## {matrix.title}", plain(matrix.explanation), _matrix(matrix)]
@@ -25,8 +25,8 @@ def as_markdown(content: Content) -> str:
 
 def plain(text: str) -> str:
     """A name in Markdown is only a name."""
-    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>()#|!~&" else c for c in text)
-    return " ".join(escaped.split())
+    one_line = visible(" ".join(text.split()))
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>()#|!~&" else c for c in one_line)
 
 
 def _sheet(sheet: Sheet) -> str:

@@ -22,16 +22,29 @@ _SMALLEST_WIDTH = 300.0
 _CHARACTER, _LABEL_CHARS = 6.2, 18
 
 
+def _width(at: Sequence[float]) -> float:
+    return max(_SMALLEST_WIDTH, (at[-1] if at else 0.0) + _SLOT / 2 + _RIGHT)
+
+
+def width_of(bars: Sequence[ChartBar]) -> float:
+    """Pixels that a chart takes."""
+    return _width(_places(bars[:MAX_BARS]))
+
+
+def _places(bars: Sequence[ChartBar]) -> list[float]:
+    return [
+        _LEFT + (place + 0.5) * _SLOT + number * _BLOCK_GAP
+        for number, (start, stop) in enumerate(blocks_of([bar.degree for bar in bars]))
+        for place in range(start, stop)
+    ]
+
+
 def bars_svg(column: Column, bars: Sequence[ChartBar], title: str) -> str:
     """The chart; the table beside it has the numbers, so readers of screens hear its title."""
     bars = bars[:MAX_BARS]
     blocks = blocks_of([bar.degree for bar in bars])
-    at = [
-        _LEFT + (place + 0.5) * _SLOT + number * _BLOCK_GAP
-        for number, (start, stop) in enumerate(blocks)
-        for place in range(start, stop)
-    ]
-    width = max(_SMALLEST_WIDTH, (at[-1] if at else 0.0) + _SLOT / 2 + _RIGHT)
+    at = _places(bars)
+    width = _width(at)
     step, top = _steps(max(map(_height, bars), default=0.0) * column.scale.factor)
     parts = [
         f'<svg viewBox="0 0 {width:g} {_HEIGHT}" style="max-width:{width:g}px" role="img"'
@@ -69,7 +82,7 @@ def _steps(largest: float) -> tuple[float, float]:
     rough = largest / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * one for one in (1, 2, 2.5, 5, 10) if power * one >= rough)
-    return step, step * math.ceil(largest * 1.06 / step)
+    return step, step * math.ceil(round(largest / step, 6))
 
 
 def _y(value: float, top: float) -> float:

@@ -7,7 +7,8 @@ that are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from radt.model import RunStatus
 from radt.report.estimates import Estimate
@@ -82,9 +83,19 @@ def sheets(content: Content) -> list[Sheet]:
     rest = [one for one in content.quantities if one not in essential]
     shared = tuple(one for one in rest if is_shared(one))
     if shared:
-        firsts = tuple(line for line in lines if line.is_first)
-        found.append(Sheet(_OF_WORKLOADS, firsts, shared, of_runs=False))
+        firsts = [line for line in lines if line.is_first]
+        found.append(Sheet(_OF_WORKLOADS, _saying(firsts, shared), shared, of_runs=False))
     runs = tuple(one for one in rest if not is_shared(one))
     if runs:
-        found.append(Sheet(_OF_RUNS, lines, runs, of_runs=True))
+        found.append(Sheet(_OF_RUNS, _saying(lines, runs), runs, of_runs=True))
     return found
+
+
+def _saying(lines: Sequence[Line], quantities: Sequence[Quantity]) -> tuple[Line, ...]:
+    """Those with any of the values; the first table has all, and says how runs ended."""
+    found: list[Line] = []
+    for line in lines:
+        if any(line.estimate(one) is not None for one in quantities):
+            is_first = not found or found[-1].item is not line.item
+            found.append(replace(line, is_first=is_first))
+    return tuple(found)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from radt.model import RunStatus
 from radt.report.formats.columns import INTERVAL_WORDS, with_unit
-from radt.report.formats.content import Content, Line, runs_text
+from radt.report.formats.content import Content, Line, runs_text, visible
 from radt.report.formats.matrix import Matrix, matrices
 from radt.report.formats.tables import Sheet, is_shared, sheets
 from radt.report.quantities import ABOUT, Quantity
@@ -60,19 +60,19 @@ def _parts(content: Content, width: int) -> Iterator[RenderableType]:
         yield energies
         yield ""
     for matrix in matrices(content):
-        yield _indented(Text(matrix.title, style="bold"))
+        yield _indented(Text(visible(matrix.title), style="bold"))
         yield _indented(Text(matrix.explanation, style="dim"))
         for columns in _parted(matrix, width - _INDENT):
             yield _drawn(columns)
             yield ""
     for sentence in notes(content):
-        yield _indented(Text(sentence, style="dim"))
+        yield _indented(Text(visible(sentence), style="dim"))
 
 
 def notes(content: Content) -> Iterator[str]:
     """The window, what ± means, and what else has to be known."""
     if content.items:
-        yield f"Window: {content.window}"
+        yield f"Window: {content.window}."
     if any(
         found.interval is not None
         for line in content.lines
@@ -81,18 +81,18 @@ def notes(content: Content) -> Iterator[str]:
     ):
         yield INTERVAL_WORDS
     yield from content.notes
+    if any(report.left_out for report in content.reports):
+        yield "--profiled shows what a profiler slowed down."
 
 
 def _tables(sheet: Sheet, width: int) -> Iterator[list[_Column]]:
     """The columns of a sheet, shared out among tables that fit, each with what its lines are."""
     rest = [one for one in sheet.quantities if one is not Quantity.ENERGY_OF_RUNS]
-    is_essential = is_first = not sheet.title
+    is_first = not sheet.title  # which says how runs ended, if they came to no value
     while rest or is_first:
         # What is of the workloads alone needs no line for each group of their runs.
         of_runs = is_first or not is_shared(rest[0])
         lines = [line for line in sheet.lines if of_runs or line.is_first]
-        if not is_essential:  # which has them all; what explains it, those that say something
-            lines = [line for line in lines if any(map(line.estimate, rest))]
         taken: list[Quantity] = []
         made: list[_Column] = []
         columns = _lead(sheet, lines, taken, of_runs=of_runs)
@@ -183,7 +183,7 @@ def _drawn(columns: Sequence[_Column]) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for one in columns:
         table.add_column(
-            Text(one.head),
+            Text(visible(one.head)),
             justify="right" if one.is_number else "left",
             no_wrap=not one.folds,
             overflow="fold" if one.folds else "ellipsis",
@@ -191,7 +191,7 @@ def _drawn(columns: Sequence[_Column]) -> RenderableType:
         )
     for cells in zip(*(one.cells for one in columns), strict=True):
         first, *others = cells
-        table.add_row(Text(first, style="bold"), *map(Text, others))
+        table.add_row(Text(visible(first), style="bold"), *(Text(visible(one)) for one in others))
     return _indented(table)
 
 
