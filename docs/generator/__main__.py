@@ -6,6 +6,7 @@ network is needed, neither now nor by those who read it.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import yaml
 
 from docs.generator.check import problems
 from docs.generator.offline import localise
-from docs.generator.sources import ROOT, Pages, site_path
+from docs.generator.sources import ELSEWHERE, ROOT, Pages, site_path
 from radt.errors import RadtError, UsageError
 
 CONFIGURATION = "mkdocs.yml"
@@ -25,17 +26,17 @@ CONFIGURATION = "mkdocs.yml"
 EXPERIMENTS = "Experiments to run"
 
 
-def build(folder: Path) -> Path:
-    """Build the site below a folder; returns where its first page is.
+def build(folder: Path, root: Path = ROOT) -> Path:
+    """Build the site of a project below a folder; returns where its first page is.
 
     Raises:
         UsageError: A page, a link or the navigation is wrong; all that is, in the message.
     """
     folder = folder.absolute()
-    pages = Pages(folder / "pages")
+    pages = Pages(folder / "pages", root)
     pages.write()
     configuration = folder / CONFIGURATION
-    configuration.write_text(_configuration(pages, folder / "pages"), encoding="utf-8")
+    configuration.write_text(_configuration(pages, root), encoding="utf-8")
     shutil.rmtree(folder / "site", ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(configuration)],
@@ -46,23 +47,26 @@ def build(folder: Path) -> Path:
         check=False,
     )
     if done.returncode != 0:
-        raise UsageError(f"the site was not built:\n{done.stdout}", "Mend what it names")
+        raise UsageError(f"the site was not built:\n{_said(done.stdout)}", "Mend what it names")
     localise(folder / "site")
     if wrong := list(problems(folder / "site")):
         raise UsageError("\n".join(wrong), "Mend these pages")
     return folder / "site" / "index.html"
 
 
-def _configuration(pages: Pages, written: Path) -> str:
+def _said(output: str) -> str:
+    """What Zensical said, without colours and without the traceback that it ends with."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", output).partition("Traceback")[0].strip()
+
+
+def _configuration(pages: Pages, root: Path) -> str:
     """``mkdocs.yml`` with the experiments of today; every page must be in its navigation."""
-    document = yaml.safe_load((ROOT / CONFIGURATION).read_text(encoding="utf-8"))
+    document = yaml.safe_load((root / CONFIGURATION).read_text(encoding="utf-8"))
     for section in document["nav"]:
         if EXPERIMENTS in section:
             section[EXPERIMENTS] = [site_path(source) for source in pages.experiments()]
     listed = set(_files(document["nav"]))
-    there = {path.relative_to(written).as_posix() for path in written.rglob("*.md")}
-    lost = {name for name in there - listed if not name.startswith("source/")}
-    if lost:
+    if lost := {name for name in pages.written - listed if not name.startswith(f"{ELSEWHERE}/")}:
         raise UsageError(
             f"{', '.join(sorted(lost))}: in no part of the navigation", f"Add to {CONFIGURATION}"
         )

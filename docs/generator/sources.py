@@ -61,6 +61,8 @@ class Pages:
         self._root = root
         self._waiting: list[str] = []
         self._known: set[str] = set()
+        #: Pages by their place in the site.
+        self.written: set[str] = set()
 
     def write(self) -> None:
         """All of them, in the place of what is there.
@@ -74,7 +76,8 @@ class Pages:
             if path.is_file() and "/generator/" not in relative:
                 self._wanted(relative)
         for name in [*PLACED, *self.experiments()]:
-            self._wanted(name)
+            if (self._root / name).exists():
+                self._wanted(name)
         while self._waiting:
             self._write(self._waiting.pop())
 
@@ -91,6 +94,8 @@ class Pages:
     def _write(self, source: str) -> None:
         path, target = self._root / source, self._folder / site_path(source)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".md":
+            self.written.add(site_path(source))
         if path.is_dir():
             target.write_text(self._folder_page(path), encoding="utf-8")
         elif source.endswith(".md"):
