@@ -5,12 +5,13 @@ counts that leaves the smallest standard error of the mean (K. P. White, "An eff
 heuristic for bias reduction in simulation output", Simulation 69(6), 1997), here of means of five
 values each (MSER-5: S. C. Spratt, University of Virginia, 1998), as single values are noise. The
 end of a run, where it saves or evaluates, is no steady state either: the same rule leaves out both
-sides at once. As White says, no more than half may be left out; where the rule wants more, what is
-left would be no steady state but the calmest part of something that never settled.
+sides at once. As White says, no more than half may be left out; where the rule would have to leave
+out more, the run never settled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,8 +35,11 @@ MIN_SAMPLES = 50
 _BATCH = 5
 #: Of longer series more values make a mean. A run's bounds are then known to half a percent of it.
 _MAX_BATCHES = 200
-#: Of standard errors, squared, by the squared size of the values: a drift of some millionths.
-_ALIKE = 1e-12
+#: What varies by less, as a share of its mean, is steady.
+_CALM = 0.01
+#: Standard errors by which halves may differ.
+_DRIFT_ERRORS = 3.0
+_ROUNDING = 1e-12
 #: Runs whose points are in memory at a time.
 _RUNS_AT_A_TIME = 50
 
@@ -63,6 +67,9 @@ def steady_stretch(samples: Samples) -> Stretch | None:
     times_ns, values = samples.times_ns[finite], samples.values[finite]
     if len(values) < MIN_SAMPLES:
         return None
+    largest = float(np.abs(values).max())
+    if largest > 0:
+        values = values / largest  # no sum is then too large
     size = max(_BATCH, -(-len(values) // _MAX_BATCHES))
     count = len(values) // size
     # What is over belongs to the last one.
@@ -138,23 +145,33 @@ def _fullest(
 def _calmest(means: Float64Array) -> tuple[int, int] | None:
     """The part with the smallest standard error, from (included) and to (not).
 
-    None where it is just as long as it has to be: it would be shorter if it might.
+    None where it is just as long as it has to be and still drifts: it would be shorter if it might.
     """
     count = len(means)
-    shortest = -(-count // 2)
-    scale = np.abs(means).max()
-    # Around the mean and of size 1: sums of squares of large values have no digits left.
-    centred = (means - means.mean()) / (scale if scale > 0 else 1.0)
+    # Around the mean and of the size 1: sums of squares of large values have no digits left.
+    centred = means - means.mean()
+    if centred.std() <= _CALM * abs(float(means.mean())):
+        return 0, count
+    centred = centred / np.abs(centred).max()
     sums = np.concatenate([[0.0], np.cumsum(centred)])
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])
+    shortest = -(-count // 2)
     firsts = np.arange(count - shortest + 1)[:, None]
     stops = np.arange(shortest, count + 1)[None, :]
     lengths = np.maximum(stops - firsts, 1)
-    spread = (squares[stops] - squares[firsts]) - (sums[stops] - sums[firsts]) ** 2 / lengths
-    errors = np.maximum(spread, 0.0) / lengths**2
-    # Where there is next to no noise, rounding must not decide: of like parts the longest counts.
-    errors = np.where(stops - firsts >= shortest, errors, np.inf)
-    place = int(np.argmax(np.where(errors <= errors.min() + _ALIKE, lengths, 0)))
-    row, column = divmod(place, errors.shape[1])
-    first, stop = row, shortest + column
-    return None if stop - first == shortest else (first, stop)
+    spread = squares[stops] - squares[firsts] - (sums[stops] - sums[firsts]) ** 2 / lengths
+    errors = np.where(stops - firsts >= shortest, np.maximum(spread, 0.0) / lengths**2, np.inf)
+    # Where there is no noise, rounding must not decide: of like parts the longest counts.
+    place = int(np.argmax(np.where(errors <= errors.min() + _ROUNDING, lengths, 0)))
+    first, column = divmod(place, errors.shape[1])
+    stop = shortest + column
+    is_settled = stop - first > shortest or not _drifts(means[first:stop])
+    return (first, stop) if is_settled else None
+
+
+def _drifts(means: Float64Array) -> bool:
+    """Whether the second half differs from the first by more than chance would have it."""
+    middle = len(means) // 2
+    halves = means[:middle], means[-middle:]
+    error = math.sqrt(sum(float(half.var(ddof=1)) for half in halves) / middle)
+    return abs(float(halves[0].mean() - halves[1].mean())) > _DRIFT_ERRORS * error
