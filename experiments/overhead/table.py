@@ -38,8 +38,10 @@ def read(reader: StoreReader, experiment: str) -> Found:
 
 
 def ratio_text(values: Sequence[float], baseline: Sequence[float]) -> str:
-    """``1.004 (0.998 to 1.010)``, without an interval where there is one pair only."""
-    logs = [math.log(one / base) for one, base in zip(values, baseline, strict=False)]
+    """``1.004 (0.998 to 1.010)``; of the means alone where repeats of one have no partner."""
+    if len(values) != len(baseline):
+        return f"{fmean(values) / fmean(baseline):.3f}"
+    logs = [math.log(one / base) for one, base in zip(values, baseline, strict=True)]
     interval = mean_interval(logs)
     text = f"{math.exp(fmean(logs)):.3f}"
     if interval is None:

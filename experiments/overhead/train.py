@@ -105,9 +105,9 @@ def main() -> None:
     """Train, and record what it took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--untracked", action="store_true")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=150, help="in an epoch")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -168,7 +168,6 @@ def _measure(
             partial(_sampling, shelter, options, rate_hz, progress),
         )
     progress.step("log_metric", "log_metric", lambda: _calls(shelter, progress))
-    progress.step("start_skew", "start of workloads", lambda: _starts(shelter, progress))
     if options.pairs:
         progress.step("slowdown.cpu", "runs in pairs", lambda: _pairs(shelter, options, progress))
         if Machine.detect().gpus and importlib.util.find_spec("torch") is not None:
@@ -178,12 +177,13 @@ def _measure(
                 lambda: _pairs(shelter, options, progress, gpu=True),
             )
         _warn_of_waiting(progress, warn)
+    # Last: what brings all these runs to MLflow is not waited for.
+    progress.step("start_skew", "start of workloads", lambda: _starts(shelter, progress))
 
 
 def _calls(shelter: Shelter, progress: _Progress) -> Sequence[Finding]:
     answer = shelter.ask("radt.selftest.calls", str(LOG_CALLS))
     progress.raw["log_metric"] = answer
-    pairs.rest(shelter)
     return findings.of_calls(Measured(**answer["log_metric"]), Measured(**answer["empty"]))
 
 
@@ -206,9 +206,9 @@ def _sampling(
 
 
 def _starts(shelter: Shelter, progress: _Progress) -> Sequence[Finding]:
+    pairs.rest(shelter)
     starts = start_workloads(shelter)
     progress.raw["starts"] = asdict(starts)
-    pairs.rest(shelter)
     return findings.of_starts(starts)
 
 
