@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from radt import units
 from radt.advice.accuracy import Accuracy, compare
 from radt.advice.candidates import candidates_of, mixed_too_many
 from radt.advice.choice import Recommendation, Wish, recommend
@@ -14,6 +15,9 @@ from radt.advice.rooms import DEFAULT_MARGIN
 from radt.advice.study import Study, read_study
 from radt.advice.words import ModelKey, Prediction, Resource, Solo
 from radt.store.reader import StoreReader
+
+#: So much of the machine's CPUs, taken by others, is worth a word.
+_DISTURBED = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,15 @@ def _lacking(solo: Solo, study: Study) -> Iterator[Need]:
         yield Need(solo.name, "the size of its GPU's memory is not known (listener smi)", solo.key)
 
 
+def _disturbed(study: Study, solos: Sequence[Solo]) -> Iterator[str]:
+    """Models that were not as alone as it seems."""
+    for solo in solos:
+        load = study.facts.runs[solo.run_id].host_load
+        own = solo.shares.get(Resource.CORES)
+        if load is not None and own is not None and load - own > _DISTURBED:
+            yield f"{solo.name} {units.percent(load - own)}"
+
+
 def _notes(study: Study, solos: Sequence[Solo]) -> Iterator[str]:
     yield from study.left_out
     yield from mixed_too_many(study)
@@ -135,6 +148,12 @@ def _notes(study: Study, solos: Sequence[Solo]) -> Iterator[str]:
         )
     if any(not solo.is_cpu and Resource.CORES not in solo.shares for solo in solos):
         yield "whether the machine's CPUs suffice is not known (listener top, or give --cores)"
+    if disturbed := list(_disturbed(study, solos)):
+        yield (
+            "others used the machine's CPUs while these ran alone, so that they took less of them "
+            f"than they would, and longer: {', '.join(disturbed[:5])}"
+            + (f" and {len(disturbed) - 5} more" if len(disturbed) > 5 else "")
+        )
     once = [solo for solo in solos if solo.count < 2]
     if once:
         yield f"{len(once)} of {len(solos)} models ran alone only once: chance is in their numbers"

@@ -90,26 +90,28 @@ def recommend(
     return found
 
 
-def eligible(prediction: Prediction, wish: Wish) -> bool:
-    """Whether it is possible, and what the user wants."""
+def is_possible(prediction: Prediction, wish: Wish) -> bool:
+    """Whether it can run, as separate as the user wants."""
     if prediction.slowdown is None or prediction.ran_out:
         return False
     if prediction.fit in (Fit.NO, Fit.UNKNOWN) and not prediction.measured_fit:
         return False
-    if wish.separate and prediction.candidate.method is not Method.MIG:
+    return not wish.separate or prediction.candidate.method is Method.MIG
+
+
+def _is_worth_it(prediction: Prediction, wish: Wish) -> bool:
+    gain, slowdown = prediction.gain, prediction.slowdown
+    if gain is None or slowdown is None or gain < MIN_GAIN:
         return False
-    return wish.limit is None or prediction.slowdown <= wish.limit
+    return wish.limit is None or slowdown <= wish.limit
 
 
 def _best(predictions: Iterable[Prediction], wish: Wish) -> Prediction | None:
     """None where none is worth it."""
-    possible = [
-        one
-        for one in predictions
-        if eligible(one, wish) and one.gain is not None and one.gain >= MIN_GAIN
-    ]
+    possible = [one for one in predictions if is_possible(one, wish)]
     if wish.goal is not Goal.ENERGY:
         possible = _mps_first(possible)
+    possible = [one for one in possible if _is_worth_it(one, wish)]
     if not possible:
         return None
     top = max(one.gain or 0.0 for one in possible)
@@ -139,7 +141,7 @@ def _best(predictions: Iterable[Prediction], wish: Wish) -> Prediction | None:
 
 
 def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:
-    """Without the other ways of what can run under MPS, unless they were measured.
+    """Without the other ways of what can run under MPS, unless both were measured.
 
     Lower ends of ranges of different ways do not compare: that of MIG knows nothing of what an
     instance costs, and the guideline says that MPS is the better one.
@@ -176,6 +178,8 @@ def _why_alone(solo: Solo, own: Sequence[Prediction], wish: Wish) -> Iterator[Re
         if least > wish.limit:
             numbers = f"at least {units.factor(least)}, wanted {units.factor(wish.limit)}"
             yield Reason(Rule.TOO_SLOW, numbers)
+            if share is None or share < SATURATED:
+                return
     if solo.is_cpu:
         yield Reason(Rule.CORES_ADD_UP, f"{_percent(solo, Resource.CORES)} of the cores alone")
     elif share is not None:

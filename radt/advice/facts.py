@@ -29,6 +29,7 @@ CONTEXT_BYTES = 500e6
 #: The first that was measured is used.
 _KERNEL_TIME = ("gpu.graphics.active",)
 _DRAM = ("gpu.dram.active",)
+_HOST_LOAD = ("system.cpu.utilization",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the series of one run say, of its own device where it has one."""
+    """What the series of one run say, of its own device where it has one.
+
+    ``host_load`` is the share of all cores of the machine that anybody used meanwhile.
+    """
 
     kernel_time: float | None = None
     dram: float | None = None
@@ -66,6 +70,7 @@ class RunFacts:
     idle_w: float | None = None
     card_bytes: float | None = None
     usable_bytes: float | None = None
+    host_load: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,7 @@ def _run_facts(
     return RunFacts(
         kernel_time=within(_KERNEL_TIME),
         dram=within(_DRAM),
+        host_load=within(_HOST_LOAD),
         footprint=_footprint(run, resident, highest, idle),
         host_bytes=resident,
         host_free_bytes=free if limit is None else min(limit, free or limit),

@@ -53,7 +53,7 @@ def print_advice(console: Console, advice: Advice, *, all_of_them: bool = False)
 
 
 def _indented(console: Console, text: str, style: str = "", by: int = 2) -> None:
-    console.print(Padding(Text(text, style=style), (0, 0, 0, by)))
+    console.print(Padding(Text(text, style=style), (0, 0, 0, by), expand=False))
 
 
 def _print_grid(console: Console, grid: Grid) -> None:

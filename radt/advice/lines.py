@@ -105,7 +105,10 @@ def recommendation(one: Recommendation) -> tuple[str, list[str]]:
     energy = one.best.energy
     saved = "" if energy is None else f", energy {units.factor(energy)}"
     margin = ", hardly any memory to spare" if one.best.fit is Fit.TIGHT else ""
-    return f"{one.subject}: {what}: gain {gain}, slowdown {slowdown}{saved}{margin}", reasons
+    bounds = one.best.gain_range
+    by_model = "" if one.best.measured or bounds is None else f" ({_bounds(bounds)})"
+    text = f"{one.subject}: {what}: gain {gain}{by_model}, slowdown {slowdown}{saved}{margin}"
+    return text, reasons
 
 
 def predictions(advice: Advice, *, all_of_them: bool = False) -> tuple[Grid, int]:
@@ -137,8 +140,11 @@ def predictions(advice: Advice, *, all_of_them: bool = False) -> tuple[Grid, int
 def _range(ranges: Sequence[Range]) -> str:
     if not ranges:
         return units.NO_VALUE
-    low, high = max(one.low for one in ranges), max(one.high for one in ranges)
-    return f"{units.significant(low)}–{units.significant(high)}"
+    return _bounds(Range(max(one.low for one in ranges), max(one.high for one in ranges)))
+
+
+def _bounds(found: Range) -> str:
+    return f"{units.significant(found.low)}–{units.significant(found.high)}"
 
 
 def _measured(one: Prediction) -> str:
@@ -190,8 +196,10 @@ def _telling(advice: Advice) -> list[Prediction]:
     )
 
 
-def _promise(one: Prediction) -> tuple[bool, float]:
-    return one.fit in (Fit.YES, Fit.TIGHT) and not one.ran_out, one.gain or 0.0
+def _promise(one: Prediction) -> tuple[bool, bool, float]:
+    """What fits first, of that MPS, as in recommendations."""
+    fits = one.fit in (Fit.YES, Fit.TIGHT) and not one.ran_out
+    return fits, one.candidate.method is Method.MPS, one.gain or 0.0
 
 
 def accuracy(found: Accuracy) -> list[str]:

@@ -77,26 +77,18 @@ def _gpu(members: Sequence[Row], row: Row, part: Part) -> tuple[Range, str] | No
     if len(members) == 1 and row.collocation.mig is not None:
         return _instance(row, part)
     count = float(len(members))
-    kernel = _sum(members, Resource.KERNEL)
     by_resource = {
         Resource.SM: (_sum(members, Resource.SM) or 0.0) / part.sm,
         Resource.DRAM: (_sum(members, Resource.DRAM) or 0.0) / part.dram,
     }
     mps = row.collocation.mps
-    side_by_side = mps is not None
-    if not side_by_side and len(members) > 1:
-        by_resource[Resource.KERNEL] = kernel or 0.0
+    if mps is None and len(members) > 1:
+        by_resource[Resource.KERNEL] = _sum(members, Resource.KERNEL) or 0.0
     low, limit = 1.0, NOTHING
     for resource, total in by_resource.items():
         if total > low and solo.shares.get(resource, 0.0) >= MIN_SHARE:
             low, limit = total, resource.value
     high = count / part.sm if len(members) > 1 else 1.0
-    if (
-        side_by_side
-        and kernel is not None
-        and not any(one.solo.sm_is_utilization for one in members)
-    ):
-        high = min(high, max(1.0, kernel) / part.sm)
     if mps is not None and mps.thread_percentage is not None:
         cap = mps.thread_percentage / 100 * part.sm
         if solo.shares[Resource.SM] / cap > low:

@@ -75,8 +75,8 @@ _GOALS = ("throughput", "latency", "energy")
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(list(Format)),
-    default=Format.TABLE,
+    type=click.Choice([one.value for one in Format]),
+    default=Format.TABLE.value,
     show_default=True,
     help="For people, for a page, for programs.",
 )

@@ -70,6 +70,7 @@ class Lab:
         self.experiment = experiment
         self.gpus = gpus
         self.cores: int | None = CORES
+        self.host_load: float | None = None
         self._writer = StoreWriter(self.store)
         self._count = 0
 
@@ -180,6 +181,7 @@ class Lab:
         if resident is not None:
             free = HOST_FREE_BYTES
             add("top", "system.memory.available", Scope.HOST, free, free - resident)
+        add("top", "system.cpu.utilization", Scope.HOST, self.host_load, self.host_load)
         if run.samples_per_s is not None:
             add("run", "samples_per_s", Scope.RUN, 1.0, run.samples_per_s)
         if is_gpu:
