@@ -98,17 +98,22 @@ def standing_attempts(
     itself, or together with the other repeats of its series. ``profiled`` asks for those of
     profiled starts, too, which stand beside the others.
     """
+    return standing_of(attempts_of(runs, tags), profiled=profiled)
+
+
+def standing_of(attempts: Iterable[Attempt], *, profiled: bool = False) -> list[list[Attempt]]:
+    """`standing_attempts` of all that there are, the oldest first."""
     by_label: dict[tuple[str, str, bool], list[Attempt]] = {}
-    for attempt in _attempts(runs, tags):
+    for attempt in attempts:
         if profiled or not attempt.is_profiled:
             key = (attempt.label, attempt.host, attempt.is_profiled)
             by_label.setdefault(key, []).append(attempt)
     chosen = []
-    for attempts in by_label.values():
-        best = max(attempts, key=_standing)
+    for same in by_label.values():
+        best = max(same, key=_standing)
         together = [
             attempt
-            for attempt in attempts
+            for attempt in same
             if attempt is best
             or (best.series and attempt.series == best.series and attempt.complete)
         ]
@@ -117,9 +122,7 @@ def standing_attempts(
 
 
 def earlier_alone(
-    runs: Iterable[RunRecord],
-    tags: Mapping[str, Mapping[str, str]],
-    standing: Iterable[Sequence[Attempt]],
+    attempts: Iterable[Attempt], standing: Iterable[Sequence[Attempt]]
 ) -> list[list[Attempt]]:
     """Single runs that finished and stand for nothing any longer, as the file was changed since.
 
@@ -127,7 +130,7 @@ def earlier_alone(
     """
     known = {run.run_id for repeats in standing for attempt in repeats for run in attempt.runs}
     found: dict[tuple[str, str, str], list[Attempt]] = {}
-    for attempt in _attempts(runs, tags):
+    for attempt in attempts:
         (run, *others) = attempt.runs
         if others or attempt.is_profiled or not attempt.finished or run.run_id in known:
             continue
@@ -144,12 +147,15 @@ def profiled_runs(
     runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
 ) -> list[RunRecord]:
     """Runs that came to an end in profiled starts."""
-    return [run for attempt in _attempts(runs, tags) if attempt.is_profiled for run in attempt.runs]
+    return profiled_in(attempts_of(runs, tags))
 
 
-def _attempts(
-    runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
-) -> Sequence[Attempt]:
+def profiled_in(attempts: Iterable[Attempt]) -> list[RunRecord]:
+    """`profiled_runs` of all starts that there are."""
+    return [run for attempt in attempts if attempt.is_profiled for run in attempt.runs]
+
+
+def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]) -> list[Attempt]:
     """Starts that came to an end, the oldest first."""
     started: dict[str, list[RunRecord]] = {}
     for run in sorted(runs, key=lambda run: run.created_ns):

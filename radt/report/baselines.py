@@ -61,6 +61,16 @@ class Baseline:
         return f"alone {word} {self.collocation}"
 
 
+def ran_alone(repeats: Sequence[Attempt]) -> bool:
+    """Whether a workload may be a baseline: one run, that no profiler slowed down."""
+    return all(attempt.solo and not attempt.is_profiled for attempt in repeats)
+
+
+def is_undivided(repeats: Sequence[Attempt]) -> bool:
+    """Whether its runs had no mere part of their devices."""
+    return not any(attempt.collocation for attempt in repeats)
+
+
 def baseline_of(
     repeats: Sequence[Attempt],
     time_per_epoch: Estimate | None,

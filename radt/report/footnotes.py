@@ -18,13 +18,9 @@ from radt.store.records import RunRecord, WorkloadRecord
 
 #: Runs that start further apart do not start together.
 SKEW_LIMIT_S = 0.020
-#: Below this share of what was due, means and peaks may have missed something.
-COMPLETE = 0.99
 #: More are counted.
 _MOST_NAMES = 4
 _COMMIT_DIGITS = 10
-#: What happens to listeners and the collector, as `radt.collector` marks it.
-_TROUBLE = ("restarted", "dropped", "unavailable", "unreadable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +146,8 @@ def _incomplete(workloads: _Named) -> Iterator[str]:
     shares: dict[tuple[str, str], float] = {}
     for name, one in workloads:
         for run in one.records:
-            for ledger in one.runs[run.run_id].ledger:
-                share = ledger.received / ledger.expected if ledger.expected else 1.0
-                if share < COMPLETE:
-                    key = (ledger.listener, name)
-                    shares[key] = min(shares.get(key, 1.0), share)
+            for listener, share in one.runs[run.run_id].incomplete:
+                shares[listener, name] = min(shares.get((listener, name), 1.0), share)
     if shares:
         worst = sorted(shares.items(), key=lambda pair: pair[1])
         told = _listed(
@@ -169,8 +162,7 @@ def _events(workloads: _Named) -> Iterator[str]:
     for name, one in workloads:
         for run in one.records:
             for event in one.runs[run.run_id].events:
-                if event.endswith(_TROUBLE):
-                    found.setdefault(event, []).append(name)
+                found.setdefault(event, []).append(name)
     for event, names in found.items():
         yield f"{event[0].upper()}{event[1:]}: {_listed(names)}."
 

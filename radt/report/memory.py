@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from radt.report.attempts import Attempt
 from radt.report.carbon import Emissions, read_emissions
 from radt.report.measures import WorkloadMeasures, measure
-from radt.report.recording import RunRecording, read_recordings
+from radt.report.recording import RunRecording, read_ledgers, read_recordings
 from radt.report.results import WorkloadSummary
 from radt.report.shortage import MemoryShortage, read_shortages
+from radt.report.tracker_cost import TrackerCost, cost_of
 from radt.report.windows import DEFAULT_WINDOW, WindowSpec
 from radt.store.reader import StoreReader
 
@@ -26,6 +27,7 @@ class Gathered:
     emissions: Emissions
     recordings: Mapping[str, RunRecording]
     shortages: Mapping[str, MemoryShortage]
+    cost: TrackerCost
 
 
 def gather(
@@ -40,7 +42,8 @@ def gather(
     runs = [run for some in runs_of for run in some]
     measures = list(measure(reader, workloads, window))
     emissions = read_emissions(reader, workloads, measures)
-    recordings = read_recordings(reader, runs)
+    ledgers = read_ledgers(reader, runs)
+    recordings = read_recordings(reader, runs, ledgers)
     shortages = read_shortages(reader, runs)
     return [
         Gathered(
@@ -48,8 +51,11 @@ def gather(
             emitted,
             {run.run_id: recordings[run.run_id] for run in some},
             {run.run_id: shortages[run.run_id] for run in some if run.run_id in shortages},
+            cost_of(repeats, recordings, ledgers),
         )
-        for measured, emitted, some in zip(measures, emissions, runs_of, strict=True)
+        for repeats, measured, emitted, some in zip(
+            workloads, measures, emissions, runs_of, strict=True
+        )
     ]
 
 

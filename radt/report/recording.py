@@ -11,8 +11,13 @@ from sqlalchemy import TextClause, bindparam, text
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, RunRecord
-from radt.store.tables import LEDGERS, MARKERS
+from radt.store.tables import LEDGERS
 from radt.store.tags import PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+
+#: Below this share of what was due, means and peaks may have missed something.
+COMPLETE = 0.99
+#: What happens to listeners and the collector, as `radt.collector` marks it.
+_TROUBLE = ("restarted", "dropped", "unavailable", "unreadable")
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
 _RUNS_PER_STATEMENT = 400
@@ -31,7 +36,8 @@ _EPOCHS = _of_runs(
     kind=MarkerKind.EPOCH.value,
 )
 _EVENTS = _of_runs(
-    f"{MARKERS.select} WHERE run_id IN :ids AND kind = :kind ORDER BY run_id, start_ns, marker_no",
+    "SELECT run_id, name FROM marker WHERE run_id IN :ids AND kind = :kind "
+    "ORDER BY run_id, start_ns, marker_no",
     kind=MarkerKind.EVENT.value,
 )
 _LEDGERS = _of_runs(f"{LEDGERS.select} WHERE run_id IN :ids ORDER BY run_id, listener")
@@ -64,8 +70,8 @@ class RunRecording:
 
     Attributes:
         epochs: Those that ended.
-        ledger: Of its listeners.
-        events: What radt noticed meanwhile, in order ("listener smi restarted").
+        incomplete: Listeners that read less than `COMPLETE` of what was due, and what part of it.
+        events: What went wrong meanwhile, in order ("listener smi restarted").
         conditions: Under which it ran.
         is_thinned: Its samples were thinned (`radt prune`).
         tracker_cpu_s: CPU time of the collector and what it started, from the run's start to its
@@ -74,7 +80,7 @@ class RunRecording:
     """
 
     epochs: Epochs = Epochs()
-    ledger: tuple[LedgerRecord, ...] = ()
+    incomplete: tuple[tuple[str, float], ...] = ()
     events: tuple[str, ...] = ()
     conditions: Conditions = Conditions()
     is_thinned: bool = False
@@ -82,49 +88,68 @@ class RunRecording:
     journal_bytes: int | None = None
 
 
-def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, RunRecording]:
-    """How the runs were recorded, by their ids.
+Ledgers = Mapping[str, Sequence[LedgerRecord]]
+
+
+def read_ledgers(reader: StoreReader, runs: Sequence[RunRecord]) -> Ledgers:
+    """What listeners of runs should have read and did, by run id; runs without any are left out.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    run_ids = [run.run_id for run in runs]
+    found: dict[str, list[LedgerRecord]] = {}
+    for ledger in map(LEDGERS.read, _rows(reader, _LEDGERS, runs)):
+        found.setdefault(ledger.run_id, []).append(ledger)
+    return found
+
+
+def read_recordings(
+    reader: StoreReader, runs: Sequence[RunRecord], ledgers: Ledgers
+) -> dict[str, RunRecording]:
+    """How the runs were recorded, by their ids.
+
+    Args:
+        reader: The store.
+        runs: These.
+        ledgers: Of them.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
     epochs = {
         str(run_id): Epochs(count, (last_ns - first_ns) / 1e9 / (count - 1) if count > 1 else None)
-        for run_id, count, first_ns, last_ns in _rows(reader, _EPOCHS, run_ids)
+        for run_id, count, first_ns, last_ns in _rows(reader, _EPOCHS, runs)
     }
     events: dict[str, list[str]] = {}
-    for marker in map(MARKERS.read, _rows(reader, _EVENTS, run_ids)):
-        events.setdefault(marker.run_id, []).append(marker.name)
-    ledgers: dict[str, list[LedgerRecord]] = {}
-    for ledger in map(LEDGERS.read, _rows(reader, _LEDGERS, run_ids)):
-        ledgers.setdefault(ledger.run_id, []).append(ledger)
+    for run_id, name in _rows(reader, _EVENTS, runs):
+        if str(name).endswith(_TROUBLE):
+            events.setdefault(str(run_id), []).append(str(name))
     tags: dict[str, dict[str, str]] = {}
-    for run_id, key, value in _rows(reader, _TAGS_OF, run_ids, keys=list(_TAGS)):
+    for run_id, key, value in _rows(reader, _TAGS_OF, runs, keys=list(_TAGS)):
         tags.setdefault(str(run_id), {})[str(key)] = str(value)
     return {
-        run_id: _recording(
-            epochs.get(run_id, Epochs()),
-            ledgers.get(run_id, ()),
-            events.get(run_id, ()),
-            tags.get(run_id, {}),
+        run.run_id: _recording(
+            epochs.get(run.run_id, Epochs()),
+            ledgers.get(run.run_id, ()),
+            events.get(run.run_id, ()),
+            tags.get(run.run_id, {}),
         )
-        for run_id in run_ids
+        for run in runs
     }
 
 
 def _recording(
-    epochs: Epochs, ledger: Iterable[LedgerRecord], events: Iterable[str], tags: Mapping[str, str]
+    epochs: Epochs, ledgers: Iterable[LedgerRecord], events: Iterable[str], tags: Mapping[str, str]
 ) -> RunRecording:
-    cpu_s = _number(tags.get(TRACKER_CPU_S, ""))
     journal_bytes = _number(tags.get(TRACKER_JOURNAL_BYTES, ""))
+    shares = ((one.listener, one.received / one.expected) for one in ledgers if one.expected)
     return RunRecording(
         epochs,
-        tuple(ledger),
+        tuple((listener, share) for listener, share in shares if share < COMPLETE),
         tuple(events),
         Conditions(*(tags.get(tag, "") for tag in (_COMMIT, _GPUS, _DRIVER, _PYTHON))),
         PRUNED in tags,
-        cpu_s,
+        _number(tags.get(TRACKER_CPU_S, "")),
         None if journal_bytes is None else int(journal_bytes),
     )
 
@@ -139,9 +164,9 @@ def _number(value: str) -> float | None:
 
 
 def _rows(
-    reader: StoreReader, statement: TextClause, run_ids: Sequence[str], **given: object
+    reader: StoreReader, statement: TextClause, runs: Sequence[RunRecord], **given: object
 ) -> Iterator[Any]:
-    for start in range(0, len(run_ids), _RUNS_PER_STATEMENT):
-        some = list(run_ids[start : start + _RUNS_PER_STATEMENT])
+    for start in range(0, len(runs), _RUNS_PER_STATEMENT):
+        some = [run.run_id for run in runs[start : start + _RUNS_PER_STATEMENT]]
         with reader.snapshot() as connection:
             yield from connection.execute(statement, {"ids": some, **given}).all()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from radt import units
 from radt.model import RunStatus
 from radt.report.reading import Key, Seen, seen_within, series_of
-from radt.report.stretches import ALWAYS, Within
+from radt.report.stretches import EARLIEST_NS, LATEST_NS, Within
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SeriesRecord
 
@@ -56,7 +56,7 @@ def read_shortages(reader: StoreReader, runs: Iterable[RunRecord]) -> dict[str, 
         return {}
     series = series_of(reader, short, _METRICS)
     keys = [(one.run_id, one.series_no) for found in series.values() for one in found]
-    seen = seen_within(reader, dict.fromkeys(keys, Within(ALWAYS)), _METRICS)
+    seen = seen_within(reader, dict.fromkeys(keys, Within([(EARLIEST_NS, LATEST_NS)])), _METRICS)
     found = {run_id: _shortage(series[run_id], seen) for run_id in short}
     return {run_id: shortage for run_id, shortage in found.items() if shortage is not None}
 

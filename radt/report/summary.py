@@ -10,6 +10,7 @@ be of an earlier start, if the experiment's file no longer has it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
@@ -17,11 +18,20 @@ from sqlalchemy import text
 from radt.report.attempts import (
     SERIES_TAG,
     Attempt,
+    attempts_of,
     earlier_alone,
+    profiled_in,
     profiled_runs,
-    standing_attempts,
+    standing_of,
 )
-from radt.report.baselines import Baseline, BaselineKey, baseline_of, chosen
+from radt.report.baselines import (
+    Baseline,
+    BaselineKey,
+    baseline_of,
+    chosen,
+    is_undivided,
+    ran_alone,
+)
 from radt.report.footnotes import Recorded, footnotes
 from radt.report.grouping import value_of, workload_summary
 from radt.report.interference import Interference, interference
@@ -29,10 +39,10 @@ from radt.report.memory import Gathered, Memory, Version
 from radt.report.names import telling_names
 from radt.report.quantities import Quantity
 from radt.report.results import GroupSummary, RunSummary, WorkloadSummary
-from radt.report.tracker_cost import TrackerCost, tracker_cost
+from radt.report.tracker_cost import TrackerCost, total
 from radt.report.windows import DEFAULT_WINDOW, WindowSpec, window_notes
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.records import WorkloadRecord
 from radt.store.tags import PROFILED, PROFILED_BESIDE
 from radt.units import plural
 
@@ -155,12 +165,20 @@ def read_report(
     revisions = _revisions(reader, experiment)
     runs = [run for run in reader.runs(experiment=experiment) if run.run_id in revisions]
     tags = _tags(reader, experiment)
-    standing = standing_attempts(runs, tags, profiled=profiled)
+    attempts = attempts_of(runs, tags)
+    standing = standing_of(attempts, profiled=profiled)
     shown = [run for repeats in standing for attempt in repeats for run in attempt.runs]
     params = reader.params_of([run.run_id for run in shown])
     names = telling_names(shown, params)
     keys = {run.run_id: BaselineKey.of(run, params.get(run.run_id, {})) for run in shown}
-    earlier = _earlier(reader, runs, tags, standing, keys)
+    compared = {
+        keys[run.run_id]
+        for repeats in standing
+        if not (ran_alone(repeats) and is_undivided(repeats))
+        for attempt in repeats
+        for run in attempt.runs
+    }
+    earlier = _earlier(reader, attempts, standing, keys, compared)
     memory = memory or Memory()
     read = [*standing, *earlier]
     versions: list[Version] = [
@@ -168,22 +186,15 @@ def read_report(
         for repeats in read
     ]
     gathered = memory.gathered(reader, read, versions, window)
-    places = [
-        place
-        for place, repeats in enumerate(read)
-        if all(attempt.solo for attempt in repeats) and not repeats[0].is_profiled
-    ]
     baselines = chosen(
-        (keys[read[place][-1].runs[0].run_id], found)
-        for place in places
-        if (found := _baseline(read[place], gathered[place], is_standing=place < len(standing)))
+        (key, found)
+        for place, repeats in enumerate(read)
+        if ran_alone(repeats)
+        and (key := keys[repeats[-1].runs[0].run_id]) in compared
+        and (found := _baseline(repeats, gathered[place], is_standing=place < len(standing)))
     )
-    is_alone = set(places)
     starts = {one.workload_id: one for one in reader.workloads(experiment)}
-    against = [
-        _against(repeats, baselines, keys, is_alone=place in is_alone)
-        for place, repeats in enumerate(standing)
-    ]
+    against = [_against(repeats, baselines, keys) for repeats in standing]
     workloads = memory.summarised(
         [
             (
@@ -202,52 +213,41 @@ def read_report(
     return Report(
         experiment,
         workloads,
-        0 if profiled else len(profiled_runs(runs, tags)),
+        0 if profiled else len(profiled_in(attempts)),
         sum(not run.status.ended for run in runs),
         window,
         _footnotes(workloads, standing, gathered, starts),
-        tracker_cost(
-            standing,
-            {key: one for found in gathered for key, one in found.recordings.items()},
-        ),
+        total([found.cost for found in gathered[: len(standing)]]),
     )
 
 
 def _earlier(
     reader: StoreReader,
-    runs: Sequence[RunRecord],
-    tags: Mapping[str, Mapping[str, str]],
+    attempts: Sequence[Attempt],
     standing: Sequence[Sequence[Attempt]],
     keys: dict[str, BaselineKey],
+    compared: AbstractSet[BaselineKey],
 ) -> list[list[Attempt]]:
     """Single runs of earlier starts, for keys of which the report has no run on a whole device.
 
     Their keys join the others.
     """
-    there = {
+    wanted = compared - {
         keys[repeats[-1].runs[0].run_id]
         for repeats in standing
-        if all(attempt.solo and not attempt.collocation for attempt in repeats)
+        if ran_alone(repeats)
+        and is_undivided(repeats)
         and any(attempt.finished for attempt in repeats)
-        and not repeats[0].is_profiled
     }
-    wanted = {
-        keys[run.run_id]
-        for repeats in standing
-        if not repeats[0].is_profiled
-        for attempt in repeats
-        if len(attempt.runs) > 1 or attempt.collocation
-        for run in attempt.runs
-    } - there
     if not wanted:
         return []
-    found = earlier_alone(runs, tags, standing)
+    found = [one for one in earlier_alone(attempts, standing) if is_undivided(one)]
     params = reader.params_of([run.run_id for repeats in found for run in repeats[-1].runs])
     newest: dict[BaselineKey, list[Attempt]] = {}
     for repeats in found:
         (run,) = repeats[-1].runs
         key = BaselineKey.of(run, params.get(run.run_id, {}))
-        if key in wanted and not repeats[-1].collocation:
+        if key in wanted:
             newest[key] = repeats
             keys[run.run_id] = key
     return list(newest.values())
@@ -267,20 +267,19 @@ def _against(
     repeats: Sequence[Attempt],
     baselines: Mapping[BaselineKey, Baseline],
     keys: Mapping[str, BaselineKey],
-    *,
-    is_alone: bool,
 ) -> dict[BaselineKey, Baseline]:
     """The baselines of a workload's runs.
 
     A run that is alone on a part of its device is put against the one that has all of it.
     """
     found = {}
+    is_alone = ran_alone(repeats)
+    if is_alone and is_undivided(repeats):
+        return {}
     for attempt in repeats:
         for run in attempt.runs:
             baseline = baselines.get(keys[run.run_id])
-            if baseline is not None and not (
-                is_alone and (baseline.collocation or not attempt.collocation)
-            ):
+            if baseline is not None and not (is_alone and baseline.collocation):
                 found[keys[run.run_id]] = baseline
     return found
 

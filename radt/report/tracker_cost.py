@@ -13,7 +13,7 @@ from radt import units
 from radt.report.attempts import Attempt
 from radt.report.estimates import Estimate, of_rows
 from radt.report.quantities import Combine
-from radt.report.recording import RunRecording
+from radt.report.recording import Ledgers, RunRecording
 from radt.store.records import LedgerRecord, RunRecord
 
 Recordings = Mapping[str, RunRecording]
@@ -95,28 +95,36 @@ def tracker_cpu(repeats: Sequence[Attempt], recordings: Recordings) -> Estimate 
     return of_rows([shares], Combine.MEAN)
 
 
-def tracker_cost(
-    workloads: Iterable[Sequence[Attempt]], recordings: Mapping[str, RunRecording]
-) -> TrackerCost:
-    """Of all starts of the workloads of a report.
+def cost_of(repeats: Sequence[Attempt], recordings: Recordings, ledgers: Ledgers) -> TrackerCost:
+    """Of all starts of a workload.
 
     Args:
-        workloads: Each given by its repeats.
-        recordings: Of all their runs.
+        repeats: These.
+        recordings: Of their runs.
+        ledgers: Of their runs.
     """
-    attempts = [attempt for repeats in workloads for attempt in repeats]
-    spent = [_spent(attempt, recordings) for attempt in attempts]
+    spent = [_spent(attempt, recordings) for attempt in repeats]
     known = [one for one in spent if one is not None]
-    journals = [
-        recordings[run.run_id].journal_bytes for attempt in attempts for run in attempt.runs
-    ]
+    journals = [recordings[run.run_id].journal_bytes for one in repeats for run in one.runs]
     written = [one for one in journals if one is not None]
     return TrackerCost(
         sum(cpu_s for cpu_s, _ in known),
         sum(length_s for _, length_s in known),
         len(spent) - len(known),
         sum(written) if written else None,
-        tuple(_listeners(attempts, recordings)),
+        _summed(one for attempt in repeats for one in _listeners(attempt, ledgers)),
+    )
+
+
+def total(costs: Sequence[TrackerCost]) -> TrackerCost:
+    """Of all workloads of a report."""
+    written = [one.journal_bytes for one in costs if one.journal_bytes is not None]
+    return TrackerCost(
+        sum(one.cpu_s for one in costs),
+        sum(one.workload_s for one in costs),
+        sum(one.unknown for one in costs),
+        sum(written) if written else None,
+        _summed(listener for one in costs for listener in one.listeners),
     )
 
 
@@ -142,30 +150,38 @@ def _length_s(run: RunRecord) -> float | None:
     return (run.ended_ns - run.started_ns) / 1e9
 
 
-def _listeners(attempts: Iterable[Attempt], recordings: Recordings) -> Iterator[ListenerCost]:
+def _listeners(attempt: Attempt, ledgers: Ledgers) -> Iterator[ListenerCost]:
     """Runs that start together have the same readings in their ledgers: the most of them count."""
-    read: dict[str, list[LedgerRecord]] = {}
-    for attempt in attempts:
-        most: dict[tuple[str, str, float], LedgerRecord] = {}
-        for run in attempt.runs:
-            for ledger in recordings[run.run_id].ledger:
-                key = (run.host, ledger.listener, ledger.interval_s)
-                if (
-                    ledger.received
-                    and ledger.sampling_ns
-                    and (key not in most or ledger.received > most[key].received)
-                ):
-                    most[key] = ledger
-        for ledger in most.values():
-            read.setdefault(ledger.listener, []).append(ledger)
-    costs = [
+    most: dict[tuple[str, str, float], LedgerRecord] = {}
+    for run in attempt.runs:
+        for ledger in ledgers.get(run.run_id, ()):
+            key = (run.host, ledger.listener, ledger.interval_s)
+            is_known = ledger.received and ledger.sampling_ns
+            if is_known and (key not in most or ledger.received > most[key].received):
+                most[key] = ledger
+    for ledger in most.values():
+        yield ListenerCost(
+            ledger.listener,
+            ledger.received,
+            ledger.sampling_ns / 1e9,
+            ledger.sampling_max_ns / 1e9,
+            ledger.expected * ledger.interval_s,
+        )
+
+
+def _summed(costs: Iterable[ListenerCost]) -> tuple[ListenerCost, ...]:
+    """One for each listener, the dearest first."""
+    found: dict[str, list[ListenerCost]] = {}
+    for cost in costs:
+        found.setdefault(cost.listener, []).append(cost)
+    summed = (
         ListenerCost(
             listener,
-            sum(one.received for one in found),
-            sum(one.sampling_ns for one in found) / 1e9,
-            max(one.sampling_max_ns for one in found) / 1e9,
-            sum(one.expected * one.interval_s for one in found),
+            sum(one.readings for one in same),
+            sum(one.sampling_s for one in same),
+            max(one.longest_s for one in same),
+            sum(one.recorded_s for one in same),
         )
-        for listener, found in read.items()
-    ]
-    yield from sorted(costs, key=lambda one: one.share or 0.0, reverse=True)
+        for listener, same in found.items()
+    )
+    return tuple(sorted(summed, key=lambda one: one.share or 0.0, reverse=True))
