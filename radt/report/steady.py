@@ -37,8 +37,8 @@ _BATCH = 5
 _MAX_BATCHES = 200
 #: What varies by less, as a share of its mean, is steady.
 _CALM = 0.01
-#: Standard errors by which halves may differ.
-_DRIFT_ERRORS = 3.0
+#: What is further apart, in standard errors, is not so by chance.
+_DIFFERENT_ERRORS = 3.0
 _ROUNDING = 1e-12
 #: Runs whose points are in memory at a time.
 _RUNS_AT_A_TIME = 50
@@ -145,7 +145,8 @@ def _fullest(
 def _calmest(means: Float64Array) -> tuple[int, int] | None:
     """The part with the smallest standard error, from (included) and to (not).
 
-    None where it is just as long as it has to be and still drifts: it would be shorter if it might.
+    None where it is just as long as it has to be and still drifts, as it would be shorter if it
+    might; or has another level beside it that is as long.
     """
     count = len(means)
     # Around the mean and of the size 1: sums of squares of large values have no digits left.
@@ -165,13 +166,20 @@ def _calmest(means: Float64Array) -> tuple[int, int] | None:
     place = int(np.argmax(np.where(errors <= errors.min() + _ROUNDING, lengths, 0)))
     first, column = divmod(place, errors.shape[1])
     stop = shortest + column
-    is_settled = stop - first > shortest or not _drifts(means[first:stop])
-    return (first, stop) if is_settled else None
+    if stop - first > shortest:
+        return first, stop
+    kept, rest = means[first:stop], means[stop:] if first == 0 else means[:first]
+    has_two_levels = len(rest) >= shortest - 1 and not _drifts(rest) and _differ(kept, rest)
+    return None if _drifts(kept) or has_two_levels else (first, stop)
 
 
 def _drifts(means: Float64Array) -> bool:
-    """Whether the second half differs from the first by more than chance would have it."""
+    """Whether the second half differs from the first."""
     middle = len(means) // 2
-    halves = means[:middle], means[-middle:]
-    error = math.sqrt(sum(float(half.var(ddof=1)) for half in halves) / middle)
-    return abs(float(halves[0].mean() - halves[1].mean())) > _DRIFT_ERRORS * error
+    return _differ(means[:middle], means[-middle:]) if middle > 1 else True
+
+
+def _differ(some: Float64Array, others: Float64Array) -> bool:
+    """Whether they differ in mean by more than chance would have it."""
+    error = math.sqrt(some.var(ddof=1) / len(some) + others.var(ddof=1) / len(others))
+    return abs(float(some.mean() - others.mean())) > _DIFFERENT_ERRORS * error

@@ -17,7 +17,6 @@ Stretches = Sequence[Stretch]
 
 #: Where a stretch has no end on that side.
 EARLIEST_NS, LATEST_NS = -(2**63), 2**63 - 1
-ALWAYS: Stretches = ((EARLIEST_NS, LATEST_NS),)
 
 
 def merged(stretches: Iterable[Stretch]) -> Stretches:

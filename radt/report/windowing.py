@@ -178,8 +178,10 @@ def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Found:
     stretches: list[Stretch] = []
     for before, place in zip([-2, *places], places, strict=False):
         stretch = _stretch(epochs[place])
-        is_next = stretches and place == before + 1
-        stretches.append((stretches.pop()[0], stretch[1]) if is_next else stretch)
+        if stretches and place == before + 1:
+            start_ns, end_ns = stretches.pop()
+            stretch = (start_ns, max(end_ns, stretch[1]))
+        stretches.append(stretch)
     chosen = [_stretch(epochs[place]) for place in places]
     ended = {numbers[place] for place in places}
     is_short = spec.last_epoch is not None and len(ended) <= spec.last_epoch - spec.first_epoch

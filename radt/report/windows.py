@@ -123,7 +123,11 @@ class WindowSpec:
                 said = "the steady state"
             case WindowKind.ALL:
                 said = "whole runs"
-        return f"{said}, while all runs of the workload ran" if self.overlap else said
+        if self.overlap:
+            said = f"{said}, while all runs of the workload ran"
+        if self.kind is WindowKind.MARKED:
+            said = f"{said}; time per epoch is what it takes of each"
+        return said
 
     @property
     def epochs_text(self) -> str:

@@ -51,6 +51,13 @@ def test_the_longer_side_of_a_step_counts(before: int, there: int) -> None:
     assert 0 <= expected[1] - last < batch
 
 
+@pytest.mark.parametrize("count", [100, 173, 2000])
+def test_of_two_levels_of_the_same_length_none_is_the_steady_one(count: int) -> None:
+    levels = np.repeat([3.0, 8.0], [count // 2, count - count // 2])
+    assert found(levels) is None
+    assert found(levels + noise(count, 0.2)) is None
+
+
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e15])
 @pytest.mark.parametrize(("up", "flat", "down"), [(20, 70, 10), (0, 80, 20), (120, 400, 80)])
 def test_both_ends_of_a_run_are_left_out(up: int, flat: int, down: int, scale: float) -> None:
