@@ -13,6 +13,7 @@ from radt.comparison.words import (
     count_text,
     interval_text,
     noun,
+    printable,
     value_text,
     verdict_text,
     wanted_text,
@@ -64,4 +65,4 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))

@@ -90,7 +90,7 @@ def _joined(
 ) -> tuple[list[ItemT], list[ItemT], list[tuple[ItemT, ItemT]]]:
     """What is left of both, and pairs of what alone has its key on each side."""
     of_a, of_b = _alone(a, key), _alone(b, key)
-    shared = [one for one in of_a if one in of_b]
+    shared = {one: None for one in of_a if one in of_b}
     return (
         [one for one in a if key(one) not in shared],
         [one for one in b if key(one) not in shared],

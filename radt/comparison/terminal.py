@@ -17,6 +17,7 @@ from radt.comparison.words import (
     count_text,
     interval_text,
     noun,
+    printable,
     value_text,
     verdict_text,
     wanted_text,
@@ -38,11 +39,11 @@ def print_comparison(comparison: Comparison, checked: Sequence[Checked], console
     """Print all of it."""
     console.print()
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
-        _say(console, f"{letter}  {_safe(side.text)}", style="bold", after=side_text(side))
+        _say(console, f"{letter}  {printable(side.text)}", style="bold", after=side_text(side))
     console.print()
     told = sentences(comparison)
     for text in told:
-        _say(console, _safe(text), indent=2)
+        _say(console, printable(text), indent=2)
     if told:
         console.print()
     shown = _shown(comparison.workloads)
@@ -55,14 +56,14 @@ def print_comparison(comparison: Comparison, checked: Sequence[Checked], console
         _say(console, f"… and {left:,} more workloads; --format json has all", indent=2, dim=True)
     console.print()
     for text in warnings(comparison):
-        _say(console, f"! {_safe(text)}", style="yellow")
+        _say(console, f"! {printable(text)}", style="yellow")
     for text in notes(comparison):
-        _say(console, _safe(text), indent=2, dim=True)
+        _say(console, printable(text), indent=2, dim=True)
     if checked:
         console.print()
     for outcome, text in condition_texts(checked):
         mark, style = _MARKS[outcome]
-        _say(console, f"{mark} {_safe(text)}", style=style)
+        _say(console, f"{mark} {printable(text)}", style=style)
     console.print()
 
 
@@ -95,7 +96,7 @@ def _print_table(comparison: Comparison, workloads: Sequence[Compared], console:
     for name, found in rows.items():
         if not found:
             continue
-        console.print(Text(f"  {_safe(name)}", style="bold"), soft_wrap=True)
+        console.print(Text(f"  {printable(name)}", style="bold"), soft_wrap=True)
         for row in found:
             line = Text(_line(row.cells, widths))
             line.stylize(row.style, line.plain.index(row.cells[_VERDICT]))
@@ -118,7 +119,7 @@ def _row(finding: Finding) -> _Row:
     wanted = wanted_text(finding) if finding.effect.method is not Method.NONE else ""
     return _Row(
         (
-            f"{name}, {_safe(finding.runs)}" if finding.runs else name,
+            f"{name}, {printable(finding.runs)}" if finding.runs else name,
             value_text(finding.quantity, finding.a.mean),
             value_text(finding.quantity, finding.b.mean),
             f"{SIGNS[finding.verdict]} {verdict_text(finding)}",
@@ -139,9 +140,9 @@ def _say(
     indent: int = 0,
     dim: bool = False,
 ) -> None:
-    """A line, broken by words where the terminal ends."""
-    width = max(_MIN_WIDTH, console.width)
+    """A line, broken by words where a terminal ends; programs get it whole."""
     whole = f"{text}  {after}" if after else text
+    width = max(_MIN_WIDTH, console.width) if console.is_terminal else indent + len(whole)
     lines = textwrap.wrap(
         whole,
         width,
@@ -155,10 +156,3 @@ def _say(
         # Of the first words only where something stands behind them.
         shown.stylize(style, 0, len(text) if after else 1 if text[:1] in "!✘✔?" else None)
     console.print(shown, soft_wrap=True)
-
-
-def _safe(text: str) -> str:
-    """What a terminal would obey is spelled out."""
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )

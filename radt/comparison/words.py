@@ -15,7 +15,7 @@ _TIME = "s"
 #: Before what is said; colour only adds to it.
 SIGNS = {
     Verdict.BETTER: "+",
-    Verdict.WORSE: "−",
+    Verdict.WORSE: "-",
     Verdict.DIFFERENT: "≠",
     Verdict.ALIKE: "=",
     Verdict.EQUAL: "=",
@@ -28,6 +28,13 @@ DOUBT = "†"
 def noun(quantity: Quantity) -> str:
     """In a sentence: ``time per epoch``."""
     return re.sub(r"/(epoch|sample)\b", r" per \1", ABOUT[quantity].title)
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey, not show, is spelled out."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def value_text(quantity: Quantity, value: float | None) -> str:
@@ -171,9 +178,13 @@ def _amount(quantity: Quantity) -> Callable[[float], str]:
 
 
 def _ends(interval: Interval) -> str:
-    """``1.28–1.36×``, with as many digits as tell its ends apart."""
+    """``1.28–1.36×``, with as many decimals on both sides as tell them apart."""
+    low, high = interval.low, interval.high
     for digits in range(3, 7):
-        low, high = significant(interval.low, digits), significant(interval.high, digits)
-        if low != high or interval.low == interval.high:
+        _, _, fraction = significant(high, digits).partition(".")
+        ends = [f"{end:,.{len(fraction)}f}" for end in (low, high)]
+        if ends[0] != ends[1] or low == high:
             break
-    return f"{low}–{high}×"
+    if not float(ends[0].replace(",", "")):  # far below the other end
+        ends[0] = significant(low)
+    return f"{ends[0]}–{ends[1]}×"
