@@ -34,7 +34,7 @@ WIDE = (1.0, 1.1, 0.9)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One is as it was, one faster, of one it cannot be told, one ran once. Nothing writes to it."""
+    """One is as it was, one faster, of one it cannot be told, one ran once; nobody writes."""
     store = store_of(tmp_path_factory.mktemp("compare"))
     tags = {"radt.gpus": "NVIDIA A100-SXM4-40GB"}
     for name, day, factor, commit in (("before", 0, 1.0, COMMIT_A), ("after", 1, 0.8, COMMIT_B)):
@@ -226,8 +226,7 @@ def test_exit_codes(store: Path) -> None:
     assert "✘ time_per_epoch < -10%: met by three (3.00 s → 2.40 s, 1.25× faster" in done.stdout
     assert "✔ samples_per_s < -5%: not met (1 comparison)" in done.stdout
     slower = "--fail-if", "time_per_epoch > +5%"
-    assert radt(store, "before/three", "after/three", *slower).returncode == 0
-    assert call(store, "before/once", "after/once", *slower).exit_code == 0
+    assert call(store, "before/three", "after/three", *slower).exit_code == 0
     wrong = radt(store, "before", "afters")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.splitlines()[-1] == "  Did you mean 'after'?"

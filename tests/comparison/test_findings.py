@@ -358,8 +358,8 @@ def test_among_many_comparisons_a_small_difference_may_be_chance(store: Path) ->
     assert alone.effect == among.effect
     assert "may be chance among so many comparisons" in sentence(among, 0.95)
     assert chance_text(comparison) == (
-        "Among 12 comparisons chance alone shows 0.60 differences on average; † may be one of these "
-        "(Holm)"
+        "Among 12 comparisons chance alone shows 0.60 differences on average; "
+        "† may be one of these (Holm)"
     )
     assert sentences(comparison) == [], "twelve are left to the table"
 
