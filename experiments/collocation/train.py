@@ -135,7 +135,7 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     try:
         training = prepared(options)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"train.py: {error}")
     with radt.Run() as run:
         run.log_params(

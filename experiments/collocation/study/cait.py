@@ -25,7 +25,7 @@ _EPSILON = 1e-6
 
 def _heads(tokens: Tensor) -> Tensor:
     """Shape (N, T, dim) to (N, heads, T, dim of a head)."""
-    return tokens.unflatten(-1, (_HEADS, _HEAD_DIM)).transpose(1, 2)
+    return tokens.reshape(*tokens.shape[:2], _HEADS, _HEAD_DIM).transpose(1, 2)
 
 
 class TalkingHeads(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ class Place:
             ValueError: It names no data set, or files of one that can only be generated.
         """
         name, _, folder = text.partition("=")
+        if name not in list(Data):
+            raise ValueError(f"no data set {name!r}; there are {', '.join(Data)}")
         data = Data(name)
         if folder and data is Data.CLICKS:
             raise ValueError("clicks can only be generated")
@@ -96,10 +98,11 @@ def open_images(place: Place, sizes: Sizes, seed: int) -> tuple[Split, Sizes]:
         return Split(*made), sizes
     train: Dataset[Any]
     validation: Dataset[Any]
-    classes = sizes.classes
+    classes, pixels = sizes.classes, sizes.pixels
     match place.data:
         case Data.CIFAR10:
             train, validation = (cifar10(place.folder, train=part) for part in (True, False))
+            classes, pixels = PUBLISHED[Data.CIFAR10].classes, PUBLISHED[Data.CIFAR10].pixels
         case Data.IMAGENET64:
             train, validation = (
                 imagenet64(place.folder, sizes.pixels, train=part) for part in (True, False)
@@ -108,8 +111,7 @@ def open_images(place: Place, sizes: Sizes, seed: int) -> tuple[Split, Sizes]:
             train = (folders := ImageFolder(place.folder / "train", sizes.pixels))
             validation = ImageFolder(place.folder / "val", sizes.pixels)
             classes = folders.classes
-    found = replace(sizes, train=len(train), validation=len(validation), classes=classes)  # type: ignore[arg-type]
-    return Split(train, validation), found
+    return Split(train, validation), Sizes(len(train), len(validation), classes, pixels)
 
 
 def open_clicks(sizes: Sizes, max_rows: int, seed: int) -> Split:

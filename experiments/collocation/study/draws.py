@@ -27,8 +27,7 @@ def uniform(seed: int, samples: NDArray[np.int64], feature: int) -> NDArray[np.f
     start = _mixed(np.array([(seed * _STEP + feature) & _MASK], dtype=np.uint64))
     with np.errstate(over="ignore"):  # modulo 2**64 is meant
         mixed = _mixed(start + samples.astype(np.uint64) * np.uint64(_STEP))
-    found: NDArray[np.float64] = (mixed >> np.uint64(64 - _BITS)) * 2.0**-_BITS
-    return found
+    return (mixed >> np.uint64(64 - _BITS)).astype(np.float64) * 2.0**-_BITS
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

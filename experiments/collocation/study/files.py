@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import pickle
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ _CIFAR_BYTES = 3 * _CIFAR_PIXELS * _CIFAR_PIXELS
 _CIFAR_BATCHES = {True: tuple(f"data_batch_{n}" for n in range(1, 6)), False: ("test_batch",)}
 #: What pickled arrays are made with.
 _MAKES_ARRAYS = {
+    ("_codecs", "encode"): codecs.encode,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
@@ -146,10 +148,13 @@ def imagenet64(folder: Path, pixels: int, *, train: bool) -> StoredImages:
     """
     part = "train" if train else "val"
     data, labels = folder / f"{part}_data.npy", folder / f"{part}_labels.npy"
-    with (folder / f".{part}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not labels.exists():  # it is written last
-            _unpack(folder, part, data, labels)
+    if not labels.exists():  # it is written last
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is no folder")
+        with (folder / f".{part}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not labels.exists():
+                _unpack(folder, part, data, labels)
     images = np.load(data, mmap_mode="r")
     if images.shape[1] != 3 * pixels * pixels:
         raise ValueError(f"{folder} has no images of {pixels}×{pixels} pixels")

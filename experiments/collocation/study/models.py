@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from importlib import import_module
 from importlib.util import find_spec
 
 from torch import nn
@@ -43,7 +44,7 @@ TIMM_NAMES: Mapping[Model, str] = {
     Model.RESNET26: "resnet26",
     Model.RESNET50: "resnet50",
     Model.RESNET152: "resnet152",
-    Model.EFFICIENTNET: "tf_efficientnetv2_s",
+    Model.EFFICIENTNET: "efficientnetv2_s",
     Model.CAIT: "cait_xxs24_224",
 }
 
@@ -67,11 +68,11 @@ def timm_model(model: Model, classes: int, pixels: int) -> nn.Module:
         raise ValueError(f"timm has no model for {model}: leave --timm out")
     if find_spec("timm") is None:
         raise ValueError("timm is not installed: pip install timm, or leave --timm out")
-    import timm
-
     # Only transformers have as many positions as there are patches.
     sized = {"img_size": pixels} if model is Model.CAIT else {}
-    made: nn.Module = timm.create_model(TIMM_NAMES[model], num_classes=classes, **sized)
+    made: nn.Module = import_module("timm").create_model(
+        TIMM_NAMES[model], num_classes=classes, **sized
+    )
     return made
 
 

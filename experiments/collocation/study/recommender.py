@@ -45,15 +45,18 @@ class Recommender(nn.Module):
         rows: Of each table (`CRITEO_ROWS`, `capped`).
     """
 
+    pairs: Tensor
+
     def __init__(self, rows: Sequence[int]) -> None:
         super().__init__()
         self.bottom = _perceptron(DENSE_FEATURES, _BOTTOM)
-        self.tables = nn.ModuleList(nn.Embedding(count, _DIM, sparse=True) for count in rows)
-        for table in self.tables:
+        tables = [nn.Embedding(count, _DIM, sparse=True) for count in rows]
+        for table in tables:
             bound = table.num_embeddings**-0.5
             nn.init.uniform_(table.weight, -bound, bound)
+        self.tables = nn.ModuleList(tables)
         vectors = len(rows) + 1
-        pairs = torch.tril_indices(vectors, vectors, offset=-1, device="cpu")
+        pairs = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("pairs", pairs, persistent=False)
         self.top = _perceptron(_DIM + pairs.shape[1], _TOP[:-1])
         self.score = nn.Linear(_TOP[-2], _TOP[-1])
