@@ -131,3 +131,14 @@ def test_on_the_cpu_cores_add_up(lab: Lab) -> None:
     assert Rule.CORES_ADD_UP in rules(found)
     lab.alone(Run("all", devices="cpu", cores=16.0, memory=1 * GB))
     assert of(lab, "all").best is None
+
+
+def test_instances_are_not_preferred_for_what_is_not_known_of_them(lab: Lab) -> None:
+    lab.alone(Run("small", sm=0.3, kernel=0.6, memory=5 * GB))
+    other = Run("other", sm=0.4, kernel=0.6, memory=5 * GB)
+    lab.alone(other)
+    # MPS is known to be half as good as it might be; of MIG there is the lower end alone.
+    lab.copies(2, replace(other, collocation="MPS", epoch_s=4.0 * 2**0.5))
+    found = of(lab, "small")
+    assert found.best is not None
+    assert found.best.candidate.method == "MPS"

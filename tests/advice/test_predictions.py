@@ -253,3 +253,18 @@ def test_others_on_the_machine_are_noticed(lab: Lab) -> None:
     lab.host_load = 0.75
     lab.alone(Run("net", devices="cpu", cores=8.0))
     assert any("others used the machine's CPUs" in note for note in lab.advice().notes)
+
+
+def test_the_recommender_of_the_thesis(lab: Lab) -> None:
+    """Table 4.4 of the thesis: what both take alone, and what was measured of them together."""
+    lab.alone(Run("recommender", sm=0.05, kernel=0.2, dram=None, memory=29.14 * GB))
+    lab.alone(Run("vision", sm=0.82, kernel=0.95, dram=None, memory=8.47 * GB))
+    advice = lab.advice()
+    mps = find(advice, ["recommender", "vision"], "MPS")
+    assert mps.fit is Fit.YES
+    for row, slowdown in zip(mps.rows, (1.04, 1.04), strict=True):
+        assert row.range.low <= slowdown <= row.range.high
+    # Measured were 37.62 GB, without the allowance.
+    assert mps.rooms[0].need_bytes == pytest.approx(37.61 * GB + 0.5 * GB)
+    (mixed,) = (one for one in advice.recommendations if "+" in one.subject)
+    assert mixed.best is mps
