@@ -19,7 +19,8 @@ from radt.store.reader import StoreReader
 #: The tracker has come to rest when it takes less than this share of a core for so long.
 _REST_SHARE = 0.05
 _REST_S = 0.25
-_REST_AT_MOST_S = 20.0
+#: Patience with a machine on which it never does.
+REST_AT_MOST_S = 20.0
 #: Runs take their own time, start and end of radt, and a machine that is busy.
 _PATIENCE_S = 120.0
 
@@ -180,7 +181,7 @@ def run_once(shelter: Shelter, load: Load, side: Side) -> Timed:
 
 def rest(shelter: Shelter) -> None:
     """Wait until the tracker has nothing to do: all delivered, and hardly any CPU time used."""
-    deadline_s = time.monotonic() + _REST_AT_MOST_S
+    deadline_s = time.monotonic() + REST_AT_MOST_S
     while time.monotonic() < deadline_s:
         before_s = shelter.tracker_use().cpu_s
         time.sleep(_REST_S)

@@ -21,19 +21,15 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "cpu-per-gpu"
 def test_file_is_valid_on_a_machine_with_a_gpu() -> None:
     machine = Machine(16, (Gpu(0, "NVIDIA A100", "GPU-1"),))
     plan = open_source(FOLDER / "experiment.csv").plan(machine, registry.load())
-    assert [run.row.cpus.count for run in plan.runs] == [1, 2, 4, 8, 16]
+    assert [run.cpus.count for run in plan.runs] == [1, 2, 4, 8, 16]
     with pytest.raises(ExperimentError, match="8 CPUs are asked for, 4 may be used"):
         open_source(FOLDER / "experiment.csv").plan(Machine(4, machine.gpus), registry.load())
 
 
 def test_file_for_two_cores_is_valid() -> None:
     plan = open_source(FOLDER / "cpu.csv").plan(Machine(2), registry.load())
-    counts = [[run.row.cpus.count for run in one.runs] for one in plan.workloads]
+    counts = [[run.cpus.count for run in one.runs] for one in plan.workloads]
     assert counts == [[1], [2], [1, 1]]
-        [1],
-        [2],
-        [1, 1],
-    ]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two CPUs are shared out")
