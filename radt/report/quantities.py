@@ -131,13 +131,14 @@ ABOUT: dict[Quantity, About] = {
     ),
     Quantity.MAKESPAN: About(
         *("makespan", "s", Of.TOGETHER, Combine.MEAN),
-        "From the start of the workload's first run to the end of its last one",
+        "From the start of the workload's first run to the end of its last one, if all finished",
         units.duration,
     ),
     Quantity.SERIAL: About(
         *("serial", "s", Of.TOGETHER, Combine.MEAN),
         "What the same runs take one after the other: the sum of the durations, from start to "
-        "end, of the runs of the same file, parameters and devices that ran alone",
+        "end, of the runs of the same file, parameters, devices and machine that ran alone; where "
+        "epochs are more or fewer, of as many",
         units.duration,
     ),
     Quantity.SPEED_UP: About(
