@@ -7,23 +7,19 @@ from typing import Any
 from docs.generator import markdown
 from radt.settings import OPTIONS, VARIABLES, Setting
 
-_HEAD = ("setting", "option", "variable", "value", "default", "meaning")
-
 
 def settings_reference() -> str:
     """Settings that the command line, variables and files know."""
     rows = [
         (
             f'<span id="{one.name}"></span>{markdown.code(one.name)}',
-            markdown.code(f"--{one.name}"),
-            _variables(one),
-            markdown.code(one.kind.metavar.strip("[]") or "on|off"),
+            f"{_option(one)}<br>{_variables(one)}",
             _default(one),
             markdown.plain(one.help),
         )
         for one in OPTIONS
     ]
-    return markdown.table(_HEAD, rows)
+    return markdown.table(("setting", "option, variable", "default", "meaning"), rows)
 
 
 def variables_reference() -> str:
@@ -40,8 +36,13 @@ def variables_reference() -> str:
     return markdown.table(("variable", "value", "default", "meaning"), rows)
 
 
+def _option(setting: Setting[Any]) -> str:
+    value = setting.kind.metavar
+    return markdown.code(f"--{setting.name} {value}" if value else f"--{setting.name}")
+
+
 def _variables(setting: Setting[Any]) -> str:
-    return ", else ".join(markdown.code(name) for name in setting.variables)
+    return ",<br>else ".join(markdown.code(name) for name in setting.variables)
 
 
 def _default(setting: Setting[Any]) -> str:
