@@ -57,7 +57,7 @@ def footnotes(
     # Two machines may have each a workload of that label.
     with_host = len({one.summary.host for one in workloads}) > 1
     called = [
-        f"{one.summary.label} on {one.summary.host}" if with_host else one.summary.label
+        f"{_name(one.summary)} on {one.summary.host}" if with_host else _name(one.summary)
         for one in workloads
     ]
     named = list(zip(called, workloads, strict=True))
@@ -78,6 +78,11 @@ def footnotes(
 
 
 _Named = Sequence[tuple[str, Recorded]]
+
+
+def _name(workload: WorkloadSummary) -> str:
+    """A script that was run by itself has no workload's label."""
+    return workload.groups[0].name if workload.label == units.NO_VALUE else workload.label
 
 
 def _skew(workloads: _Named) -> Iterator[str]:

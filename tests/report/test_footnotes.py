@@ -112,6 +112,12 @@ def test_conditions_that_differ_between_what_is_compared(study: Study) -> None:
     )
 
 
+def test_a_script_without_a_workload_goes_by_its_own_name(study: Study) -> None:
+    workload_id = study.workload("", [Planted("a", 2.0)])
+    study.writer.put_ledger(ledger(study.run_id(workload_id, "a"), "top", 10))
+    assert told(study) == ("Samples are missing: top of resnet26 has 1.0 %.",)
+
+
 def test_a_workload_on_several_machines(study: Study) -> None:
     _, second = pair(study, "2x")
     study.writer.update_run(second, host="gpu-02")

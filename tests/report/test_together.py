@@ -284,6 +284,7 @@ def test_memory_that_ran_out(study: Study) -> None:
     (pair,) = report_of(study).workloads
     finished, short = pair.groups
     assert finished.shortage is None
+    assert finished.mean(Quantity.GPU_MEMORY_OF_RUN) == pytest.approx(4e8)
     assert short.status is RunStatus.OOM
     assert short.shortage is not None
     assert short.shortage.text == "40.0 GB of 42.0 GB in use on gpu0"
