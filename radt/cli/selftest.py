@@ -91,7 +91,7 @@ def command(
     if form == "json":
         _put(json.dumps(found.document(), indent=2) + "\n", file)
     elif file is not None:
-        _put(_plain(found), file)
+        _put(plain(found), file)
     return 0 if found.passed else EXIT_MISSED
 
 
@@ -117,7 +117,7 @@ def _measured(options: Options, home: Path, *, shown: bool) -> Selftest:
     return found
 
 
-def _plain(found: Selftest) -> str:
+def plain(found: Selftest) -> str:
     """All lines, as for a terminal without colour."""
     console = Console(
         file=io.StringIO(), width=_WIDTH, highlight=False, no_color=True, force_terminal=False

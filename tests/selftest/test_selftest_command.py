@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from radt.cli import main
+from radt.cli.selftest import plain
 from radt.selftest import measure, pairs, starting
+from radt.selftest.machine import Machine
+from radt.selftest.results import Finding, Selftest, Unit
 from tests.support.bench import Bench, wait_until
 
 
@@ -88,3 +92,20 @@ def test_mistakes_are_said_before_a_minute_is_spent(
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_has_the_lines_of_the_terminal() -> None:
+    found = Selftest(
+        machine=asdict(Machine.detect()),
+        options={"listeners": "top", "seed": 7},
+        findings=[Finding("k", "time of a run, CPU", 1.01, Unit.FACTOR, 1.02)],
+        warnings=["other programs keep the machine busy"],
+        took_s=61.0,
+    )
+    text = plain(found)
+    assert "radt selftest · " in text
+    assert "listeners top · seed 7" in text
+    assert "!  other programs keep the machine busy" in text
+    assert "✔  time of a run, CPU         1.010×  at most 1.02×\n" in text
+    assert "1 held · 1:01" in text
+    assert "\x1b" not in text
