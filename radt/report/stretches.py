@@ -60,20 +60,17 @@ def length_s(stretches: Stretches) -> float | None:
 
 
 def covered_ns(stretches: Stretches, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """How much of each of many intervals (N,) is within the stretches (N,)."""
-    if not len(start_ns):
-        return np.zeros(0, dtype=np.int64)
-    bounds = np.array(stretches, dtype=np.int64).reshape(-1, 2)
+    """How much of each of many intervals (N,), in their order, is within the stretches (N,)."""
+    if not len(start_ns) or not stretches:
+        return np.zeros(len(start_ns), dtype=np.int64)
     # What is far away would make differences that are no 64-bit integers.
-    starts = np.maximum(bounds[:, 0], start_ns.min())
-    ends = np.minimum(bounds[:, 1], end_ns.max())
-    met = ends > starts
-    starts, ends = starts[met], ends[met]
-    if len(starts) <= 1:  # as of most runs
-        if not len(starts):
-            return np.zeros(len(start_ns), dtype=np.int64)
-        overlap: Int64Array = np.minimum(end_ns, ends[0]) - np.maximum(start_ns, starts[0])
+    first_ns, last_ns = int(start_ns[0]), int(end_ns[-1])
+    if len(stretches) == 1:  # as of most runs
+        bounds = max(stretches[0][0], first_ns), min(stretches[0][1], last_ns)
+        overlap: Int64Array = np.minimum(end_ns, bounds[1]) - np.maximum(start_ns, bounds[0])
         return overlap.clip(0)
+    starts, ends = np.array(stretches, dtype=np.int64).T
+    starts, ends = np.clip(starts, first_ns, last_ns), np.clip(ends, first_ns, last_ns)
     lengths = ends - starts
     before = np.cumsum(lengths) - lengths
 
