@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -48,7 +49,12 @@ def matched(a: Side, b: Side) -> Matching:
     whole = [side.kind is Kind.EXPERIMENT for side in (a, b)]
     if all(whole):
         pairs, only_a, only_b = _by_name(a.workloads, b.workloads)
-        return Matching([_matched(*pair) for pair in pairs], only_a, only_b)
+        names = Counter(_shown(one) for one, _ in pairs)
+        return Matching(
+            [_matched(*pair, with_host=names[_shown(pair[0])] > 1) for pair in pairs],
+            only_a,
+            only_b,
+        )
     for side, other in ((a, b), (b, a)):
         if side.kind is Kind.EXPERIMENT and len(side.workloads) > 1:
             names = [one.label for one in side.workloads if one.label != NO_VALUE]
@@ -122,8 +128,8 @@ def _shown(workload: WorkloadSummary, *, with_host: bool = False) -> str:
     return f"{name} on {workload.host}" if with_host and workload.host else name
 
 
-def _matched(a: WorkloadSummary, b: WorkloadSummary) -> Matched:
-    of_a, of_b = _shown(a), _shown(b)
+def _matched(a: WorkloadSummary, b: WorkloadSummary, *, with_host: bool = False) -> Matched:
+    of_a, of_b = _shown(a, with_host=with_host), _shown(b, with_host=with_host)
     name = of_b if of_a == of_b else f"{of_b} against {of_a}"
     return Matched(name, a, b, _groups(_measured(a), _measured(b)))
 

@@ -89,21 +89,32 @@ class _Row:
 def _print_table(comparison: Comparison, workloads: Sequence[Compared], console: Console) -> None:
     """Columns are as wide as the widest cell; a workload's name has a line of its own."""
     head = ("", "A", "B", "  B against A", f"{comparison.confidence * 100:g} % CI", "n")
-    rows = {one.name: [_row(finding) for finding in one.findings] for one in workloads}
-    every = [head, *(row.cells for found in rows.values() for row in found)]
+    rows = [(one.name, _rows(one.findings)) for one in workloads]
+    every = [head, *(row.cells for _, of in rows for found in of.values() for row in found)]
     widths = [max(len(cells[place]) for cells in every) for place in range(len(head))]
     console.print(Text(_line(head, widths), style="dim"), soft_wrap=True)
-    for name, found in rows.items():
-        if not found:
+    for name, of_runs in rows:
+        if not of_runs:
             continue
         console.print(Text(f"  {printable(name)}", style="bold"), soft_wrap=True)
-        for row in found:
-            line = Text(_line(row.cells, widths))
-            line.stylize(row.style, line.plain.index(row.cells[_VERDICT]))
-            console.print(line, soft_wrap=True)
-            if row.below:
-                before = sum(widths[:_VERDICT]) + _VERDICT * len(_GAP) + _INDENT + 2
-                console.print(Text(" " * before + row.below, style="dim"), soft_wrap=True)
+        for runs, found in of_runs.items():
+            if runs:
+                console.print(Text(f"   {printable(runs)}"), soft_wrap=True)
+            for row in found:
+                line = Text(_line(row.cells, widths))
+                line.stylize(row.style, line.plain.index(row.cells[_VERDICT]))
+                console.print(line, soft_wrap=True)
+                if row.below:
+                    before = sum(widths[:_VERDICT]) + _VERDICT * len(_GAP) + _INDENT + 2
+                    console.print(Text(" " * before + row.below, style="dim"), soft_wrap=True)
+
+
+def _rows(findings: Sequence[Finding]) -> dict[str, list[_Row]]:
+    """Those of all runs first, then kind by kind, by the kind's name."""
+    found: dict[str, list[_Row]] = {}
+    for finding in sorted(findings, key=lambda one: bool(one.runs)):
+        found.setdefault(finding.runs, []).append(_row(finding))
+    return found
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -115,11 +126,10 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _row(finding: Finding) -> _Row:
-    name = noun(finding.quantity)
     wanted = wanted_text(finding) if finding.effect.method is not Method.NONE else ""
     return _Row(
         (
-            f"{name}, {printable(finding.runs)}" if finding.runs else name,
+            noun(finding.quantity),
             value_text(finding.quantity, finding.a.mean),
             value_text(finding.quantity, finding.b.mean),
             f"{SIGNS[finding.verdict]} {verdict_text(finding)}",

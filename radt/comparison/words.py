@@ -54,10 +54,10 @@ def change_text(finding: Finding) -> str:
 
 
 def verdict_text(finding: Finding) -> str:
-    """In a table: ``1.32× faster``, ``alike within 5 %``, ``cannot tell``."""
+    """In a table: ``1.32× faster``, ``within 5 %``, ``cannot tell``."""
     match finding.verdict:
         case Verdict.ALIKE:
-            return f"alike within {MARGIN:.0%}".replace("%", " %")
+            return f"within {MARGIN * 100:g} %"
         case Verdict.BETTER | Verdict.WORSE | Verdict.DIFFERENT:
             return change_text(finding) + ("" if finding.holds else f" {DOUBT}")
     return str(finding.verdict)
@@ -77,9 +77,9 @@ def interval_text(finding: Finding) -> str:
 
 
 def count_text(finding: Finding) -> str:
-    """How many repeats: ``5``, ``5 and 3``."""
+    """How many repeats: ``5``, ``5, 3`` where A and B have not as many."""
     a, b = finding.effect.counts
-    return str(a) if a == b else f"{a} and {b}"
+    return str(a) if a == b else f"{a}, {b}"
 
 
 def wanted_text(finding: Finding) -> str:
@@ -101,7 +101,7 @@ def sentence(finding: Finding, confidence: float) -> str:
     values = " → ".join(value_text(finding.quantity, one.mean) for one in (finding.a, finding.b))
     about = f"{noun(finding.quantity)} {values}"
     level = f"{confidence * 100:g} % CI {interval_text(finding)}"
-    count = f"n={count_text(finding)}"
+    count = f"n={count_text(finding).replace(', ', ' and ')}"
     method = "" if finding.effect.method is Method.NONE else f", {finding.effect.method}"
     match finding.verdict:
         case Verdict.UNKNOWN if finding.effect.interval is None:
@@ -114,7 +114,7 @@ def sentence(finding: Finding, confidence: float) -> str:
         case Verdict.EQUAL:
             said = f"equal ({about}, {count})"
         case Verdict.ALIKE:
-            said = f"{verdict_text(finding)} ({about}, {level}, {count}{method})"
+            said = f"alike {verdict_text(finding)} ({about}, {level}, {count}{method})"
         case _:
             change = change_text(finding)
             said = (

@@ -26,7 +26,7 @@ from radt.errors import UsageError
 from radt.report.windows import DEFAULT_WINDOW
 from radt.store.locate import Places
 from tests.comparison.planted import COMMIT_A, COMMIT_B, rounds, store_of
-from tests.frontend.report_support import Study
+from tests.frontend.report_support import Planted, Study
 
 CLOSE = (0.996, 1.004, 1.0, 1.002, 0.998)
 WIDE = (1.0, 1.1, 0.9)
@@ -100,6 +100,30 @@ def test_columns_are_straight(store: Path) -> None:
         if (match := re.search(r"(?<=  )[-+=?≠] (?=\S)", line)) and line.startswith("    ")
     }
     assert len(signs) == 1
+
+
+def test_kinds_of_runs_stand_one_below_the_other(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    for name, factor in (("before", 1.0), ("after", 2.0)):
+        Study(store, name).workload(
+            "mix",
+            [
+                Planted("a", 2.0 * factor, name="small \x1b[1m", params={"size": "1"}),
+                Planted("b", 6.0 * factor, name="large", params={"size": "9"}),
+            ],
+        )
+    lines = [" ".join(one.split()) for one in printed(store, "before", "after").splitlines()]
+    mix = lines.index("mix")
+    assert [line[:12].rstrip() for line in lines[mix + 1 : mix + 8]] == [
+        "makespan 23.",
+        "small \\x1b[1",
+        "time per epo",
+        "samples/s 1,",
+        "large",
+        "time per epo",
+        "samples/s 1,",
+    ]
+    assert "\x1b" not in "".join(lines)
 
 
 def test_a_pipe_gets_whole_lines(store: Path) -> None:

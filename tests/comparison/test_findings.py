@@ -232,7 +232,9 @@ def test_machines_are_compared_with_themselves(store: Path) -> None:
     rounds(before, {"moved": [1.0]}, host="gpu-01")
     rounds(study, {"moved": [1.5]}, host="gpu-02")
     comparison = compared(store, "before", "after")
-    assert [one.effect.value for one in comparison.findings] == pytest.approx([1.5, 1.5, 1.5])
+    assert {one.workload: one.effect.value for one in comparison.findings} == pytest.approx(
+        {"one on gpu-01": 1.5, "one on gpu-02": 1.5, "moved": 1.5}
+    )
     assert warnings(comparison) == ["not the same: moved: machine gpu-01 → gpu-02"]
 
 
@@ -302,11 +304,15 @@ def test_more_runs_at_once_take_more_which_is_no_fault(store: Path) -> None:
 
 
 def test_what_ran_out_of_memory_is_not_compared_as_if_it_had_not(store: Path) -> None:
-    Study(store, "before").workload("one", [Planted("a", 2.0), Planted("b", 2.0)])
-    after(store).workload("one", [Planted("a", 1.5), Planted("b", 9.0, status=RunStatus.OOM)])
-    comparison = compared(store, "before", "after", TIME, MAKESPAN)
+    power = {"gpu.power": 200.0}
+    Study(store, "before").workload("one", [Planted(letter, 2.0, gpu=power) for letter in "ab"])
+    after(store).workload(
+        "one",
+        [Planted("a", 1.5, gpu=power), Planted("b", 9.0, gpu=power, status=RunStatus.OOM)],
+    )
+    comparison = compared(store, "before", "after", TIME, MAKESPAN, Quantity.POWER)
     assert [one.quantity for one in comparison.findings] == [TIME]
-    assert comparison.workloads[0].missing == [MAKESPAN]
+    assert comparison.workloads[0].missing == [MAKESPAN, Quantity.POWER]
     assert warnings(comparison) == ["not the same: ends all finished → 1 of 2 OOM"]
 
 
