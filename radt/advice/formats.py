@@ -27,14 +27,17 @@ def print_advice(console: Console, advice: Advice, *, all_of_them: bool = False)
     for place in lines.places(advice):
         _indented(console, place, "dim")
     console.print()
-    _print_grid(console, lines.solos(advice))
+    _print_grid(console, lines.solos(advice, all_of_them=all_of_them))
     console.print()
-    for one in advice.recommendations:
+    shown, more = lines.recommended(advice, all_of_them=all_of_them)
+    for one in shown:
         head, reasons = lines.recommendation(one)
         _indented(console, head, "bold")
         for reason in reasons:
             _indented(console, reason, "dim", 4)
-    if advice.recommendations:
+    if more:
+        _indented(console, f"{more:,} more: --all", "dim")
+    if shown:
         console.print()
     grid, hidden = lines.predictions(advice, all_of_them=all_of_them)
     if grid.rows:
@@ -73,12 +76,15 @@ def _print_grid(console: Console, grid: Grid) -> None:
 def markdown(advice: Advice, *, all_of_them: bool = False) -> str:
     """As a page."""
     parts = [f"# {_escaped(lines.title(advice))}", _list(lines.places(advice))]
-    parts += ["## Alone", _markdown_grid(lines.solos(advice))]
-    if advice.recommendations:
+    parts += ["## Alone", _markdown_grid(lines.solos(advice, all_of_them=all_of_them))]
+    shown, more = lines.recommended(advice, all_of_them=all_of_them)
+    if shown:
         parts.append("## What to do")
-        for one in advice.recommendations:
+        for one in shown:
             head, reasons = lines.recommendation(one)
             parts += [f"**{_escaped(head)}**", _list(reasons)]
+    if more:
+        parts.append(f"{more:,} more are not shown.")
     grid, hidden = lines.predictions(advice, all_of_them=all_of_them)
     if grid.rows:
         parts += ["## Predictions", _markdown_grid(grid), lines.calibration(advice) + "."]

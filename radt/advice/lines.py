@@ -14,6 +14,9 @@ from radt.advice.words import Fit, Method, Prediction, Range, Resource, Solo
 
 #: Mixes that are shown where not all are asked for, the best ones.
 _MIXES = 6
+#: Lines of each table, and recommendations, of an experiment with many models, likewise.
+_LINES = 40
+_RECOMMENDED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,9 @@ def _free(count_bytes: float | None) -> str:
     return "" if count_bytes is None else f"{units.size(count_bytes)} for runs"
 
 
-def solos(advice: Advice) -> Grid:
+def solos(advice: Advice, *, all_of_them: bool = False) -> Grid:
     """What each model takes alone."""
-    found = _in_order(advice)
+    found = _in_order(advice)[: None if all_of_them else _LINES]
     gpu = any(not solo.is_cpu for solo in found)
     heads = ["alone", "repeats", "time"]
     if gpu:
@@ -90,6 +93,15 @@ def _in_order(advice: Advice) -> list[Solo]:
     )
 
 
+def recommended(
+    advice: Advice, *, all_of_them: bool = False
+) -> tuple[Sequence[Recommendation], int]:
+    """What is recommended, and how much of it is not shown."""
+    found = advice.recommendations
+    shown = found if all_of_them else found[:_RECOMMENDED]
+    return shown, len(found) - len(shown)
+
+
 def recommendation(one: Recommendation) -> tuple[str, list[str]]:
     """What to do, and why, a line a reason."""
     reasons = [reason.text for reason in one.reasons]
@@ -113,7 +125,7 @@ def recommendation(one: Recommendation) -> tuple[str, list[str]]:
 
 def predictions(advice: Advice, *, all_of_them: bool = False) -> tuple[Grid, int]:
     """The candidates, and how many of them are not shown."""
-    chosen = list(advice.predictions) if all_of_them else _telling(advice)
+    chosen = list(advice.predictions) if all_of_them else _telling(advice)[:_LINES]
     with_energy = any(one.energy is not None for one in chosen)
     heads = ["together", "how", "fits", "slowdown", "range", "gain"]
     heads += ["energy"] if with_energy else []

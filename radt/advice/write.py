@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from radt.advice.advise import Advice
@@ -17,7 +17,6 @@ from radt.experiment.columns import Column
 from radt.experiment.plan import RunPlan
 from radt.experiment.table import parse_table
 from radt.model import DEFAULT_LISTENERS
-from radt.params import split_params
 from radt.store.records import RunRecord
 from radt.units import plural
 
@@ -145,41 +144,43 @@ def _label(wanted: str, taken: set[str]) -> str:
 
 
 def _template(advice: Advice, key: ModelKey, *, measured_badly: bool = False) -> _Template | None:
-    known = advice.study.records.get(key)
-    if known is not None:
-        return _of_record(*known, listen_more=measured_badly)
+    """Of the file, where it was given: the store does not tell the user's own columns from what
+    scripts log."""
     row = advice.planned.rows().get(key[:3])
-    return None if row is None else _of_row(row)
+    known = advice.study.records.get(key)
+    if row is not None:
+        found = _of_row(row)
+    elif known is not None:
+        found = _of_record(*known)
+    else:
+        return None
+    return _listening(found) if measured_badly else found
 
 
-def _of_record(run: RunRecord, params: Mapping[str, str], *, listen_more: bool) -> _Template:
+def _listening(template: _Template) -> _Template:
+    """With the usual listeners as well: without them it was not known enough."""
+    named = template.cells[Column.LISTENERS].split("+")
+    names = [one for one in named if one not in ("", "none", DEFAULT_LISTENERS)]
+    listeners = "+".join([DEFAULT_LISTENERS, *names])
+    return replace(template, cells={**template.cells, Column.LISTENERS: listeners})
+
+
+def _of_record(run: RunRecord, params: Mapping[str, str]) -> _Template:
     """As the runner recorded the row (`radt.runner.preparation`)."""
-    lower = {name.lower(): value for name, value in params.items()}
-    arguments = lower.get("params", "")
-    words = _words(arguments)
-    single = split_params(words)
-    listeners = run.listeners or DEFAULT_LISTENERS
-    if listen_more:
-        names = [one for one in listeners.split("+") if one != DEFAULT_LISTENERS]
-        listeners = "+".join([DEFAULT_LISTENERS, *names])
+    arguments = params.get(Column.PARAMS, "")
     return _Template(
         {
             Column.NAME: run.name,
             Column.DEVICES: run.devices,
-            Column.ENVIRONMENT: _unless(lower.get("environment", ""), "local"),
-            Column.CPUS: lower.get("cpus", ""),
-            Column.TIMEOUT: lower.get("timeout", "").replace(" ", ""),
-            Column.MODEL: lower.get("model", "") if "model" not in single else "",
-            Column.DATA: lower.get("data", "") if "data" not in single else "",
-            Column.LISTENERS: listeners,
-            Column.FILE: _program(run, lower.get("file", "")),
+            Column.ENVIRONMENT: _unless(params.get(Column.ENVIRONMENT, ""), "local"),
+            Column.CPUS: params.get(Column.CPUS, ""),
+            Column.TIMEOUT: params.get(Column.TIMEOUT, "").replace(" ", ""),
+            Column.MODEL: params.get(Column.MODEL, ""),
+            Column.DATA: params.get(Column.DATA, ""),
+            Column.LISTENERS: run.listeners or DEFAULT_LISTENERS,
+            Column.FILE: _program(run, params.get(Column.FILE, "")),
             Column.PARAMS: arguments,
-        },
-        {
-            name: value
-            for name, value in params.items()
-            if name.lower() not in _OWN and name not in single
-        },
+        }
     )
 
 

@@ -53,6 +53,7 @@ class Run:
     host: str = "gpu-01"
     process_memory: bool = True
     params: Mapping[str, str] = field(default_factory=dict)
+    logged: Mapping[str, str] = field(default_factory=dict)
     watts: tuple[float, float] | None = None
     samples_per_s: float | None = None
     spool: str = ""
@@ -128,7 +129,8 @@ class Lab:
             )
         )
         script = Path(run.script).name
-        self._writer.put_params(run_id, {"File": script, "Params": arguments, **params})
+        given = {"File": script, "Params": arguments, **params, **run.logged}
+        self._writer.put_params(run_id, given)
         tags = {"radt.gpus": self.gpus}
         if self.cores is not None:
             tags["radt.cpus"] = str(self.cores)

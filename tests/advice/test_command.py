@@ -107,6 +107,7 @@ def test_how_many_cpus_another_machine_has_can_be_said(lab: Lab) -> None:
 def test_models_that_never_ran_alone_are_written_to_be_run(lab: Lab, tmp_path: Path) -> None:
     small = on_cpu("small", tmp_path)
     large = on_cpu("large", tmp_path, params={"batch-size": "128", "note": "a, b"})
+    large = replace(large, logged={"found-by-the-script": "7"})
     lab.together("mix", [small, large])
     said = call(lab)
     assert isinstance(said.exception, UsageError)
@@ -122,6 +123,7 @@ def test_models_that_never_ran_alone_are_written_to_be_run(lab: Lab, tmp_path: P
     assert first.program.path == tmp_path / "train.py"
     assert second.arguments == "--model large --batch-size 128 --note a, b"
     assert {"top", "iostat"} <= {choice.name for choice in first.listeners}
+    assert not second.columns
     assert CliRunner().invoke(validate, [str(path)]).exit_code == 0
 
 
@@ -179,11 +181,11 @@ def test_workloads_of_the_file_are_predicted_and_missing_models_named(
     lab.alone(small)
     file = tmp_path / "study.csv"
     file.write_text(
-        "Experiment, Workload, Devices, File    , Params\n"
-        "study     , pair    , cpu    , train.py, --model small\n"
-        "study     , pair    , cpu    , train.py, --model small\n"
-        "study     , mix     , cpu    , train.py, --model small\n"
-        "study     , mix     , cpu    , train.py, --model large\n"
+        "Experiment, Workload, Devices, Lab, Size , File    , Params\n"
+        "study     , pair    , cpu    , 7  , small, train.py, --model {Size}\n"
+        "study     , pair    , cpu    , 7  , small, train.py, --model {Size}\n"
+        "study     , mix     , cpu    , 7  , small, train.py, --model {Size}\n"
+        "study     , mix     , cpu    , 7  , large, train.py, --model {Size}\n"
     )
     found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
     assert ["pair"] in [one["workloads"] for one in found["predictions"]]
@@ -192,6 +194,7 @@ def test_workloads_of_the_file_are_predicted_and_missing_models_named(
     assert call(lab, "--write", str(path), experiment=str(file)).exit_code == 0
     (run,) = plan(path).runs
     assert run.arguments == "--model large"
+    assert run.columns == {"Lab": "7", "Size": "large"}
 
 
 def test_a_file_with_problems_is_refused(lab: Lab, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from radt.advice.cards import published_card
 from radt.advice.words import Fit, MemoryOf, Method
+from radt.cli.advise import command
 from radt.model import RunStatus
 from tests.advice.planting import A100_BYTES, GB, IDLE_BYTES, Lab, Run, find
 
@@ -237,6 +239,9 @@ def test_a_sweep_of_many_models_is_not_mixed(lab: Lab) -> None:
     assert all(one.candidate.is_uniform for one in advice.predictions)
     assert any("6 older of 70 models" in note for note in advice.notes)
     assert any("mixes are not looked at" in note for note in advice.notes)
+    said = CliRunner().invoke(command, [lab.experiment, "--home", str(lab.home)])
+    assert len(said.output.splitlines()) < 200
+    assert "52 more: --all" in said.output
 
 
 def test_utilisation_stands_for_the_activity_of_sms_and_is_called_so(lab: Lab) -> None:
