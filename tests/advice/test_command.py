@@ -202,3 +202,20 @@ def test_a_file_with_problems_is_refused(lab: Lab, tmp_path: Path) -> None:
     file = tmp_path / "wrong.csv"
     file.write_text("Workload, File\n1, nothing.py\n")
     assert isinstance(call(lab, experiment=str(file)).exception, ExperimentError)
+
+
+def test_a_file_that_names_no_device_means_where_its_runs_were(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(replace(on_cpu("small", tmp_path), devices="0"))
+    lab.alone(on_cpu("large", tmp_path))
+    file = tmp_path / "study.csv"
+    file.write_text(
+        "Experiment, Workload, File    , Params\n"
+        "study     , two     , train.py, --model small\n"
+        "study     , two     , train.py, --model small\n"
+        "study     , three   , train.py, --model large\n"
+        "study     , three   , train.py, --model large\n"
+    )
+    found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
+    labels = [label for one in found["predictions"] for label in one["workloads"]]
+    assert sorted(labels) == ["three", "two"]
+    assert not found["missing"]
