@@ -49,9 +49,9 @@ def matched(a: Side, b: Side) -> Matching:
     whole = [side.kind is Kind.EXPERIMENT for side in (a, b)]
     if all(whole):
         pairs, only_a, only_b = _by_name(a.workloads, b.workloads)
-        names = Counter(_shown(one) for one, _ in pairs)
+        counts = Counter(_shown(one) for one, _ in pairs)
         return Matching(
-            [_matched(*pair, with_host=names[_shown(pair[0])] > 1) for pair in pairs],
+            [_matched(*pair, with_host=counts[_shown(pair[0])] > 1) for pair in pairs],
             only_a,
             only_b,
         )
