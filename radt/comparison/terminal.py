@@ -102,7 +102,8 @@ def _print_table(comparison: Comparison, workloads: Sequence[Compared], console:
                 console.print(Text(f"   {printable(runs)}"), soft_wrap=True)
             for row in found:
                 line = Text(_line(row.cells, widths))
-                line.stylize(row.style, line.plain.index(row.cells[_VERDICT]))
+                start = line.plain.index(row.cells[_VERDICT])
+                line.stylize(row.style, start, start + len(row.cells[_VERDICT]))
                 console.print(line, soft_wrap=True)
                 if row.below:
                     before = sum(widths[:_VERDICT]) + _VERDICT * len(_GAP) + _INDENT + 2
