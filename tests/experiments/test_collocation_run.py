@@ -67,10 +67,11 @@ def test_the_small_study_runs_and_shows_that_memory_adds_up(bench: Bench) -> Non
         groups = by_label[label].groups
         return sum(group.values[Quantity.MEMORY_PEAK].mean for group in groups)
 
-    # What processes share, torch's libraries above all, counts once; each has its own weights.
-    assert 1.5 < memory("S+S") / memory("S") < 2.1
-    assert 2.0 < memory("S+S+S") / memory("S") < 3.1
-    assert 0.7 < memory("S+M") / (memory("S") + memory("M")) < 1.05
+    # Each has its own weights. Torch's libraries are shared by all processes that have them open,
+    # other people's too, and a process is charged with its part: so not to the digit.
+    assert 1.5 < memory("S+S") / memory("S") < 2.5
+    assert 2.2 < memory("S+S+S") / memory("S") < 3.6
+    assert 0.7 < memory("S+M") / (memory("S") + memory("M")) < 1.25
     table = _radt(bench, "report", "collocation-cpu")
     assert table.returncode == 0, table.stderr
     assert "S+S+S" in table.stdout
