@@ -106,6 +106,6 @@ def test_a_file_has_the_lines_of_the_terminal() -> None:
     assert "radt selftest · " in text
     assert "listeners top · seed 7" in text
     assert "!  other programs keep the machine busy" in text
-    assert "✔  time of a run, CPU         1.010×  at most 1.02×\n" in text
+    assert "✔  time of a run, CPU          1.010×  at most 1.02×\n" in text
     assert "1 held · 1:01" in text
     assert "\x1b" not in text
