@@ -20,6 +20,7 @@ _INK = INKS[Scheme.LIGHT]
 _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 72, 24, 88, 104
 _BAR_PX, _SMALLEST_PX, _PLOT_PX = 44, 360, 240
 _TITLE_CHARS = 60
+_CHARACTER_PX = 6.4
 
 
 def in_order(bars: Sequence[Bar]) -> list[Bar]:
@@ -52,6 +53,10 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
     left = 0
     for place, ((quantity, bars), wide) in enumerate(zip(of, widths, strict=True)):
         made = figure(quantity, bars, Scheme.LIGHT, size_of(len(bars)), in_blocks=True)
+        names = made["layout"]["xaxis"]["ticktext"]
+        # On paper a bar has its own width, whatever a page has room for.
+        fits = max(map(len, names), default=0) * _CHARACTER_PX <= _BAR_PX
+        made["layout"]["xaxis"]["tickangle"] = 0 if fits else -40
         merger.add(made, Box(left + _LEFT_PX, _BOTTOM_PX, wide, _PLOT_PX))
         letter = f"({chr(ord('a') + place)}) " if len(of) > 1 else ""
         merger.annotations.append(
