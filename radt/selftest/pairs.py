@@ -95,7 +95,7 @@ def orders(pairs: int, seed: int) -> list[Side]:
     What drifts (temperature, neighbours) then favours neither side.
 
     >>> [str(side) for side in orders(4, seed=7)]
-    ['with', 'without', 'without', 'with']
+    ['without', 'with', 'with', 'without']
     """
     chance = random.Random(seed)  # noqa: S311 - not about secrets
     found: list[Side] = []

@@ -86,8 +86,19 @@ class Shelter:
             raise LaunchError(f"{_name(command)} cannot be started: {error.strerror}") from error
         if done.returncode != 0:
             said = _last_line(done.stderr) or _last_line(done.stdout) or "it said nothing"
-            raise LaunchError(f"{_name(command)} ended with exit code {done.returncode}: {said}")
+            raise LaunchError(
+                f"{_name(command)} ended with exit code {done.returncode}: {said}", self._log_end()
+            )
         return done
+
+    def _log_end(self) -> str | None:
+        """What the collector said last: its log goes with the folder."""
+        try:
+            text = (self.runtime / "collector.log").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        last = _last_line(text)
+        return f"The collector's log ends with: {last}" if last else None
 
     def tracker_use(self) -> TrackerUse:
         """Of collector, guardian and those who deliver, ended ones included.

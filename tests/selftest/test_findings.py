@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections import Counter
 
@@ -10,7 +11,7 @@ from scipy import stats
 
 from radt.errors import UsageError
 from radt.model import ListenerChoice
-from radt.selftest import findings
+from radt.selftest import findings, pairs
 from radt.selftest.measure import Options, chosen_listeners
 from radt.selftest.pairs import Pair, Side, Timed, orders, paired_ratio
 from radt.selftest.results import Finding, Verdict
@@ -33,6 +34,12 @@ def test_order_is_balanced_and_drawn_anew_by_seed(seed: int) -> None:
     assert Counter(found) == {Side.WITH: 20, Side.WITHOUT: 20}
     # Neighbours begin with different sides, so that what drifts favours none.
     assert all(set(found[at : at + 2]) == set(Side) for at in range(0, 40, 2))
+
+
+def test_example_of_orders_is_true() -> None:
+    result = doctest.testmod(pairs)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_order_depends_on_the_seed() -> None:

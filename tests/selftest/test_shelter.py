@@ -112,6 +112,10 @@ def test_what_fails_says_what_it_said(tmp_path: Path) -> None:
     with sheltered(tmp_path) as shelter:
         with pytest.raises(LaunchError, match="ended with exit code 3: what is wrong"):
             shelter.run([sys.executable, "-c", "import sys; print('what is wrong'); sys.exit(3)"])
+        log = shelter.runtime / "collector.log"  # it will be gone
+        log.write_text("first\nthe disk is full\n", encoding="utf-8")
+        with pytest.raises(LaunchError, match=r"ends with: the disk is full"):
+            shelter.run([sys.executable, "-c", "import sys; sys.exit(3)"])
         with pytest.raises(LaunchError, match="longer than 1 s"):
             shelter.run([sys.executable, "-c", "input = __import__('time').sleep(60)"], timeout_s=1)
         with pytest.raises(LaunchError, match="cannot be started"):
