@@ -12,6 +12,7 @@ from radt.report.stretches import Stretches as Stretches
 from radt.report.stretches import covered_ns
 from radt.report.stretches import merged as merged
 from radt.store.counters import Increases
+from radt.store.records import Int64Array
 
 
 def there_of(stretches: Sequence[Stretch], found: Increases) -> npt.NDArray[np.bool_]:
@@ -40,20 +41,29 @@ def grown(
         there = np.ones(len(found.amounts), dtype=bool)
     if within is None:
         return float(found.amounts[there].sum())
-    lengths = (found.end_ns - found.start_ns).astype(np.float64)
-    shares = covered_ns(within, found.start_ns, found.end_ns)
-    met = there & (shares > 0) & (lengths > 0)
-    if not met.any():
-        return None
-    return float((found.amounts[met] * shares[met] / lengths[met]).sum())
+    return _part(found, covered_ns(within, found.start_ns, found.end_ns), there)
 
 
 def rate_per_s(found: Increases, within: Stretches | None) -> float | None:
     """The mean rate over what of the stretches the increases cover; None without any."""
-    amount = grown(found, within)
     if within is None:
         covered = found.end_ns - found.start_ns
+        amount = grown(found, None)
     else:
         covered = covered_ns(within, found.start_ns, found.end_ns)
+        amount = _part(found, covered)
     total_ns = float(covered.sum())
     return amount / (total_ns / 1e9) if amount is not None and total_ns > 0 else None
+
+
+def _part(
+    found: Increases, covered: Int64Array, there: npt.NDArray[np.bool_] | None = None
+) -> float | None:
+    """What of the increases belongs to the time of them that is covered; None without any."""
+    lengths = (found.end_ns - found.start_ns).astype(np.float64)
+    met = (covered > 0) & (lengths > 0)
+    if there is not None:
+        met &= there
+    if not met.any():
+        return None
+    return float((found.amounts[met] * covered[met] / lengths[met]).sum())
