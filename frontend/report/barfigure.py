@@ -10,12 +10,20 @@ from collections.abc import Sequence
 
 from radt.frontend.charts.traces import Figure, escaped
 from radt.frontend.palette import Scheme, colour
-from radt.frontend.report.barmarks import block_labels, ends, hairline, numbers, separators, whisker
+from radt.frontend.report.barmarks import (
+    block_labels,
+    ends,
+    hairline,
+    numbers,
+    reaches,
+    separators,
+    whisker,
+)
 from radt.frontend.report.bars import MAX_BARS, PEAKS, Bar, Size, column_of
 from radt.frontend.theme import FONT, INKS, Ink
 from radt.report.estimates import Estimate
 from radt.report.formats.chart_bars import blocks_of
-from radt.report.formats.columns import half_of, told
+from radt.report.formats.columns import told
 from radt.report.formats.tables import is_shared
 from radt.report.quantities import ABOUT, Combine, Quantity
 
@@ -63,11 +71,7 @@ def figure(
             },
             "error_y": {
                 "type": "data",
-                "array": [
-                    half * factor if (half := half_of(estimate)) else None
-                    for _, _, estimate in known
-                ],
-                "visible": any(half_of(estimate) for _, _, estimate in known),
+                **reaches([estimate for _, _, estimate in known], factor),
                 "color": ink.text,
                 "thickness": 1,
                 "width": 3,

@@ -9,7 +9,7 @@ from radt.frontend.charts.traces import Figure, escaped
 from radt.frontend.report.bars import Bar
 from radt.frontend.theme import Ink
 from radt.report.estimates import Estimate
-from radt.report.formats.columns import Column, half_of
+from radt.report.formats.columns import Column, reach_of
 from radt.report.quantities import ABOUT, Combine
 from radt.units import plural
 
@@ -21,7 +21,19 @@ def whisker(estimate: Estimate) -> float:
 
     That of two repeats may be many times the mean; then it is cut, and its numbers are told.
     """
-    return min(half_of(estimate) or 0.0, abs(estimate.mean))
+    reach = reach_of(estimate)
+    return min(reach.above, abs(estimate.mean)) if reach else 0.0
+
+
+def reaches(estimates: Sequence[Estimate], factor: float) -> Figure:
+    """What Plotly's error bars are made of: confidence intervals, where there are any."""
+    found = [reach_of(one) for one in estimates]
+    return {
+        "array": [one.above * factor if one else None for one in found],
+        "arrayminus": [one.below * factor if one else None for one in found],
+        "symmetric": False,
+        "visible": any(one and one.above for one in found),
+    }
 
 
 def separators(blocks: Sequence[tuple[int, int]], at: Sequence[float], ink: Ink) -> list[Figure]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from radt.frontend.charts.traces import Figure, escaped
 from radt.frontend.palette import Scheme, colour
+from radt.frontend.report.barmarks import reaches
 from radt.frontend.report.bars import MAX_BARS
 from radt.frontend.report.data import Shown
 from radt.frontend.report.papers import base, text_at
 from radt.frontend.theme import INKS
 from radt.report.estimates import Estimate
 from radt.report.formats.chart_bars import Way, way_of
-from radt.report.formats.columns import column, half_of
+from radt.report.formats.columns import column
 from radt.report.formats.matrix import Matrix
 from radt.report.quantities import Quantity
 
@@ -45,7 +46,6 @@ def total_time(shown: Shown) -> Figure | None:
     height = _TOP_PX + _PLOT_PX + _BOTTOM_PX
 
     def bars(name: str, found: Sequence[Estimate], colours: str | list[str]) -> Figure:
-        halves = [half_of(one) for one in found]
         return {
             "type": "bar",
             "name": name,
@@ -54,8 +54,7 @@ def total_time(shown: Shown) -> Figure | None:
             "marker": {"color": colours},
             "error_y": {
                 "type": "data",
-                "array": [half * factor if half else None for half in halves],
-                "visible": any(halves),
+                **reaches(found, factor),
                 "color": _INK.text,
                 "thickness": 1,
                 "width": 3,

@@ -13,7 +13,7 @@ from radt.frontend.report.bars import MAX_BARS, PEAKS, Bar, column_of, size_of, 
 from radt.frontend.report.data import Shown
 from radt.frontend.theme import FONT, INKS
 from radt.report.formats.chart_bars import Way, way_of
-from radt.report.formats.columns import INTERVAL_WORDS, half_of
+from radt.report.formats.columns import INTERVAL_WORDS, reach_of
 from radt.report.quantities import Quantity
 
 _INK = INKS[Scheme.LIGHT]
@@ -72,7 +72,7 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
     merger.annotations.append(
         text_at(escaped(" · ".join(words)), _LEFT_PX / width, 1 - 14 / height, size=15)
     )
-    if any(bar.estimate and half_of(bar.estimate) for _, bars in of for bar in bars):
+    if any(bar.estimate and reach_of(bar.estimate) for _, bars in of for bar in bars):
         note = escaped(INTERVAL_WORDS.replace("±", "Whiskers"))
         merger.annotations.append(text_at(note, _LEFT_PX / width, 6 / height, size=11))
     ways = {way_of(bar.entry.summary) for _, bars in of for bar in bars}

@@ -104,10 +104,9 @@ class _Values:
         numbers = [
             NO_VALUE if one is None else self.column.number(one.mean) for one in self.estimates
         ]
-        halves = ["" if one is None else self.column.half(one) for one in self.estimates]
         self.numbers = aligned(numbers)
-        self.halves = [f"±{half}" if half else "" for half in halves]
-        self.half_chars = max(map(len, self.halves), default=0)
+        self.spreads = ["" if one is None else self.column.spread(one) for one in self.estimates]
+        self.spread_chars = max(map(len, self.spreads), default=0)
 
     def cell(self, place: int, line: _Line) -> list[Component]:
         """The cell of a line; none where that of an earlier line reaches down to it."""
@@ -117,9 +116,9 @@ class _Values:
         span: Any = {"rowSpan": line.span} if self.is_shared and line.span > 1 else {}
         is_estimated = estimate is not None and estimate.is_estimated
         content: list[Component | str] = [f"{'~' if is_estimated else ''}{self.numbers[place]}"]
-        if self.half_chars:
-            width = {"width": f"{self.half_chars}ch"}
-            content.append(html.Span(self.halves[place], className="spread", style=width))
+        if self.spread_chars:
+            width = {"width": f"{self.spread_chars}ch"}
+            content.append(html.Span(self.spreads[place], className="spread", style=width))
         if estimate is None:
             return [html.Td(content, className="number none", **span)]
         title = told(self.column.quantity, estimate, len(line.group.runs))

@@ -43,13 +43,13 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """The mean's confidence interval by Student's t; None for fewer than two values.
+    """The mean's confidence interval by Student's t; None for fewer than two, or infinite, values.
 
     >>> found = mean_interval([1.0, 2.0, 3.0])
     >>> f"{found.low:.4f} to {found.high:.4f}"
     '-0.4841 to 4.4841'
     """
-    if len(values) < 2:
+    if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     mean, degrees = fmean(values), len(values) - 1
     half = _quantile(degrees, confidence) * stdev(values) / math.sqrt(len(values))

@@ -20,8 +20,10 @@ _DIGIT_SPACE, _POINT_SPACE = "\N{FIGURE SPACE}", "\N{PUNCTUATION SPACE}"
 _ROUNDING = 1e-9
 _SAYS_UNIT = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
 
-#: What ± and whiskers stand for, in words.
-INTERVAL_WORDS = f"±: {CONFIDENCE * 100:.0f} % confidence interval of the mean over n repeats."
+#: What ±, brackets and whiskers stand for, in words.
+INTERVAL_WORDS = (
+    f"± or from–to: {CONFIDENCE * 100:.0f} % confidence interval of the mean over n repeats."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,16 @@ class Column:
             return units.percent(value).removesuffix(" %")
         return units.significant(value * self.scale.factor)
 
-    def half(self, estimate: Estimate) -> str:
-        """Half of the confidence interval, as exact as the mean; empty where there is none."""
-        half = half_of(estimate)
-        if half is None:
-            return ""
-        return _as_exact(half * self.scale.factor, self.number(estimate.mean))
+    def spread(self, estimate: Estimate) -> str:
+        """The confidence interval: ``±0.14``, of ratios ``1.20–2.90``; empty without one."""
+        return _spread(estimate, self.scale.factor, self.number(estimate.mean))
 
     def text(self, estimate: Estimate | None) -> str:
-        """A cell: ``2.00 ±0.14``; what is estimated has a tilde."""
+        """A cell: ``2.00 ±0.14``, ``1.85 1.20–2.90``; what is estimated has a tilde."""
         if estimate is None:
             return units.NO_VALUE
-        half = self.half(estimate)
         number = f"{'~' if estimate.is_estimated else ''}{self.number(estimate.mean)}"
-        return f"{number} ±{half}" if half else number
+        return f"{number} {self.spread(estimate)}".rstrip()
 
 
 def column(quantity: Quantity, found: Sequence[Estimate]) -> Column:
@@ -106,37 +104,48 @@ def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
     return Scale(1.0, symbol)
 
 
-def half_of(estimate: Estimate) -> float | None:
-    """Half of the confidence interval of the mean; None for fewer than two repeats."""
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a confidence interval reaches from the mean; nothing where all repeats are equal."""
+
+    below: float
+    above: float
+
+
+def reach_of(estimate: Estimate) -> Reach | None:
+    """That of an estimate; None for fewer than two repeats."""
     interval = estimate.interval
     if interval is None:
         return None
-    half = (interval.high - interval.low) / 2
+    mean = estimate.mean
     # Equal values of which one was rounded differently are equal.
-    return half if half > _ROUNDING * abs(estimate.mean) else 0.0
+    if interval.high - interval.low <= 2 * _ROUNDING * abs(mean):
+        return Reach(0.0, 0.0)
+    # A ratio's interval is about its geometric mean, which is a little below the mean.
+    return Reach(max(mean - interval.low, 0.0), max(interval.high - mean, 0.0))
 
 
 def with_unit(quantity: Quantity, estimate: Estimate | None, *, brief: bool = False) -> str:
     """A value with its interval and its unit, as on terminals: ``4.20 ±0.03 s``.
 
-    From a minute on the interval has a unit of its own: ``1:38 ±1.20 s``. ``brief`` leaves the
-    interval out.
+    Ratios: ``1.85 1.20–2.90×``. From a minute on the interval has a unit of its own:
+    ``1:38 ±1.20 s``. ``brief`` leaves the interval out.
     """
     write = ABOUT[quantity].text
     if estimate is None:
         return units.NO_VALUE
     text = write(estimate.mean)
-    half = None if brief else half_of(estimate)
+    reach = None if brief else reach_of(estimate)
     tilde = "~" if estimate.is_estimated else ""
-    if half is None:
+    if reach is None:
         return f"{tilde}{text}"
     number, unit = _parted(text)
     shown = _read(number)
     if shown is None:
-        return f"{tilde}{text} ±{write(half)}"
+        return f"{tilde}{text} ±{write(reach.above)}"
     # Units are powers of ten apart, so rounding does not hide which one it is.
     ratio = abs(shown / estimate.mean) if shown and estimate.mean else 1.0
-    return f"{tilde}{number} ±{_as_exact(half * 10 ** round(math.log10(ratio)), number)}{unit}"
+    return f"{tilde}{number} {_spread(estimate, 10 ** round(math.log10(ratio)), number)}{unit}"
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
@@ -171,6 +180,16 @@ def told(quantity: Quantity, estimate: Estimate, run_count: int = 1) -> str:
     if estimate.metrics:
         words.append(", ".join(estimate.metrics))
     return " · ".join(words)
+
+
+def _spread(estimate: Estimate, factor: float, like: str) -> str:
+    reach = reach_of(estimate)
+    if reach is None:
+        return ""
+    if not estimate.reference:
+        return f"±{_as_exact(reach.above * factor, like)}"
+    ends = (estimate.mean - reach.below, estimate.mean + reach.above)
+    return "–".join(_as_exact(end * factor, like) for end in ends)
 
 
 def _as_exact(value: float, like: str) -> str:

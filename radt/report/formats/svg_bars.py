@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from radt.report.formats.chart_bars import ChartBar, Way, blocks_of
-from radt.report.formats.columns import Column, half_of, told
+from radt.report.formats.columns import Column, Reach, reach_of, told
 from radt.units import plural
 
 #: More are a table.
@@ -72,7 +72,8 @@ def _height(bar: ChartBar) -> float:
     if bar.estimate is None or not math.isfinite(bar.estimate.mean):
         return 0.0
     # An interval of two repeats may be many times the mean: it is cut, and its numbers are told.
-    return bar.estimate.mean + min(half_of(bar.estimate) or 0.0, bar.estimate.mean)
+    reach = reach_of(bar.estimate)
+    return bar.estimate.mean + (min(reach.above, bar.estimate.mean) if reach else 0.0)
 
 
 def _steps(largest: float) -> tuple[float, float]:
@@ -128,13 +129,11 @@ def _bar(column: Column, bar: ChartBar, x: float, top: float) -> Iterator[str]:
             f'<rect class="way-{bar.way.name.lower()}{estimated}" x="{x - _BAR / 2:g}" y="{y:g}"'
             f' width="{_BAR:g}" height="{max(bottom - y, 0.0):g}"/>'
         )
-        half = (half_of(bar.estimate) or 0.0) * column.scale.factor
-        upper = _y(value + half, top)
-        if half:
-            yield (
-                f'<path class="whisker" d="M{x - 4:g} {upper:g}h8m-4 0'
-                f'V{_y(value - half, top):g}m-4 0h8"/>'
-            )
+        reach = reach_of(bar.estimate) or Reach(0.0, 0.0)
+        upper = _y(value + reach.above * column.scale.factor, top)
+        if reach.above:
+            lower = _y(value - reach.below * column.scale.factor, top)
+            yield (f'<path class="whisker" d="M{x - 4:g} {upper:g}h8m-4 0V{lower:g}m-4 0h8"/>')
         number = column.number(bar.estimate.mean)
         yield f'<text class="value" x="{x:g}" y="{upper - 4:g}">{number}</text>'
     yield from _label(bar, x, bottom)
