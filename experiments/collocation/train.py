@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from study.data import batches, open_clicks, open_images
-from study.models import image_model, parameter_count, recommender, timm_model
-from study.options import Options, parse
-from study.tasks import Classes, Clicks, Task
 from torch import nn
 from torch.utils.data import DataLoader
 
 import radt
+from study.data import batches, open_clicks, open_images
+from study.models import image_model, parameter_count, recommender, timm_model
+from study.options import Options, parse
+from study.tasks import Classes, Clicks, Task
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 1e-4
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from radt.model import Scope
 from radt.report.attempts import Attempt
-from radt.report.growth import Stretches, grown, there_of
+from radt.report.growth import grown, there_of
 from radt.report.reading import Key
+from radt.report.stretches import Stretches
 from radt.store import chunks, counters
 from radt.store.records import RunRecord, Samples, SeriesRecord
 

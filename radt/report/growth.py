@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from radt.report.stretches import Stretch as Stretch
-from radt.report.stretches import Stretches as Stretches
-from radt.report.stretches import covered_ns
-from radt.report.stretches import merged as merged
+from radt.report.stretches import Stretch, Stretches, covered_ns
 from radt.store.counters import Increases
 from radt.store.records import Int64Array
 

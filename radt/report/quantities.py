@@ -120,7 +120,8 @@ _WHOLE = "Of whole GPUs, each counted once, whoever used them meanwhile"
 ABOUT: dict[Quantity, About] = {
     Quantity.TIME_PER_EPOCH: About(
         *("time/epoch", "s", Of.RUNS, Combine.MEAN),
-        "Mean length of the epochs that count, mean of the runs",
+        "Mean length of the epochs that count, or what the phase or span asked for takes of each; "
+        "mean of the runs",
         units.duration,
     ),
     Quantity.SLOWDOWN: About(
@@ -236,8 +237,8 @@ ABOUT: dict[Quantity, About] = {
     ),
     Quantity.ENERGY_PER_SAMPLE: About(
         *("energy/sample", "J", Of.WORKLOAD, Combine.MEAN),
-        f"{_WHOLE}; what they used during the epochs that count, by the samples that all runs "
-        "took meanwhile",
+        f"{_WHOLE}; what they used during the epochs that count, or in runs without epochs during "
+        "all that counts, by the samples that all runs took meanwhile",
         joules,
     ),
     Quantity.ENERGY_OF_RUNS: About(

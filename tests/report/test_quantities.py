@@ -12,9 +12,10 @@ from sqlalchemy import event
 
 from radt.model import RunStatus
 from radt.report import measures
-from radt.report.growth import grown, merged, rate_per_s
+from radt.report.growth import grown, rate_per_s
 from radt.report.quantities import Quantity
 from radt.report.reading import points_of
+from radt.report.stretches import merged
 from radt.report.summary import Memory, Report, WorkloadSummary, read_report, summarise
 from radt.store.counters import Increases
 from radt.store.reader import StoreReader
