@@ -73,7 +73,7 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
         text_at(escaped(" · ".join(words)), _LEFT_PX / width, 1 - 14 / height, size=15)
     )
     if any(bar.estimate and reach_of(bar.estimate) for _, bars in of for bar in bars):
-        note = escaped(INTERVAL_WORDS.replace("±", "Whiskers"))
+        note = escaped(INTERVAL_WORDS.replace("± or from–to", "Whiskers"))
         merger.annotations.append(text_at(note, _LEFT_PX / width, 6 / height, size=11))
     ways = {way_of(bar.entry.summary) for _, bars in of for bar in bars}
     return {

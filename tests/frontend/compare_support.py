@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
@@ -60,7 +61,7 @@ def x_range(watched: Watched, metric: str = "loss") -> list[float]:
 
 def query(watched: Watched) -> dict[str, list[str]]:
     search = watched.page.evaluate("location.search")
-    return parse_qs(search.lstrip("?"), keep_blank_values=True)
+    return defaultdict(list, parse_qs(search.lstrip("?"), keep_blank_values=True))
 
 
 def order(watched: Watched) -> list[str]:

@@ -223,7 +223,7 @@ def test_everything_by_keyboard(demo, serve, watched, wait_until):
     assert "s" in query(watched)
     page.go_back()
     expect(names).to_have_count(3)
-    assert basket(watched) == ["three b"]
+    wait_until(lambda: basket(watched) == ["three b"], "what was picked")
     assert watched.errors == []
 
 
