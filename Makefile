@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO := experiments/quickstart/demo.csv
 
-.PHONY: demo test check bench gpu-check dashboard screenshots clean pins
+.PHONY: demo test check docs bench gpu-check dashboard screenshots clean pins
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -26,6 +26,10 @@ test: $(VENV)/.test
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	$(BIN)/python -m pytest tests/packaging
+
+# The documentation site, in build/docs/site; it needs no network, nor do its readers.
+docs: $(VENV)/.docs
+	$(BIN)/python -m docs.generator
 
 bench: $(VENV)/.torch
 	$(BIN)/python -m benchmarks
@@ -48,6 +52,9 @@ $(VENV)/.radt: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[torch]' && touch $@ $(VENV)/.radt
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[docs]' && touch $@ $(VENV)/.radt
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	sh tests/system_packages.sh && $(PIP) --editable '.[test]' && touch $@ $(VENV)/.radt

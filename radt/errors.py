@@ -25,7 +25,8 @@
     └── StackError              a server of the stack cannot be started or used
 
 A message says what is wrong; ``remedy`` says what to do about it. The command line prints both
-as one paragraph and exits with ``exit_code``; a traceback there is a bug.
+as one paragraph and exits with ``exit_code``; a traceback there is a bug. (`radt compare` has exit
+codes 4 and 5 for conditions that are met or cannot be told, which are no errors.)
 """
 
 from __future__ import annotations

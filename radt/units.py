@@ -63,7 +63,7 @@ def size(count_bytes: float | None) -> str:
     while abs(value) >= 999.5 and unit < len(_BYTE_UNITS) - 1:
         value /= 1000
         unit += 1
-    return f"{significant(value) if unit else int(value)} {_BYTE_UNITS[unit]}"
+    return f"{significant(value) if unit else round(value)} {_BYTE_UNITS[unit]}"
 
 
 def percent(ratio: float | None) -> str:

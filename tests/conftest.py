@@ -34,7 +34,10 @@ _OF_THE_USER = (
 
 #: Folders with tests that take long. They are begun first: last, they would keep one process busy
 #: for minutes while the others are done.
-_LONG = ("team", "faults", "replication", "frontend", "tracking", "stack", "process", "archive")
+_LONG = (
+    *("team", "experiments", "selftest", "faults", "replication"),
+    *("frontend", "tracking", "stack", "process", "archive"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -54,12 +54,24 @@
       choose("report.profiled", on ? "1" : "");
       return noUpdate();
     },
+    reportOverlap: (on) => {
+      choose("report.overlap", on ? "1" : "");
+      return noUpdate();
+    },
+    reportWindow: (text) => {
+      choose("report.window", (text || "").trim());
+      return noUpdate();
+    },
     /* The switches as the view has them, whoever changed it. */
     reportControls: (view) => {
-      if (!view) return [noUpdate(), noUpdate(), noUpdate()];
+      if (!view) return Array(5).fill(noUpdate());
       const options = view.options || {};
       const on = (name) => options[name] === "1";
-      return [view.experiment || noUpdate(), on("report.picked"), on("report.profiled")];
+      const field = document.getElementById("report-window");
+      /* While it is written in, it is the user's. */
+      const window_ = document.activeElement === field ? noUpdate() : options["report.window"] || "";
+      const switches = ["report.picked", "report.profiled", "report.overlap"].map(on);
+      return [view.experiment || noUpdate(), ...switches, window_];
     },
     /* What the server set itself is no choice. */
     reportColumns: (columns, state) => {

@@ -135,7 +135,7 @@ class Renderer:
         if not is_installed():
             raise PictureError(
                 "pictures are drawn by Kaleido, which is not installed here",
-                'Run `pip install "radt[export]"` where the dashboard runs; '
+                'Run `pip install "radt[export]"` where radt runs; '
                 "a chart's own menu still makes PNG and SVG in the browser",
                 is_lasting=True,
             )
@@ -211,7 +211,7 @@ def _failed(answer: Answer) -> PictureError:
     detail = " ".join(answer.detail.split())[:_DETAIL_CHARS]
     if answer.failure == Failure.NO_BROWSER:
         return PictureError(
-            "pictures are drawn by Chrome or Chromium, and none is found where the dashboard runs",
+            "pictures are drawn by Chrome or Chromium, and none is found where radt runs",
             "Install one there (`apt install chromium`, or `kaleido_get_chrome`), or name it in "
             "BROWSER_PATH; a chart's own menu still makes PNG and SVG in the browser",
             is_lasting=True,
@@ -219,7 +219,7 @@ def _failed(answer: Answer) -> PictureError:
     if answer.failure == Failure.BROWSER:
         return PictureError(
             f"the browser that draws pictures cannot be used ({detail})",
-            "See whether Chrome runs where the dashboard does, or name another in BROWSER_PATH",
+            "See whether Chrome runs there, or name another in BROWSER_PATH",
             is_lasting=True,
         )
     return PictureError(

@@ -18,7 +18,6 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
-from radt.frontend.catalog import read_experiments
 from radt.frontend.charts.timeseries import BLANK, config
 from radt.frontend.chosen import MAX_RUNS, latest_experiment
 from radt.frontend.dashing import attributes, in_browser
@@ -26,23 +25,25 @@ from radt.frontend.pages.page import Page
 from radt.frontend.palette import Scheme
 from radt.frontend.picks import ID_DIGITS, Pick
 from radt.frontend.report import routes
+from radt.frontend.report.barfigure import HEIGHT_PX, figure
 from radt.frontend.report.bars import (
-    HEIGHT_PX,
     MAX_BARS,
     PEAKS,
     Bar,
     bars_of,
     charted,
     column_of,
-    figure,
     size_of,
     title_of,
 )
 from radt.frontend.report.choices import BY_ORDER, Choices
-from radt.frontend.report.data import Entry, Shown, read_shown
-from radt.frontend.report.table import PAGE_ROWS, page_count, page_of, table
+from radt.frontend.report.controls import controls, experiments
+from radt.frontend.report.data import Entry, Shown, content_of, read_shown
+from radt.frontend.report.table import PAGE_ROWS, matrix, page_count, page_of, table
 from radt.frontend.source import Source
 from radt.frontend.view import View
+from radt.report.formats.columns import INTERVAL_WORDS
+from radt.report.formats.matrix import matrices
 from radt.report.quantities import ABOUT, Quantity
 from radt.units import plural
 
@@ -65,67 +66,7 @@ def layout(source: Source, view: View) -> Component:
     return html.Section(
         [
             html.H1("Report", className="unseen"),
-            html.Div(
-                [
-                    dmc.Select(
-                        id="report-experiment",
-                        data=_experiments(source),
-                        value=experiment,
-                        searchable=True,
-                        allowDeselect=False,
-                        limit=200,
-                        w=240,
-                        size="xs",
-                        nothingFoundMessage="No such experiment",
-                        **attributes(aria_label="Experiment"),
-                    ),
-                    html.P(id="report-facts", className="report-facts", role="status"),
-                    html.Div(
-                        [
-                            dmc.Switch(
-                                id="report-picked",
-                                label="only what is picked",
-                                checked=choices.picked,
-                                size="xs",
-                            ),
-                            dmc.Switch(
-                                id="report-profiled",
-                                label="with profiled runs",
-                                checked=choices.profiled,
-                                size="xs",
-                            ),
-                            dmc.Popover(
-                                [
-                                    # Its wrapper says whether it is open: it is the button.
-                                    dmc.PopoverTarget(
-                                        html.Span("Columns"),
-                                        boxWrapperProps={
-                                            "component": "button",
-                                            "type": "button",
-                                            "className": "quiet",
-                                        },
-                                    ),
-                                    dmc.PopoverDropdown(
-                                        dmc.CheckboxGroup(
-                                            dmc.Stack(id="report-column-list", gap=8),
-                                            id="report-columns",
-                                            label="Columns of the table",
-                                            size="xs",
-                                        ),
-                                        className="report-columns",
-                                    ),
-                                ],
-                                position="bottom-end",
-                                trapFocus=True,
-                                returnFocus=True,
-                            ),
-                            html.Span(id="report-links", className="report-links"),
-                        ],
-                        className="report-controls",
-                    ),
-                ],
-                className="report-head",
-            ),
+            controls(source, experiment, choices),
             html.Div(
                 html.Div(className="report-sketch"),
                 id="report-table",
@@ -135,11 +76,13 @@ def layout(source: Source, view: View) -> Component:
                 **attributes(aria_label="Table of the report"),
             ),
             html.Div(id="report-pages", className="report-pages"),
+            html.Div(id="report-matrices", className="report-matrices"),
             html.Div(
                 [_slot(quantity) for quantity in _SLOTS],
                 id="report-charts",
                 className="report-charts",
             ),
+            html.Footer(id="report-notes", className="report-notes"),
             dcc.Store(id="report-state"),
             dcc.Store(id="report-drawn"),
             dcc.Store(id="report-done"),
@@ -185,7 +128,10 @@ def _config(quantity: Quantity) -> Any:
 def register(app: Dash, source: Source) -> None:
     """Callbacks of the page."""
     routes.install(app.server, source)
-    for name, given in (("experiment", "value"), ("picked", "checked"), ("profiled", "checked")):
+    for name, given in (
+        *(("experiment", "value"), ("window", "value")),
+        *(("picked", "checked"), ("profiled", "checked"), ("overlap", "checked")),
+    ):
         in_browser(
             app,
             f"report{name.capitalize()}",
@@ -200,6 +146,8 @@ def register(app: Dash, source: Source) -> None:
         Output("report-experiment", "value"),
         Output("report-picked", "checked"),
         Output("report-profiled", "checked"),
+        Output("report-overlap", "checked"),
+        Output("report-window", "value"),
         Input("view", "data"),
     )
     in_browser(
@@ -222,6 +170,9 @@ def register(app: Dash, source: Source) -> None:
         Output("report-experiment", "data"),
         Output("report-picked", "disabled"),
         Output("report-profiled", "disabled"),
+        Output("report-window", "error"),
+        Output("report-matrices", "children"),
+        Output("report-notes", "children"),
         Input("view", "data"),
         Input("revision", "data"),
         State("report-state", "data"),
@@ -236,11 +187,11 @@ def register(app: Dash, source: Source) -> None:
             raise PreventUpdate
         columns = [one.value for one in shown.columns]
         measured = [one.value for one in shown.quantities]
-        experiments = _experiments(source)
+        named = experiments(source)
         # What is open in the browser would close if it were written again.
         known = state or {}
         return (
-            {"key": key, "columns": columns, "measured": measured, "experiments": experiments},
+            {"key": key, "columns": columns, "measured": measured, "experiments": named},
             facts(shown),
             _table(shown, choices, view),
             _pages(shown, choices),
@@ -252,9 +203,12 @@ def register(app: Dash, source: Source) -> None:
                 for one in shown.quantities
             ],
             columns,
-            no_update if known.get("experiments") == experiments else experiments,
+            no_update if known.get("experiments") == named else named,
             not view.picks,
             not (shown.left_out or choices.profiled),
+            choices.window_error or None,
+            [matrix(one) for one in matrices(content_of(shown, choices))],
+            _notes(shown, choices),
         )
 
     @app.callback(
@@ -314,10 +268,6 @@ def _read(
         raise PreventUpdate from None
 
 
-def _experiments(source: Source) -> list[str]:
-    return [one.name for one in read_experiments(source)]
-
-
 def facts(shown: Shown) -> str:
     """What the table is about, in a line."""
     words = [
@@ -358,6 +308,14 @@ def _table(shown: Shown, choices: Choices, view: View) -> Component:
             )
         )
     return html.Div(content)
+
+
+def _notes(shown: Shown, choices: Choices) -> list[Component]:
+    """What ± means, and what has to be known besides the numbers."""
+    if not shown.entries:
+        return []
+    sentences = [INTERVAL_WORDS, *content_of(shown, choices).notes]
+    return [html.P(sentence) for sentence in sentences]
 
 
 def _nothing(shown: Shown, choices: Choices) -> Component:
@@ -423,8 +381,10 @@ def _links(shown: Shown, choices: Choices, view: View) -> list[Component]:
         compared.append(entry.pick)
     target = replace(view, picks=tuple(compared))
     return [
-        html.A("CSV", href=f"{routes.CSV_PATH}?{query}", download="", title="All digits"),
-        html.A("Markdown", href=f"{routes.MARKDOWN_PATH}?{query}", download=""),
+        *(
+            html.A(text, href=f"{routes.path_of(kind)}?{query}", download="")
+            for kind, text in routes.DOWNLOADS.items()
+        ),
         *([dcc.Link("Compare →", href=f"{_COMPARE_PATH}?{target.to_query()}")] if compared else []),
     ]
 

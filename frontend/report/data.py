@@ -16,10 +16,11 @@ from radt.frontend.report.choices import BY_NAME, BY_ORDER, BY_WORKLOAD, Choices
 from radt.frontend.source import Source
 from radt.frontend.tints import tint
 from radt.frontend.view import View
+from radt.report.formats.content import Content, Item, workload_name
 from radt.report.quantities import Quantity
 from radt.report.summary import GroupSummary, Memory, Report, WorkloadSummary, read_report
+from radt.report.windows import WindowSpec
 from radt.store.reader import StoreReader
-from radt.units import NO_VALUE
 
 #: Experiments of which is remembered what did not change.
 _REMEMBERED = 8
@@ -46,11 +47,8 @@ class Entry:
     @property
     def name(self) -> str:
         """The workload's label, with experiment and machine where it takes them."""
-        label = self.summary.label
-        if label == NO_VALUE and len(self.summary.groups) == 1:
-            label = self.summary.groups[0].name  # a script that was run by itself
-        parts = (self.prefix, label, self.summary.host if self.with_host else "")
-        return " ".join(part for part in parts if part)
+        name = workload_name(self.summary, with_host=self.with_host)
+        return f"{self.prefix} {name}" if self.prefix else name
 
     @property
     def tint(self) -> int:
@@ -74,6 +72,7 @@ class Shown:
 
     Attributes:
         experiments: Whose.
+        reports: Theirs, whole.
         entries: The workloads, in the order that was chosen.
         quantities: What is measured of any of them.
         columns: Those that the table has.
@@ -85,6 +84,7 @@ class Shown:
     """
 
     experiments: tuple[str, ...]
+    reports: tuple[Report, ...]
     entries: tuple[Entry, ...]
     quantities: tuple[Quantity, ...]
     columns: tuple[Quantity, ...]
@@ -117,7 +117,9 @@ def read_shown(source: Source, view: View) -> Shown:
         names: tuple[str, ...] = (view.experiment or latest_experiment(source),)
     else:
         names = tuple(dict.fromkeys(pick.experiment for pick in picks))
-    reports = [_read(source, name, profiled=choices.profiled) for name in names]
+    reports = tuple(
+        _read(source, name, profiled=choices.profiled, window=choices.window) for name in names
+    )
     entries = [
         entry
         for report in reports
@@ -128,6 +130,7 @@ def read_shown(source: Source, view: View) -> Shown:
     quantities = Report("", kept).quantities
     return Shown(
         names,
+        reports,
         tuple(sorted_entries(entries, choices)),
         quantities,
         choices.shown(quantities),
@@ -135,6 +138,18 @@ def read_shown(source: Source, view: View) -> Shown:
         sum(report.open for report in reports),
         reports[0].window.text if reports else "",
         *_not_in(source, names, picks),
+    )
+
+
+def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Content:
+    """What is shown, ready to be written; ``with_all`` with what no column was chosen for."""
+    return Content(
+        shown.reports,
+        tuple(
+            Item(entry.experiment, entry.name, entry.summary, tuple(sorted_groups(entry, choices)))
+            for entry in shown.entries
+        ),
+        shown.quantities if with_all else shown.columns,
     )
 
 
@@ -216,12 +231,13 @@ def sorted_groups(entry: Entry, choices: Choices) -> Sequence[GroupSummary]:
     return sorted(groups, key=key)
 
 
-_memories: WeakKeyDictionary[Source, OrderedDict[tuple[str, bool], Memory]] = WeakKeyDictionary()
+_Asked = tuple[str, bool, WindowSpec]
+_memories: WeakKeyDictionary[Source, OrderedDict[_Asked, Memory]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _read(source: Source, experiment: str, *, profiled: bool) -> Report:
-    key = (experiment, profiled)
+def _read(source: Source, experiment: str, *, profiled: bool, window: WindowSpec) -> Report:
+    key = (experiment, profiled, window)
     with _lock:
         memories = _memories.setdefault(source, OrderedDict())
         memory = memories.setdefault(key, Memory())
@@ -230,7 +246,9 @@ def _read(source: Source, experiment: str, *, profiled: bool) -> Report:
             memories.popitem(last=False)
     return source.remember(
         ("report", *key),
-        lambda reader: read_report(reader, experiment, profiled=profiled, memory=memory),
+        lambda reader: read_report(
+            reader, experiment, profiled=profiled, window=window, memory=memory
+        ),
     )
 
 

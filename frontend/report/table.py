@@ -12,13 +12,15 @@ from dash.development.base_component import Component
 from radt.frontend.catalog import STATUS_WORDS
 from radt.frontend.dashing import attributes
 from radt.frontend.palette import Scheme, colour
-from radt.frontend.report.cells import Column, aligned, column, told
 from radt.frontend.report.choices import BY_NAME, BY_WORKLOAD, Choices
 from radt.frontend.report.data import Entry, Shown, sorted_groups
-from radt.frontend.report.files import runs_text
 from radt.model import RunStatus
 from radt.report.estimates import Estimate
-from radt.report.quantities import ABOUT, Of, Quantity
+from radt.report.formats.columns import Column, aligned, column, told
+from radt.report.formats.content import reasons_of, runs_text
+from radt.report.formats.matrix import Cell, Matrix
+from radt.report.formats.tables import is_shared
+from radt.report.quantities import ABOUT, Quantity
 from radt.report.summary import GroupSummary
 from radt.units import NO_VALUE
 
@@ -69,10 +71,8 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
                     [
                         _head("workload", BY_WORKLOAD, choices),
                         _head("runs", BY_NAME, choices),
-                        *(
-                            [html.Th("repeats", scope="col", className="number")]
-                            if shown.with_repeats
-                            else []
+                        html.Th(
+                            "n", scope="col", className="number", title="Repeats that finished"
                         ),
                         *(
                             _head(one.column.title, one.column.quantity, choices, one.column)
@@ -81,12 +81,7 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
                     ]
                 )
             ),
-            html.Tbody(
-                [
-                    _row(place, line, columns, with_repeats=shown.with_repeats, href=href)
-                    for place, line in enumerate(lines)
-                ]
-            ),
+            html.Tbody([_row(place, line, columns, href=href) for place, line in enumerate(lines)]),
         ],
         className="report-table",
     )
@@ -102,20 +97,16 @@ class _Values:
             if (found := line.entry.summary.estimate(quantity, line.group)) is not None
         ]
         self.column: Column = column(quantity, of_page)
-        self.is_shared = ABOUT[quantity].of is Of.WORKLOAD
+        self.is_shared = is_shared(quantity)
         self.estimates: list[Estimate | None] = [
             line.entry.summary.estimate(quantity, line.group) for line in lines
         ]
         numbers = [
             NO_VALUE if one is None else self.column.number(one.mean) for one in self.estimates
         ]
-        spreads = [
-            "" if one is None or one.spread is None else f"±{self.column.spread(one.spread)}"
-            for one in self.estimates
-        ]
         self.numbers = aligned(numbers)
-        self.spreads = spreads
-        self.spread_chars = max(map(len, spreads), default=0)
+        self.spreads = ["" if one is None else self.column.spread(one) for one in self.estimates]
+        self.spread_chars = max(map(len, self.spreads), default=0)
 
     def cell(self, place: int, line: _Line) -> list[Component]:
         """The cell of a line; none where that of an earlier line reaches down to it."""
@@ -162,7 +153,6 @@ def _row(
     line: _Line,
     columns: Sequence[_Values],
     *,
-    with_repeats: bool,
     href: Callable[[Entry], str],
 ) -> Component:
     group, entry = line.group, line.entry
@@ -187,7 +177,6 @@ def _row(
                 **span,
             )
         )
-    reasons = dict.fromkeys(run.run.end_reason for run in group.runs if run.run.end_reason)
     cells.append(
         html.Td(
             [
@@ -199,7 +188,7 @@ def _row(
                         html.Span(
                             STATUS_WORDS[group.status],
                             className="status",
-                            title="; ".join(reasons) or None,
+                            title="; ".join(reasons_of(group)) or None,
                             **attributes(data_status=group.status.value),
                         )
                     ]
@@ -207,8 +196,58 @@ def _row(
             ]
         )
     )
-    if with_repeats:
-        cells.append(html.Td(str(group.repeats) if group.repeats else NO_VALUE, className="number"))
+    cells.append(html.Td(str(group.repeats) if group.repeats else NO_VALUE, className="number"))
     for one in columns:
         cells += one.cell(place, line)
     return html.Tr(cells, className="first" if line.is_first else "")
+
+
+def matrix(found: Matrix) -> Component:
+    """How much models slow each other down; the darker, the more."""
+    return html.Section(
+        [
+            html.H2(found.title),
+            html.P(found.explanation, className="why"),
+            html.Div(
+                html.Table(
+                    [
+                        html.Thead(
+                            html.Tr(
+                                [
+                                    html.Td(),
+                                    *(
+                                        html.Th(one, scope="col", className="number")
+                                        for one in found.columns
+                                    ),
+                                ]
+                            )
+                        ),
+                        html.Tbody(
+                            [
+                                html.Tr(
+                                    [
+                                        html.Th(name, scope="row"),
+                                        *map(_matrix_cell, cells),
+                                    ]
+                                )
+                                for name, cells in zip(found.rows, found.cells, strict=True)
+                            ]
+                        ),
+                    ],
+                    className="report-matrix",
+                ),
+                className="report-scroll",
+                tabIndex="0",
+                role="region",
+                **attributes(aria_label=found.title),
+            ),
+        ],
+        className="report-interference",
+    )
+
+
+def _matrix_cell(cell: Cell | None) -> Component:
+    if cell is None:
+        return html.Td(NO_VALUE, className="number none")
+    style: Any = {"--share": f"{cell.heat * 60:.0f}%"}
+    return html.Td(cell.text, className="number heat", title=cell.about, style=style)

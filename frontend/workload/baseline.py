@@ -1,9 +1,9 @@
 """How much slower runs were than alone.
 
-The rule of `radt.report.summary`: a run's baseline is the run of the same experiment that had the
-same file, parameters, devices and machine and ran alone, not beside a profiler; repeats are
-averaged and the newest workload wins. Here for the runs of one workload, so that only candidates
-are read.
+The rule of `radt.report.baselines`: a run's baseline is the run of the same experiment that had the
+same file, parameters, devices and machine and ran alone, not beside a profiler, on an undivided
+device if there is such a run; repeats are averaged and the newest workload wins. Here for the runs
+of one workload, so that only candidates are read, and without starts that others stand for.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from radt.frontend.source import Source
 from radt.frontend.workload.life import time_per_epoch_s
 from radt.frontend.workload.subject import Subject
 from radt.model import MarkerKind, RunStatus
-from radt.report.attempts import Attempt, standing_attempts
+from radt.report.attempts import NO_COLLOCATION, Attempt, standing_attempts
+from radt.report.baselines import BaselineKey, is_undivided, ran_alone
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord
 
 #: In an experiment with more solo workloads than these the newest are looked at.
 _MAX_CANDIDATES = 500
-_Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
     params, epochs = reader.params_of(ids), _epochs(reader, ids)
     found: dict[str, Slowdown] = {}
     for run in compared:
-        known = baselines.get(_key(run, params.get(run.run_id, {})))
+        known = baselines.get(BaselineKey.of(run.record, params.get(run.run_id, {})))
         mine_s = time_per_epoch_s(epochs.get(run.run_id, ()))
         if known is None or mine_s is None or known[1].record.workload_id == subject.workload_id:
             continue
@@ -75,7 +75,8 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
 
 def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[WorkloadEntry]:
     places = {(run.record.devices, run.record.host) for run in compared}
-    alone = len(subject.workload.runs) == 1
+    runs = subject.workload.runs
+    alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
     if alone and not subject.workload.is_profiled:
         return []  # it is a baseline itself
     found = [
@@ -92,28 +93,25 @@ def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[Workload
 
 def _baselines(
     reader: StoreReader, subject: Subject, candidates: Sequence[WorkloadEntry]
-) -> dict[_Key, tuple[float, WorkloadEntry]]:
+) -> dict[BaselineKey, tuple[float, WorkloadEntry]]:
     labels = {workload.record.label for workload in candidates}
     of_labels = [w for w in subject.catalog.workloads if w.record.label in labels]
     records = [run.record for w in of_labels for run in w.runs if run.remote is None]
     tags = reader.tags_of([record.run_id for record in records])
     entries = {run.run_id: run for w in of_labels for run in w.runs}
     by_workload = {w.record.workload_id: w for w in of_labels}
-    standing = [
-        repeats
-        for repeats in standing_attempts(records, tags)
-        if all(attempt.solo for attempt in repeats)
-    ]
+    standing = [repeats for repeats in standing_attempts(records, tags) if ran_alone(repeats)]
+    standing.sort(key=is_undivided)  # the last one counts
     finished = [_finished(repeats) for repeats in standing]
     ids = [run_id for of_row in finished for run_id in of_row]
     params, epochs = reader.params_of(ids), _epochs(reader, ids)
-    found: dict[_Key, tuple[float, WorkloadEntry]] = {}
+    found: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
     for of_row in finished:
         times = [time_per_epoch_s(epochs.get(run_id, ())) for run_id in of_row]
         known = [time_s for time_s in times if time_s is not None]
         if known:
             newest = entries[of_row[-1]]
-            key = _key(newest, params.get(newest.run_id, {}))
+            key = BaselineKey.of(newest.record, params.get(newest.run_id, {}))
             found[key] = (fmean(known), by_workload[newest.record.workload_id])
     return found
 
@@ -125,10 +123,6 @@ def _finished(repeats: Sequence[Attempt]) -> list[str]:
         for run in attempt.runs
         if run.status is RunStatus.FINISHED
     ]
-
-
-def _key(run: RunEntry, params: dict[str, str]) -> _Key:
-    return params.get("File", ""), params.get("Params", ""), run.record.devices, run.record.host
 
 
 def _epochs(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:

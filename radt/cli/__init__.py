@@ -36,6 +36,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "attach": LazyCommand("radt.cli.attach", "Look at an experiment in the background."),
     "stop": LazyCommand("radt.cli.stop", "End an experiment that is running."),
     "report": LazyCommand("radt.cli.report", "Print what an experiment showed."),
+    "compare": LazyCommand(
+        "radt.cli.compare", "Put one experiment, workload or run against another."
+    ),
+    "advise": LazyCommand("radt.cli.advise", "Predict what could share a device."),
     "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
     "export": LazyCommand("radt.cli.export", "Write a run's samples to a file."),
     "sync": LazyCommand("radt.cli.sync", "Bring what earlier runs left to MLflow and Postgres."),
@@ -46,6 +50,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "listeners": LazyCommand("radt.cli.listeners", "List what can be measured here."),
     "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs, memory, and who uses them."),
     "doctor": LazyCommand("radt.cli.doctor", "Check what works here; remove what is left behind."),
+    "selftest": LazyCommand("radt.cli.selftest", "Measure what tracking costs on this machine."),
     "stack": LazyCommand("radt.cli.stack", "Run Postgres, S3 and MLflow on this machine."),
     "init-stack": LazyCommand("radt.cli.init_stack", "Write compose.yaml, passwords with it."),
     "config": LazyCommand("radt.cli.config", "Show every setting and where it comes from."),

@@ -22,11 +22,13 @@ from radt.collector.processes import ProcessTable
 from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.errors import JournalError, RunNotFoundError
 from radt.home import RunDir
+from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from radt.journal.reader import JournalReader
 from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,
+    JournalCursor,
     MarkerRecord,
     RunRecord,
     Samples,
@@ -34,6 +36,7 @@ from radt.store.records import (
     SeriesRecord,
     WorkloadRecord,
 )
+from radt.store.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 from radt.store.writer import StoreWriter
 
 log = logging.getLogger(__name__)
@@ -81,7 +84,9 @@ class RunRecorder:
         self.ended_already = self._put_rows(reader)
         self._numbering = self._resume(reader)
         spool = RunDir(Path(run.registration.spool))
-        journals = JournalReader(spool.journal, reader.cursors(run.run_id))
+        #: How far each journal was read: what it held until there.
+        self._cursors = reader.cursors(run.run_id)
+        journals = JournalReader(spool.journal, self._cursors)
         self._intake = JournalIntake(
             run.run_id,
             journals,
@@ -218,6 +223,7 @@ class RunRecorder:
         if new := pending.journal.pids - self._pids:
             self._pids |= new
             self._table.add(self.run.run_id, new)
+        self._cursors |= {cursor.journal: cursor for cursor in pending.journal.cursors}
         self._intake.consumed(pending.journal)
         if self._announced:
             self.run.recorded.set()
@@ -309,12 +315,22 @@ class RunRecorder:
         status, reason = self._outcome(ending)
         with self._writer.transaction():
             self._writer.put_markers(self._last_markers)
+            self._writer.put_tags(self.run.run_id, self._cost())
             self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
             # The runner says so too, if it lives.
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
         self._intake.discard()
         return status
+
+    def _cost(self) -> dict[str, str]:
+        """What recording the run cost, as tags."""
+        cost = {}
+        if self._cursors:
+            cost[TRACKER_JOURNAL_BYTES] = str(sum(map(_journal_bytes, self._cursors.values())))
+        if self.run.tracker_cpu_s is not None:
+            cost[TRACKER_CPU_S] = f"{self.run.tracker_cpu_s:.3f}"
+        return cost
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         said = self._intake.finish
@@ -323,3 +339,9 @@ class RunRecorder:
         if said is not None:
             return said.status, said.reason or ending.reason
         return ending.fallback, ending.reason
+
+
+def _journal_bytes(cursor: JournalCursor) -> int:
+    """What a process had written until there."""
+    records = cursor.segment * SEGMENT_BYTES + cursor.slot * RECORD_BYTES
+    return records + cursor.event_offset

@@ -64,6 +64,9 @@ class ActiveRun:
         self.devices = registration.devices
         self.started_ns: int | None = None
         self.ending: Ending | None = None
+        #: CPU time of the tracker while the run ran, in seconds; None where it is not known.
+        self.tracker_cpu_s: float | None = None
+        self._tracker_began_s: float | None = None
         #: Whether its processes are being stopped because its owner died.
         self.orphaned = False
         #: Set when all of the run is in the store, or never will be: ``failure`` says why.
@@ -142,6 +145,15 @@ class ActiveRun:
             now_ns = time.monotonic_ns()
             for account in self._accounts.values():
                 account.start(now_ns)
+
+    def tracker_begins(self, cpu_s: float) -> None:
+        """The run has just started; the tracker's processes have used so much CPU time so far."""
+        self._tracker_began_s = cpu_s
+
+    def tracker_ends(self, cpu_s: float) -> None:
+        """The run is about to end. What a collector before this one used nobody knows."""
+        if self._tracker_began_s is not None and self.ending is None:
+            self.tracker_cpu_s = max(0.0, cpu_s - self._tracker_began_s)
 
     def end(self, ending: Ending) -> bool:
         """No more readings; False if the run has ended already."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 import struct
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radt.collector.lock import PidLock
+from radt.collector.own_cpu import own_cpu_s
 from radt.collector.processes import ProcessId
 from radt.collector.protocol import (
     MAX_LINE_BYTES,
@@ -30,7 +30,7 @@ from radt.collector.service import RefusedError, Service
 from radt.errors import RadtError
 from radt.home import runtime_dir
 from radt.model import RunStatus
-from radt.procfs import TICKS_PER_S, process_stat
+from radt.procfs import process_stat
 
 log = logging.getLogger(__name__)
 
@@ -128,24 +128,13 @@ class Server:
             pid=os.getpid(),
             guardian_pid=guardian_pid,
             uptime_s=time.monotonic() - self._begun_s,
-            cpu_s=self._cpu_s(guardian_pid),
+            cpu_s=own_cpu_s(self._service.deliverer_pids, guardian_pid),
             rss_bytes=sum(stat.rss_bytes for stat in read),
             runs=self._service.run_ids,
             listeners=self._service.listeners,
             problems=self._service.problems,
         )
         return {"status": status.to_json()}
-
-    def _cpu_s(self, guardian_pid: int | None) -> float:
-        """What all processes of the tracker have used, deliverers that have ended included."""
-        # The living first: one that ends meanwhile is counted twice for now, rather than not.
-        pids = [*self._service.deliverer_pids, *([guardian_pid] if guardian_pid else [])]
-        ticks = sum(p.own_cpu_ticks for pid in pids if (p := process_stat(pid)) is not None)
-        usages = [
-            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        ]
-        spent_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        return spent_s + ticks / TICKS_PER_S
 
 
 class _Connection:

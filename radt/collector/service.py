@@ -13,6 +13,7 @@ from radt.clock import Clock
 from radt.collector.blackbox import Blackbox
 from radt.collector.cleanup import stop_run
 from radt.collector.delivery import Deliverers
+from radt.collector.own_cpu import own_cpu_s
 from radt.collector.pool import SamplerPool
 from radt.collector.processes import ProcessId, ProcessTable
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
@@ -80,12 +81,24 @@ class Service:
         return warnings
 
     def started(
-        self, run_id: str, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None
+        self,
+        run_id: str,
+        pid: int,
+        monotonic_ns: int,
+        devices: tuple[str, ...] | None = None,
+        *,
+        resumed: bool = False,
     ) -> None:
-        """A run has passed its barrier: follow its processes, read for it."""
+        """A run has passed its barrier: follow its processes, read for it.
+
+        Args:
+            resumed: An earlier worker was told already.
+        """
         run = self._run(run_id)
         if run.started_ns is not None:
             return
+        if not resumed:  # else an earlier worker has recorded some of it
+            run.tracker_begins(self._cpu_s())
         self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
@@ -142,7 +155,7 @@ class Service:
             run.note("collector restarted", "")
             self._adopt(run)
             if known.pid is not None and known.started_ns is not None:
-                self.started(run.run_id, known.pid, known.started_ns)
+                self.started(run.run_id, known.pid, known.started_ns, resumed=True)
             if known.ending is not None:
                 self._end(run, known.ending)
 
@@ -273,7 +286,11 @@ class Service:
                 )
             return sink
 
+    def _cpu_s(self) -> float:
+        return own_cpu_s(self._deliverers.pids)
+
     def _end(self, run: ActiveRun, ending: Ending) -> None:
+        run.tracker_ends(self._cpu_s())  # before the store's thread sees that it has ended
         if run.end(ending):
             self._pool.unsubscribe(run.run_id)
             self._remember(run)

@@ -6,7 +6,7 @@ is there if a listener has apportioned it, and then says by which rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from radt.model import Scope
 from radt.report.attempts import Attempt
-from radt.report.growth import Stretches, grown, there_of
+from radt.report.growth import grown, there_of
 from radt.report.reading import Key
+from radt.report.stretches import Stretches
 from radt.store import chunks, counters
 from radt.store.records import RunRecord, Samples, SeriesRecord
 
@@ -80,12 +81,29 @@ def gpus_j(
             if record.metric == GPU_ENERGY:
                 by_listener = readings.setdefault((run.host, record.entity), {})
                 by_listener.setdefault(record.listener, []).append(record)
+    return counted_once(readings.values(), points, within, prefer=apportioned)
+
+
+def counted_once(
+    readings: Iterable[Mapping[str, Sequence[SeriesRecord]]],
+    points: Points,
+    within: Stretches | None = None,
+    *,
+    prefer: Collection[str] = (),
+) -> float | None:
+    """What counters of devices grew by, each device counted once.
+
+    Args:
+        readings: For each device its series, by who counted: one of these stands for the device,
+            the one that more runs have.
+        points: Of these.
+        within: Count only what they grew in these stretches of time; None for all.
+        prefer: Who goes before others.
+    """
     totals = []
-    for by_listener in readings.values():
-        chosen = max(
-            sorted(by_listener), key=lambda name: (name in apportioned, len(by_listener[name]))
-        )
-        totals.append(_grown_j(by_listener[chosen], points, within))
+    for by_counter in readings:
+        chosen = max(sorted(by_counter), key=lambda name: (name in prefer, len(by_counter[name])))
+        totals.append(_grown(by_counter[chosen], points, within))
     known = [total for total in totals if total is not None]
     return sum(known) if known else None
 
@@ -128,7 +146,7 @@ def workload_energy(
     )
 
 
-def _grown_j(
+def _grown(
     series: Sequence[SeriesRecord], points: Points, within: Stretches | None
 ) -> float | None:
     parts = [points[key] for one in series if (key := (one.run_id, one.series_no)) in points]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from radt.report.confidence import Interval, mean_interval
+from radt.report.confidence import Interval, Scale, effect, mean_interval
 from radt.report.quantities import Combine
 
 _ROUNDING = 1e-12
@@ -23,6 +23,8 @@ class Estimate:
         metrics: The series that it was read of, each once.
         methods: How these come about, as their listeners say.
         is_estimated: It was apportioned by a rule, not measured.
+        reference: Of a ratio, what the other side's repeats vary by, as factors of their mean: one
+            each. Empty where the value is no ratio.
     """
 
     mean: float
@@ -31,6 +33,7 @@ class Estimate:
     metrics: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     is_estimated: bool = False
+    reference: tuple[float, ...] = ()
 
     @property
     def count(self) -> int:
@@ -48,18 +51,36 @@ class Estimate:
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % confidence interval of the mean; None for fewer than two repeats."""
-        return mean_interval(self.repeats)
+        """The 95 % confidence interval of the mean; None for fewer than two repeats.
 
-    def over(self, baseline: float) -> Estimate:
-        """As a multiple of another value, which counts as exact."""
+        That of a ratio is Welch's of its logarithm and knows the spread of both sides; where one
+        side was measured once its spread is not known, and there is no interval.
+        """
+        if not self.reference:
+            return mean_interval(self.repeats)
+        if not self.repeats:
+            return None
+        found = effect(self.reference, self.repeats)
+        return found.interval if found.scale is Scale.RATIO else None
+
+    def over(self, baseline: Estimate) -> Estimate:
+        """As a multiple of another value, which was measured as well."""
         return Estimate(
-            self.mean / baseline,
-            tuple(value / baseline for value in self.repeats),
-            tuple(value / baseline for value in self.parts),
+            self.mean / baseline.mean,
+            tuple(value / baseline.mean for value in self.repeats),
+            tuple(value / baseline.mean for value in self.parts),
             self.metrics,
             self.methods,
             self.is_estimated,
+            tuple(value / baseline.mean for value in baseline.repeats) or (1.0,),
+        )
+
+    def into(self, whole: Estimate) -> Estimate:
+        """How many times another value is as much: the inverse of `over`, by this one's repeats."""
+        return Estimate(
+            whole.mean / self.mean,
+            tuple(whole.mean / value for value in self.repeats),
+            reference=tuple(whole.mean / value for value in whole.repeats) or (1.0,),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -18,19 +18,19 @@ from radt.report.energy import (
     workload_energy,
 )
 from radt.report.estimates import Estimate, combined, of_rows
-from radt.report.growth import merged, rate_per_s
+from radt.report.growth import rate_per_s
 from radt.report.quantities import ABOUT, THROUGHPUT_METRICS, Combine, Of, Quantity, Reading
 from radt.report.reading import (
     RUNS_PER_STATEMENT,
-    Bounds,
     Key,
     Seen,
-    epochs_of,
     points_of,
     seen_within,
     series_of,
 )
-from radt.report.windows import DEFAULT_WINDOW, Window, WindowSpec, counted
+from radt.report.stretches import Stretch, Within, merged
+from radt.report.windowing import windows_of
+from radt.report.windows import DEFAULT_WINDOW, Window, WindowSpec
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
@@ -85,8 +85,8 @@ def measure(
         StoreError: The store cannot be read.
     """
     for some in _batches(workloads):
-        runs = [run for repeats in some for attempt in repeats for run in attempt.runs]
-        batch = _Batch(reader, runs, window)
+        attempts = [attempt for repeats in some for attempt in repeats]
+        batch = _Batch(reader, attempts, window)
         for repeats in some:
             yield batch.workload(repeats)
 
@@ -107,31 +107,29 @@ def _batches(workloads: Sequence[Sequence[Attempt]]) -> Iterator[list[Sequence[A
 class _Batch:
     """Some hundred runs, read together."""
 
-    def __init__(self, reader: StoreReader, runs: Sequence[RunRecord], window: WindowSpec) -> None:
-        run_ids = [run.run_id for run in runs]
-        finished = {run.run_id for run in runs if run.status is RunStatus.FINISHED}
-        epochs = epochs_of(reader, [run_id for run_id in run_ids if run_id in finished])
-        self.windows: dict[str, Window] = {
-            run.run_id: counted(run, epochs.get(run.run_id, ()), window) for run in runs
-        }
+    def __init__(
+        self, reader: StoreReader, attempts: Sequence[Attempt], window: WindowSpec
+    ) -> None:
+        run_ids = [run.run_id for attempt in attempts for run in attempt.runs]
         self.series = series_of(reader, run_ids, _METRICS)
+        self.windows = windows_of(reader, attempts, self.series, window)
         self.energy: SeriesOf = {
             run_id: [one for one in found if (one.metric, one.scope) in COUNTED]
             for run_id, found in self.series.items()
         }
-        gauges: dict[Key, Bounds] = {}
+        gauges: dict[Key, Within] = {}
         grow: list[Key] = [
             (one.run_id, one.series_no) for found in self.energy.values() for one in found
         ]
-        for run_id in finished:
-            there = self.windows[run_id]
-            for one in self.series[run_id]:
+        for run_id, window_of_run in self.windows.items():
+            within = Within(window_of_run.stretches)
+            for one in self.series[run_id] if window_of_run.stretches else ():
                 if one.metric in _ENERGY_METRICS:
                     continue
                 if one.kind is SeriesKind.COUNTER:
                     grow.append((run_id, one.series_no))
                 else:
-                    gauges[run_id, one.series_no] = Bounds(there.start_ns, there.end_ns)
+                    gauges[run_id, one.series_no] = within
         self.seen: Mapping[Key, Seen] = seen_within(reader, gauges, _METRICS)
         self.points: Mapping[Key, Samples] = points_of(reader, grow, _METRICS)
 
@@ -165,7 +163,7 @@ class _Batch:
         return WorkloadMeasures(rows, devices, workload_energy(repeats, known, estimates))
 
     def _run(self, run: RunRecord, estimates: Mapping[str, RunEnergy]) -> RunMeasures:
-        window = self.windows[run.run_id]
+        window = self.windows.get(run.run_id, Window())
         values: dict[Quantity, Measured] = {}
         if run.status is RunStatus.FINISHED:
             if window.time_per_epoch_s is not None:
@@ -201,15 +199,11 @@ class _Batch:
         if one.kind is SeriesKind.COUNTER:
             if reading is not Reading.RATE or key not in self.points:
                 return None
-            points, window = self.points[key], self.windows[one.run_id]
-            if len(points) < 2:
+            points, stretches = self.points[key], self.windows[one.run_id].stretches
+            if len(points) < 2 or not stretches:
                 return None
-            bounds = (
-                int(points.times_ns[0]) if window.start_ns is None else window.start_ns,
-                int(points.times_ns[-1]) if window.end_ns is None else window.end_ns,
-            )
             found = counters.increases(points.times_ns, points.values, one.wraps_at)
-            return rate_per_s(found, [bounds])
+            return rate_per_s(found, stretches)
         seen = self.seen.get(key)
         if seen is None:
             return None
@@ -251,36 +245,35 @@ class _Batch:
         together = max if reading is Reading.PEAK else fmean
         return [float(together(values)) for values in chosen], methods
 
-    def _counted(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
-        """The finished runs with epochs, and their windows."""
+    def _finished(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
+        """The runs that have something that counts, and their windows."""
         return [
             (run, window)
             for run in attempt.runs
-            if run.status is RunStatus.FINISHED and (window := self.windows[run.run_id]).epochs_s
+            if (window := self.windows.get(run.run_id)) is not None and window.stretches
         ]
 
-    def _window_j(self, attempt: Attempt) -> float | None:
-        """What the GPUs used while a run was in epochs that count."""
-        within = [
-            (window.start_ns, window.end_ns)
-            for _, window in self._counted(attempt)
-            if window.start_ns is not None and window.end_ns is not None
-        ]
-        if not within:
-            return None
-        return gpus_j(attempt.runs, self.energy, self.points, merged(within))
+    def _used_j(self, attempt: Attempt, within: Iterable[Stretch]) -> float | None:
+        """What the GPUs used in stretches of any of its runs."""
+        stretches = merged(within)
+        return gpus_j(attempt.runs, self.energy, self.points, stretches) if stretches else None
 
     def _per_epoch_j(self, attempt: Attempt) -> float | None:
-        used_j = self._window_j(attempt)
-        count = sum(len(window.epochs_s) for _, window in self._counted(attempt))
+        windows = [window for _, window in self._finished(attempt)]
+        used_j = self._used_j(attempt, (one for window in windows for one in window.epochs))
+        count = sum(len(window.epochs_s) for window in windows)
         return None if used_j is None or not count else used_j / count
 
     def _per_sample_j(self, attempt: Attempt) -> float | None:
-        used_j = self._window_j(attempt)
+        """Of the epochs that count; of runs without any, of all that counts."""
+        within: list[Stretch] = []
         samples = 0.0
-        for run, window in self._counted(attempt):
+        for run, window in self._finished(attempt):
             rate = self._first(run.run_id, Quantity.SAMPLES_PER_S)
-            if rate is None or window.length_s is None:
+            taken_s = sum(window.epochs_s) if window.epochs_s else window.length_s
+            if rate is None or taken_s is None:
                 return None  # of some runs it is not known: the others did not use it all
-            samples += rate.value * window.length_s
+            samples += rate.value * taken_s
+            within += window.epochs or window.stretches
+        used_j = self._used_j(attempt, within)
         return used_j / samples if used_j is not None and samples > 0 else None

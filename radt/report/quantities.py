@@ -17,6 +17,9 @@ class Quantity(StrEnum):
 
     TIME_PER_EPOCH = "time_per_epoch"
     SLOWDOWN = "vs_solo"
+    MAKESPAN = "makespan"
+    SERIAL = "serial"
+    SPEED_UP = "speed_up"
     SAMPLES_PER_S = "samples_per_s"
     SAMPLES_PER_S_OF_RUN = "samples_per_s_of_run"
     CPU = "cpu"
@@ -26,15 +29,19 @@ class Quantity(StrEnum):
     GPU_UTILIZATION = "gpu_utilization"
     GPU_MEMORY = "gpu_memory"
     GPU_MEMORY_PEAK = "gpu_memory_peak"
+    GPU_MEMORY_OF_RUN = "gpu_memory_of_run"
     POWER = "power"
     ENERGY = "energy"
     ENERGY_PER_EPOCH = "energy_per_epoch"
     ENERGY_PER_SAMPLE = "energy_per_sample"
     ENERGY_OF_RUNS = "energy_of_runs"
+    CARBON = "carbon"
+    CARBON_PER_EPOCH = "carbon_per_epoch"
     PCIE_RX = "pcie_rx"
     PCIE_TX = "pcie_tx"
     DISK_READ = "disk_read"
     DISK_WRITTEN = "disk_written"
+    TRACKER_CPU = "tracker_cpu"
 
 
 class Of(StrEnum):
@@ -42,6 +49,7 @@ class Of(StrEnum):
 
     RUNS = "runs"  # of the like runs of a workload together
     WORKLOAD = "workload"  # of the devices that a workload used, whoever used them meanwhile
+    TOGETHER = "together"  # of all runs of a workload as one: not a sum, and of no device
 
 
 class Combine(StrEnum):
@@ -90,6 +98,11 @@ def joules(amount_j: float | None) -> str:
     return units.NO_VALUE if amount_j is None else f"{units.significant(amount_j)} J"
 
 
+def grams(amount_g: float | None) -> str:
+    """``12.3 g`` of CO2 equivalent."""
+    return units.NO_VALUE if amount_g is None else f"{units.significant(amount_g)} g"
+
+
 def _watts(value: float | None) -> str:
     return units.NO_VALUE if value is None else f"{units.significant(value)} W"
 
@@ -107,13 +120,31 @@ _WHOLE = "Of whole GPUs, each counted once, whoever used them meanwhile"
 ABOUT: dict[Quantity, About] = {
     Quantity.TIME_PER_EPOCH: About(
         *("time/epoch", "s", Of.RUNS, Combine.MEAN),
-        "Mean length of the epochs that count, mean of the runs",
+        "Mean length of the epochs that count, or what the phase or span asked for takes of each; "
+        "mean of the runs",
         units.duration,
     ),
     Quantity.SLOWDOWN: About(
         *("vs solo", "x", Of.RUNS, Combine.MEAN),
-        "Time per epoch over that of the run of the same file, parameters and devices that ran "
-        "alone",
+        "Time per epoch over that of the run of the same file, parameters, devices and machine "
+        "that ran alone",
+        units.factor,
+    ),
+    Quantity.MAKESPAN: About(
+        *("makespan", "s", Of.TOGETHER, Combine.MEAN),
+        "From the start of the workload's first run to the end of its last one, if all finished",
+        units.duration,
+    ),
+    Quantity.SERIAL: About(
+        *("serial", "s", Of.TOGETHER, Combine.MEAN),
+        "What the same runs take one after the other: the sum of the durations, from start to "
+        "end, of the runs of the same file, parameters, devices and machine that ran alone; where "
+        "epochs are more or fewer, of as many",
+        units.duration,
+    ),
+    Quantity.SPEED_UP: About(
+        *("speed-up", "x", Of.TOGETHER, Combine.MEAN),
+        "Serial over makespan; above 1 the runs are done earlier together than one after the other",
         units.factor,
     ),
     Quantity.SAMPLES_PER_S: About(
@@ -179,6 +210,13 @@ ABOUT: dict[Quantity, About] = {
         Reading.PEAK,
         ("gpu.memory.used", "gpu.mig.memory.used"),
     ),
+    Quantity.GPU_MEMORY_OF_RUN: About(
+        *("GPU memory per run, peak", "By", Of.RUNS, Combine.MEAN),
+        "Highest memory of a run's processes on its GPU, of several the first; mean of the runs",
+        units.size,
+        Reading.PEAK,
+        ("process.gpu.memory",),
+    ),
     Quantity.POWER: About(
         *("GPU power", "W", Of.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
@@ -199,14 +237,26 @@ ABOUT: dict[Quantity, About] = {
     ),
     Quantity.ENERGY_PER_SAMPLE: About(
         *("energy/sample", "J", Of.WORKLOAD, Combine.MEAN),
-        f"{_WHOLE}; what they used during the epochs that count, by the samples that all runs "
-        "took meanwhile",
+        f"{_WHOLE}; what they used during the epochs that count, or in runs without epochs during "
+        "all that counts, by the samples that all runs took meanwhile",
         joules,
     ),
     Quantity.ENERGY_OF_RUNS: About(
         *("energy, est.", "J", Of.RUNS, Combine.SUM),
         "The runs' share of the energy of their GPUs: estimated, not measured",
         joules,
+    ),
+    Quantity.CARBON: About(
+        *("carbon", "g", Of.TOGETHER, Combine.MEAN),
+        "CO2 equivalent of the GPUs that the runs used, each counted once, and of the machines' "
+        "processors, whoever used them meanwhile; from the first run's start to the last one's "
+        "end: estimated from energy, grid and building",
+        grams,
+    ),
+    Quantity.CARBON_PER_EPOCH: About(
+        *("carbon/epoch", "g", Of.TOGETHER, Combine.MEAN),
+        "The same during the epochs that count, by the number of these epochs of all runs",
+        grams,
     ),
     Quantity.PCIE_RX: About(
         *("PCIe to GPU", "By/s", Of.WORKLOAD, Combine.SUM),
@@ -235,5 +285,11 @@ ABOUT: dict[Quantity, About] = {
         _bytes_per_s,
         Reading.RATE,
         ("process.disk.written",),
+    ),
+    Quantity.TRACKER_CPU: About(
+        *("tracker", "1", Of.TOGETHER, Combine.MEAN),
+        "CPU time of radt's collector and its deliverers per time of the workload, for all that "
+        "they recorded meanwhile; 100 % is one core",
+        units.percent,
     ),
 }

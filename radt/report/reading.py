@@ -7,7 +7,7 @@ take a minute, of a database on another machine an hour. Here some hundred runs 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ import numpy as np
 from sqlalchemy import Connection, bindparam, text
 
 from radt.model import MarkerKind
+from radt.report.stretches import Stretch, Within
 from radt.store import chunks
 from radt.store.decoding import decoded
 from radt.store.fetching import fetch
@@ -38,6 +39,15 @@ _EPOCHS = text(
     f"{MARKERS.select} WHERE run_id IN :ids AND kind = :kind AND process = '' "
     "AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no"
 ).bindparams(bindparam("ids", expanding=True), kind=MarkerKind.EPOCH.value)
+_MARKED = text(
+    "SELECT run_id, start_ns, end_ns FROM marker WHERE run_id IN :ids AND kind IN :kinds "
+    "AND name = :name AND process = '' AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no"
+).bindparams(bindparam("ids", expanding=True), bindparam("kinds", expanding=True))
+_MARKED_NAMES = text(
+    "SELECT run_id, kind, name FROM marker WHERE run_id IN :ids AND kind IN :kinds "
+    "AND process = '' AND end_ns IS NOT NULL GROUP BY run_id, kind, name "
+    "ORDER BY run_id, MIN(start_ns), name"
+).bindparams(bindparam("ids", expanding=True), bindparam("kinds", expanding=True))
 _HEADERS = text(
     "SELECT c.run_id, c.series_no, c.chunk_no, c.finite_count, "
     "CASE WHEN ABS(c.value_sum) >= 1e300 THEN :infinity ELSE c.value_sum END, "
@@ -51,28 +61,8 @@ _HEADERS = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """From and to, both included; None sets no limit."""
-
-    start_ns: int | None = None
-    end_ns: int | None = None
-
-    def holds(self, first_ns: int, last_ns: int) -> bool:
-        """Whether all of a stretch is within."""
-        return (self.start_ns is None or first_ns >= self.start_ns) and (
-            self.end_ns is None or last_ns <= self.end_ns
-        )
-
-    def meets(self, first_ns: int, last_ns: int) -> bool:
-        """Whether some of it is."""
-        return (self.start_ns is None or last_ns >= self.start_ns) and (
-            self.end_ns is None or first_ns <= self.end_ns
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
-    """The finite values of a series within bounds: mean and highest."""
+    """The finite values of a series within stretches of time: mean and highest."""
 
     mean: float
     peak: float
@@ -120,8 +110,45 @@ def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[Mar
     return found
 
 
+def marked_of(
+    reader: StoreReader, run_ids: Sequence[str], name: str, kinds: Sequence[MarkerKind]
+) -> dict[str, list[Stretch]]:
+    """The phases or spans of a name that ended, of the runs' first processes, by run.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found: dict[str, list[Stretch]] = {run_id: [] for run_id in run_ids}
+    for ids in _groups(run_ids, RUNS_PER_STATEMENT):
+        given = {"ids": ids, "name": name, "kinds": [kind.value for kind in kinds]}
+        with reader.snapshot() as connection:
+            rows = connection.execute(_MARKED, given).all()
+        for run_id, start_ns, end_ns in rows:
+            found[run_id].append((start_ns, end_ns))
+    return found
+
+
+def marked_names_of(
+    reader: StoreReader, run_ids: Sequence[str], kinds: Sequence[MarkerKind]
+) -> dict[str, list[str]]:
+    """What phases or spans there are in runs, each name once, the first to begin first.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
+    for ids in _groups(run_ids, RUNS_PER_STATEMENT):
+        given = {"ids": ids, "kinds": [kind.value for kind in kinds]}
+        with reader.snapshot() as connection:
+            rows = connection.execute(_MARKED_NAMES, given).all()
+        for run_id, _, name in rows:
+            if name not in found[run_id]:
+                found[run_id].append(name)
+    return found
+
+
 def seen_within(
-    reader: StoreReader, wanted: Mapping[Key, Bounds], metrics: Sequence[str]
+    reader: StoreReader, wanted: Mapping[Key, Within], metrics: Sequence[str]
 ) -> dict[Key, Seen]:
     """Mean and highest value of gauges, mostly from headers; series without values are left out.
 
@@ -147,23 +174,19 @@ def seen_within(
             peaks[key] = max(peaks.get(key, -math.inf), peak)
 
     def is_cut(header: _Header) -> bool:
-        bounds = wanted[header.key]
-        met = header.finite_count and bounds.meets(header.first_ns, header.last_ns)
-        return bool(met) and not bounds.holds(header.first_ns, header.last_ns)
+        within = wanted[header.key]
+        met = header.finite_count and within.meets(header.first_ns, header.last_ns)
+        return bool(met) and not within.holds(header.first_ns, header.last_ns)
 
     for header, chunk in _stored(reader, wanted, metrics, is_cut):
-        bounds = wanted[header.key]
+        within = wanted[header.key]
         if chunk is None:
-            if header.finite_count and bounds.holds(header.first_ns, header.last_ns):
+            if header.finite_count and within.holds(header.first_ns, header.last_ns):
                 add(header.key, header.finite_count, header.total, header.largest)
             continue
         samples = chunk.samples()
         finite = np.isfinite(samples.values)
-        inside = finite.copy()
-        if bounds.start_ns is not None:
-            inside &= samples.times_ns >= bounds.start_ns
-        if bounds.end_ns is not None:
-            inside &= samples.times_ns <= bounds.end_ns
+        inside = finite & within.mask(samples.times_ns)
         if not inside.any():
             continue
         values = samples.values[inside]
@@ -192,7 +215,7 @@ def points_of(
         StoreError: The store cannot be read.
     """
     parts: dict[Key, list[Samples]] = {}
-    for header, chunk in _stored(reader, dict.fromkeys(wanted, Bounds()), metrics, lambda _: True):
+    for header, chunk in _stored(reader, dict.fromkeys(wanted), metrics, lambda _: True):
         if chunk is not None:
             parts.setdefault(header.key, []).append(decoded([chunk]))
     return {key: chunks.time_sorted(chunks.joined(found)) for key, found in parts.items()}
@@ -200,7 +223,7 @@ def points_of(
 
 def _stored(
     reader: StoreReader,
-    wanted: Mapping[Key, Bounds],
+    wanted: Collection[Key],
     metrics: Sequence[str],
     is_cut: Callable[[_Header], bool],
 ) -> Iterator[tuple[_Header, chunks.ChunkData | None]]:

@@ -12,3 +12,7 @@ PROFILER_PROBLEM = "radt.profiler_problem"
 PROFILER_NOTICE = "radt.profiler_notice"
 #: When the run's samples were thinned, and to how many (`radt prune`).
 PRUNED = "radt.pruned"
+#: CPU seconds of the collector and what it started, from the run's start to its end.
+TRACKER_CPU_S = "radt.tracker.cpu_s"
+#: What the run's processes wrote into their journals.
+TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"

@@ -87,6 +87,8 @@ class Inventory:
         tags = {
             "radt.host": self.hardware.host,
             "radt.cpu": self.hardware.cpu_model,
+            "radt.cpus": str(self.hardware.usable_cores),
+            "radt.driver": self.hardware.driver or "",
             "radt.gpus": ", ".join(gpu.name for gpu in self.hardware.gpus),
             "radt.python": self.packages.lines[0].removeprefix("python==")
             if self.packages.lines

@@ -29,7 +29,8 @@ def open_page(watched: Watched, url: str, query: str = "", cards: int = 4) -> No
 def drawn(watched: Watched, cards: int) -> None:
     expect(watched.page.locator(CARDS)).to_have_count(cards)
     for one in watched.page.locator(CARDS).all():
-        one.scroll_into_view_if_needed()
+        # A page that is opened again is drawn anew: a card that was found may be gone by now.
+        one.evaluate("card => card.scrollIntoView()")
         expect(one.locator(".main-svg").first).to_be_visible()
     watched.page.evaluate("scrollTo(0, 0)")
 

@@ -18,16 +18,18 @@ from radt.cli import report as terminal
 from radt.frontend.pages import report as page
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.picks import Pick
-from radt.frontend.report.bars import MAX_BARS, Size, bars_of, charted, figure
-from radt.frontend.report.cells import aligned
+from radt.frontend.report.barfigure import figure
+from radt.frontend.report.bars import MAX_BARS, Size, bars_of, charted
 from radt.frontend.report.choices import Choices
-from radt.frontend.report.data import Shown, read_shown
-from radt.frontend.report.files import as_csv, as_markdown
+from radt.frontend.report.data import Shown, content_of, read_shown
 from radt.frontend.report.table import table
 from radt.frontend.source import Source
 from radt.frontend.view import View
 from radt.model import RunStatus
-from radt.report.quantities import ABOUT, Quantity
+from radt.report.formats.columns import aligned, with_unit
+from radt.report.formats.markdown import as_markdown
+from radt.report.formats.tidy_csv import as_csv
+from radt.report.quantities import Quantity
 from radt.store.tags import PROFILED
 from tests.frontend.report_support import Planted, Study, sweep
 
@@ -84,34 +86,57 @@ def collocated(study: Study) -> None:
 
 def test_page_and_terminal_agree_to_the_digit(study: Study, source: Source) -> None:
     collocated(study)
-    said = CliRunner().invoke(terminal.command, ["study", "--home", str(Path(study.store).parent)])
+    said = CliRunner().invoke(
+        terminal.command,
+        ["study", "--home", str(Path(study.store).parent)],
+        env={"COLUMNS": "200"},
+    )
     assert said.exit_code == 0, said.output
-    lines = [line.split("  ") for line in said.output.splitlines()]
-    printed = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    table = said.output.split("\n\n", maxsplit=1)[0].splitlines()[1:]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in table]
+    heads, *printed = cells
     shown, choices = shown_of(source)
+    wanted = []
     for entry in shown.entries:
         for group in entry.summary.groups:
-            wanted = [
-                ABOUT[one].text(group.mean(one))
-                for one in (
-                    *(Quantity.TIME_PER_EPOCH, Quantity.SLOWDOWN),
-                    *(Quantity.SAMPLES_PER_S, Quantity.CPU),
-                )
-            ]
+            time = with_unit(Quantity.TIME_PER_EPOCH, group.values.get(Quantity.TIME_PER_EPOCH))
             if group.status is not RunStatus.FINISHED:
-                wanted[0] = str(group.status)
-            assert any(wanted == line[-5:-1] for line in printed), (wanted, printed)
-    found = rows(shown, choices)
-    head = ["solo", "resnet26", "2", "2.00 ±0.14", "–", "1,000 ±0", "98 ±0", "–", "–", "–"]
-    assert [cell.replace(" ±0", " ±0") for cell in found[0]][:3] == head[:3]
-    assert found[0][3:7] == ["2.00 ±0.14", "–", "1,000 ±0", "98 ±0"]
-    assert found[1][:7] == ["pair", "2 × resnet26", "1", "3.30", "1.65", "2,000", "196"]
-    assert found[2][:7] == ["seven", "6 × resnet26", "1", "6.00", "3.00", "6,000", "588"]
-    assert found[3][:3] == ["resnet26 OOM", "–", "–"]
-    assert found[4][:3] == ["lost", "resnet26 killed", "–"]
+                time = str(group.status)
+            rest = (Quantity.SLOWDOWN, Quantity.SAMPLES_PER_S)
+            wanted.append([time, *(with_unit(one, group.values.get(one)) for one in rest)])
+    assert heads[:6] == ["workload", "runs", "n", "time/epoch", "vs solo", "samples/s"]
+    found = []
+    for line in printed:
+        place = next(
+            place
+            for place, text in enumerate(line)
+            if re.fullmatch(r"[–\d]+", text)  # n
+        )
+        found.append(line[place + 1 : place + 4])
+    assert found == wanted
+    lines = rows(shown, choices)
+    assert lines[0][:6] == ["solo", "resnet26", "2", "2.00 ±1.27", "–", "–"]
+    assert lines[1][:5] == ["pair", "2 × resnet26", "1", "3.30", "1.65"]
+    assert lines[2][:5] == ["seven", "6 × resnet26", "1", "6.00", "3.00"]
+    assert lines[3][:3] == ["resnet26 OOM", "–", "–"]
+    assert lines[4][:3] == ["lost", "resnet26 killed", "–"]
     energy = 250 * (1 + 9 + 2 * 3.6)
     assert shown.entries[1].summary.energy.gpus_j == pytest.approx(energy, rel=0.01)
     assert f"{energy:,.0f}"[:3] in said.output
+
+
+def test_the_window_is_chosen_and_what_makes_no_sense_is_said(study: Study, source: Source) -> None:
+    study.workload("solo", [Planted("a", 2.0)])
+    shown, _ = shown_of(source)
+    (entry,) = shown.entries
+    assert entry.summary.groups[0].time_per_epoch_s == pytest.approx(2.0)
+    shown, choices = shown_of(source, window="epoch:1")
+    assert shown.entries[0].summary.groups[0].time_per_epoch_s == pytest.approx(9.0)
+    assert (shown.window, choices.window_error) == ("epoch 1", "")
+    shown, choices = shown_of(source, window="epoch:x", overlap="1")
+    assert "epoch:x" in choices.window_error
+    assert choices.window.overlap
+    assert shown.window.endswith("while all runs of the workload ran")
 
 
 def test_order_is_the_experiments_or_as_chosen(study: Study, source: Source) -> None:
@@ -179,14 +204,14 @@ def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) ->
     made = figure(Quantity.TIME_PER_EPOCH, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True)
     drawn = made["data"][0]
     assert drawn["y"] == pytest.approx([2.0, 3.3, 6.0])
-    assert drawn["error_y"]["array"] == [pytest.approx(0.1414, abs=1e-4), None, None]
+    assert drawn["error_y"]["array"] == [pytest.approx(1.2706, abs=1e-4), None, None]
     notes = [note["text"] for note in made["layout"]["annotations"]]
     assert notes == ["1 run", "2 runs", "7 runs", "killed", "OOM", "2.00", "3.30", "6.00"]
     assert len(made["layout"]["shapes"]) == 2
     # A workload has its colour of the other pages: that of its place in the experiment.
     assert drawn["marker"]["color"] == [colour(place, Scheme.LIGHT) for place in (1, 2, 3)]
     told = drawn["hovertext"]
-    assert "n = 2" in told[0] and "s.d. 141 ms" in told[0]
+    assert "n = 2" in told[0] and "95 % CI 729 ms to 3.27 s" in told[0]
     assert "runs 3.00 s to 3.60 s" in told[1]
 
 
@@ -212,24 +237,30 @@ def test_names_are_only_text(study: Study, source: Source) -> None:
     bars = bars_of(shown, Quantity.CPU, choices)
     drawn = json.dumps(figure(Quantity.CPU, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True))
     assert "<img" not in drawn and "&lt;img" in drawn
-    assert r"\<img src=x onerror=alert\(1\)\>\|\`=1" in as_markdown(shown, choices)
+    assert r"\<img src=x onerror=alert\(1\)\>\|\`=1" in as_markdown(content_of(shown, choices))
     assert rows(shown, choices)[0][0] == HOSTILE
 
 
-def test_files_have_the_table(study: Study, source: Source) -> None:
+def test_files_are_those_of_the_terminal_in_the_order_of_the_page(
+    study: Study, source: Source
+) -> None:
     collocated(study)
     study.workload("=1+1", [Planted("a", 5.0, params={"lr": "1"})])
     shown, choices = shown_of(source, sort="-time_per_epoch", columns="time_per_epoch,vs_solo")
-    found = list(csv.DictReader(io.StringIO(as_csv(shown, choices))))
+    content = content_of(shown, choices)
+    found = [
+        row
+        for row in csv.DictReader(io.StringIO(as_csv(content)))
+        if row["quantity"] in ("time_per_epoch", "")
+    ]
     assert [row["workload"] for row in found] == ["seven", "seven", "'=1+1", "pair", "solo", "lost"]
-    assert float(found[3]["time_per_epoch [s]"]) == pytest.approx(3.3)
-    assert float(found[3]["vs_solo"]) == pytest.approx(1.65)
-    assert float(found[4]["time_per_epoch s.d."]) == pytest.approx(0.1414, abs=1e-4)
+    assert float(found[3]["value"]) == pytest.approx(3.3)
+    assert float(found[4]["high"]) - float(found[4]["value"]) == pytest.approx(1.2706, abs=1e-4)
     assert [row["status"] for row in found].count("OOM") == 1
-    lines = as_markdown(shown, choices).splitlines()
-    assert lines[0] == "| workload | runs | repeats | time/epoch [s] | vs solo [×] |"
-    assert "| solo | resnet26 | 2 | 2.00 ± 0.14 | – |" in lines
-    assert "| lost | resnet26 | – | KILLED | – |" in lines
+    lines = as_markdown(content).splitlines()
+    assert "| workload | runs | n | time/epoch [s] | vs solo [×] |" in lines
+    assert "| solo | resnet26 | 2 | 2.00 ±1.27 | – |" in lines
+    assert "| lost | resnet26 KILLED | – | – | – |" in lines
 
 
 def test_long_experiments_have_pages_and_charts_an_end(study: Study, source: Source) -> None:

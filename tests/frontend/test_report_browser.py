@@ -9,9 +9,15 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from radt.model import RunStatus
+from radt.report.formats.columns import INTERVAL_WORDS
+from radt.report.formats.content import Content
+from radt.report.formats.kinds import ReportFormat
+from radt.report.formats.writing import rendered
+from radt.report.summary import read_report
+from radt.store.reader import StoreReader
 from tests.frontend.report_support import Planted, Study
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -28,6 +34,12 @@ def study(store_path: Path) -> Iterator[Study]:
     made.workload("seven", [*seven, Planted("g", 6.0, status=RunStatus.OOM)])
     yield made
     made.writer.close()
+
+
+def content_of(study: Study) -> Content:
+    """The report as the terminal has it."""
+    with StoreReader(study.store) as reader:
+        return Content.of(read_report(reader, study.experiment))
 
 
 def names(page: Page) -> Any:
@@ -71,6 +83,9 @@ def test_a_chart_for_each_quantity_that_is_measured(study, serve, watched):
         [
             "Time per epoch",
             "Slowdown against solo",
+            "Makespan",
+            "One after the other",
+            "Speed-up over one after the other",
             "Samples per second",
             "Samples per second and run",
             "CPU",
@@ -106,8 +121,8 @@ def test_links_lead_to_the_workload_and_to_compare_with_these(study, serve, watc
         page.get_by_role("link", name="CSV").click()
     text = Path(waiting.value.path()).read_text()
     assert text.startswith("experiment,workload,")
-    assert waiting.value.suggested_filename.endswith(".csv")
-    assert len(text.splitlines()) == 5
+    assert waiting.value.suggested_filename == "radt-study-report.csv"
+    assert text == rendered(content_of(study), ReportFormat.CSV)
 
 
 def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
@@ -133,6 +148,76 @@ def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
     expect(page.locator("main img")).to_have_count(0)
     assert watched.errors == []
     other.writer.close()
+
+
+def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    facts = page.locator("#report-facts")
+    expect(facts).to_contain_text("all epochs after the first")
+    field = page.get_by_role("textbox", name="What of each run counts")
+    field.fill("epoch:1")
+    expect(facts).to_contain_text("epoch 1")
+    page.wait_for_url("**o.report.window=epoch**")
+    expect(page.locator(".report-table tbody tr").first).to_contain_text("9.00")
+    page.get_by_role("switch", name="only overlap").click(force=True)
+    expect(facts).to_contain_text("epoch 1, while all runs of the workload ran")
+    page.wait_for_url("**o.report.overlap=1**")
+    page.reload()
+    expect(field).to_have_value("epoch:1")
+    expect(page.get_by_role("switch", name="only overlap")).to_be_checked()
+    field.fill("epoch:x")
+    expect(page.locator(".report-head")).to_contain_text("'epoch:x' names no epochs")
+    expect(facts).to_contain_text("all epochs after the first")
+    field.fill("")
+    page.get_by_role("switch", name="only overlap").click(force=True)
+    expect(page).not_to_have_url(re.compile("report.window"))
+    expect(facts).not_to_contain_text("while")
+    assert watched.errors == []
+
+
+def test_who_slows_whom_down_and_what_has_to_be_known(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    section = page.locator(".report-interference")
+    expect(section.get_by_role("heading")).to_have_text("Interference")
+    expect(section.locator("tbody td")).to_have_text(["1.65×"])
+    expect(page.locator(".report-notes")).to_contain_text(INTERVAL_WORDS)
+    assert watched.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_as_a_file_needs_nothing_but_itself(
+    study: Study, browser: Browser, tmp_path: Path, scheme: Any
+) -> None:
+    for epoch_s in (2.0, 2.2):
+        study.workload(HOSTILE, [Planted("a", epoch_s, name=HOSTILE)], tags={"radt.series": "s"})
+    file = tmp_path / "report.html"
+    content = content_of(study)
+    file.write_text(rendered(content, ReportFormat.HTML))
+    context = browser.new_context(
+        viewport={"width": 900, "height": 900}, color_scheme=scheme, offline=True
+    )
+    page = context.new_page()
+    met: list[str] = []
+    page.on("console", lambda message: met.append(message.text))
+    page.on("request", lambda request: met.append(request.url))
+    page.goto(file.as_uri())
+    expect(page.get_by_role("heading", level=1)).to_have_text("study")
+    expect(page.get_by_role("table").first.get_by_role("row")).to_have_count(6)
+    expect(page.get_by_role("table").first).to_contain_text("2.10 ±1.27")
+    expect(page.locator("svg text.end").first).to_have_text("OOM")
+    assert page.locator("svg rect").count() > 10
+    assert page.locator("img, script, link").count() == 0
+    assert met == [file.as_uri()]
+    paper, text = page.evaluate(
+        "() => ['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])"
+    )
+    lightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, text)]
+    assert (lightness[0] > lightness[1]) is (scheme == "light")
+    # A wide table scrolls by itself: the page does not.
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    context.close()
 
 
 def test_a_run_that_ends_appears_and_other_charts_stay(study, serve, watched):

@@ -56,21 +56,34 @@ ALLOWED: dict[str, frozenset[str]] = {
     "tracking": BASE | {"store", "archive"},
     "collector": BASE | {"store", "journal", "listeners"},
     "report": BASE | {"store"},
+    "advice": BASE | {"store", "report", "experiment", "collocation", "listeners"},
+    "comparison": BASE | {"store", "report"},
     "load": BASE | {"store", "archive"},
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "tracking", "store"},
     "runner": BASE
     | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
     | {"listeners", "report", "replication"},
+    "selftest": BASE | {"store", "collector", "collocation", "listeners", "report"},
     "api": BASE | {"runner", "experiment", "listeners"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
     "frontend": BASE
     | {"store", "archive", "tracking", "report", "trace"}
     | {"collector", "collocation", "replication"},
     "cli": BASE
-    | {"runner", "experiment", "collector", "tracking", "store", "report", "load", "trace"}
+    | {
+        "runner",
+        "experiment",
+        "collector",
+        "comparison",
+        "tracking",
+        "store",
+        "report",
+        "load",
+        "trace",
+    }
     | {"listeners", "frontend", "collocation", "environments"}
-    | {"archive", "replication", "stack"},
+    | {"advice", "archive", "replication", "selftest", "stack"},
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api"}),
 }

@@ -117,12 +117,13 @@ def test_nothing_of_a_colleague_is_given_to_runs(
     if collocation == "MPS":
         kind, (daemon,) = "mps", mps.calls("daemon")
         server = mps.connect(daemon["env"], held.pids["a"])
-        nvml.add(f"process 0 {server} 50")
     shares = {server: 50} if server else {held.pids["a"]: 30, held.pids["b"]: 20}
     own = [f"{kind} 0 {held.pids['a']} 300", f"{kind} 0 {held.pids['b']} 400"]
+    served = [f"process 0 {server} 50"] if server else []
     nvml.add(
         "gpu 0 90 80000 500 6000 260000 0 61 1410 1593",
         *own,
+        *served,
         f"process 0 {COLLEAGUE} 5000",
         *(f"sm 0 {pid} {percent}" for pid, percent in (shares | {COLLEAGUE: 50}).items()),
     )
@@ -136,7 +137,7 @@ def test_nothing_of_a_colleague_is_given_to_runs(
             held.goes_on(letter, "process.gpu.energy", 2)
     if server:
         held.goes_on("b", "gpu.power", 20)
-    for process in own:  # whoever has ended is listed no longer
+    for process in (*own, *served):  # whoever has ended is listed no longer
         nvml.remove(process)
     held.end()
 

@@ -12,9 +12,10 @@ from sqlalchemy import event
 
 from radt.model import RunStatus
 from radt.report import measures
-from radt.report.growth import grown, merged, rate_per_s
+from radt.report.growth import grown, rate_per_s
 from radt.report.quantities import Quantity
 from radt.report.reading import points_of
+from radt.report.stretches import merged
 from radt.report.summary import Memory, Report, WorkloadSummary, read_report, summarise
 from radt.store.counters import Increases
 from radt.store.reader import StoreReader
@@ -38,8 +39,8 @@ def report_of(study: Study, memory: Memory | None = None, *, profiled: bool = Fa
         return read_report(reader, study.experiment, memory=memory, profiled=profiled)
 
 
-def devices(workload: WorkloadSummary) -> dict[str, float]:
-    return {quantity.value: one.mean for quantity, one in workload.devices.items()}
+def of_all(workload: WorkloadSummary) -> dict[str, float]:
+    return {quantity.value: one.mean for quantity, one in workload.values.items()}
 
 
 def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
@@ -54,7 +55,7 @@ def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
     )
     report = report_of(study)
     solo, pair = report.workloads
-    assert devices(pair) == pytest.approx(
+    assert of_all(pair) == pytest.approx(
         {
             "sm_active": 0.5,
             "gpu_utilization": 0.9,
@@ -66,6 +67,9 @@ def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
             # Two epochs of each of two runs, in 8 s.
             "energy_per_epoch": 300.0 * 8 / 4,
             "energy_per_sample": 300.0 * 8 / (2 * 1000 * 8),
+            "makespan": 19.0,
+            "serial": 2 * 15.0,
+            "speed_up": 30 / 19,
         }
     )
     (group,) = pair.groups
@@ -153,7 +157,7 @@ def test_what_ended_otherwise_is_a_result_without_numbers(study: Study) -> None:
         RunStatus.FAILED,
         RunStatus.KILLED,
     ]
-    assert all(not one.groups[0].values and not one.devices for one in report.workloads[1:])
+    assert all(not one.groups[0].values and not one.values for one in report.workloads[1:])
     assert report.open == 1
 
 

@@ -1,0 +1,23 @@
+"""The reference of what reports tell."""
+
+from __future__ import annotations
+
+from docs.generator import markdown
+from radt.report.quantities import ABOUT
+
+
+def quantities_reference() -> str:
+    """Every quantity with its name, title and unit."""
+    return markdown.table(
+        ("quantity", "in tables", "unit", "what it is", "read of"),
+        [
+            (
+                f'<span id="{name}"></span>{markdown.code(name)}',
+                markdown.plain(about.title),
+                markdown.code(about.unit),
+                f"{markdown.plain(about.explanation)}.",
+                ", else ".join(markdown.code(metric) for metric in about.metrics),
+            )
+            for name, about in ABOUT.items()
+        ],
+    )

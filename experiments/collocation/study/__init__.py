@@ -1,0 +1,1 @@
+"""Models and data of the collocation study; `train.py` trains one of them, `plan.py` lists all."""

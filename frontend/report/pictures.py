@@ -1,0 +1,164 @@
+"""Figures of a report as files, in the manner of papers on collocation.
+
+Bars of each quantity by degree of collocation, coloured by the way the device is shared; for each
+model that ran uniformly time, activity and memory side by side; what a mix takes together and one
+after the other; who slows whom down; activity and memory over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from radt.frontend.charts.spec import ChartSpec, Level
+from radt.frontend.charts.traces import Figure
+from radt.frontend.chosen import choose
+from radt.frontend.export.asked import Asked, FileFormat, Share
+from radt.frontend.export.names import file_name
+from radt.frontend.export.print_layout import PNG_SCALE, order
+from radt.frontend.export.render_worker import Order
+from radt.frontend.export.renderer import Renderer
+from radt.frontend.picks import Pick
+from radt.frontend.report import paper_maps, papers
+from radt.frontend.report.bars import bars_of, charted
+from radt.frontend.report.choices import Choices
+from radt.frontend.report.data import Entry, Shown, content_of, read_shown
+from radt.frontend.source import Source
+from radt.frontend.view import View
+from radt.report.formats.matrix import matrices
+from radt.report.quantities import Quantity
+
+#: Workloads of which activity and memory are drawn over time: those with the most runs.
+MAX_TIMELINES = 12
+#: The first of these that a workload has, from what says most of a device.
+_ACTIVITY = ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization", "process.cpu.utilization")
+_MEMORY = ("gpu.memory.used", "gpu.mig.memory.used", "process.memory.pss", "process.memory.rss")
+#: What stands side by side for a model (figures 4.3 to 4.10 of the thesis).
+_PANELS = (
+    (Quantity.TIME_PER_EPOCH,),
+    (Quantity.SM_ACTIVE, Quantity.GPU_UTILIZATION, Quantity.CPU),
+    (Quantity.GPU_MEMORY_PEAK, Quantity.MEMORY_PEAK),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure to be drawn: what its file is named after, and what is on it."""
+
+    words: tuple[str, ...]
+    figure: Figure
+    width_px: int
+    height_px: int
+
+
+def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> Iterator[Path]:
+    """Draw all figures of a report; each file is given when it is there.
+
+    Args:
+        source: The store.
+        view: With experiment and options as the page Report has them.
+        folder: Where files go, in the place of what is there.
+        file_format: Theirs.
+
+    Raises:
+        PictureError: Kaleido or a browser is missing, or fails.
+        StoreError: The store cannot be read.
+        UsageError: A file cannot be written.
+    """
+    from radt.store.whole_file import whole_file
+
+    renderer = Renderer()
+    try:
+        for words, made in orders(source, view, file_format):
+            path = folder / file_name(words, file_format.value)
+            picture = renderer.draw(made)
+            with whole_file(path) as temporary:
+                temporary.write_bytes(picture)
+            yield path
+    finally:
+        renderer.close()
+
+
+def orders(
+    source: Source, view: View, file_format: FileFormat
+) -> Iterator[tuple[tuple[str, ...], Order]]:
+    """What is drawn, each with the words that its file is named after."""
+    shown = read_shown(source, view)
+    choices = Choices.of(view.options)
+    name = shown.experiments[0]
+    for picture in _pictures(shown, choices):
+        yield (
+            (name, *picture.words),
+            Order(
+                picture.figure,
+                file_format.value,
+                picture.width_px,
+                picture.height_px,
+                PNG_SCALE if file_format is FileFormat.PNG else 1.0,
+            ),
+        )
+    for entry in _with_most_runs(shown.entries):
+        metrics = _metrics(source, entry)
+        if not metrics:
+            continue
+        charts = tuple(ChartSpec(metric, slot, Level.RUN) for slot, metric in enumerate(metrics))
+        pick = Pick.workload(entry.experiment, entry.summary.workload_id)
+        timeline = View(picks=(pick,), charts=charts)
+        asked = Asked(timeline, Share.PICTURE, file_format)
+        yield (name, "timeline", entry.name), order(source, asked, choose(source, timeline))
+
+
+def _pictures(shown: Shown, choices: Choices) -> Iterator[Picture]:
+    for quantity in charted(shown):
+        bars = papers.in_order(bars_of(shown, quantity, choices))
+        if any(bar.estimate is not None for bar in bars):
+            yield _picture(papers.single(quantity, bars, shown), quantity.value)
+    for model, entries in _uniform(shown.entries).items():
+        part = replace(shown, entries=tuple(entries))
+        panels = []
+        for alternatives in _PANELS:
+            for chosen in [one for one in alternatives if one in shown.quantities][:1]:
+                bars = papers.in_order(bars_of(part, chosen, choices))
+                if any(bar.estimate is not None for bar in bars):
+                    panels.append((chosen, bars))
+        if len(panels) > 1:
+            yield _picture(papers.panels(model, panels), "model", model)
+    if (total := paper_maps.total_time(shown)) is not None:
+        yield _picture(total, "total-time")
+    for matrix in matrices(content_of(shown, choices)):
+        yield _picture(paper_maps.heat_map(matrix), "interference")
+
+
+def _picture(figure: Figure, *words: str) -> Picture:
+    layout = figure["layout"]
+    return Picture(words, figure, layout["width"], layout["height"])
+
+
+def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Workloads whose runs are all of one model, by it; only of models that were collocated."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        names = {run.run.name for group in entry.summary.groups for run in group.runs}
+        if len(names) == 1:
+            found.setdefault(names.pop(), []).append(entry)
+    return {
+        model: same
+        for model, same in found.items()
+        if len({entry.summary.run_count for entry in same}) > 1
+    }
+
+
+def _with_most_runs(entries: Sequence[Entry]) -> list[Entry]:
+    """In the report's order."""
+    several = [entry for entry in entries if entry.summary.run_count > 1]
+    most = sorted(several, key=lambda entry: -entry.summary.run_count)[:MAX_TIMELINES]
+    return [entry for entry in entries if entry in most]
+
+
+def _metrics(source: Source, entry: Entry) -> list[str]:
+    """What is drawn over time, of what its runs recorded."""
+    run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
+    there = {series.metric for series in source.reader.series(run_ids)}
+    chosen = (next((one for one in some if one in there), "") for some in (_ACTIVITY, _MEMORY))
+    return [metric for metric in chosen if metric]

@@ -1,0 +1,1 @@
+"""One experiment, workload or run against another: ``radt compare``."""

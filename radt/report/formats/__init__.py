@@ -1,0 +1,1 @@
+"""Reports as people and programs read them: terminal, Markdown, HTML, CSV, JSON."""

@@ -1,0 +1,221 @@
+"""``radt advise`` on the terminal, and the experiments that it writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from radt.cli.advise import command
+from radt.cli.validate import command as validate
+from radt.errors import ExperimentError, UsageError
+from radt.experiment.devices import Machine
+from radt.experiment.file import ExperimentFile
+from radt.experiment.plan import ExperimentPlan
+from radt.listeners import registry
+from radt.model import RunStatus
+from tests.advice.planting import GB, Lab, Run
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "home")
+
+
+def call(lab: Lab, *options: str, experiment: str = "") -> Result:
+    arguments = [experiment or lab.experiment, "--home", str(lab.home), *options]
+    return CliRunner().invoke(command, arguments, env={"COLUMNS": "80"})
+
+
+def plan(path: Path) -> ExperimentPlan:
+    """What radt itself makes of a file; it raises where `radt validate` complains."""
+    return ExperimentFile.read(path).plan(Machine.detect(), registry.load())
+
+
+def on_cpu(name: str, folder: Path, **values: object) -> Run:
+    """A run whose script is there."""
+    script = folder / "train.py"
+    script.write_text("print()\n")
+    given = {"cores": 4.0, "memory": 1 * GB, "listeners": "top@2s+iostat", **values}
+    return Run(name, devices="cpu", script=str(script), **given)  # type: ignore[arg-type]
+
+
+def test_the_table_fits_into_80_columns(lab: Lab) -> None:
+    for name, active in (("resnet26", 0.3), ("efficientnet-v2-s-imagenet64", 0.6)):
+        lab.alone(Run(name, sm=active, watts=(60.0, 200.0)))
+    lab.copies(2, Run("resnet26", collocation="MPS", epoch_s=4.4))
+    said = call(lab, "--all")
+    assert said.exit_code == 0, said.output
+    assert max(map(len, said.output.splitlines())) <= 80
+    assert "\x1b" not in said.output
+    for word in ("resnet26: 4 at once under MPS", "MIG 1g.5gb", "§4.5.1", "n=1", "against what"):
+        assert word in " ".join(said.output.split())
+
+
+def test_json_has_everything(lab: Lab) -> None:
+    lab.alone(Run("small", sm=0.6, kernel=0.9))
+    lab.copies(2, Run("small", collocation="MPS", epoch_s=6.0))
+    found = json.loads(call(lab, "--format", "json", "--goal", "latency").output)
+    assert found["goal"] == "latency"
+    assert found["alone"][0]["shares"]["SM activity"] == pytest.approx(0.6)
+    (two,) = (one for one in found["predictions"] if one["method"] == "MPS" and one["degree"] == 2)
+    assert two["rows"][0]["expected"] == pytest.approx(1.2)
+    assert two["measured_slowdowns"] == pytest.approx([1.5, 1.5])
+    assert found["accuracy"]["median_error"] == pytest.approx(0.2)
+
+
+def test_markdown_keeps_names_as_they_are(lab: Lab) -> None:
+    lab.alone(Run("a|b*c_d", devices="cpu"))
+    page = call(lab, "--format", "markdown").output
+    assert r"a\|b\*c\_d" in page
+    assert "| --- | ---: |" in page
+
+
+def test_an_unknown_experiment_is_said_to_be_unknown(lab: Lab) -> None:
+    said = call(lab, experiment="nothing")
+    assert isinstance(said.exception, UsageError)
+    assert "nothing" in said.exception.message
+
+
+@pytest.mark.parametrize(
+    ("run", "word"),
+    [
+        (Run("net", sm=None, kernel=None), "load of its GPU"),
+        (Run("net", devices="cpu", cores=None), "CPU time"),
+    ],
+)
+def test_without_a_measurement_that_it_needs_it_refuses(lab: Lab, run: Run, word: str) -> None:
+    lab.alone(run)
+    said = call(lab)
+    assert isinstance(said.exception, UsageError)
+    assert word in said.exception.message
+    assert "--write" in (said.exception.remedy or "")
+
+
+def test_how_many_cpus_another_machine_has_can_be_said(lab: Lab) -> None:
+    lab.cores = None
+    lab.alone(Run("net", devices="cpu", cores=4.0))
+    said = call(lab)
+    assert isinstance(said.exception, UsageError)
+    assert "--cores" in said.exception.message
+    assert "4 at once" in call(lab, "--cores", "16").output
+
+
+def test_models_that_never_ran_alone_are_written_to_be_run(lab: Lab, tmp_path: Path) -> None:
+    small = on_cpu("small", tmp_path)
+    large = on_cpu("large", tmp_path, params={"batch-size": "128", "note": "a, b"})
+    large = replace(large, logged={"found-by-the-script": "7"})
+    lab.together("mix", [small, large])
+    said = call(lab)
+    assert isinstance(said.exception, UsageError)
+    assert "small: it never ran alone" in said.exception.message
+    path = tmp_path / "solo.csv"
+    said = call(lab, "--write", str(path))
+    assert said.exit_code == 0, said.output
+    assert "2 workloads, 2 runs" in " ".join(said.output.split())
+    found = plan(path)
+    assert found.name == lab.experiment
+    assert [workload.label for workload in found.workloads] == ["small alone", "large alone"]
+    first, second = found.runs
+    assert first.program.path == tmp_path / "train.py"
+    assert second.arguments == "--model large --batch-size 128 --note a, b"
+    assert {"top", "iostat"} <= {choice.name for choice in first.listeners}
+    assert not second.columns
+    assert CliRunner().invoke(validate, [str(path)]).exit_code == 0
+
+
+def test_what_is_recommended_is_written_to_be_verified(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(on_cpu("small", tmp_path))
+    lab.together("4 × small together", [on_cpu("small", tmp_path, status=RunStatus.KILLED)] * 4)
+    path = tmp_path / "verify.csv"
+    assert call(lab, "--write", str(path)).exit_code == 0
+    (workload,) = plan(path).workloads
+    # A workload of that name is there: a new start would take its place.
+    assert workload.label == "4 × small together 2"
+    assert len(workload.runs) == 4
+    assert {str(run.listeners[0]) for run in workload.runs} == {"top@2s"}
+
+
+def test_gpus_and_ways_to_share_are_written(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(Run("small", sm=0.3, kernel=0.6))
+    path = tmp_path / "verify.csv"
+    said = call(lab, "--write", str(path), "--format", "json")
+    json.loads(said.stdout)
+    rows = [line.split(",") for line in path.read_text().splitlines()[2:]]
+    assert len(rows) == 4
+    assert {row[5].strip() for row in rows} == {"0"}
+    assert {row[6].strip() for row in rows} == {"MPS"}
+    assert {row[8].strip() for row in rows} == {"/lab/train.py"}
+
+
+def test_nothing_is_written_over(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(on_cpu("small", tmp_path))
+    path = tmp_path / "there.csv"
+    path.write_text("mine")
+    said = call(lab, "--write", str(path))
+    assert isinstance(said.exception, UsageError)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ['say "hi", {Model} #1', "- ½ ∞", "line\nbreak", " padded "])
+def test_odd_names_come_back_as_they_were(tmp_path: Path, name: str) -> None:
+    lab = Lab(tmp_path / "home", experiment=f"#{name}")
+    run = on_cpu(name, tmp_path)
+    lab.alone(replace(run, params={"model": "{Name}"}))
+    path = tmp_path / "odd.csv"
+    said = call(lab, "--write", str(path), experiment=lab.experiment)
+    assert said.exit_code == 0, (said.output, said.exception)
+    first = next(plan(path).runs)
+    assert first.experiment.strip() == lab.experiment.strip()
+    assert first.name == name.strip()
+    assert first.params == ("--model", "{Name}")
+
+
+def test_workloads_of_the_file_are_predicted_and_missing_models_named(
+    lab: Lab, tmp_path: Path
+) -> None:
+    small = on_cpu("small", tmp_path)
+    lab.alone(small)
+    file = tmp_path / "study.csv"
+    file.write_text(
+        "Experiment, Workload, Devices, Lab, Size , File    , Params\n"
+        "study     , pair    , cpu    , 7  , small, train.py, --model {Size}\n"
+        "study     , pair    , cpu    , 7  , small, train.py, --model {Size}\n"
+        "study     , mix     , cpu    , 7  , small, train.py, --model {Size}\n"
+        "study     , mix     , cpu    , 7  , large, train.py, --model {Size}\n"
+    )
+    found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
+    assert ["pair"] in [one["workloads"] for one in found["predictions"]]
+    assert found["missing"] == ["train: it never ran alone"]
+    path = tmp_path / "solo.csv"
+    assert call(lab, "--write", str(path), experiment=str(file)).exit_code == 0
+    (run,) = plan(path).runs
+    assert run.arguments == "--model large"
+    assert run.columns == {"Lab": "7", "Size": "large"}
+
+
+def test_a_file_with_problems_is_refused(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(on_cpu("small", tmp_path))
+    file = tmp_path / "wrong.csv"
+    file.write_text("Workload, File\n1, nothing.py\n")
+    assert isinstance(call(lab, experiment=str(file)).exception, ExperimentError)
+
+
+def test_a_file_that_names_no_device_means_where_its_runs_were(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(replace(on_cpu("small", tmp_path), devices="0"))
+    lab.alone(on_cpu("large", tmp_path))
+    file = tmp_path / "study.csv"
+    file.write_text(
+        "Experiment, Workload, File    , Params\n"
+        "study     , two     , train.py, --model small\n"
+        "study     , two     , train.py, --model small\n"
+        "study     , three   , train.py, --model large\n"
+        "study     , three   , train.py, --model large\n"
+    )
+    found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
+    labels = [label for one in found["predictions"] for label in one["workloads"]]
+    assert sorted(labels) == ["three", "two"]
+    assert not found["missing"]

@@ -1,0 +1,162 @@
+"""Conditions of --fail-if: what they mean, what is wrong with those that mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from radt.comparison.conditions import ExitCode, Limit, Outcome, check, exit_code, parse
+from radt.comparison.findings import Comparison, compare
+from radt.comparison.sides import Finder
+from radt.errors import UsageError
+from radt.report.quantities import Quantity
+from radt.report.windows import DEFAULT_WINDOW
+from radt.store.locate import Places
+from tests.comparison.planted import rounds, store_of
+from tests.frontend.report_support import Study
+
+TIME, RATE = Quantity.TIME_PER_EPOCH, Quantity.SAMPLES_PER_S
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "above", "limit", "value"),
+    [
+        ("time_per_epoch > +5%", TIME, True, Limit.CHANGE, 1.05),
+        ("  samples_per_s<-3 %  ", RATE, False, Limit.CHANGE, 0.97),
+        ("samples_per_s < −3 %", RATE, False, Limit.CHANGE, 0.97),
+        ("TIME_PER_EPOCH > 1.1x", TIME, True, Limit.RATIO, 1.1),
+        ("time_per_epoch > 1.1 ×", TIME, True, Limit.RATIO, 1.1),
+        ("time_per_epoch > 2.5 s", TIME, True, Limit.VALUE, 2.5),
+        ("time_per_epoch > 250ms", TIME, True, Limit.VALUE, 0.25),
+        ("makespan > +10 min", Quantity.MAKESPAN, True, Limit.DIFFERENCE, 600.0),
+        ("gpu_memory_peak > 1.5e1 GB", Quantity.GPU_MEMORY_PEAK, True, Limit.VALUE, 15e9),
+        ("gpu_memory_peak > +512MiB", Quantity.GPU_MEMORY_PEAK, True, Limit.DIFFERENCE, 2.0**29),
+        ("disk_read > 80 MB/s", Quantity.DISK_READ, True, Limit.VALUE, 80e6),
+        ("energy > 1 kWh", Quantity.ENERGY, True, Limit.VALUE, 3.6e6),
+        ("samples_per_s < 500", RATE, False, Limit.VALUE, 500.0),
+        ("samples_per_s < 500/s", RATE, False, Limit.VALUE, 500.0),
+        ("sm_active < 80%", Quantity.SM_ACTIVE, False, Limit.VALUE, 0.8),
+        ("sm_active < -10%", Quantity.SM_ACTIVE, False, Limit.CHANGE, 0.9),
+        ("speed_up < 1.2x", Quantity.SPEED_UP, False, Limit.VALUE, 1.2),
+        ("speed_up < .9", Quantity.SPEED_UP, False, Limit.VALUE, 0.9),
+    ],
+)
+def test_what_a_condition_means(
+    text: str, quantity: Quantity, above: bool, limit: Limit, value: float
+) -> None:
+    found = parse(text)
+    assert (found.quantity, found.above, found.limit) == (quantity, above, limit)
+    assert found.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "said"),
+    [
+        ("", 1, "the name of a quantity is expected"),
+        ("> 5%", 1, "the name of a quantity is expected"),
+        ("time_per_epok > +5%", 1, "'time_per_epok' is no quantity. Did you mean time_per_epoch"),
+        ("  nonsense > +5%", 3, "'nonsense' is no quantity. Quantities: time_per_epoch, "),
+        ("time_per_epoch", 15, "> or < is expected"),
+        ("time_per_epoch >= +5%", 16, "> or < is expected"),
+        ("time_per_epoch >> +5%", 17, "a number is expected"),
+        ("time_per_epoch > ", 18, "a number is expected"),
+        ("time_per_epoch > fast", 18, "a number is expected"),
+        ("time_per_epoch > 5%", 19, "a change in per cent needs its sign. Write +5% or -5%"),
+        ("time_per_epoch > 5", 19, "a unit is expected"),
+        ("time_per_epoch > 5 GB", 20, "'GB' is no unit of time_per_epoch"),
+        ("time_per_epoch > +1.1x", 22, "a ratio is above 0 and has no sign"),
+        ("time_per_epoch < -100%", 22, "nothing falls by 100 % or more"),
+        ("time_per_epoch > 1e999 s", 18, "the number is too large"),
+        ("time_per_epoch > +5% or so", 22, "nothing more is expected"),
+    ],
+)
+def test_what_is_wrong_with_a_condition(text: str, column: int, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert f"column {column}: " in caught.value.message
+    assert said in str(caught.value)
+    assert caught.value.remedy
+
+
+def compared(tmp_path: Path, a: dict[str, list[float]], b: dict[str, list[float]]) -> Comparison:
+    store = store_of(tmp_path)
+    rounds(Study(store, "before"), a)
+    after = Study(store, "after")
+    after.now_ns += 10**15  # the other day
+    rounds(after, b)
+    with Finder(Places.of(store.parent), DEFAULT_WINDOW, tmp_path) as finder:
+        return compare(finder.find("before"), finder.find("after"), (TIME, RATE))
+
+
+@pytest.fixture(scope="module")
+def ten_per_cent(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """10 % slower; the interval is 1.092 to 1.108."""
+    tmp_path = tmp_path_factory.mktemp("compare")
+    times = [1.99, 2.00, 2.01, 2.00, 2.00]
+    return compared(tmp_path, {"one": times}, {"one": [1.1 * time for time in times]})
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "strict"),
+    [
+        ("time_per_epoch > +5%", Outcome.MET, Outcome.MET),
+        ("time_per_epoch > +9.5%", Outcome.UNKNOWN, Outcome.MET),
+        ("time_per_epoch > +10.5%", Outcome.UNKNOWN, Outcome.NOT_MET),
+        ("time_per_epoch > +15%", Outcome.NOT_MET, Outcome.NOT_MET),
+        ("time_per_epoch < +15%", Outcome.MET, Outcome.MET),
+        ("time_per_epoch > 1.05x", Outcome.MET, Outcome.MET),
+        ("time_per_epoch > +100 ms", Outcome.MET, Outcome.MET),
+        ("time_per_epoch > +201ms", Outcome.UNKNOWN, Outcome.NOT_MET),
+        ("time_per_epoch > +300 ms", Outcome.NOT_MET, Outcome.NOT_MET),
+        ("time_per_epoch > 2.1 s", Outcome.MET, Outcome.MET),
+        ("time_per_epoch > 2.2001 s", Outcome.UNKNOWN, Outcome.NOT_MET),
+        ("time_per_epoch > 2.3 s", Outcome.NOT_MET, Outcome.NOT_MET),
+        ("samples_per_s < -5%", Outcome.MET, Outcome.MET),
+        ("samples_per_s < -15%", Outcome.NOT_MET, Outcome.NOT_MET),
+        ("energy > +5%", Outcome.UNKNOWN, Outcome.UNKNOWN),
+    ],
+)
+def test_all_of_the_interval_decides_or_the_mean(
+    ten_per_cent: Comparison, text: str, outcome: Outcome, strict: Outcome
+) -> None:
+    (plain,) = check(ten_per_cent, [parse(text)])
+    (by_mean,) = check(ten_per_cent, [parse(text)], strict=True)
+    assert (plain.outcome, by_mean.outcome) == (outcome, strict)
+
+
+def test_one_workload_is_enough(tmp_path: Path) -> None:
+    comparison = compared(
+        tmp_path,
+        {"one": [2.0, 2.01, 2.02], "two": [2.0, 2.01, 2.02]},
+        {"one": [3.0, 3.01, 3.02], "two": [2.0, 2.02, 2.01]},
+    )
+    (checked,) = check(comparison, [parse("time_per_epoch > +5%")])
+    assert [one.workload for one in checked.met] == ["one"]
+    assert [one.workload for one in checked.not_met] == ["two"]
+    assert exit_code([checked]) is ExitCode.FAILED
+
+
+def test_what_b_does_not_have_cannot_be_told(tmp_path: Path) -> None:
+    comparison = compared(
+        tmp_path,
+        {"one": [2.0, 2.01, 2.02], "gone": [2.0, 2.01, 2.02]},
+        {"one": [2.0, 2.02, 2.01], "new": [9.0, 9.0, 9.0]},
+    )
+    (checked,) = check(comparison, [parse("time_per_epoch > +5%")])
+    assert (checked.outcome, checked.missing) == (Outcome.UNKNOWN, ["gone"])
+    assert exit_code([checked]) is ExitCode.FINE
+    assert exit_code([checked], fail_if_unknown=True) is ExitCode.UNKNOWN
+
+
+def test_a_failure_is_more_than_what_cannot_be_told(ten_per_cent: Comparison) -> None:
+    checked = check(ten_per_cent, [parse("time_per_epoch > +9.5%"), parse("samples_per_s < -5%")])
+    assert [one.outcome for one in checked] == [Outcome.UNKNOWN, Outcome.MET]
+    assert exit_code(checked, fail_if_unknown=True) is ExitCode.FAILED
+
+
+def test_one_repeat_tells_nothing_but_its_mean(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, {"one": [2.0]}, {"one": [4.0]})
+    condition = parse("time_per_epoch > +5%")
+    assert check(comparison, [condition])[0].outcome is Outcome.UNKNOWN
+    assert check(comparison, [condition], strict=True)[0].outcome is Outcome.MET
