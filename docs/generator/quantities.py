@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from docs.generator import markdown
+from docs.generator.docstrings import as_markdown
+from radt.report.formats import json_report, tidy_csv
 from radt.report.quantities import ABOUT
 
 
@@ -20,4 +22,12 @@ def quantities_reference() -> str:
             )
             for name, about in ABOUT.items()
         ],
+    )
+
+
+def report_files_reference() -> str:
+    """What is in the files that programs read: CSV and JSON."""
+    return "\n\n".join(
+        f"### {title}\n\n{as_markdown(module.__doc__ or '')}"
+        for title, module in (("CSV", tidy_csv), ("JSON", json_report))
     )

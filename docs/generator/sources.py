@@ -18,7 +18,7 @@ from docs.generator.commands import command_reference
 from docs.generator.exit_codes import errors_reference
 from docs.generator.metrics import metrics_reference
 from docs.generator.python_api import api_reference, listener_api_reference
-from docs.generator.quantities import quantities_reference
+from docs.generator.quantities import quantities_reference, report_files_reference
 from docs.generator.settings import settings_reference, variables_reference
 from radt.errors import UsageError
 
@@ -32,6 +32,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "columns": columns_reference,
     "metrics": metrics_reference,
     "quantities": quantities_reference,
+    "report-files": report_files_reference,
     "python": api_reference,
     "listener-api": listener_api_reference,
     "errors": errors_reference,

@@ -154,10 +154,12 @@ def _refusal(advice: Advice) -> UsageError:
 
     some = needs(advice)
     shown = "; ".join(some[:5]) + (f"; and {len(some) - 5} more" if len(some) > 5 else "")
-    if not any(need.key is not None for need in advice.needs):
-        remedy = "Give what is missing"
-    else:
+    if any(need.key is not None for need in advice.needs):
         remedy = "--write FILE.csv writes the experiment that would find out"
+    elif any(need.to_run for need in advice.needs):
+        remedy = "Let each of its models run alone to its end, then ask again"
+    else:
+        remedy = "Give what is missing"
     return UsageError(
         f"too little is measured to advise on {advice.study.experiment}: {shown}", remedy
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -18,6 +19,8 @@ from radt.cli import group
 from radt.experiment.columns import Column
 from radt.listeners import registry
 from radt.listeners.api import Source
+from radt.report.formats import json_report, tidy_csv
+from radt.report.formats.content import Content
 from radt.report.quantities import ABOUT
 from radt.settings import SETTINGS
 
@@ -69,6 +72,14 @@ def commands(
         yield " ".join((*path, name)), found
         if isinstance(found, click.Group):
             yield from commands(found, (*path, name))
+
+
+def test_what_is_in_reports_for_programs(site: Path) -> None:
+    page = Rendered(site / "reference" / "quantities.html")
+    assert set(tidy_csv.COLUMNS) - page.codes == set()
+    told = page.text[page.text.index('format "radt-report"') :]
+    keys = json.loads(json_report.as_json(Content((), (), ())))
+    assert {key for key in keys if f"{key} " not in told} == set()
 
 
 def test_every_command_with_every_option(site: Path) -> None:
