@@ -213,6 +213,17 @@ def test_tables_are_as_wide_as_the_terminal(study: Study, width: int) -> None:
     assert (text.count("\n  workload ") >= 4) is (width < 200)
 
 
+def test_what_does_not_fit_is_shared_out_evenly(study: Study) -> None:
+    study.workload("one", [Planted("a", 2.0, gpu=LIGHT, watts=80.0, disk_per_s=1e6)])
+    text = rendered(content_of(study), ReportFormat.TABLE, columns=80)
+    heads = [line for line in text.splitlines() if line.startswith("  workload ")]
+    of_devices = [line for line in heads if " runs " not in line and "speed-up" not in line]
+    assert len(of_devices) > 1
+    # Columns are two blanks or more apart; workload and n lead each table.
+    counts = [len(re.split(r" {2,}", line.strip())) - 2 for line in of_devices]
+    assert max(counts) - min(counts) <= 1, of_devices
+
+
 def test_names_are_only_names(study: Study) -> None:
     study.workload("=1+1", [Planted("a", 2.0, name=HOSTILE)])
     study.workload(HOSTILE, [Planted(one, 3.0, name=HOSTILE) for one in "ab"])

@@ -6,6 +6,7 @@ colour: bold and dim only help to find one's way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -85,8 +86,18 @@ def notes(content: Content) -> Iterator[str]:
         yield "--profiled shows what a profiler slowed down."
 
 
-def _tables(sheet: Sheet, width: int) -> Iterator[list[_Column]]:
+def _tables(sheet: Sheet, width: int) -> list[list[_Column]]:
     """The columns of a sheet, shared out among tables that fit, each with what its lines are."""
+    found = list(_filled(sheet, width, len(sheet.quantities)))
+    if sheet.title and len(found) > 1:
+        # As few tables, but none with the one column that was left over.
+        evenly = list(_filled(sheet, width, math.ceil(len(sheet.quantities) / len(found))))
+        found = evenly if len(evenly) == len(found) else found
+    return found
+
+
+def _filled(sheet: Sheet, width: int, most: int) -> Iterator[list[_Column]]:
+    """As many columns a table as fit, ``most`` at the utmost."""
     rest = [one for one in sheet.quantities if one is not Quantity.ENERGY_OF_RUNS]
     is_first = not sheet.title  # which says how runs ended, if they came to no value
     while rest or is_first:
@@ -97,7 +108,7 @@ def _tables(sheet: Sheet, width: int) -> Iterator[list[_Column]]:
         made: list[_Column] = []
         columns = _lead(sheet, lines, taken, of_runs=of_runs)
         room = width - sum(one.width + _GAP for one in columns)
-        while rest and (of_runs or is_shared(rest[0])):
+        while rest and len(made) < most and (of_runs or is_shared(rest[0])):
             column = _values(sheet, lines, rest[0], with_ends=is_first and not made)
             room -= column.width + _GAP
             if made and room + _GAP < 0:
