@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from radt.model import SOFTWARE, RunStatus, SeriesKind
@@ -181,17 +181,26 @@ class _Batch:
         return RunMeasures(run, window, values)
 
     def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
-        """Of the first series that measures a quantity and has a value in the window."""
+        """Of the first series that measures a quantity and has a value in the window.
+
+        Of what a run has on each of its devices: the first series of each, together.
+        """
         about = ABOUT[quantity]
         for metric in about.metrics:
+            found: dict[str, Measured] = {}
             for one in self.series[run_id]:
-                if one.metric != metric:
+                if one.metric != metric or one.entity in found:
                     continue
                 if metric in THROUGHPUT_METRICS and one.listener != SOFTWARE:
                     continue
                 value = self._value(one, about.reading)
                 if value is not None:
-                    return Measured(value, metric, one.method, one.estimated)
+                    found[one.entity] = Measured(value, metric, one.method, one.estimated)
+            if found:
+                first = next(iter(found.values()))
+                if not about.adds_devices:
+                    return first
+                return replace(first, value=sum(one.value for one in found.values()))
         return None
 
     def _value(self, one: SeriesRecord, reading: Reading) -> float | None:

@@ -81,6 +81,7 @@ class About:
         text: Writes a value with its unit.
         reading: What is made of the series.
         metrics: Series that it is read of: the first that there is counts.
+        adds_devices: Whether a run has it on each of its devices, and all of them together count.
     """
 
     title: str
@@ -91,6 +92,7 @@ class About:
     text: Callable[[float | None], str]
     reading: Reading = Reading.DERIVED
     metrics: tuple[str, ...] = ()
+    adds_devices: bool = False
 
 
 def joules(amount_j: float | None) -> str:
@@ -212,10 +214,11 @@ ABOUT: dict[Quantity, About] = {
     ),
     Quantity.GPU_MEMORY_OF_RUN: About(
         *("GPU memory per run, peak", "By", Of.RUNS, Combine.MEAN),
-        "Highest memory of a run's processes on its GPU, of several the first; mean of the runs",
+        "Highest memory of a run's processes on each of its GPUs, sum; mean of the runs",
         units.size,
         Reading.PEAK,
         ("process.gpu.memory",),
+        adds_devices=True,
     ),
     Quantity.POWER: About(
         *("GPU power", "W", Of.WORKLOAD, Combine.SUM),

@@ -289,3 +289,26 @@ def test_memory_that_ran_out(study: Study) -> None:
     assert short.shortage is not None
     assert short.shortage.text == "40.0 GB of 42.0 GB in use on gpu0"
     assert short.shortage.of_run_bytes == pytest.approx(16e9)
+
+
+def test_memory_of_a_run_on_two_gpus(study: Study) -> None:
+    workload_id = study.workload("ddp", [Planted("a", 2.0)])
+    run_id = study.run_id(workload_id, "a")
+    with StoreReader(study.store) as reader:
+        started_ns = reader.run(run_id).started_ns
+    assert started_ns is not None
+    times_ns = started_ns + np.arange(15) * S
+    # Two listeners read the first card: what both saw is there once.
+    for number, (listener, entity, of_it) in enumerate(
+        (("smi", "gpu0", 4e8), ("dcgm", "gpu0", 4e8), ("smi", "gpu1", 3e8))
+    ):
+        record = SeriesRecord(
+            *(run_id, 100 + number, listener, "process.gpu.memory", "By", Scope.PROCESS),
+            SeriesKind.GAUGE,
+            entity,
+        )
+        study.writer.add_series([record])
+        samples = Samples(times_ns, np.full(len(times_ns), of_it))
+        study.writer.append(run_id, [SeriesBatch(record.series_no, samples)])
+    (ddp,) = report_of(study).workloads
+    assert ddp.groups[0].mean(Quantity.GPU_MEMORY_OF_RUN) == pytest.approx(7e8)
