@@ -14,11 +14,11 @@ from statistics import fmean
 
 from radt.frontend.catalog import RunEntry, WorkloadEntry
 from radt.frontend.source import Source
-from radt.frontend.workload.life import time_per_epoch_s
 from radt.frontend.workload.subject import Subject
 from radt.model import MarkerKind, RunStatus
 from radt.report.attempts import NO_COLLOCATION, Attempt, standing_attempts
 from radt.report.baselines import BaselineKey, is_undivided, ran_alone
+from radt.report.windowing import after_first
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord
 
@@ -66,7 +66,7 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
     found: dict[str, Slowdown] = {}
     for run in compared:
         known = baselines.get(BaselineKey.of(run.record, params.get(run.run_id, {})))
-        mine_s = time_per_epoch_s(epochs.get(run.run_id, ()))
+        mine_s = after_first(epochs.get(run.run_id, ())).time_per_epoch_s
         if known is None or mine_s is None or known[1].record.workload_id == subject.workload_id:
             continue
         found[run.run_id] = Slowdown(mine_s, *known)
@@ -107,7 +107,7 @@ def _baselines(
     params, epochs = reader.params_of(ids), _epochs(reader, ids)
     found: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
     for of_row in finished:
-        times = [time_per_epoch_s(epochs.get(run_id, ())) for run_id in of_row]
+        times = [after_first(epochs.get(run_id, ())).time_per_epoch_s for run_id in of_row]
         known = [time_s for time_s in times if time_s is not None]
         if known:
             newest = entries[of_row[-1]]

@@ -16,6 +16,7 @@ from radt.frontend.charts.spec import Window
 from radt.frontend.source import Source
 from radt.frontend.workload.subject import Subject
 from radt.model import MarkerKind, RunStatus
+from radt.report.windowing import after_first
 from radt.store.records import MarkerRecord, SummaryRecord
 from radt.units import duration
 
@@ -150,19 +151,8 @@ def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_
         setup.end_s - setup.start_s,
         tuple(bars),
         sum(1 for epoch in epochs if epoch.end_ns is not None),
-        time_per_epoch_s(epochs),
+        after_first(epochs).time_per_epoch_s,
     )
-
-
-def time_per_epoch_s(epochs: Sequence[MarkerRecord]) -> float | None:
-    """Mean of the ended epochs, without the first, which is warm-up, if there is another.
-
-    The rule of `radt.report.summary`.
-    """
-    ended = [marker for marker in epochs if marker.end_ns is not None]
-    counted = ended[1:] or ended
-    lengths = [(marker.end_ns - marker.start_ns) / 1e9 for marker in counted if marker.end_ns]
-    return sum(lengths) / len(lengths) if lengths else None
 
 
 def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:

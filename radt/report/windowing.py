@@ -101,6 +101,16 @@ def windows_of(
     return _with_names(reader, found, spec) if is_marked else found
 
 
+def after_first(epochs: Sequence[MarkerRecord]) -> Window:
+    """The window of a run, perhaps one that still goes on, if nobody asks for another.
+
+    Args:
+        epochs: In the order in which they began; those that have not ended do not count.
+    """
+    ended = [one for one in epochs if one.end_ns is not None]
+    return _made(_after_first(ended)) if ended else Window()
+
+
 def _kinds(spec: WindowSpec) -> Sequence[MarkerKind]:
     return (MarkerKind.PHASE, MarkerKind.SPAN) if spec.marker is None else (spec.marker,)
 
@@ -152,6 +162,10 @@ def _window(run: RunRecord, spec: WindowSpec, known: _Known) -> Window:
             found = _around(_whole(run), known.epochs)
     if known.shared is not None and not found.missing:
         found = _while_shared(found, known.shared)
+    return _made(found)
+
+
+def _made(found: _Found) -> Window:
     return Window(
         found.stretches,
         tuple(sum(end - start for start, end in parts) / 1e9 for _, parts in found.epochs),
