@@ -22,7 +22,7 @@ from radt.model import RunStatus
 from radt.replication.backlog import backlog
 from radt.runner.console import shown_path
 from radt.runner.estimate import progress_line
-from radt.runner.live import live_table
+from radt.runner.live import label_width, live_table
 from radt.runner.progress import ExperimentLook, Observer, WorkloadLook
 from radt.runner.standing import WorkloadState
 from radt.settings import Settings
@@ -167,6 +167,7 @@ def _holder_lines(holder: Holder) -> list[Text]:
 
 def _workload_lines(look: ExperimentLook, width: int, *, everything: bool) -> list[Text]:
     total = len(look.workloads)
+    label_chars = label_width(map(_heading, look.workloads))
     ended = [n for n, one in enumerate(look.workloads) if one.state is WorkloadState.DONE]
     later = [n for n, one in enumerate(look.workloads) if one.state is WorkloadState.WAITING]
     hidden = set() if everything else {*ended[:-SHOWN_DONE], *later[SHOWN_WAITING:]}
@@ -181,7 +182,7 @@ def _workload_lines(look: ExperimentLook, width: int, *, everything: bool) -> li
         if one.state is WorkloadState.RUNNING:
             lines += live_table(one.view(index + 1, total), width, _NO_LIMIT).split("\n")
         else:
-            lines.append(_workload_line(index + 1, total, one))
+            lines.append(_workload_line(index + 1, total, one, label_chars))
     return lines + _hidden(skipped)
 
 
@@ -197,11 +198,15 @@ def _is_done(one: WorkloadLook) -> bool:
     return one.state is WorkloadState.DONE
 
 
-def _workload_line(position: int, total: int, one: WorkloadLook) -> Text:
+def _heading(one: WorkloadLook) -> str:
     repeats = f" {one.repeats_done}/{one.repeats}" if one.repeats > 1 else ""
+    return printable(one.plan.label) + repeats
+
+
+def _workload_line(position: int, total: int, one: WorkloadLook, label_chars: int) -> Text:
     line = Text.assemble(
-        (f"  {position}/{total}  ", "dim"),
-        (f"{printable(one.plan.label) + repeats:<10} ", "bold"),
+        (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
+        (f"{_heading(one):<{label_chars}} ", "bold"),
         f"{units.plural(len(one.runs), 'run'):<9} ",
     )
     if one.state is not WorkloadState.DONE:

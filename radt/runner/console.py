@@ -21,7 +21,7 @@ from rich.text import Text
 from radt import units
 from radt.model import RunStatus
 from radt.runner.estimate import ProgressView
-from radt.runner.live import RUN_COLOURS, WorkloadView, live_table, repeated
+from radt.runner.live import RUN_COLOURS, WorkloadView, label_width, live_table, repeated
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 WAITING_LINES = 5000
@@ -74,6 +74,8 @@ class RunConsole:
         self._progress = ""
         #: How far the experiment is; shown below the live table.
         self.experiment: ProgressView | None = None
+        #: Columns for the workloads' labels, so that their lines stand below each other.
+        self.label_width = label_width([])
 
     def __enter__(self) -> Self:
         self._printer.start()
@@ -163,10 +165,11 @@ class RunConsole:
         bad = [run for run in outcome.runs if run.status is not RunStatus.FINISHED]
         mark = Text("✘" if bad else "✔", style="red" if bad else "green")
         skew = outcome.start_skew_s if len(outcome.runs) > 1 else None
+        heading = repeated(outcome.label, outcome.repeat, outcome.repeats)
         self.say(
             Text.assemble(
-                (f"  {position}/{total}  ", "dim"),
-                (f"{repeated(outcome.label, outcome.repeat, outcome.repeats):<10} ", "bold"),
+                (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
+                (f"{heading:<{self.label_width}} ", "bold"),
                 f"{units.plural(len(outcome.runs), 'run'):<9} ",
                 mark,
                 f" {units.duration(max(taken_s, default=None))}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len, set_cell_size
@@ -17,6 +17,7 @@ from radt.runner.estimate import ProgressView, progress_line
 #: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 NAME_COLUMNS = 14
+_LABEL_CHARS, _MOST_LABEL_CHARS = 10, 24
 #: `radt.run.steps`.
 _OF_STEPS = frozenset({"step.time", "samples_per_s", "data_wait"})
 
@@ -78,6 +79,12 @@ class WorkloadView:
 def repeated(label: str, repeat: int, repeats: int) -> str:
     """A workload's label, with the repeat if there are several: ``three 2/3``."""
     return f"{label} {repeat}/{repeats}" if repeats > 1 else label
+
+
+def label_width(labels: Iterable[str]) -> int:
+    """Columns in which workloads' labels stand, so that what follows does below each other."""
+    widest = max(map(len, labels), default=0)
+    return min(max(_LABEL_CHARS, widest), _MOST_LABEL_CHARS)
 
 
 def live_table(

@@ -15,6 +15,7 @@ from radt.runner.active import status_text
 from radt.runner.due import Due
 from radt.runner.ending import Ending
 from radt.runner.estimate import ProgressView, remaining_s
+from radt.runner.live import label_width, repeated
 from radt.runner.notify import Notice, Notifier
 from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
@@ -86,6 +87,9 @@ class Schedule:
         return outcome
 
     def _run_all(self, started_s: float) -> None:
+        self._session.console.label_width = label_width(
+            repeated(due.plan.label, due.repeat, due.repeats) for due in self._due
+        )
         for position, due in enumerate(self._due, start=1):
             if self._stop:
                 break

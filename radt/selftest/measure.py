@@ -167,7 +167,6 @@ def _measure(
             f"sampling at {rate_hz:g} Hz",
             partial(_sampling, shelter, options, rate_hz, progress),
         )
-    progress.step("log_metric", "log_metric", lambda: _calls(shelter, progress))
     if options.pairs:
         progress.step("slowdown.cpu", "runs in pairs", lambda: _pairs(shelter, options, progress))
         if Machine.detect().gpus and importlib.util.find_spec("torch") is not None:
@@ -177,11 +176,13 @@ def _measure(
                 lambda: _pairs(shelter, options, progress, gpu=True),
             )
         _warn_of_waiting(progress, warn)
-    # Last: what brings all these runs to MLflow is not waited for.
     progress.step("start_skew", "start of workloads", lambda: _starts(shelter, progress))
+    # Last: so many values take long to MLflow, for which nothing waits.
+    progress.step("log_metric", "log_metric", lambda: _calls(shelter, progress))
 
 
 def _calls(shelter: Shelter, progress: _Progress) -> Sequence[Finding]:
+    pairs.rest(shelter)
     answer = shelter.ask("radt.selftest.calls", str(LOG_CALLS))
     progress.raw["log_metric"] = answer
     return findings.of_calls(Measured(**answer["log_metric"]), Measured(**answer["empty"]))

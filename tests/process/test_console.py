@@ -13,7 +13,7 @@ from radt.model import RunStatus
 from radt.runner import console as console_module
 from radt.runner.closing import hint_lines
 from radt.runner.console import RunConsole
-from radt.runner.live import RunView, WorkloadView, live_table, progress_text
+from radt.runner.live import RunView, WorkloadView, label_width, live_table, progress_text
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 
@@ -76,6 +76,20 @@ def test_workload_line_names_what_did_not_finish() -> None:
         "       c  cnn-c  FAILED: uv could not build it:",
         "            error: no solution",
     ]
+
+
+def test_lines_of_workloads_stand_below_each_other() -> None:
+    console, stream = plain_console()
+    labels = ["solo", "seven at once, MPS", "a label that is longer than anyone would read"]
+    with RunConsole(console) as output:
+        output.label_width = label_width(labels)
+        for position, label in zip((1, 10, 12), labels, strict=True):
+            runs = [outcome("a", RunStatus.FINISHED)]
+            output.workload_ended(position, 12, WorkloadOutcome(label, "w", runs, None, 2, 3))
+        output.flush()
+    lines = stream.getvalue().splitlines()
+    assert [line[:9] for line in lines] == ["   1/12  ", "  10/12  ", "  12/12  "]
+    assert lines[0].index("1 run") == lines[1].index("1 run") < lines[2].index("1 run")
 
 
 def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
