@@ -23,6 +23,7 @@ ESSENTIAL = (
     Quantity.SAMPLES_PER_S,
     Quantity.SPEED_UP,
     Quantity.MAKESPAN,
+    Quantity.SERIAL,
     Quantity.SM_ACTIVE,
     Quantity.GPU_UTILIZATION,
     Quantity.ENERGY,
@@ -77,8 +78,6 @@ def sheets(content: Content) -> list[Sheet]:
         return []
     lines = tuple(content.lines)
     essential = tuple(one for one in ESSENTIAL if one in content.quantities)
-    if not set(ACTIVITY) & set(essential) and Quantity.CPU in content.quantities:
-        essential = (*essential, Quantity.CPU)  # all the activity there is
     found = [Sheet("", lines, essential, of_runs=True)]
     rest = [one for one in content.quantities if one not in essential]
     shared = tuple(one for one in rest if is_shared(one))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -45,6 +45,14 @@ class _Column:
         return widest if self.most is None else min(widest, self.most)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A table: what it tells, and its columns."""
+
+    quantities: tuple[Quantity, ...]
+    columns: Sequence[_Column]
+
+
 def print_report(console: Console, content: Content) -> None:
     """All of a report, as wide as the console."""
     for part in _parts(content, console.width):
@@ -53,8 +61,8 @@ def print_report(console: Console, content: Content) -> None:
 
 def _parts(content: Content, width: int) -> Iterator[RenderableType]:
     for sheet in sheets(content):
-        for columns in _tables(sheet, width - _INDENT):
-            yield _drawn(columns)
+        for part in _tables(sheet, width - _INDENT):
+            yield _drawn(part.columns)
             yield ""
     # The share of each run, and what none of them is given: the column has only their sum.
     if (energies := energy_table([item.summary for item in content.items])) is not None:
@@ -86,44 +94,61 @@ def notes(content: Content) -> Iterator[str]:
         yield "--profiled shows what a profiler slowed down."
 
 
-def _tables(sheet: Sheet, width: int) -> list[list[_Column]]:
+def _tables(sheet: Sheet, width: int) -> list[_Part]:
     """The columns of a sheet, shared out among tables that fit, each with what its lines are."""
+    if sheet.title:
+        return _evenly(sheet, width)
+    # It says how runs ended, also if they came to no value.
+    first = _part(sheet, sheet.quantities, width, with_ends=True)
+    rest = [one for one in sheet.quantities if one not in first.quantities]
+    runs = tuple(one for one in rest if not is_shared(one))
+    shared = tuple(one for one in rest if is_shared(one))
+    return [
+        first,
+        *_filled(replace(sheet, quantities=runs), width, len(runs)),
+        *_evenly(replace(sheet, quantities=shared, of_runs=False), width),
+    ]
+
+
+def _evenly(sheet: Sheet, width: int) -> list[_Part]:
+    """As few tables as can be, but none with the one column that was left over."""
     found = list(_filled(sheet, width, len(sheet.quantities)))
-    if sheet.title and len(found) > 1:
-        # As few tables, but none with the one column that was left over.
-        evenly = list(_filled(sheet, width, math.ceil(len(sheet.quantities) / len(found))))
-        found = evenly if len(evenly) == len(found) else found
-    return found
+    if len(found) < 2:
+        return found
+    evenly = list(_filled(sheet, width, math.ceil(len(sheet.quantities) / len(found))))
+    return evenly if len(evenly) == len(found) else found
 
 
-def _filled(sheet: Sheet, width: int, most: int) -> Iterator[list[_Column]]:
+def _filled(sheet: Sheet, width: int, most: int) -> Iterator[_Part]:
     """As many columns a table as fit, ``most`` at the utmost."""
     rest = [one for one in sheet.quantities if one is not Quantity.ENERGY_OF_RUNS]
-    is_first = not sheet.title  # which says how runs ended, if they came to no value
-    while rest or is_first:
-        # What is of the workloads alone needs no line for each group of their runs.
-        of_runs = is_first or not is_shared(rest[0])
-        lines = [line for line in sheet.lines if of_runs or line.is_first]
-        taken: list[Quantity] = []
-        made: list[_Column] = []
-        columns = _lead(sheet, lines, taken, of_runs=of_runs)
-        room = width - sum(one.width + _GAP for one in columns)
-        while rest and len(made) < most and (of_runs or is_shared(rest[0])):
-            column = _values(sheet, lines, rest[0], with_ends=is_first and not made)
-            room -= column.width + _GAP
-            if made and room + _GAP < 0:
-                break
-            made.append(column)
-            taken.append(rest.pop(0))
-        if is_first and not made:
-            made.append(_Column("result", [_end(line) or NO_VALUE for line in lines]))
-        yield [*_lead(sheet, lines, taken, of_runs=of_runs), *made]
-        is_first = False
+    while rest:
+        part = _part(sheet, rest[:most], width)
+        yield part
+        rest = rest[len(part.quantities) :]
 
 
-def _lead(
-    sheet: Sheet, lines: Sequence[Line], quantities: Sequence[Quantity], *, of_runs: bool
-) -> list[_Column]:
+def _part(
+    sheet: Sheet, quantities: Sequence[Quantity], width: int, *, with_ends: bool = False
+) -> _Part:
+    """A table with as many of the first of some quantities as fit, one at least."""
+    # What is of the workloads alone needs no line for each group of their runs.
+    lines = [line for line in sheet.lines if sheet.of_runs or line.is_first]
+    room = width - sum(one.width + _GAP for one in _lead(sheet, lines, ()))
+    made: list[_Column] = []
+    for quantity in quantities:
+        column = _values(sheet, lines, quantity, with_ends=with_ends and not made)
+        room -= column.width + _GAP
+        if made and room + _GAP < 0:
+            break
+        made.append(column)
+    taken = tuple(quantities[: len(made)])
+    if with_ends and not made:
+        made.append(_Column("result", [_end(line) or NO_VALUE for line in lines]))
+    return _Part(taken, [*_lead(sheet, lines, taken), *made])
+
+
+def _lead(sheet: Sheet, lines: Sequence[Line], quantities: Sequence[Quantity]) -> list[_Column]:
     """Workload, machine if there are several, runs, number of repeats."""
     firsts = [line.is_first for line in lines]
     found = [
@@ -135,7 +160,7 @@ def _lead(
             folds=_several_hosts(lines),
         )
     ]
-    if of_runs:
+    if sheet.of_runs:
         # Parameters are told in full, if need be on several lines.
         told = any(run.name != run.run.name for line in lines for run in line.group.runs)
         # The table that begins with times says there how runs ended.
@@ -143,7 +168,7 @@ def _lead(
         texts = [f"{runs_text(line.group)}{end}" for line, end in zip(lines, ended, strict=True)]
         most = _PARAMS_CHARS if told else _RUNS_CHARS
         found.append(_Column("runs", texts, is_number=False, most=most, folds=told))
-    counted = Sheet(sheet.title, sheet.lines, tuple(quantities), of_runs)
+    counted = replace(sheet, quantities=tuple(quantities))
     found.append(_Column("n", [counted.count_text(line) for line in lines]))
     return found
 
