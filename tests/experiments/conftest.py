@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.bench import Bench, stop_collectors
+from tests.support.bench import Bench, bench_in
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    folder = tmp_path / "user's folder"
-    folder.mkdir()
-    env = dict(os.environ, NO_COLOR="1", COLUMNS="80")
-    env.pop("RADT_HOME", None)
-    made = Bench(folder, env)
-    yield made
-    for process in made.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
+    with bench_in(tmp_path, columns=80) as made:
+        yield made

@@ -11,7 +11,7 @@ import pytest
 
 from radt.collector.client import CollectorClient
 from tests.collector.collector_kit import DEADLINE_S, Project, alive, holder, wait_for
-from tests.support.bench import Bench, stop_collectors
+from tests.support.bench import Bench, bench_in
 from tests.support.disk import small_disk
 
 __all__ = ["small_disk"]
@@ -46,14 +46,5 @@ def project(client: CollectorClient, tmp_path: Path) -> Iterator[Project]:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A user's folder with the ``radt`` command."""
-    folder = tmp_path / "user's folder"
-    folder.mkdir()
-    env = dict(os.environ, NO_COLOR="1", COLUMNS="100", RADT_COLLECTOR_IDLE_S="2")
-    env.pop("RADT_HOME", None)
-    made = Bench(folder, env)
-    yield made
-    for process in made.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
+    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
+        yield made

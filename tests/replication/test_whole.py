@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from radt.errors import StoreError
 from radt.stack.postgres import Postgres
 from radt.store.reader import StoreReader
 from tests.replication.conftest import through, wait_same
-from tests.support.bench import Bench, stop_collectors, wait_until
+from tests.support.bench import Bench, bench_in, wait_until
 from tests.support.links import Link
 
 SCRIPT = """
@@ -33,19 +32,11 @@ digits,1,,,,,train.py,top@100ms
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    folder = tmp_path / "user's folder"
-    folder.mkdir()
-    env = dict(os.environ, NO_COLOR="1", COLUMNS="200", RADT_COLLECTOR_IDLE_S="2")
-    env |= {"RADT_REPLICATION_S": "0.2"}
-    env.pop("RADT_HOME", None)
-    made = Bench(folder, env)
-    made.script("train.py", SCRIPT)
-    made.experiment(CSV)
-    yield made
-    for process in made.started:
-        process.kill()
-        process.communicate()
-    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
+    often = {"RADT_COLLECTOR_IDLE_S": "2", "RADT_REPLICATION_S": "0.2"}
+    with bench_in(tmp_path, columns=200, **often) as made:
+        made.script("train.py", SCRIPT)
+        made.experiment(CSV)
+        yield made
 
 
 def processes_of(bench: Bench, module: str) -> list[psutil.Process]:

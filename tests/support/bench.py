@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,6 +138,22 @@ class Bench:
         path = self.folder / name
         os.mkfifo(path)
         return path
+
+
+@contextmanager
+def bench_in(tmp_path: Path, *, columns: int, **env: str) -> Iterator[Bench]:
+    """A folder as a user has it; what was started in it is gone afterwards."""
+    folder = tmp_path / "user's folder"
+    folder.mkdir()
+    variables = {**os.environ, "NO_COLOR": "1", "COLUMNS": str(columns), **env}
+    variables.pop("RADT_HOME", None)
+    made = Bench(folder, variables)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    stop_collectors(Path(variables["RADT_RUNTIME_DIR"]))
 
 
 def stop_collectors(runtime_dir: Path) -> None:

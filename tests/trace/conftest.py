@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from radt.store.writer import StoreWriter
-from tests.support.bench import Bench, stop_collectors
+from tests.support.bench import Bench, bench_in
 from tests.trace.trace_kit import Store
 
 
@@ -22,9 +21,5 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    folder = tmp_path / "user's folder"
-    folder.mkdir()
-    env = dict(os.environ, NO_COLOR="1", COLUMNS="100", RADT_COLLECTOR_IDLE_S="2")
-    env.pop("RADT_HOME", None)
-    yield Bench(folder, env)
-    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
+    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
+        yield made
