@@ -171,6 +171,9 @@
     return { picks, experiment };
   };
 
+  /* Answers may come when the page has been left. */
+  const isHere = () => Boolean(page.root && page.root.isConnected);
+
   let asking = null;
   async function askFacts() {
     if (asking) asking.abort();
@@ -179,7 +182,7 @@
       const { stamp, fingerprint } = page.known;
       const found = await ask("/compare/facts", { view: picked(), stamp, fingerprint },
         mine.signal);
-      if (mine !== asking) return;
+      if (mine !== asking || !isHere()) return;
       page.trouble = found && found.problem;
       if (found && !found.problem) learn(found);
       else if (found) page.known = {};
@@ -187,8 +190,7 @@
     } catch (error) {
       if (error.name === "AbortError" || mine !== asking) return;
       page.known = {};
-      setTimeout(() => mine === asking && page.root && page.root.isConnected && askFacts(),
-        RETRY_MS);
+      setTimeout(() => mine === asking && isHere() && askFacts(), RETRY_MS);
     }
   }
 
@@ -369,7 +371,7 @@
   }
 
   async function refresh(card) {
-    if (!card.due || !card.near || document.hidden || !page.root.isConnected) return;
+    if (!card.due || !card.near || document.hidden || !isHere()) return;
     const key = card.key;
     if (card.asking && card.askingFor === key) return; // asked again afterwards, being due
     if (card.asking) card.asking.abort();
@@ -394,7 +396,7 @@
       }, RETRY_MS);
       return;
     }
-    if (card.asking !== mine || page.cards.get(card.slot) !== card) return;
+    if (card.asking !== mine || page.cards.get(card.slot) !== card || !isHere()) return;
     card.asking = null;
     if (found) receive(card, found);
     else if (card.failed) {
@@ -439,7 +441,7 @@
   function late(card) {
     const figure = card.waiting;
     card.waiting = undefined;
-    if (figure && page.cards.get(card.slot) === card) paint(card, figure);
+    if (figure && page.cards.get(card.slot) === card && isHere()) paint(card, figure);
   }
 
   const CONFIG = {

@@ -40,6 +40,25 @@ def test_links_to_other_pages_keep_the_view(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
+def test_a_page_that_is_left_draws_nothing_more(demo, serve, watched, wait_until):
+    demo.quickstart()
+    open_page(watched, serve(), "?s=quickstart&c=loss", cards=1)
+    page, held = watched.page, []
+    system, compare = (page.get_by_role("link", name=name) for name in ("System", "Compare"))
+    system.click()
+    expect(page.locator("#compare")).to_have_count(0)
+    page.route("**/compare/figure", lambda route: held.append(route))
+    compare.click()
+    wait_until(lambda: page.evaluate("true") and held, "the question for a chart")
+    system.click()
+    expect(page.locator("#compare")).to_have_count(0)
+    with page.expect_response("**/compare/figure") as answered:
+        held[0].continue_()
+    answered.value.finished()
+    page.evaluate("new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))")
+    assert watched.errors == []
+
+
 def test_the_colours_of_the_page_are_kept(demo, serve, watched):
     demo.quickstart()
     watched.page.emulate_media(color_scheme="light")
