@@ -396,8 +396,12 @@
       }, RETRY_MS);
       return;
     }
-    if (card.asking !== mine || page.cards.get(card.slot) !== card || !isHere()) return;
+    if (card.asking !== mine || page.cards.get(card.slot) !== card) return;
     card.asking = null;
+    if (!isHere()) {
+      card.due = true;
+      return;
+    }
     if (found) receive(card, found);
     else if (card.failed) {
       card.failed = false;
