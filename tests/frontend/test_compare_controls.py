@@ -127,9 +127,12 @@ def test_runs_and_workloads_are_hidden_in_all_charts(demo, serve, watched, wait_
             ),
             "five lines",
         )
+    wait_until(lambda: query(watched) != {}, "an address with it")
+    with_one = query(watched)
     row(watched, "workload mix").hover()
     row(watched, "workload mix").locator(".eye").click()
     wait_until(lambda: len(names(watched)) == 3, "three lines")
+    wait_until(lambda: query(watched) != with_one, "an address with both")
     watched.page.reload()
     drawn(watched, 4)
     wait_until(lambda: len(names(watched)) == 3, "three lines after a reload")
