@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from dash.development.base_component import Component
 
 from radt.cli import report as terminal
-from radt.frontend.pages import report as page
 from radt.frontend.palette import Scheme, colour
 from radt.frontend.picks import Pick
+from radt.frontend.report import parts
 from radt.frontend.report.barfigure import figure
 from radt.frontend.report.bars import MAX_BARS, Size, bars_of, charted
 from radt.frontend.report.choices import Choices
@@ -168,7 +168,7 @@ def test_profiled_are_left_out_and_can_be_shown(study: Study, source: Source) ->
     study.workload("slowed", [Planted("a", 9.0)], tags={PROFILED: "nsys"})
     shown, _ = shown_of(source)
     assert ([entry.name for entry in shown.entries], shown.left_out) == (["plain"], 1)
-    assert "1 profiled left out" in page.facts(shown)
+    assert "1 profiled left out" in parts.facts(shown)
     shown, _ = shown_of(source, profiled="1")
     assert ([entry.name for entry in shown.entries], shown.left_out) == (["plain", "slowed"], 0)
 
@@ -292,13 +292,13 @@ def test_empty_reports_say_what_is_missing(
 ) -> None:
     study.workload("solo", planted)
     shown, choices = shown_of(source)
-    assert says in texts(page._table(shown, choices, options()))
+    assert says in texts(parts.table_of(shown, choices, options()))
 
 
 def test_runs_without_epochs_say_what_is_missing(study: Study, source: Source) -> None:
     study.workload("solo", [Planted("a", 2.0, epochs=0)])
     shown, choices = shown_of(source)
-    said = texts(page._table(shown, choices, options()))
+    said = texts(parts.table_of(shown, choices, options()))
     assert "No epochs are marked" in said
     assert Quantity.TIME_PER_EPOCH not in shown.columns
     assert Quantity.CPU in shown.columns

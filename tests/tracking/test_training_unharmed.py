@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from tests.support.bench import Bench, stop_collectors, wait_until
+from tests.support.bench import Bench, bench_in, wait_until
 from tests.support.links import Link
 from tests.tracking.server import Server
 
@@ -28,15 +27,8 @@ with radt.Run() as run:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    environ = dict(os.environ, NO_COLOR="1", COLUMNS="100", RADT_ARCHIVE_S="0")
-    environ.pop("RADT_HOME")
-    made = Bench(tmp_path, environ)
-    yield made
-    for process in made.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    stop_collectors(Path(environ["RADT_RUNTIME_DIR"]))
+    with bench_in(tmp_path, columns=100, RADT_ARCHIVE_S="0") as made:
+        yield made
 
 
 def test_a_link_that_stalls_and_refuses_in_mid_run(bench: Bench, server: Server) -> None:
