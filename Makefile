@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO := experiments/quickstart/demo.csv
 
-.PHONY: demo test check docs bench gpu-check dashboard screenshots clean pins
+.PHONY: demo test test-full check docs bench gpu-check dashboard screenshots clean pins
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -22,6 +22,10 @@ screenshots: $(VENV)/.test
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The same at length, before a release: property tests with all of their examples.
+test-full: $(VENV)/.test
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -17,15 +17,16 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
-from radt.frontend.access import Access
-from radt.frontend.bundles import SCRIPTS, STYLES
-from radt.frontend.compressed import Compressed
-from radt.frontend.dashing import attributes, in_browser, triggers
-from radt.frontend.pages import compare, loads, report, select, share, states, system, workload
-from radt.frontend.pages.page import Page
-from radt.frontend.source import Source
+from radt.frontend.auth import Access, Guard
+from radt.frontend.data.source import Source
+from radt.frontend.export import routes as export
+from radt.frontend.pages import compare, report, select, system, workload
+from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
+from radt.frontend.static_files import SCRIPTS, STYLES, Compressed
 from radt.frontend.theme import MANTINE
 from radt.frontend.view import View
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
 from radt.units import plural
 
 PAGES: tuple[Page, ...] = (select.PAGE, compare.PAGE, workload.PAGE, report.PAGE, system.PAGE)
@@ -70,7 +71,7 @@ def create_app(source: Source, access: Access) -> Dash:
         add_log_handler=False,
         index_string=_INDEX,
     )
-    access.install(app)
+    Guard(access).install(app)
     Compressed().install(app)
     for bundle in (SCRIPTS, STYLES):
         bundle.serve(app.server)
@@ -79,8 +80,7 @@ def create_app(source: Source, access: Access) -> Dash:
     _register_pulse(app, source)
     _register_router(app, source)
     _register_address(app)
-    loads.register(app, source)
-    share.register(app, source)
+    export.install(app.server, source)
     for page in PAGES:
         page.register(app, source)
     return app
@@ -95,7 +95,6 @@ def _frame(source: Source) -> Component:
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
             dcc.Store(id="away", data=""),
-            dcc.Store(id="loads-token", data=""),
             dcc.Store(id="paper"),
             dcc.Store(id="view"),
             dcc.Store(id="address"),
@@ -127,7 +126,6 @@ def _frame(source: Source) -> Component:
                 className="bar",
             ),
             html.Div(id="outage", className="outage", role="alert", hidden=True),
-            html.Div(id="loads", className="loads", hidden=True, role="status"),
             html.Main(id="content"),
         ],
         theme=MANTINE,
@@ -138,19 +136,10 @@ def _frame(source: Source) -> Component:
 
 def _where(source: Source) -> Component:
     """What is shown: ``radt-data/radt.db``, ``db.example.org/radt``; pointed at, in full."""
-    stores, titles = [], []
-    mlflow = source.mlflow if source.mlflow != str(source.address) else ""
-    path = source.address.path
-    # Who uses MLflow alone has no store, and need not know what one is.
-    if path is None or path.exists() or not mlflow:
-        stores.append(_short(str(source.address)))
-        titles.append(str(source.address))
-    if mlflow:
-        stores.append(_short(mlflow))
-        titles.append(f"MLflow's database {mlflow}")
-    if source.server is not None:
-        stores.append(source.server.where.partition("://")[2].rpartition("@")[2])
-        titles.append(f"what MLflow at {source.server.where} has; opened runs are loaded")
+    stores, titles = [_short(str(source.address))], [str(source.address)]
+    if source.imports is not None:
+        stores.append(_short(source.imports.where))
+        titles.append(f"runs imported from MLflow at {source.imports.where}")
     return html.Span(
         " and ".join(stores), className="where", title=f"Shows {', and '.join(titles)}"
     )
@@ -176,40 +165,36 @@ def _register_pulse(app: Dash, source: Source) -> None:
         Output("outage", "children"),
         Output("outage", "hidden"),
         Output("away", "data"),
-        Output("loads-token", "data"),
         Input("tick", "data"),
         State("revision", "data"),
         State("pulse", "interval"),
         State("away", "data"),
-        State("loads-token", "data"),
     )
-    def pulse(
-        _: int | None, known: str | None, interval_ms: int, away: str, loads_token: str
-    ) -> tuple[Any, ...]:
-        revision, outage = source.revision(), source.outage
-        loads.refresh(source)
-        news_token = loads.token(source)
-        if revision == known and away == str(outage or "") and news_token == loads_token:
+    def pulse(_: int | None, known: str | None, interval_ms: int, away: str) -> tuple[Any, ...]:
+        revision, problem = source.revision(), source.outage
+        if revision == known and away == str(problem or ""):
             raise PreventUpdate
         try:
-            running = len(loads.running(source))
+            running = source.remember("running", _count_running)
         except RadtError:  # the router says what is wrong
             running = 0
-        busy = running or loads.is_busy(source)
-        wanted_ms = LIVE_INTERVAL_MS if busy else IDLE_INTERVAL_MS
+        wanted_ms = LIVE_INTERVAL_MS if running else IDLE_INTERVAL_MS
         text, is_live = plural(running, "run") + " live" if running else "idle", bool(running)
-        if outage is not None and not running:
+        if problem is not None and not running:
             text = "not connected"
         return (
             no_update if revision == known else revision,
             text,
             "yes" if is_live else "no",
             no_update if wanted_ms == interval_ms else wanted_ms,
-            [] if outage is None else states.away(outage),
-            outage is None,
-            str(outage or ""),
-            no_update if news_token == loads_token else news_token,
+            [] if problem is None else outage(problem),
+            problem is None,
+            str(problem or ""),
         )
+
+
+def _count_running(reader: StoreReader) -> int:
+    return len(reader.runs(status=RunStatus.RUNNING))
 
 
 def _register_router(app: Dash, source: Source) -> None:
@@ -243,7 +228,7 @@ def _register_router(app: Dash, source: Source) -> None:
             content = page.layout(source, view)
             trouble = None
         except RadtError as error:
-            content, trouble = states.trouble(error, source.address), revision
+            content, trouble = error_page(error, source.address), revision
         return content, trouble, no_update if again else view.to_json()
 
 

@@ -1,6 +1,6 @@
 """Files of a run that the browser may have: what it printed, its artifacts, a trace made of it.
 
-They pass the same checks as every page (`radt.frontend.access`), come as attachments that no
+They pass the same checks as every page (`radt.frontend.auth`), come as attachments that no
 browser shows or runs, and are sent by the server's own thread from the open file, so that a slow
 reader of gigabytes holds up nobody. Other sites' pages cannot even start a download.
 """
@@ -21,13 +21,12 @@ from flask import Response, request
 from werkzeug.wsgi import wrap_file
 
 from radt.errors import RadtError, RunNotFoundError, StoreError
-from radt.frontend.source import Source
-from radt.frontend.workload.spool import folders_of, open_below, spool_of
+from radt.frontend.data.run_files import folders_of, open_below, spool_of
+from radt.frontend.data.source import Source
 from radt.home import RunDir
 from radt.store.address import StoreAddress
 from radt.store.records import RunRecord
-from radt.trace.budget import MAX_POINTS
-from radt.trace.build import write_trace
+from radt.trace.build import MAX_POINTS, write_trace
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def _refused() -> Response | None:
     """Browsers say which site asks; a link from elsewhere, or an image, gets nothing."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
-    return _text("Files are given to the dashboard's own pages only.", _HTTP_REFUSED)
+    return _text("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
 
 
 def _answer(make: Callable[[], Response]) -> Response:
@@ -144,7 +143,7 @@ def _artifact(source: Source, run_id: str, path: str) -> Response:
 def _trace(source: Source, run_id: str) -> Response:
     record = _record(source, run_id)
     if not _tracing.acquire(blocking=False):
-        response = _text("Another trace is being made; try again in some seconds.", _HTTP_BUSY)
+        response = _text("Another trace is being created. Try again in a few seconds.", _HTTP_BUSY)
         response.headers["Retry-After"] = "5"
         return response
     try:

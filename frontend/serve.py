@@ -5,19 +5,101 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer, create_server
+
 from radt.errors import UsageError
-from radt.frontend.access import Access, Auth
+from radt.frontend.auth import MAX_BODY_BYTES, Access, Auth
 from radt.home import Home
 from radt.store.locate import View
 
 if TYPE_CHECKING:
-    from radt.frontend.foreign.beside import Beside
-    from radt.frontend.server import Server
+    from _typeshed.wsgi import WSGIApplication
+
+    from radt.frontend.imports import MlflowImports
+
+
+#: A page asks for all of its charts at once; reading and thinning happen outside the GIL.
+THREADS = 8
+#: Ten browsers with six connections each, and room.
+_CONNECTIONS = 200
+#: The longest address (`radt.frontend.view.MAX_QUERY`) and cookies.
+_MAX_HEADER_BYTES = 96 * 1024
+#: From its first byte a request has to be complete within this time.
+REQUEST_S = 30.0
+#: Somebody who takes nothing of an answer for so long has gone.
+STALLED_S = 60.0
+#: A connection without a request is kept for the next one.
+_IDLE_S = 120
+_LOOK_INTERVAL_S = 5
+
+
+class _Channel(HTTPChannel):
+    """A connection that knows since when a request is on its way."""
+
+    begun_s: float | None = None
+
+    def received(self, data: bytes) -> bool:
+        taken = super().received(data)
+        if self.request is None:
+            self.begun_s = None
+        elif self.begun_s is None:
+            self.begun_s = time.time()
+        return bool(taken)
+
+    def is_too_slow(self, now_s: float) -> bool:
+        sends = self.begun_s is not None and not self.requests
+        if sends and now_s - (self.begun_s or now_s) > REQUEST_S:
+            return True
+        return bool(self.total_outbufs_len) and now_s - self.last_activity > STALLED_S
+
+
+def patient_server(
+    application: WSGIApplication,
+    listener: socket.socket,
+    max_body_bytes: int,
+    sockets: dict[int, Any] | None = None,
+) -> TcpWSGIServer:
+    """A server for one bound socket; ``run()`` serves.
+
+    ``sockets`` keeps those that it waits for; None: as all servers of the process.
+    """
+    # The types of its stubs are not those of its code.
+    server: Any = create_server(
+        application,
+        sockets,
+        sockets=[listener],
+        threads=THREADS,
+        ident=None,
+        connection_limit=_CONNECTIONS,
+        # select() knows no file above 1024.
+        asyncore_use_poll=True,
+        channel_timeout=_IDLE_S,
+        cleanup_interval=_LOOK_INTERVAL_S,
+        max_request_header_size=_MAX_HEADER_BYTES,
+        max_request_body_size=max_body_bytes,
+        # `radt.frontend.security.TrustedProxies` knows whom to believe.
+        clear_untrusted_proxy_headers=False,
+    )
+    usual = server.maintenance
+
+    def maintenance(now: float) -> None:
+        usual(now)
+        for channel in list(server.active_channels.values()):
+            if isinstance(channel, _Channel) and channel.is_too_slow(now):
+                # At once: to say so would mean to wait for who does not listen.
+                channel.handle_close()
+
+    server.channel_class = _Channel
+    server.maintenance = maintenance
+    return cast(TcpWSGIServer, server)
+
 
 DEFAULT_PORT = 8050
 _TRIED_PORTS = 50
@@ -50,7 +132,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     try:
         family, _, _, _, _ = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise UsageError(f"{host} is no address: {error.strerror}", "Try 127.0.0.1") from error
+        raise UsageError(f"{host} is not an address: {error.strerror}", "Try 127.0.0.1") from error
     for candidate in candidates:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -75,18 +157,16 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     """Serve until interrupted; ``ready`` is called once, when the address can be opened.
 
     Raises:
-        UsageError: As `listen`, or the users of ``access`` cannot be read any longer.
+        UsageError: As `listen`.
     """
     listener = listen(access.host, port)
     # Not before the port is sure: the libraries behind this take a second to load.
-    from radt.frontend.access.guard import MAX_BODY_BYTES
     from radt.frontend.app import create_app
-    from radt.frontend.patience import patient_server
-    from radt.frontend.source import Source
+    from radt.frontend.data.source import Source
 
     # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    source = Source(view.store, _server_of(view), _beside_of(view))
+    source = Source(view.store, _imports_of(view))
     app = create_app(source, access)
     server = patient_server(app.server, listener, MAX_BODY_BYTES)
     try:
@@ -100,29 +180,20 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
         source.close()
 
 
-def _beside_of(view: View) -> Beside | None:
-    """Runs of an MLflow database that radt never saw; those of a server it has itself."""
-    if view.server:
-        return None
-    from radt.frontend.foreign.places import beside_of
-
-    return beside_of(view.store, view.mlflow)
-
-
-def _server_of(view: View) -> Server | None:
-    """The MLflow server that is shown, too; there is a store then to load its runs into.
+def _imports_of(view: View) -> MlflowImports | None:
+    """Return what imports from MLflow while the dashboard runs; it needs a store to write to.
 
     Raises:
         UsageError: The data folder cannot be made.
         StoreError: The store in it cannot.
     """
-    if not view.server:
+    if not view.import_from:
         return None
-    from radt.frontend.server import Server
+    from radt.frontend.imports import MlflowImports
+    from radt.store.writer import StoreWriter
 
-    if view.store.path is not None:
-        from radt.store.writer import StoreWriter
-
-        Home(view.store.path.parent).create()
-        StoreWriter(view.store).close()
-    return Server(view.server, view.load_into or view.store)
+    store = view.import_into or view.store
+    if store.path is not None:
+        Home(store.path.parent).create()
+        StoreWriter(store).close()
+    return MlflowImports(view.import_from, store)

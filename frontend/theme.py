@@ -1,14 +1,124 @@
-"""Looks shared by Mantine's components and Plotly's figures; ``assets/radt.css`` has the rest.
+"""Colours of runs and workloads, and looks shared by Mantine's components and Plotly's figures.
 
-The eight-pixel grid, the system's own font, one accent colour. Nothing is fetched from elsewhere.
+A run has the same colour on every page, for everybody: it follows from the run's place within its
+experiment, not from what else is selected (`radt.frontend.data.catalog.Tints`). The first eight
+colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with any kind of
+colour vision; then come shades of each. All have a contrast of 3:1 against the paper at least
+(WCAG 2.2, 1.4.11). ``static/core.css`` has the other looks: the eight-pixel grid, the system's own
+font, one accent colour. Nothing is fetched from elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
 from typing import Any
 
-from radt.frontend.palette import Scheme
+
+class Scheme(StrEnum):
+    """Colour scheme of the page."""
+
+    LIGHT = "light"
+    DARK = "dark"
+
+
+# Light hues are moved in lightness for their contrast on white, black on dark paper; hues are the
+# published ones.
+_HUES = {
+    Scheme.LIGHT: (
+        "#0072b2",  # blue
+        "#c47a00",  # orange
+        "#00946b",  # bluish green
+        "#c0629a",  # reddish purple
+        "#2b93cc",  # sky blue
+        "#d55e00",  # vermillion
+        "#938600",  # yellow
+        "#3d4248",  # black
+    ),
+    Scheme.DARK: (
+        "#3a95d0",
+        "#e69f00",
+        "#0cb488",
+        "#d68bb5",
+        "#7cc8f2",
+        "#e8702a",
+        "#e6da4a",
+        "#c9ced6",
+    ),
+}
+_PAPERS = {Scheme.LIGHT: "#ffffff", Scheme.DARK: "#1b1e22"}
+MIN_CONTRAST = 3.0
+HUE_COUNT = 8
+SHADE_COUNT = 5
+COLOUR_COUNT = HUE_COUNT * SHADE_COUNT
+
+#: Names of dashes as Plotly has them, for experiments and for print.
+DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "12px,4px", "5px,3px,2px,3px,2px,3px")
+
+
+@cache
+def colour(place: int, scheme: Scheme) -> str:
+    """Colour ``#rrggbb`` with that place (from 0) among the hues, then their shades.
+
+    After `COLOUR_COUNT` the colours start again: nobody tells more apart.
+    """
+    hue = _HUES[scheme][place % HUE_COUNT]
+    number = (place // HUE_COUNT) % SHADE_COUNT
+    return hue if number == 0 else _shades(hue, scheme)[number - 1]
+
+
+def inks(count: int, scheme: Scheme) -> Sequence[str]:
+    """Greys for print: as many as can be told apart, from the strongest on."""
+    near, far = ("#111111", "#767676") if scheme is Scheme.LIGHT else ("#f2f2f2", "#8a8a8a")
+    return [_mixed(near, far, index / max(count - 1, 1)) for index in range(max(count, 1))]
+
+
+def translucent(hex_colour: str, opacity: float) -> str:
+    """The colour as ``rgba(…)``, for bands and hairlines."""
+    red, green, blue = _channels(hex_colour)
+    return f"rgba({red},{green},{blue},{opacity:g})"
+
+
+def contrast(one: str, other: str) -> float:
+    """How far two colours are apart in lightness, 1 to 21 (WCAG 2.2)."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _shades(hue: str, scheme: Scheme) -> Sequence[str]:
+    """Darker and lighter ones, as far as the paper allows."""
+    paper = _PAPERS[scheme]
+    dark, light = (
+        next(
+            mixed
+            for amount in range(60, -1, -2)
+            if contrast(mixed := _mixed(hue, end, amount / 100), paper) >= MIN_CONTRAST
+        )
+        for end in ("#000000", "#ffffff")
+    )
+    steps = [_mixed(dark, light, number / (SHADE_COUNT - 1)) for number in range(SHADE_COUNT)]
+    # The hue itself stands for the step next to it; what is furthest from it comes first.
+    return sorted(steps, key=lambda step: contrast(step, hue), reverse=True)[: SHADE_COUNT - 1]
+
+
+def _luminance(hex_colour: str) -> float:
+    linear = [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (channel / 255 for channel in _channels(hex_colour))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _channels(hex_colour: str) -> tuple[int, int, int]:
+    return int(hex_colour[1:3], 16), int(hex_colour[3:5], 16), int(hex_colour[5:7], 16)
+
+
+def _mixed(one: str, other: str, share: float) -> str:
+    pairs = zip(_channels(one), _channels(other), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
 
 FONT = (
     'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", '

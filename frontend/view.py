@@ -1,14 +1,13 @@
-"""All that the user sees but the data: the state of the pages, as an address, a page, and a file.
+"""The view: what the user selected and set, on all pages, as an address, as JSON and as a file.
 
-One `View` holds for all pages. In the browser it is the JSON in the store ``view``, which controls
-change and charts follow; the address says the same, so that a link, a reload or the back button
-shows the same. The file of "share" has it too.
+In the browser the view is the JSON in the store ``view``, which controls change and charts follow.
+The address says the same, so that a link, a reload or the back button shows the same.
 
-Parameters of addresses, all optional: ``s`` what is picked (`radt.frontend.picks`, repeated), ``q``
-search, ``e`` the experiment in focus, ``w`` the workload of the page Workload, ``c`` a chart (its
-metric, then what is special of it; repeated), ``x``, ``level``, ``smooth``, ``rel``, ``base``,
-``mono`` of all charts, ``t.AXIS`` the zoom, ``o.NAME`` what single pages keep. Without ``s`` or
-``c`` the dashboard chooses, and goes on choosing as new runs come; ``s=`` and ``c=`` choose none.
+Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
+search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``c`` a chart (its
+metric, then its own settings; repeated), ``x``, ``level``, ``smooth``, ``rel``, ``base`` and
+``mono`` for all charts, ``t.AXIS`` the zoom, ``o.NAME`` an option of one page. Without ``s`` or
+``c`` the dashboard picks, and keeps picking as new runs start; ``s=`` and ``c=`` select nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +19,20 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from radt.errors import UsageError
-from radt.frontend.charts.spec import (
+from radt.frontend.data.spec import (
     BoardSpec,
     ChartSpec,
+    Pick,
     Window,
     XAxis,
+    format_picks,
+    parse_picks,
     with_slots,
 )
-from radt.frontend.picks import Pick, format_picks, parse_picks
 
 FORMAT = "radt-view"
 VERSION = 1
-#: Longer addresses and files are no views.
+#: The limit on the length of an address; a file may have four times as much.
 MAX_QUERY = 60_000
 _MAX_TEXT = 500
 _MAX_OPTIONS = 40
@@ -63,10 +64,10 @@ _CHART_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is picked, which charts, and what each page was left at.
+    """The picks, the charts and the settings of all pages.
 
-    ``picks`` and ``charts`` None mean that the dashboard chooses. ``options`` is for pages' own
-    small choices (``report.sort``), text by name.
+    With ``picks`` or ``charts`` None the dashboard picks. ``options`` are texts by name, for single
+    pages (``report.sort``).
     """
 
     picks: tuple[Pick, ...] | None = None
@@ -82,14 +83,14 @@ class View:
 
     @classmethod
     def from_query(cls, search: str | None) -> Self:
-        """Read the part of an address after ``?``; what makes no sense there is left out."""
+        """Parse the part of an address after ``?``; invalid parameters are ignored."""
         text = (search or "").lstrip("?")[:MAX_QUERY]
         pairs = parse_qsl(text, keep_blank_values=True)
         several: dict[str, list[str]] = {}
         for name, value in pairs:
             several.setdefault(name, []).append(value)
         single = {name: values[0] for name, values in several.items()}
-        found: dict[str, Any] = {
+        content: dict[str, Any] = {
             "search": single.get("q", ""),
             "experiment": single.get("e"),
             "workload": single.get("w"),
@@ -98,13 +99,13 @@ class View:
             "options": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("o.")},
         }
         if "s" in several:
-            found["picks"] = several["s"]
+            content["picks"] = several["s"]
         if "c" in several:
-            found["charts"] = [_chart(text) for text in several["c"]]
-        return cls.from_json(found)
+            content["charts"] = [_chart(text) for text in several["c"]]
+        return cls.from_json(content)
 
     def to_query(self) -> str:
-        """The address after ``?``, with nothing in it that is the default anyway."""
+        """Return the part of an address after ``?``, without defaults."""
         pairs: list[tuple[str, str]] = []
         if self.picks is not None:
             pairs += [("s", text) for text in format_picks(self.picks) or [""]]
@@ -133,16 +134,16 @@ class View:
     # -- the page's store, and files -------------------------------------------------------------
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """From `to_json`; what makes no sense is left out."""
-        picks, charts = found.get("picks"), found.get("charts")
-        windows, options = found.get("windows"), found.get("options")
-        board = found.get("board")
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Parse `to_json`; invalid values are ignored."""
+        picks, charts = content.get("picks"), content.get("charts")
+        windows, options = content.get("windows"), content.get("options")
+        board = content.get("board")
         return cls(
             picks=parse_picks(_texts(picks)) if isinstance(picks, list) else None,
-            search=_text(found.get("search")) or "",
-            experiment=_text(found.get("experiment")),
-            workload=_text(found.get("workload")),
+            search=_text(content.get("search")) or "",
+            experiment=_text(content.get("experiment")),
+            workload=_text(content.get("workload")),
             charts=with_slots(
                 tuple(
                     spec
@@ -167,25 +168,25 @@ class View:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists, without what is the default."""
-        found: dict[str, Any] = {}
+        """Return dictionaries and lists, without defaults."""
+        content: dict[str, Any] = {}
         if self.picks is not None:
-            found["picks"] = [str(pick) for pick in self.picks]
+            content["picks"] = [str(pick) for pick in self.picks]
         for name in ("search", "experiment", "workload"):
             if getattr(self, name):
-                found[name] = getattr(self, name)
+                content[name] = getattr(self, name)
         if self.charts is not None:
-            found["charts"] = [chart.to_json() for chart in self.charts]
+            content["charts"] = [chart.to_json() for chart in self.charts]
         if board := self.board.to_json():
-            found["board"] = board
+            content["board"] = board
         if self.windows:
-            found["windows"] = {str(axis): str(window) for axis, window in self.windows.items()}
+            content["windows"] = {str(axis): str(window) for axis, window in self.windows.items()}
         if self.options:
-            found["options"] = dict(self.options)
-        return found
+            content["options"] = dict(self.options)
+        return content
 
     def to_file(self) -> str:
-        """The text of a shared file: selection and charts, no data."""
+        """Return the text of a saved view: selection and charts, no data."""
         content = {"format": FORMAT, "version": VERSION, **self.to_json()}
         for chart in content.get("charts", ()):
             chart.pop("slot", None)
@@ -193,34 +194,34 @@ class View:
 
     @classmethod
     def from_file(cls, text: str) -> Self:
-        """From `to_file`.
+        """Parse `to_file`.
 
         Raises:
-            UsageError: It is no such file, or one of a later radt.
+            UsageError: The file is not a saved view, or a later radt wrote it.
         """
-        remedy = "Choose a file that a dashboard's Share menu saved"
+        remedy = "Choose a file that “Save view” in the Share menu wrote"
         try:
-            found = json.loads(text[: MAX_QUERY * 4])
+            content = json.loads(text[: MAX_QUERY * 4])
         except (ValueError, RecursionError) as error:  # the latter: a million brackets
-            raise UsageError(f"this is no file of a view ({error})", remedy) from error
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise UsageError("this is no file of a view", remedy)
-        version = found.get("version")
+            raise UsageError(f"the file is not a saved view ({error})", remedy) from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise UsageError("the file is not a saved view", remedy)
+        version = content.get("version")
         if not isinstance(version, int) or version > VERSION:
-            raise UsageError(f"the file is of a later radt (version {version})", "Upgrade radt")
-        return cls.from_json(found)
+            raise UsageError(f"version {version} is too new: a later radt wrote it", "Upgrade radt")
+        return cls.from_json(content)
 
 
 def _long(single: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    """Short names and texts as in JSON."""
+    """Replace the short names of addresses with those of JSON."""
     return {name: _value(name, single[short]) for short, name in names.items() if short in single}
 
 
-def _short(found: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[str, str]]:
+def _short(content: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[str, str]]:
     pairs = []
     for short, name in names.items():
-        if name in found:
-            value = found[name]
+        if name in content:
+            value = content[name]
             if isinstance(value, bool):
                 value = "1" if value else "0"
             elif isinstance(value, list):
@@ -244,13 +245,13 @@ def _value(name: str, text: str) -> object:
 
 
 def _chart(text: str) -> dict[str, Any]:
-    """``loss;x=step;log=1`` as in JSON."""
+    """Parse ``loss;x=step;log=1`` into JSON."""
     metric, *rest = text.split(";")
     single = {name: unquote(value) for name, _, value in (part.partition("=") for part in rest)}
-    found = _long(single, _CHART_NAMES)
-    if "hidden" in found:
-        found["hidden"] = [unquote(key) for key in str(found["hidden"]).split(",") if key]
-    return {"metric": unquote(metric), **found}
+    content = _long(single, _CHART_NAMES)
+    if "hidden" in content:
+        content["hidden"] = [unquote(key) for key in str(content["hidden"]).split(",") if key]
+    return {"metric": unquote(metric), **content}
 
 
 def _text(given: object) -> str | None:

@@ -1,9 +1,8 @@
 """NVIDIA GPUs through a running DCGM host engine: what their units do, on Volta and later.
 
-The host engine is asked through DCGM's Python bindings where they are installed (the option
-``dmon`` says otherwise), else through ``dcgmi dmon``. It is never started here. Per card there is
-one watch, with the GPU instances on it that runs have; device fields are those of the whole card,
-also under MIG.
+The host engine is asked through ``dcgmi dmon``, which works wherever DCGM is installed, and is
+never started here. Per card there is one watch, with the GPU instances on it that runs have; device
+fields are those of the whole card, also under MIG.
 
 Performance counters have one user at a time on GPUs before Hopper: while a profiler that takes
 them has a run on a card, we let go of that card's profiling fields, and they are PAUSED. ``dcgmi
@@ -21,15 +20,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from radt.errors import ListenerUnavailableError
+from radt.listeners import dcgm_command
 from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
-from radt.listeners.dcgm_engine import MIN_INTERVAL_S, Engine, HostengineError
+from radt.listeners.dcgm_command import HostengineError
+from radt.listeners.dcgm_dmon import MIN_INTERVAL_S, DmonEngine
 from radt.listeners.dcgm_fields import ALL, METRICS, PROFILING, Status
 from radt.listeners.dcgm_values import (
-    TROUBLE,
+    PROBLEM,
     Judge,
     Plan,
     State,
@@ -44,7 +45,10 @@ from radt.listeners.nvidia import Card, Devices, probe_nvml
 
 log = logging.getLogger(__name__)
 
-DMON = "dmon"
+_PROBE_S = 2.0
+_INSTALL = "Install datacenter-gpu-manager and start nv-hostengine"
+_START = "Start it (systemctl start nvidia-dcgm, or nv-hostengine)"
+_OR_GPM = "; on Hopper and later, the listener gpm needs no daemon"
 #: Compute capability from which counters can be shared.
 _HOPPER = 9
 #: After this time, what was refused for a reason that may pass is tried again.
@@ -63,13 +67,10 @@ class DcgmListener(Listener):
     """
 
     name: ClassVar[str] = "dcgm"
-    accepts: ClassVar[Mapping[str, str]] = {
-        DMON: "through the command dcgmi dmon, also where DCGM's Python bindings are installed"
-    }
 
     def __init__(self) -> None:
         self._devices = Devices()
-        self._engine: Engine | None = None
+        self._engine: DmonEngine | None = None
         self._states: dict[int, State] = {}
         self._shared_counters: dict[int, bool] = {}
         #: When a card may be tried again that DCGM did not let us watch.
@@ -81,10 +82,19 @@ class DcgmListener(Listener):
     @classmethod
     def probe(cls) -> Availability:
         """Whether there is a GPU, and a host engine that answers."""
-        from radt.listeners.dcgm_access import probe_engine
-
         cards = probe_nvml(cls.name)
-        return probe_engine() if cards.available else cards
+        if not cards.available:
+            return cards
+        dcgmi = dcgm_command.find()
+        if dcgmi is None:
+            return Availability(False, "dcgmi is not installed", _INSTALL + _OR_GPM)
+        try:
+            code, text = dcgm_command.ask(dcgmi, "discovery", "-l", timeout_s=_PROBE_S)
+        except HostengineError as error:
+            return Availability(False, error.message, (error.remedy or _START) + _OR_GPM)
+        if code != 0:
+            return Availability(False, dcgm_command.complaint(text)[0], _START + _OR_GPM)
+        return Availability(True)
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
@@ -94,16 +104,17 @@ class DcgmListener(Listener):
         """Connect to the host engine.
 
         Raises:
-            ListenerUnavailableError: Neither the bindings nor dcgmi can be used.
+            ListenerUnavailableError: dcgmi is not installed.
             NVMLError: NVML cannot be initialised.
         """
         self._connect()
         self._devices.open()
 
     def _connect(self) -> None:
-        from radt.listeners.dcgm_access import connect
-
-        self._engine = connect(self.interval_s, dmon=DMON in self.options)
+        dcgmi = dcgm_command.find()
+        if dcgmi is None:
+            raise ListenerUnavailableError("dcgmi is not installed", _INSTALL)
+        self._engine = DmonEngine(dcgmi, self.interval_s)
 
     def close(self) -> None:
         try:
@@ -135,7 +146,7 @@ class DcgmListener(Listener):
             except HostengineError as error:
                 yield from all_lost(plan)
                 for name in plan.names:
-                    yield Occurrence(TROUBLE, error.message, gpu=name)
+                    yield Occurrence(PROBLEM, error.message, gpu=name)
                 if error.status == Status.CONNECTION_NOT_VALID:
                     self._gone()
                 else:

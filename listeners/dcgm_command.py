@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from radt.listeners.dcgm_engine import HostengineError
+from radt.errors import ListenerError
 from radt.listeners.dcgm_fields import Refusal, Status
 
 if TYPE_CHECKING:
@@ -57,6 +57,14 @@ _PHRASES = {
     "Not permissioned": Status.NO_PERMISSION,
     "not supported": Status.NOT_SUPPORTED,
 }
+
+
+class HostengineError(ListenerError):
+    """The host engine does not do what it is asked for; ``status`` is DCGM's code."""
+
+    def __init__(self, message: str, status: int, remedy: str | None = None) -> None:
+        super().__init__(message, remedy)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,7 @@ def inventory(dcgmi: str, *, instances: bool) -> Inventory:
 def _answer(dcgmi: str, *arguments: str) -> str:
     code, text = ask(dcgmi, *arguments)
     if code != 0:
-        raise HostengineError(*said(text))
+        raise HostengineError(*complaint(text))
     return text
 
 
@@ -169,11 +177,11 @@ def status_of(text: str) -> int:
     )
 
 
-def said(text: str) -> tuple[str, int]:
+def complaint(text: str) -> tuple[str, int]:
     """Message and code of dcgmi's complaint, for a `HostengineError`."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    complaint = next((line for line in lines if "rror" in line), lines[-1] if lines else "")
-    return f"dcgmi: {complaint or 'it ended and said nothing'}", status_of(text)
+    first = next((line for line in lines if "rror" in line), lines[-1] if lines else "")
+    return f"dcgmi: {first or 'it ended without output'}", status_of(text)
 
 
 def refusal_of(text: str) -> Refusal:

@@ -5,34 +5,34 @@ connection ends. A mean of rows is no help, so only the newest row counts; it is
 arrives. dmon prints three decimals, and "N/A" for everything that it has no value of.
 
 On a machine where some cards are divided (MIG) and others are not, dmon prints the divided ones
-only (DeviceMonitor::LockWatchAndUpdate): the others are missing here, and present through the
-bindings.
+only (DeviceMonitor::LockWatchAndUpdate): the others are missing.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from radt.listeners import dcgm_command as command
-from radt.listeners.dcgm_engine import (
-    MIN_INTERVAL_S,
-    Engine,
-    HostengineError,
-    Key,
-    Snapshot,
-    Taken,
-    Watch,
-)
+from radt.listeners.dcgm_command import HostengineError
 from radt.listeners.dcgm_fields import Refusal, Refused, Status, accept
 from radt.model import MissingReason
 
+if TYPE_CHECKING:
+    import subprocess  # not on import: names of listeners are needed where nothing is sampled
+
 log = logging.getLogger(__name__)
+
+#: DCGM takes no value of the performance counters more often.
+MIN_INTERVAL_S = 0.1
+#: A value's place: GPU instance (None for the card itself) and field.
+Key = tuple[int | None, int]
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
@@ -45,7 +45,30 @@ _BLANK = "N/A"
 CARD, INSTANCE = "GPU", "GPU-I"
 
 
-class DmonEngine(Engine):
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A value and when it was taken (monotonic); None: blank, and DCGM gives no reason."""
+
+    value: float | MissingReason | None
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The newest values of a watch.
+
+    ``problem`` says why there is nothing new at the moment; it is empty while all is well.
+    ``unknown`` are GPU instances that DCGM did not know when the watch began: it notices new ones
+    after some seconds.
+    """
+
+    values: Mapping[Key, Taken] = field(default_factory=dict)
+    refused: Mapping[int, Refused] = field(default_factory=dict)
+    problem: str = ""
+    unknown: frozenset[int] = frozenset()
+
+
+class DmonEngine:
     """Starts and ends the processes. Between construction and `close`, from any thread."""
 
     def __init__(self, dcgmi: str, interval_s: float) -> None:
@@ -53,13 +76,15 @@ class DmonEngine(Engine):
         self._interval_s = interval_s
         self._watches: list[DmonWatch] = []
 
-    def watch(self, uuid: str, instances: frozenset[int], fields: Sequence[int]) -> Watch:
+    def watch(self, uuid: str, instances: frozenset[int], fields: Sequence[int]) -> DmonWatch:
+        """Start to watch a card (by UUID) and its GPU instances (by NVML's ids)."""
         watch = DmonWatch(self._dcgmi, self._interval_s, uuid, instances, fields)
         self._watches = [other for other in self._watches if other.alive]
         self._watches.append(watch)
         return watch
 
     def close(self) -> None:
+        """End all watches."""
         for watch in self._watches:
             watch.close()
         for watch in self._watches:
@@ -67,7 +92,7 @@ class DmonEngine(Engine):
         self._watches.clear()
 
 
-class DmonWatch(Watch):
+class DmonWatch:
     """A thread with a process: starts it, finds out what it can watch, reads it, starts it again.
 
     The thread has to be the one that starts the process, which ends with it (`dcgm_command.start`).
@@ -91,7 +116,7 @@ class DmonWatch(Watch):
         self._process: subprocess.Popen[bytes] | None = None
         self._values: dict[Key, Taken] = {}
         self._refused: dict[int, Refused] = {}
-        self._trouble = ""
+        self._problem = ""
         self._unknown: frozenset[int] = frozenset()
         self._places: dict[tuple[str, int], int | None] = {}
         self._thread = threading.Thread(target=self._run, name="dcgmi-dmon", daemon=True)
@@ -102,8 +127,9 @@ class DmonWatch(Watch):
         return self._thread.is_alive()
 
     def read(self) -> Snapshot:
+        """Return the newest values, without waiting for new ones."""
         with self._lock:
-            return Snapshot(dict(self._values), dict(self._refused), self._trouble, self._unknown)
+            return Snapshot(dict(self._values), dict(self._refused), self._problem, self._unknown)
 
     def close(self) -> None:
         """Tell the process to end; the host engine takes its groups and watches away."""
@@ -129,13 +155,13 @@ class DmonWatch(Watch):
             try:
                 self._once()
             except HostengineError as error:
-                self._troubled(error.message)
+                self._report(error.message)
                 if error.status == Status.CONNECTION_NOT_VALID:
                     with self._lock:
                         self._refused = {}  # another host engine may be allowed more
             except Exception as error:
                 log.exception("dcgmi dmon")
-                self._troubled(f"{type(error).__name__}: {error}")
+                self._report(f"{type(error).__name__}: {error}")
             if time.monotonic() - begun_s > _LONGEST_PAUSE_S:  # it worked for a while
                 pause_s = _FIRST_PAUSE_S
             self._over.wait(pause_s)
@@ -151,7 +177,7 @@ class DmonWatch(Watch):
             fields = self._settle(entities, fields, text)
             rows, text = self._stream(entities, fields) if fields else (0, text)
         if not self._over.is_set():
-            raise HostengineError(*command.said(text))
+            raise HostengineError(*command.complaint(text))
 
     def _entities(self) -> str:
         """What to watch as ``dcgmi -i`` wants it."""
@@ -184,7 +210,7 @@ class DmonWatch(Watch):
                     return None
             refusal = command.refusal_of(answer)
             if refusal.status == Status.CONNECTION_NOT_VALID or self._over.is_set():
-                raise HostengineError(*command.said(answer))
+                raise HostengineError(*command.complaint(answer))
             return refusal
 
         refused = accept(fields, attempt)
@@ -247,11 +273,11 @@ class DmonWatch(Watch):
     def _keep(self, values: dict[Key, Taken]) -> None:
         with self._lock:
             self._values.update(values)
-            self._trouble = ""
+            self._problem = ""
 
-    def _troubled(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         with self._lock:
-            self._trouble = text
+            self._problem = text
 
 
 def _value(cell: str) -> float | MissingReason | None:

@@ -113,13 +113,9 @@ class Status(IntEnum):
     """Return codes of DCGM (dcgm_structs.h, ``dcgmReturn_t``) that mean something here."""
 
     OK = 0
-    BAD_PARAMETER = -1
     GENERIC_ERROR = -3
     NOT_SUPPORTED = -6
-    VERSION_MISMATCH = -12
     UNKNOWN_FIELD = -13
-    NO_DATA = -14
-    NOT_WATCHED = -16
     NO_PERMISSION = -17
     FUNCTION_NOT_FOUND = -20
     CONNECTION_NOT_VALID = -21
@@ -127,7 +123,6 @@ class Status(IntEnum):
     REQUIRES_ROOT = -29
     FIELD_UNSUPPORTED_BY_API = -32
     MODULE_NOT_LOADED = -33
-    IN_USE = -34
     PROFILING_NOT_SUPPORTED = -36
     PROFILING_LIBRARY_ERROR = -37
     PROFILING_MULTI_PASS = -38
@@ -167,29 +162,6 @@ def reason_of(status: int) -> MissingReason:
     if status in _PERMISSION:
         return MissingReason.PERMISSION
     return MissingReason.PAUSED if status == Status.PAUSED else MissingReason.LOST
-
-
-#: dcgmvalue.py, dcgm_structs.h: where blank values begin, for each type, and which is which.
-_BLANK_INT64 = 0x7FFFFFFFFFFFFFF0
-_BLANK_FP64 = 2.0**47
-_BLANK_REASONS = (
-    None,
-    MissingReason.LOST,  # not found
-    MissingReason.UNSUPPORTED,
-    MissingReason.PERMISSION,
-)
-
-
-def value_of(raw: float) -> float | MissingReason | None:
-    """A value as the host engine keeps it, with its blanks; None where it is blank for no reason.
-
-    The type tells the two kinds of blanks apart: an ``int`` is an int64 of DCGM.
-    """
-    blank = _BLANK_INT64 if isinstance(raw, int) else _BLANK_FP64
-    if raw < blank:
-        return float(raw)
-    which = int(raw - blank)
-    return _BLANK_REASONS[which] if which < len(_BLANK_REASONS) else None
 
 
 @dataclass(frozen=True, slots=True)

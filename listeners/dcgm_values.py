@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from radt.listeners.api import Occurrence, Reading, Target
-from radt.listeners.dcgm_engine import Key, Snapshot, Taken, Watch
+from radt.listeners.dcgm_dmon import DmonWatch, Key, Snapshot, Taken
 from radt.listeners.dcgm_fields import COUNTERS_REMEDY, FIELDS, XID, Field
 from radt.listeners.nvidia import Card, Named
 from radt.model import MissingReason
@@ -15,7 +15,7 @@ from radt.model import MissingReason
 _LATE_INTERVALS = 3
 #: The first value of a watch may take this long besides.
 _START_S = 5.0
-TROUBLE = "DCGM does not answer"
+PROBLEM = "DCGM does not answer"
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Plan:
 class State:
     """What is known of a card since it was watched first like this."""
 
-    watch: Watch
+    watch: DmonWatch
     instances: frozenset[int]
     paused: bool
     begun_ns: int
@@ -46,7 +46,7 @@ class State:
     xid: float | None = None
     #: What was read last.
     snapshot: Snapshot = field(default_factory=Snapshot)
-    trouble: str = ""
+    problem: str = ""
 
 
 def plans_of(targets: Sequence[Target], found: Mapping[str, Named | None]) -> dict[int, Plan]:
@@ -154,11 +154,11 @@ def unknown(name: str, last: Named | None) -> Iterator[Reading]:
 
 
 def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurrence]:
-    """An XID error that was not there before, and trouble with DCGM."""
-    if snapshot.trouble and snapshot.trouble != state.trouble:
+    """An XID error that was not there before, and problems of DCGM."""
+    if snapshot.problem and snapshot.problem != state.problem:
         for name in plan.names:
-            yield Occurrence(TROUBLE, snapshot.trouble, gpu=name)
-    state.trouble = snapshot.trouble
+            yield Occurrence(PROBLEM, snapshot.problem, gpu=name)
+    state.problem = snapshot.problem
     taken = snapshot.values.get((None, XID))
     if taken is None or isinstance(taken.value, MissingReason):
         return  # which says nothing of errors

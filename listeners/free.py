@@ -6,8 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_cgroups import Hierarchy, Limited, memory_hierarchy
-from radt.listeners.host_files import PAGE_BYTES, meminfo, vmstat
+from radt.listeners.host_files import (
+    PAGE_BYTES,
+    Hierarchy,
+    Limited,
+    meminfo,
+    memory_hierarchy,
+    vmstat,
+)
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import process_memory
 

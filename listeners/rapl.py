@@ -1,14 +1,194 @@
-"""Energy of CPU packages and their memory (RAPL), on Intel's and AMD's processors."""
+"""Energy of CPU packages and their memory (RAPL), on Intel's and AMD's processors.
+
+The kernel has a folder for each zone in ``/sys/class/powercap``: ``intel-rapl:0`` (a package),
+``intel-rapl:0:1`` (a part of it), on AMD by the same driver under the same name
+(Documentation/power/powercap/powercap.rst). ``energy_uj`` counts microjoules and starts again from
+0 after ``max_energy_range_uj``, at 200 W every 20 minutes or so.
+"""
 
 from __future__ import annotations
 
+import errno
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.energy import POWERCAP, ZoneReader, probe_energy, zones
-from radt.model import Scope, SeriesKind
+from radt.model import MissingReason, Scope, SeriesKind
+
+POWERCAP = Path("/sys/class/powercap")
+_UJ_PER_J = 1e6
+#: As much as a package draws for longer than moments.
+_MOST_W = 500.0
+_PACKAGE = re.compile(r"package-(?P<number>\d+.*)")
+_COUNTER_FILE = "energy_uj"
+
+#: What lets everybody read it, until the next boot.
+OPEN_TO_ALL = f"chmod a+r {POWERCAP}/intel-rapl:*/{_COUNTER_FILE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One energy counter.
+
+    ``domain`` is the kernel's name without the number (``package``, ``dram``, ``core``, ``uncore``,
+    ``psys``), ``entity`` the domain with the number of its package (``package-0``, ``dram-0``).
+    """
+
+    folder: Path
+    domain: str
+    entity: str
+    wraps_at_j: float | None
+
+    @property
+    def apart(self) -> bool:
+        """Whether it may be added up with others: parts of packages, and the platform, may not."""
+        return self.domain in ("package", "dram")
+
+    def read_j(self) -> float | MissingReason:
+        """The counter in joules, or why there is none."""
+        try:
+            return int((self.folder / _COUNTER_FILE).read_bytes()) / _UJ_PER_J
+        except OSError as error:
+            return _reason(error)
+        except ValueError:
+            return MissingReason.LOST
+
+
+@dataclass(slots=True)
+class Meter:
+    """A counter that is followed: how much it has grown since the last time it could be read."""
+
+    wraps_at: float | None = None
+    _previous: float | None = None
+
+    def grown(self, value: float) -> float:
+        """The increase since the previous call, 0 at the first.
+
+        Wraps and resets are told apart as in `radt.store.counters.increases`.
+        """
+        previous, self._previous = self._previous, value
+        if previous is None:
+            return 0.0
+        if value >= previous:
+            return value - previous
+        if self.wraps_at is not None and 0 <= value + self.wraps_at - previous < self.wraps_at / 2:
+            return value + self.wraps_at - previous
+        return max(0.0, value)
+
+
+@dataclass(slots=True)
+class ZoneReader:
+    """Reads zones; a counter that has never been anything but 0 counts nothing.
+
+    Virtual machines and some chips show zones whose counter stands still.
+    """
+
+    zones: tuple[Zone, ...]
+    _alive: set[str] = field(default_factory=set)
+
+    def check_interval(self, interval_s: float) -> None:
+        """See that no counter can wrap unnoticed between two readings.
+
+        What grows by half of its range or more cannot be told from what was reset.
+
+        Raises:
+            ListenerUnavailableError: The interval is too long for that.
+        """
+        ranges = (zone.wraps_at_j for zone, value in self.read() if isinstance(value, float))
+        longest_s = min((one / 2 / _MOST_W for one in ranges if one), default=math.inf)
+        if interval_s > longest_s:
+            raise ListenerUnavailableError(
+                f"processors' energy counters may wrap unnoticed within {interval_s:g} s",
+                f"Choose an interval of {math.floor(longest_s)} s at most",
+            )
+
+    def read(self) -> Iterator[tuple[Zone, float | MissingReason]]:
+        """Each zone and its counter in joules."""
+        for zone in self.zones:
+            value = zone.read_j()
+            if not isinstance(value, MissingReason):
+                if value:
+                    self._alive.add(zone.entity)
+                elif zone.entity not in self._alive:
+                    value = MissingReason.UNSUPPORTED
+            yield zone, value
+
+
+def zones(root: Path) -> tuple[Zone, ...]:
+    """All zones below a powercap folder, each once, by entity.
+
+    A package that can be reached by registers (``intel-rapl``) and by memory (``intel-rapl-mmio``)
+    is one package; the registers are taken, as only they are there on all processors.
+    """
+    found: dict[str, Zone] = {}
+    for folder in sorted(root.glob("intel-rapl*:*"), key=lambda path: ("mmio" in path.name, path)):
+        if (zone := _zone(folder)) is not None:
+            found.setdefault(zone.entity, zone)
+    return tuple(found[entity] for entity in sorted(found))
+
+
+def probe_energy(root: Path) -> Availability:
+    """Whether a processor's energy can be read."""
+    readings = [zone.read_j() for zone in zones(root) if zone.apart]
+    if not readings:
+        return Availability(
+            False,
+            f"no energy counters in {root}",
+            "On a machine of your own: modprobe intel_rapl_msr. Most virtual machines and "
+            "containers have none",
+        )
+    if any(not isinstance(reading, MissingReason) and reading for reading in readings):
+        return Availability(True)
+    if MissingReason.PERMISSION in readings:
+        return Availability(
+            False,
+            f"only root may read {root}/*/{_COUNTER_FILE}",
+            f"As root: {OPEN_TO_ALL} (until the next boot; a udev rule makes it last). Then every "
+            "user here can watch others' computations by their energy (CVE-2020-8694): only where "
+            "all users are trusted",
+        )
+    return Availability(
+        False, "the energy counters stand still", "The hypervisor does not pass them on"
+    )
+
+
+def _zone(folder: Path) -> Zone | None:
+    try:
+        name = (folder / "name").read_text().strip()
+        wraps_at_j = _range_j(folder)
+        if not (folder / _COUNTER_FILE).exists():
+            return None
+        package = _PACKAGE.fullmatch(name)
+        if package is not None:
+            return Zone(folder, "package", name, wraps_at_j)
+        # A part is named after its own kind only; its number is that of the package around it.
+        around = folder.with_name(folder.name.rpartition(":")[0]) / "name"
+        inside = _PACKAGE.fullmatch(around.read_text().strip()) if around.exists() else None
+        entity = f"{name}-{inside['number']}" if inside is not None else name
+    except OSError:  # it has just gone
+        return None
+    return Zone(folder, name, entity, wraps_at_j)
+
+
+def _range_j(folder: Path) -> float | None:
+    try:
+        return int((folder / "max_energy_range_uj").read_bytes()) / _UJ_PER_J or None
+    except (OSError, ValueError):
+        return None
+
+
+def _reason(error: OSError) -> MissingReason:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return MissingReason.PERMISSION
+    if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.EINVAL):
+        return MissingReason.UNSUPPORTED
+    return MissingReason.LOST
+
 
 _ENERGY = "cpu.energy"
 _DOMAIN_ENERGY = "cpu.domain.energy"

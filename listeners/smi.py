@@ -15,8 +15,8 @@ from typing import ClassVar
 from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
 from radt.listeners.nvidia import Card, Devices, probe_nvml
 from radt.listeners.smi_card import CardReader, CardValue, Snapshot
+from radt.listeners.smi_energy import IdlePowers
 from radt.listeners.smi_events import ThrottleWatch, User, XidWatch
-from radt.listeners.smi_idle import IdlePowers
 from radt.listeners.smi_metrics import METRICS, MIG_MEMORY_USED, XID_ERRORS
 from radt.listeners.smi_runs import CardRuns
 from radt.model import MissingReason, Scope

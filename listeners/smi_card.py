@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radt.listeners.nvidia import Card, missing, missing_for
-from radt.listeners.smi_power import PowerMeter
 from radt.listeners.smi_sources import (
     AVERAGE,
     BOARD_POWER,
@@ -23,6 +22,7 @@ from radt.listeners.smi_sources import (
     SOURCES,
     Call,
     Field,
+    PowerMeter,
     Source,
     Value,
 )

@@ -9,7 +9,7 @@ from typing import Final
 
 from radt.listeners.api import Metric
 from radt.listeners.smi_energy import METHOD
-from radt.listeners.smi_power import PowerMeter
+from radt.listeners.smi_sources import PowerMeter
 from radt.model import Scope, SeriesKind
 
 XID_ERRORS: Final = "gpu.xid.errors"

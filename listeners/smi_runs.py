@@ -8,9 +8,8 @@ from typing import Any
 from radt.listeners.api import Reading
 from radt.listeners.nvidia import Card, MigDevice, missing
 from radt.listeners.smi_card import Snapshot
-from radt.listeners.smi_energy import EnergySplit, Moment
+from radt.listeners.smi_energy import EnergySplit, IdlePowers, Moment
 from radt.listeners.smi_events import User
-from radt.listeners.smi_idle import IdlePowers
 from radt.listeners.smi_metrics import (
     MIG_MEMORY_TOTAL,
     MIG_MEMORY_USED,

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_aside import Aside, Taken
 from radt.listeners.host_files import CpuTimes, cpu_times, meminfo
-from radt.listeners.host_trees import Growing, Lineage
+from radt.listeners.host_trees import Aside, Growing, Lineage, Taken
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import (
     TICKS_PER_S,

@@ -128,8 +128,8 @@ def _options(found: Settings, given: Mapping[str, object]) -> ExperimentOptions:
     """
     from dataclasses import fields, replace
 
-    from radt.runner.configured import experiment_options
-    from radt.runner.options import BusyPolicy, ExperimentOptions, SyncPoint
+    from radt.collocation.busy import BusyPolicy
+    from radt.runner.options import ExperimentOptions, SyncPoint, experiment_options
 
     names = [one.name for one in fields(ExperimentOptions)]
     for name in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from radt.errors import UsageError
 
@@ -48,6 +49,15 @@ def parse_duration_s(text: str) -> float:
     return seconds
 
 
+def seconds_text(seconds: float) -> str:
+    """Write seconds as a decimal number, exactly as `parse_duration_s` reads it back.
+
+    >>> seconds_text(1209600), seconds_text(0.5), seconds_text(1e-7)
+    ('1209600', '0.5', '0.0000001')
+    """
+    return f"{Decimal(repr(float(seconds))):f}".removesuffix(".0")
+
+
 def duration_text(seconds: float) -> str:
     """The length of time as `parse_duration_s` reads it, in the largest units that fit.
 
@@ -58,9 +68,10 @@ def duration_text(seconds: float) -> str:
     for unit in ("d", "h", "min"):
         count, seconds = divmod(seconds, _UNITS_S[unit])
         if count:
-            parts.append(f"{count:g} {unit}")
+            parts.append(f"{count:.0f} {unit}")
+    seconds = round(seconds, 6)
     if seconds or not parts:
-        parts.append(f"{seconds:g} s")
+        parts.append(f"{seconds_text(seconds)} s")
     return " ".join(parts)
 
 

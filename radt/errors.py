@@ -22,7 +22,7 @@
     ├── JournalError            a journal file is not what it should be
     ├── TrackingError           MLflow refused or could not be reached
     ├── ArchiveError            the archive of a run cannot be read, or is not whole
-    └── StackError              a server of the stack cannot be started or used
+    └── StackError              compose.yaml or one of its servers cannot be set up
 
 A message says what is wrong; ``remedy`` says what to do about it. The command line prints both
 as one paragraph and exits with ``exit_code``; a traceback there is a bug. (`radt compare` has exit
@@ -173,4 +173,4 @@ class ArchiveError(RadtError):
 
 
 class StackError(RadtError):
-    """A server of the stack cannot be set up, started or used."""
+    """``compose.yaml`` or one of its servers cannot be set up."""

@@ -48,9 +48,9 @@ def load(
         StoreError: The store cannot be read.
         ArchiveError: An archive is not there, not whole, or damaged.
     """
-    from radt.archive.places import is_address
+    from radt.delivery.archive.locations import is_address
     from radt.home import Home
-    from radt.store.frames import RunSource, load_frame
+    from radt.store.export import RunSource, load_frame
     from radt.store.locate import Places, Readers
 
     several = not isinstance(run, str | Path)
@@ -60,7 +60,7 @@ def load(
     with Readers(Places.of(home, store_uri)) as readers:
         for one in given:
             if is_address(one):
-                from radt.archive.read import Archive
+                from radt.delivery.archive.read import Archive
 
                 archive = Archive.open(one, Home.resolve(home).tracking_uri())
                 record = archive.manifest.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,7 +69,7 @@ def _parse_store_uri(text: str, folder: Path) -> str:
 def _parse_count(text: str, _folder: Path) -> int:
     number = text.strip()
     if not (number.isascii() and number.isdigit()) or int(number) == 0:
-        raise UsageError(f"{number!r} is not a number of at least 1", "Write 1, 2, 3 or more")
+        raise UsageError(f"expected a whole number of at least 1, got {number!r}", "Write 1, 2, …")
     return int(number)
 
 
@@ -90,9 +91,21 @@ def _parse_switch(text: str, _folder: Path) -> bool:
 
 def _parse_number(text: str, _folder: Path) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise UsageError(f"{text.strip()!r} is not a number", "Write such as 10 or 0.5") from None
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UsageError(
+            f"expected a number of at least 0, got {text.strip()!r}", "Write such as 10 or 0.5"
+        )
+    return number
+
+
+def _parse_positive(text: str, folder: Path) -> float:
+    number = _parse_number(text, folder)
+    if number == 0:
+        raise UsageError("expected a number above 0, got 0", "Write such as 10 or 0.5")
+    return number
 
 
 def choice(*names: str) -> Kind[str]:
@@ -110,11 +123,12 @@ def choice(*names: str) -> Kind[str]:
 
 
 def _show_notify(value: str) -> str:
-    """Addresses of webhooks are secrets, from the path on."""
-    if not value.lower().startswith(("http://", "https://")):
+    """Hide the secrets of an address: from the path on, of chat services also the host."""
+    scheme, separator, _ = value.partition("://")
+    if not separator or not scheme.isalnum():
         return masked(value)
-    parts = urlsplit(value)
-    return f"{parts.scheme}://{parts.hostname}/{HIDDEN}"
+    is_web = scheme.lower() in ("http", "https", "json", "jsons")
+    return f"{scheme}://{urlsplit(value).hostname}/{HIDDEN}" if is_web else f"{scheme}://{HIDDEN}"
 
 
 TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
@@ -140,3 +154,4 @@ LIMIT_SECONDS = Kind(
 )
 SWITCH = Kind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
 NUMBER = Kind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
+POSITIVE = replace(NUMBER, parse=_parse_positive)

@@ -24,6 +24,7 @@ from radt.setting_values import (
     NOTIFY_TARGET,
     NUMBER,
     PATH,
+    POSITIVE,
     SECONDS,
     SWITCH,
     TEXT,
@@ -136,7 +137,7 @@ NOTIFY = Setting(
     ("RADT_NOTIFY",),
     NOTIFY_TARGET,
     "",
-    "Command to run, or webhook to call, at the end or a failure.",
+    "Command to run, or address to notify (any of apprise), at the end or a failure.",
     default_text="nobody",
 )
 YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask nothing.")
@@ -165,22 +166,51 @@ DASHBOARD_LOAD_URI = Setting(
     ("RADT_DASHBOARD_LOAD_URI",),
     setting_values.STORE_URI,
     "",
-    "The Postgres store that is shown, with a role that may write: the dashboard loads archives of "
-    "runs that only MLflow has into it.",
+    "The Postgres store that is shown, with a role that may write: the dashboard imports runs that "
+    "only MLflow has into it.",
     default_text="none",
 )
-COLLECTOR_IDLE_S = Setting(
-    "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds the collector stays with nothing to do."
+ENVIRONMENTS = Setting(
+    "",
+    ("RADT_ENVIRONMENTS",),
+    PATH,
+    Path(),
+    "Folder that environments are built in and kept.",
+    default_text="radt/environments in $XDG_CACHE_HOME or ~/.cache",
 )
-FLUSH_S = Setting("", ("RADT_FLUSH_S",), NUMBER, 1.0, "Seconds between its writes to radt.db.")
+COLLECTOR_IDLE_S = Setting(
+    "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds that an idle collector waits for work."
+)
+FLUSH_S = Setting(
+    "", ("RADT_FLUSH_S",), POSITIVE, 1.0, "Seconds between the collector's writes to radt.db."
+)
 COLLECTOR_HANG_S = Setting(
-    "", ("RADT_COLLECTOR_HANG_S",), NUMBER, 10.0, "Seconds until a hanging listener is given up."
+    "",
+    ("RADT_COLLECTOR_HANG_S",),
+    POSITIVE,
+    10.0,
+    "Seconds after which the collector gives up a listener that does not return.",
 )
 COLLECTOR_BUFFER = Setting(
-    "", ("RADT_COLLECTOR_BUFFER",), NUMBER, 250_000.0, "Points kept in memory of a run."
+    "",
+    ("RADT_COLLECTOR_BUFFER",),
+    COUNT,
+    250_000,
+    "Points of a run that the collector keeps in memory while radt.db cannot be written.",
 )
 COLLECTOR_DELIVERY_S = Setting(
-    "", ("RADT_COLLECTOR_DELIVERY_S",), NUMBER, 120.0, "Seconds it waits for MLflow at its end."
+    "",
+    ("RADT_COLLECTOR_DELIVERY_S",),
+    NUMBER,
+    120.0,
+    "Seconds that an idle collector waits for the upload to MLflow.",
+)
+REPLICATION_S = Setting(
+    "",
+    ("RADT_REPLICATION_S",),
+    POSITIVE,
+    60.0,
+    "Seconds between uploads of a running run's samples to Postgres.",
 )
 ARCHIVE_S = Setting(
     "",
@@ -212,11 +242,13 @@ VARIABLES: tuple[Setting[Any], ...] = (
     RUNTIME_DIR,
     DASHBOARD_TOKEN,
     DASHBOARD_LOAD_URI,
+    ENVIRONMENTS,
     COLLECTOR_IDLE_S,
     FLUSH_S,
     COLLECTOR_HANG_S,
     COLLECTOR_BUFFER,
     COLLECTOR_DELIVERY_S,
+    REPLICATION_S,
     ARCHIVE_S,
 )
 SETTINGS = (*OPTIONS, *VARIABLES)
@@ -350,6 +382,11 @@ class Settings:
             problem = UsageError(f"{place}: {error.message}", error.remedy)
             return Found(setting, self._default(setting), level, place, problem)
         return Found(setting, value, level, place)
+
+
+def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> Found[T]:
+    """Return what the environment alone says of a setting."""
+    return Settings(None, environ=environ).find(setting)
 
 
 def value_for_script(setting: Setting[T], warn: Callable[[str], None] | None) -> T:

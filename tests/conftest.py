@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +12,20 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from radt.stack.mlflow import Bucket, MlflowServer
-from radt.stack.postgres import Postgres
-from radt.stack.s3 import S3Server
 from tests.support import servers
+from tests.support.mlflow_server import Bucket, MlflowServer
+from tests.support.postgres import Postgres
+from tests.support.s3 import S3Server
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which every process below
 # would inherit, also those whose Ctrl-C is what is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says something about the machine only.
-hypothesis.settings.register_profile("radt", deadline=None)
-hypothesis.settings.load_profile("radt")
+# How long an example takes says something about the machine only. `make test-full` takes more.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("full", deadline=None, max_examples=300)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 #: Variables of whoever runs the tests that would take them elsewhere.
 _OF_THE_USER = (
@@ -32,11 +35,13 @@ _OF_THE_USER = (
 )
 
 
+_REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
+
 #: Folders with tests that take long. They are begun first: last, they would keep one process busy
 #: for minutes while the others are done.
 _LONG = (
-    *("team", "experiments", "selftest", "faults", "replication"),
-    *("frontend", "tracking", "stack", "process", "archive"),
+    *("team", "experiments", "selftest", "faults", "postgres"),
+    *("frontend", "mlflow", "process", "archive"),
 )
 
 
@@ -70,14 +75,27 @@ def archives(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADT_ARCHIVE_S")
 
 
-# Servers: one of each for all tests of a process (tests/support/servers.py) ---------------------
+# Servers: one of each for the whole test run (tests/support/servers.py) -------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The first process of a test run owns the servers; its workers find them by a variable."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_REAPER] = servers.share_servers()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the servers that tests have started."""
+    if reaper := config.stash.get(_REAPER, None):
+        assert reaper.stdin is not None
+        reaper.stdin.close()
+        reaper.wait()
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def postgres() -> Postgres:
     """A Postgres cluster that nobody stops."""
-    with servers.postgres_cluster() as running:
-        yield running
+    return servers.shared_postgres()
 
 
 @pytest.fixture
@@ -88,10 +106,9 @@ def database(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
+def s3() -> S3Server:
     """An S3 server that nobody stops."""
-    with servers.s3_store() as running:
-        yield running
+    return servers.shared_s3()
 
 
 @pytest.fixture
@@ -101,14 +118,12 @@ def bucket(s3: S3Server) -> Bucket:
 
 
 @pytest.fixture(scope="session")
-def mlflow_server(postgres: Postgres, s3: S3Server) -> Iterator[MlflowServer]:
-    """A tracking server that lets everybody in; artifacts go through it."""
-    with servers.mlflow_server(postgres, s3) as running:
-        yield running
+def mlflow_server(postgres: Postgres, s3: S3Server) -> MlflowServer:
+    """A tracking server without passwords; artifacts go through it."""
+    return servers.shared_mlflow(postgres, s3)
 
 
 @pytest.fixture(scope="session")
-def mlflow_server_with_auth(postgres: Postgres, s3: S3Server) -> Iterator[MlflowServer]:
+def mlflow_server_with_auth(postgres: Postgres, s3: S3Server) -> MlflowServer:
     """A tracking server with basic auth; artifacts go through it."""
-    with servers.mlflow_server(postgres, s3, auth=True) as running:
-        yield running
+    return servers.shared_mlflow(postgres, s3, auth=True)

@@ -25,8 +25,7 @@ from benchmarks.dashboard.visiting import (
     watch_opening,
 )
 from benchmarks.results import Bar, Findings, Table
-from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level
-from radt.frontend.picks import Pick
+from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.view import View
 
 MOST_PAGE_S, MOST_WIDE_S, MOST_LONG_S, MOST_ZOOM_S = 1.0, 0.5, 1.0, 0.15

@@ -13,12 +13,11 @@ import numpy as np
 from benchmarks.dashboard import stores
 from benchmarks.dashboard.stores import Size
 from benchmarks.results import Bar, Findings, Table
-from radt.frontend.charts.chartdata import chart_data
-from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level, Window
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.chosen import Chosen, choose
-from radt.frontend.picks import Pick
-from radt.frontend.source import Source
+from radt.frontend.data.chart_data import chart_data
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick, Window
+from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import View
 
 # Half of what is promised from click to painted: the browser needs the other half.
@@ -85,13 +84,13 @@ def _row(table: Table, path: Path, case: Case) -> float:
     firsts, agains, length = [], [], 0
     for _ in range(_REPEAT):
         source = Source(path)
-        chosen = _chosen(source)
-        window = _window(source, chosen, case)
+        selection = _selection(source)
+        window = _window(source, selection, case)
         fresh = Source(path)
-        chosen = _chosen(fresh)
-        duration_s, length = _drawn(fresh, chosen, case.spec, window)
+        selection = _selection(fresh)
+        duration_s, length = _drawn(fresh, selection, case.spec, window)
         firsts.append(duration_s)
-        agains.append(_drawn(fresh, chosen, case.spec, window)[0])
+        agains.append(_drawn(fresh, selection, case.spec, window)[0])
         source.close()
         fresh.close()
     first_s, again_s = statistics.median(firsts), statistics.median(agains)
@@ -105,9 +104,9 @@ def _zoomed_s(path: Path, case: Case) -> float:
 
     def once() -> float:
         source = Source(path)
-        chosen = _chosen(source)
-        window = _window(source, chosen, case)
-        duration_s, _ = _drawn(source, chosen, case.spec, window)
+        selection = _selection(source)
+        window = _window(source, selection, case)
+        duration_s, _ = _drawn(source, selection, case.spec, window)
         source.close()
         return duration_s
 
@@ -119,44 +118,44 @@ def _growth(live: Path) -> Table:
     title = "A new point in each of the runs, which go on"
     table = Table(title, ("", "chart again, ms"))
     source = Source(live)
-    chosen = _chosen(source)
-    run_ids = list(chosen.runs)
+    selection = _selection(source)
+    run_ids = list(selection.runs)
     for level in (Level.RUN, Level.WORKLOAD):
         spec = ChartSpec(stores.METRIC, level=level)
-        _drawn(source, chosen, spec, None)
+        _drawn(source, selection, spec, None)
         times = []
         for _ in range(_REPEAT):
             stores.grow(live, run_ids)
             known = source.revision()
             while source.revision() == known:  # it looks when reading was not too dear
                 time.sleep(0.02)
-            times.append(_drawn(source, chosen, spec, None)[0])
+            times.append(_drawn(source, selection, spec, None)[0])
         table.rows.append((f"{level}s", f"{statistics.median(times) * 1e3:,.0f}"))
     source.close()
     return table
 
 
-def _chosen(source: Source) -> Chosen:
+def _selection(source: Source) -> Selection:
     source.revision()
-    return choose(source, View(picks=(Pick(stores.EXPERIMENT),)))
+    return read_selection(source, View(picks=(Pick(stores.EXPERIMENT),)))
 
 
-def _window(source: Source, chosen: Chosen, case: Case) -> Window | None:
+def _window(source: Source, selection: Selection, case: Case) -> Window | None:
     """The case's part of the whole; the whole is drawn for it, as it is before somebody zooms."""
     if case.part is None:
         return None
-    data = chart_data(source, chosen, case.spec, BoardSpec(), None)
+    data = chart_data(source, selection, case.spec, BoardSpec(), None)
     assert data is not None
     end = data.window.end
     return Window(case.part[0] * end, case.part[1] * end)
 
 
 def _drawn(
-    source: Source, chosen: Chosen, spec: ChartSpec, window: Window | None
+    source: Source, selection: Selection, spec: ChartSpec, window: Window | None
 ) -> tuple[float, int]:
     """Seconds until the figure's JSON is there, and its length."""
     start = time.perf_counter()
-    data = chart_data(source, chosen, spec, BoardSpec(), window)
+    data = chart_data(source, selection, spec, BoardSpec(), window)
     assert data is not None
     length = len(json.dumps(figure(data, Look()), separators=(",", ":")))
     return time.perf_counter() - start, length
@@ -164,9 +163,9 @@ def _drawn(
 
 def _shows_spike(path: Path, spec: ChartSpec, at: float, share: float) -> bool:
     source = Source(path)
-    chosen = _chosen(source)
-    window = _window(source, chosen, Case("", spec, (at - share / 3, at + share / 3)))
-    data = chart_data(source, chosen, spec, BoardSpec(), window)
+    selection = _selection(source)
+    window = _window(source, selection, Case("", spec, (at - share / 3, at + share / 3)))
+    data = chart_data(source, selection, spec, BoardSpec(), window)
     source.close()
     assert data is not None
     return bool(np.nanmax(data.lines[0].curve.values) == stores.SPIKE)

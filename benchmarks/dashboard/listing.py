@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.dashboard.stores import EXPERIMENT, Size
 from benchmarks.results import Bar, Findings, Table
-from radt.frontend.pages.select_answer import answer
-from radt.frontend.picks import Pick
-from radt.frontend.source import Source
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Pick
+from radt.frontend.pages.select import answer
 from radt.frontend.view import View
 
 MOST_REQUEST_S = 0.05

@@ -9,8 +9,8 @@ from benchmarks.timing import median_s
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
-from radt.store.tags import PROFILED
 from radt.store.writer import StoreWriter
+from radt.tags import PROFILED
 
 EXPERIMENT = "many"
 RUNS_A_WORKLOAD = 4
@@ -71,7 +71,7 @@ def _measure(places: Places, kind: Kind, count: int) -> dict[str, float]:
 
 
 def _page(reader: StoreReader) -> None:
-    """What `radt.frontend.catalog.read_catalog` reads, and the list beside it."""
+    """What `radt.frontend.data.catalog.read_catalog` reads, and the list beside it."""
     reader.experiments()
     reader.runs(experiment=EXPERIMENT)
     reader.workloads(EXPERIMENT)

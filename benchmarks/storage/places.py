@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
-from radt.stack.postgres import Postgres
+from tests.support.postgres import Postgres
 
 
 class Kind(StrEnum):

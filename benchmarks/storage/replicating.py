@@ -165,7 +165,7 @@ def start(store: Path, uri: str, folder: Path) -> subprocess.Popen[str]:
     runtime = folder / "runtime"
     runtime.mkdir(mode=0o700, exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-m", "radt.replication.replicate", f"--store={store}"],
+        [sys.executable, "-m", "radt.delivery.postgres", f"--store={store}"],
         stdin=subprocess.PIPE,
         text=True,
         env=os.environ | {STORE_VARIABLE: uri, RUNTIME_VARIABLE: str(runtime)},

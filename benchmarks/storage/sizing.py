@@ -12,8 +12,8 @@ from benchmarks.results import Findings, Table
 from benchmarks.storage import replicating
 from benchmarks.storage.data import SECOND_NS, START_NS, instants, realistic
 from benchmarks.storage.places import Kind, Places
-from radt.archive.spool import ArchiveSpool
-from radt.archive.write import write_archive
+from radt.delivery.archive.spool import ArchiveSpool
+from radt.delivery.archive.write import write_archive
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord

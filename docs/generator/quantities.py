@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from docs.generator import markdown
 from docs.generator.docstrings import as_markdown
-from radt.report.formats import json_report, tidy_csv
-from radt.report.quantities import ABOUT
+from radt.analysis.quantities import Quantity
+from radt.render import report_csv, report_json
 
 
 def quantities_reference() -> str:
@@ -14,13 +14,13 @@ def quantities_reference() -> str:
         ("quantity", "in tables", "unit", "what it is", "read of"),
         [
             (
-                f'<span id="{name}"></span>{markdown.code(name)}',
-                markdown.plain(about.title),
-                markdown.code(about.unit),
-                f"{markdown.plain(about.explanation)}.",
-                ", else ".join(markdown.code(metric) for metric in about.metrics),
+                f'<span id="{quantity}"></span>{markdown.code(quantity)}',
+                markdown.plain(quantity.info.title),
+                markdown.code(quantity.info.unit),
+                f"{markdown.plain(quantity.info.explanation)}.",
+                ", else ".join(markdown.code(metric) for metric in quantity.info.metrics),
             )
-            for name, about in ABOUT.items()
+            for quantity in Quantity
         ],
     )
 
@@ -29,5 +29,5 @@ def report_files_reference() -> str:
     """What is in the files that programs read: CSV and JSON."""
     return "\n\n".join(
         f"### {title}\n\n{as_markdown(module.__doc__ or '')}"
-        for title, module in (("CSV", tidy_csv), ("JSON", json_report))
+        for title, module in (("CSV", report_csv), ("JSON", report_json))
     )

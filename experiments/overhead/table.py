@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from radt.analysis.estimates import mean_interval
 from radt.home import Home
 from radt.model import RunStatus
-from radt.report.confidence import mean_interval
 from radt.store.reader import StoreReader
 
 BASELINE = "untracked"

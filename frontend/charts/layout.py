@@ -1,14 +1,137 @@
-"""What stands around the data in a figure: size, margins, axes."""
+"""What surrounds the data in a figure: size, margins, axes with their ticks, names of lines."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from radt.frontend.charts import scale as scales
-from radt.frontend.charts.spec import Window, XAxis
-from radt.frontend.charts.traces import Figure, escaped
-from radt.frontend.palette import Scheme
-from radt.frontend.theme import FONT, Ink
+import numpy as np
+
+from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped
+from radt.frontend.data.model import Line
+from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.theme import FONT, Ink, Scheme
+
+_STEPS_S = (
+    *(base * 10.0**exponent for exponent in range(-6, 1) for base in (1, 2, 5)),
+    *(10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0),
+    *(3600.0, 7200.0, 10800.0, 21600.0, 43200.0, 86400.0, 172800.0, 432000.0, 864000.0),
+)
+
+
+def elapsed_ticks(start_s: float, end_s: float, about: int = 6) -> tuple[list[float], list[str]]:
+    """Positions in seconds and their labels, at most ``about`` + 1 of them."""
+    span_s = end_s - start_s
+    step_s = next((s for s in _STEPS_S if span_s / s <= about), span_s / about)
+    first = math.ceil(start_s / step_s - 1e-9)
+    last = math.floor(end_s / step_s + 1e-9)
+    positions = [index * step_s for index in range(first, last + 1)]
+    return positions, [elapsed_label(position, step_s) for position in positions]
+
+
+def elapsed_label(seconds: float, step_s: float = 1.0) -> str:
+    """``0:07``, ``1:30``, ``2:05:00``; with decimals where ticks are closer than a second."""
+    decimals = max(0, -math.floor(math.log10(step_s) + 1e-9)) if step_s < 1 else 0
+    sign = "−" if round(seconds, decimals) < 0 else ""
+    # Rounded first: 59.9999 must not become 0:60.
+    total = round(abs(seconds), decimals)
+    whole = int(total)
+    fraction = f"{total - whole:.{decimals}f}"[1:] if decimals else ""
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        days, hours = divmod(hours, 24)
+        return f"{sign}{days}d {hours}:{minutes:02}"
+    text = f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return sign + text + fraction
+
+
+_DAY_S = 86_400.0
+_WALL_STEPS_S = (
+    *(base * 10.0**exponent for exponent in range(-6, 0) for base in (1, 2, 5)),
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0),
+    *(3600.0, 7200.0, 10_800.0, 21_600.0, 43_200.0),
+    *(days * _DAY_S for days in (1, 2, 7, 14, 28, 56, 112, 364)),
+)
+
+#: What the axis is called where there is room, as on paper.
+TITLES = {
+    XAxis.BARRIER: "time since the barrier",
+    XAxis.START: "time since the run's start",
+    XAxis.WALL: "time of day",
+    XAxis.STEP: "step",
+    XAxis.EPOCH: "epochs done",
+}
+#: What stands above the values at a place, as Plotly formats it. Of instants nothing: seconds since
+#: 1970 say nobody anything.
+HOVER_TITLES = {
+    XAxis.BARRIER: "%{x:.2f} s",
+    XAxis.START: "%{x:.2f} s after its start",
+    XAxis.WALL: "",
+    XAxis.STEP: "step %{x:,.0f}",
+    XAxis.EPOCH: "epoch %{x:.2f}",
+}
+
+
+def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float], list[str]]:
+    """Positions on the axis and their labels."""
+    match kind:
+        case XAxis.WALL:
+            return _wall(window, about)
+        case XAxis.STEP:
+            return _numbers(window, about, smallest=1.0)
+        case XAxis.EPOCH:
+            return _numbers(window, about, smallest=0.0)
+    return elapsed_ticks(window.start, window.end, about=about)
+
+
+def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], list[str]]:
+    """Round numbers; ``1,000``."""
+    rough = max((window.end - window.start) / about, smallest, 1e-9)
+    power = 10.0 ** math.floor(math.log10(rough) + 1e-9)
+    step = next(base * power for base in (1, 2, 5, 10) if base * power >= rough * (1 - 1e-9))
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    first, last = math.ceil(window.start / step - 1e-9), math.floor(window.end / step + 1e-9)
+    positions = [number * step for number in range(first, last + 1)]
+    return positions, [f"{position:,.{decimals}f}" for position in positions]
+
+
+def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
+    """Times of day of this machine; the date at the first and wherever it changes."""
+    span_s = window.end - window.start
+    step_s = next((s for s in _WALL_STEPS_S if span_s / s <= about), _WALL_STEPS_S[-1])
+    shift_s = utc_offset_s(window)  # round in local time
+    first = math.ceil((window.start + shift_s) / step_s - 1e-9)
+    last = math.floor((window.end + shift_s) / step_s + 1e-9)
+    positions = [number * step_s - shift_s for number in range(first, last + 1)]
+    labels = []
+    day = ""
+    for position in positions:
+        labels.append(wall_label(position, step_s, day))
+        day = labels[-1].split("<br>")[-1] if "<br>" in labels[-1] else day
+    return positions, labels
+
+
+def utc_offset_s(window: Window) -> float:
+    """What this machine's time of day is ahead of UTC, at the window's start."""
+    local = datetime.fromtimestamp(window.start).astimezone().utcoffset()
+    return 0.0 if local is None else local.total_seconds()
+
+
+def wall_label(at_s: float, step_s: float, day: str = "") -> str:
+    """``14:30``, ``14:30:05.2``, with the date below where it is not ``day``."""
+    moment = datetime.fromtimestamp(round(at_s, 6)).astimezone()
+    date = f"{moment.day} {moment:%b}"
+    if step_s >= _DAY_S:
+        return date if f"{moment:%H:%M}" == "00:00" else f"{moment:%H:%M}<br>{date}"
+    text = f"{moment:%H:%M}" if step_s >= 60 else f"{moment:%H:%M:%S}"
+    if step_s < 1:
+        decimals = -math.floor(math.log10(step_s) + 1e-9)
+        text += f".{moment.microsecond:06}"[: 1 + decimals]
+    return text if date == day else f"{text}<br>{date}"
+
 
 HEIGHT_PX = 280
 #: What a chart of two rows is higher than two charts: a card's head and the space between.
@@ -45,7 +168,7 @@ def layout_of(
     rug_rows: int,
 ) -> Figure:
     """The layout of a figure without its data; ``rug_px`` are kept free below for marks."""
-    positions, texts = scales.ticks(kind, window, about=8 * min(look.columns, 2))
+    positions, texts = axis_ticks(kind, window, about=8 * min(look.columns, 2))
     bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
     bottom_px += _TITLE_PX if look.paper else 0
     plot_px = look.height_px - _TOP_PX - bottom_px
@@ -59,7 +182,7 @@ def layout_of(
         "ticks": "",
         "tickfont": {"size": 11, "color": ink.dim},
     }
-    title = {"text": scales.TITLES[kind], "standoff": 4, "font": {"size": 11, "color": ink.dim}}
+    title = {"text": TITLES[kind], "standoff": 4, "font": {"size": 11, "color": ink.dim}}
     return {
         "height": look.height_px,
         "autosize": True,
@@ -84,7 +207,7 @@ def layout_of(
             "ticktext": texts,
             "showgrid": False,
             "showline": True,
-            "unifiedhovertitle": {"text": scales.HOVER_TITLES[kind]},
+            "unifiedhovertitle": {"text": HOVER_TITLES[kind]},
             "showspikes": True,
             "spikemode": "across",
             "spikethickness": 1,
@@ -123,3 +246,77 @@ def note(text: str, ink: Ink) -> Figure:
         "text": escaped(text),
         "font": {"size": 13, "color": ink.dim},
     }
+
+
+MAX_LABELS = 8
+_LABEL_PX, _LABEL_CHARS, _CHAR_PX = 14, 14, 7
+
+
+def room_px(lines: Sequence[Line]) -> int:
+    """How much the names take at the right."""
+    longest = max((len(line.short) for line in lines), default=0)
+    return _CHAR_PX * min(_LABEL_CHARS, longest)
+
+
+def end_labels(
+    drawn: Sequence[tuple[Line, Pen]],
+    window: Window,
+    ordinate: Ordinate,
+    limits: tuple[float, float],
+    plot_px: float,
+) -> list[Figure]:
+    """The names, moved apart where lines end close to each other; ``limits`` as on the axis."""
+    ends = []
+    for line, pen in drawn:
+        x, values = line.curve.x, ordinate.of(line.curve.values)
+        finite = np.isfinite(values)
+        seen = np.flatnonzero(finite & (x <= window.end))
+        # A line that ended before what is seen has no end here, unless it reaches across.
+        if len(seen) and finite[x >= window.start].any():
+            value = float(values[seen[-1]])
+            if ordinate.log:
+                value = math.log10(value)
+            share = (value - limits[0]) / (limits[1] - limits[0])
+            ends.append((min(1.0, max(0.0, share)) * plot_px, line, pen))
+    ends.sort(key=lambda end: end[0])
+    heights = spread([end[0] for end in ends], _LABEL_PX, plot_px)
+    return [
+        {
+            "xref": "paper",
+            "x": 1,
+            "xanchor": "left",
+            "xshift": 4,
+            "yref": "y domain",
+            "y": height / plot_px,
+            "yanchor": "middle",
+            "showarrow": False,
+            "text": escaped(_shortened(line.short)),
+            "name": line.key,
+            "font": {"size": 11, "color": pen.colour},
+        }
+        for height, (_, line, pen) in zip(heights, ends, strict=True)
+    ]
+
+
+def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
+    """Move sorted positions apart to at least ``gap``, but little, within 0 to ``limit``.
+
+    Positions that are too close form a block around their common centre; blocks that touch merge.
+    """
+    blocks: list[tuple[float, int]] = []  # bottom of the block, positions in it
+    for height in heights:
+        bottom, count = height, 1
+        while blocks and blocks[-1][0] + blocks[-1][1] * gap > bottom:
+            below, many = blocks.pop()
+            # The mean of the centres, weighted: each position pulls alike.
+            centre = (
+                (below + (many - 1) * gap / 2) * many + (bottom + (count - 1) * gap / 2) * count
+            ) / (many + count)
+            count += many
+            bottom = min(max(0.0, centre - (count - 1) * gap / 2), limit - (count - 1) * gap)
+        blocks.append((bottom, count))
+    return [bottom + index * gap for bottom, count in blocks for index in range(count)]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"

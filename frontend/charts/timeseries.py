@@ -13,13 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from radt.frontend.charts import scale as scales
-from radt.frontend.charts.chartdata import ChartData
-from radt.frontend.charts.labels import MAX_LABELS, labels, room_px
-from radt.frontend.charts.layout import HEIGHT_PX, RUG_GAP_PX, Look, layout_of, note
-from radt.frontend.charts.lines import Line
-from radt.frontend.charts.quantity import unit_scale
-from radt.frontend.charts.spec import Relative, Window, XAxis
+from radt.frontend.charts.layout import (
+    HEIGHT_PX,
+    MAX_LABELS,
+    RUG_GAP_PX,
+    Look,
+    end_labels,
+    layout_of,
+    note,
+    room_px,
+    utc_offset_s,
+)
 from radt.frontend.charts.traces import (
     RUG_ROW_PX,
     Figure,
@@ -29,8 +33,9 @@ from radt.frontend.charts.traces import (
     line_traces,
     rug,
 )
-from radt.frontend.palette import Scheme, colour
-from radt.frontend.theme import INKS
+from radt.frontend.data.model import ChartData, Line, unit_scale
+from radt.frontend.data.spec import Relative, Window, XAxis
+from radt.frontend.theme import INKS, Scheme, colour
 from radt.units import plural
 
 __all__ = ["BLANK", "Figure", "Look", "config", "figure", "notice", "y_range"]
@@ -40,8 +45,8 @@ _UNIFIED_HOVER_LINES = 12
 _MARKED_POINTS = 24
 _NO_VALUES = "no values yet in the selected runs"
 _NOTHING = {
-    XAxis.STEP: "these values have no steps",
-    XAxis.EPOCH: "the selected runs have no values in marked epochs",
+    XAxis.STEP: "this metric has no steps",
+    XAxis.EPOCH: "the selected runs have no values within epochs",
 }
 
 # Plotly fails when a subplot first appears in an update that changes nothing else, so both are
@@ -127,7 +132,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     }
     traces += rug(ticks, rug_rows, strokes)
     layout["hovermode"] = "x unified" if is_unified else "closest"
-    layout["annotations"] = labels(labelled, data.window, ordinate, limits, plot_px)
+    layout["annotations"] = end_labels(labelled, data.window, ordinate, limits, plot_px)
     layout["shapes"] = hairlines(ticks, strokes)
     if not drawn:
         text = "all lines are hidden" if data.lines else _NOTHING.get(data.x, _NO_VALUES)
@@ -143,7 +148,7 @@ def figure(data: ChartData, look: Look) -> Figure:
         "factor": ordinate.factor,
         "points": sum(len(line.curve.values) for line in shown),
         "x": data.x.value,
-        "utc_offset_s": scales.utc_offset_s(data.window) if data.x is XAxis.WALL else None,
+        "utc_offset_s": utc_offset_s(data.window) if data.x is XAxis.WALL else None,
         "aggregate": None if data.aggregate is None else data.aggregate.value,
         "level": data.level.value,
         "relative": data.relative.value,

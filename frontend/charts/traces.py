@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radt.frontend.charts.cells import BoolArray
-from radt.frontend.charts.lines import Line
-from radt.frontend.charts.marks import Tick
-from radt.frontend.palette import DASHES, Scheme, colour, inks, translucent
+from radt.frontend.data.model import BoolArray, Line, Tick
+from radt.frontend.theme import DASHES, Scheme, colour, inks, translucent
 from radt.model import MarkerKind
 from radt.store.records import Float64Array
 

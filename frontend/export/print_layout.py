@@ -2,23 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from radt.frontend.charts.chartdata import ChartData
-from radt.frontend.charts.elapsed import label as clock
-from radt.frontend.charts.spec import ChartSpec, Relative, Window, XAxis
+from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.charts.timeseries import Look, figure, notice
 from radt.frontend.charts.traces import escaped
-from radt.frontend.chosen import Chosen
-from radt.frontend.export.asked import Asked
+from radt.frontend.data.model import ChartData
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ChartSpec, Relative, Window, XAxis
 from radt.frontend.export.render_worker import Order
-from radt.frontend.export.sheet import Box, Figure, Merger, Sheet
+from radt.frontend.export.request import Asked
 from radt.frontend.export.shown import ShownChart, shown_charts
-from radt.frontend.palette import Scheme
-from radt.frontend.source import Source
-from radt.frontend.theme import FONT, INKS
+from radt.frontend.selection import Selection
+from radt.frontend.theme import FONT, INKS, Scheme
 from radt.frontend.view import View
+
+Figure = dict[str, Any]
+
+_AXIS = re.compile(r"^([xy])axis(\d*)$")
+_REFERENCES = ("anchor", "overlaying", "matches", "scaleanchor")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of the sheet in pixels from its left and bottom edge."""
+
+    left: float
+    bottom: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Size of the sheet in pixels."""
+
+    width: float
+    height: float
+
+    def domain(self, box: Box, letter: str, share: Sequence[float]) -> list[float]:
+        """Where on the sheet a part of a box is, both from 0 to 1."""
+        start, length, whole = (
+            (box.left, box.width, self.width)
+            if letter == "x"
+            else (box.bottom, box.height, self.height)
+        )
+        return [min(1.0, max(0.0, (start + length * one) / whole)) for one in share]
+
+
+class Merger:
+    """Puts figures on a sheet, one after the other."""
+
+    def __init__(self, sheet: Sheet) -> None:
+        self._sheet = sheet
+        self._counts = {"x": 0, "y": 0}
+        self.traces: list[Figure] = []
+        self.axes: dict[str, Figure] = {}
+        self.annotations: list[Figure] = []
+        self.shapes: list[Figure] = []
+
+    def add(self, figure: Figure, box: Box) -> None:
+        """Put a figure's plot into a box; its ticks are outside of it."""
+        layout = figure["layout"]
+        found = [match for key in layout if (match := _AXIS.match(key))]
+        found = found or [match for key in ("xaxis", "yaxis") if (match := _AXIS.match(key))]
+        names: dict[str, str] = {}
+        for match in found:
+            letter = match[1]
+            self._counts[letter] += 1
+            number = self._counts[letter]
+            names[letter + match[2]] = letter + (str(number) if number > 1 else "")
+        for match in found:
+            self._add_axis(
+                layout.get(match[0], {}), match[1], names[match[1] + match[2]], names, box
+            )
+        for trace in figure["data"]:
+            own = {**trace, "showlegend": False}
+            own["xaxis"] = names[trace.get("xaxis", "x")]
+            own["yaxis"] = names[trace.get("yaxis", "y")]
+            self.traces.append(own)
+        self.annotations += [self._placed(one, names) for one in layout.get("annotations", ())]
+        self.shapes += [self._placed(one, names) for one in layout.get("shapes", ())]
+
+    def _add_axis(
+        self, given: Mapping[str, Any], letter: str, name: str, names: Mapping[str, str], box: Box
+    ) -> None:
+        axis = copy.deepcopy(dict(given))
+        axis["domain"] = self._sheet.domain(box, letter, axis.get("domain", (0.0, 1.0)))
+        for key in _REFERENCES:
+            if axis.get(key) in names:
+                axis[key] = names[axis[key]]
+        # Without an anchor an axis belongs to the first of the other kind, of another chart.
+        other = "y" if letter == "x" else "x"
+        axis.setdefault("anchor", names.get(other, "free"))
+        self.axes[f"{letter}axis{name[1:]}"] = axis
+
+    def _placed(self, mark: Mapping[str, Any], names: Mapping[str, str]) -> Figure:
+        """An annotation or shape that refers to the axes of its figure."""
+        own = dict(mark)
+        for letter in ("x", "y"):
+            reference = str(own.get(f"{letter}ref", letter))
+            if reference == "paper":
+                own[f"{letter}ref"] = f"{names[letter]} domain"
+                continue
+            name, _, rest = reference.partition(" ")
+            own[f"{letter}ref"] = f"{names.get(name, name)} {rest}".strip()
+        return own
+
 
 #: Pixels of a picture for one on the sheet: sharp on paper of that size.
 PNG_SCALE = 2.0
@@ -55,7 +149,7 @@ class _Entry:
     stroke: Stroke
 
 
-def order(source: Source, asked: Asked, chosen: Chosen) -> Order:
+def order(source: Source, asked: Asked, selection: Selection) -> Order:
     """The picture of a chart, or of all charts of a view as they stand on the page.
 
     Raises:
@@ -63,7 +157,7 @@ def order(source: Source, asked: Asked, chosen: Chosen) -> Order:
         StoreError: The store cannot be read.
     """
     view = asked.view
-    charts = list(shown_charts(source, view, chosen, asked.chart))
+    charts = list(shown_charts(source, view, selection, asked.chart))
     single = len(charts) == 1
     columns = 1 if single else asked.columns or (2 if len(charts) <= 4 else 3)
     cell = _SINGLE if single or columns == 1 else _CELL
@@ -97,7 +191,7 @@ def order(source: Source, asked: Asked, chosen: Chosen) -> Order:
         "paper_bgcolor": _INK.paper,
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": _INK.text},
-        "annotations": [*merger.annotations, *_header(view, chosen, charts, width, height)],
+        "annotations": [*merger.annotations, *_header(view, selection, charts, width, height)],
         "shapes": merger.shapes,
         "showlegend": bool(entries),
         "legend": {
@@ -151,7 +245,7 @@ def arranged(specs: Sequence[ChartSpec], columns: int) -> list[Place]:
 
 def _drawn(chart: ShownChart, view: View) -> Figure:
     if chart.data is None:
-        return notice("the picked runs do not have this metric", Scheme.LIGHT)
+        return notice("the selected runs do not have this metric", Scheme.LIGHT)
     look = Look(
         Scheme.LIGHT,
         monochrome=view.board.monochrome,
@@ -203,10 +297,10 @@ def _facts(data: ChartData, made: Figure, view: View) -> Iterator[str]:
 
 
 def _header(
-    view: View, chosen: Chosen, charts: Sequence[ShownChart], width: float, height: float
+    view: View, selection: Selection, charts: Sequence[ShownChart], width: float, height: float
 ) -> list[Figure]:
     """What was recorded, and which part of it is seen."""
-    words = [" · ".join(chosen.experiments)]
+    words = [" · ".join(selection.experiments)]
     axes = {chart.data.x for chart in charts if chart.data is not None}
     words += [
         _stretch(axis, view.windows[axis]) for axis in XAxis if axis in axes & set(view.windows)

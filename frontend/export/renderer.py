@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from radt.errors import RadtError
-from radt.frontend.export.bounds import BusyError
 from radt.frontend.export.render_worker import RENDER_S, Answer, Failure, Order
+from radt.frontend.export.request import BusyError
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Renderer:
         """
         if not self._queue.acquire(blocking=False):
             raise BusyError(
-                f"{1 + MAX_WAITING} pictures are being made already", "Try again in a minute"
+                f"{1 + MAX_WAITING} pictures are already being drawn", "Try again in a minute"
             )
         try:
             with self._lock:
@@ -134,7 +134,7 @@ class Renderer:
     def _start(self) -> _Worker:
         if not is_installed():
             raise PictureError(
-                "pictures are drawn by Kaleido, which is not installed here",
+                "drawing pictures needs Kaleido, which is not installed",
                 'Run `pip install "radt[export]"` where radt runs; '
                 "a chart's own menu still makes PNG and SVG in the browser",
                 is_lasting=True,
@@ -211,7 +211,7 @@ def _failed(answer: Answer) -> PictureError:
     detail = " ".join(answer.detail.split())[:_DETAIL_CHARS]
     if answer.failure == Failure.NO_BROWSER:
         return PictureError(
-            "pictures are drawn by Chrome or Chromium, and none is found where radt runs",
+            "drawing pictures needs Chrome or Chromium, which was not found",
             "Install one there (`apt install chromium`, or `kaleido_get_chrome`), or name it in "
             "BROWSER_PATH; a chart's own menu still makes PNG and SVG in the browser",
             is_lasting=True,
@@ -219,7 +219,7 @@ def _failed(answer: Answer) -> PictureError:
     if answer.failure == Failure.BROWSER:
         return PictureError(
             f"the browser that draws pictures cannot be used ({detail})",
-            "See whether Chrome runs there, or name another in BROWSER_PATH",
+            "Check that Chrome starts, or set BROWSER_PATH",
             is_lasting=True,
         )
     return PictureError(
@@ -230,7 +230,7 @@ def _failed(answer: Answer) -> PictureError:
 
 def _took_too_long() -> PictureError:
     return PictureError(
-        "the picture took too long and was given up", "Try fewer charts or fewer runs"
+        "drawing the picture took too long and was stopped", "Try fewer charts or fewer runs"
     )
 
 

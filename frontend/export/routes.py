@@ -1,6 +1,6 @@
 """The addresses that files come from, and the one that the menus ask first.
 
-All of them pass the checks of `radt.frontend.access`, which look at every request.
+All of them pass the checks of `radt.frontend.auth`, which look at every request.
 """
 
 from __future__ import annotations
@@ -8,32 +8,69 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from flask import Flask, Response, request
 
 from radt.errors import RadtError, UsageError
-from radt.frontend.chosen import Chosen, choose
-from radt.frontend.export.asked import (
+from radt.frontend.data.source import Source
+from radt.frontend.export.print_layout import order
+from radt.frontend.export.renderer import PictureError, Renderer
+from radt.frontend.export.request import (
     DATA_PATH,
     MAX_COLUMNS,
     PICTURE_PATH,
     VIEW_PATH,
     Asked,
+    BusyError,
     FileFormat,
     Share,
+    Turnstile,
+    content_disposition,
+    file_name,
+    pinned,
 )
-from radt.frontend.export.bounds import BusyError, Turnstile
-from radt.frontend.export.data import data_file, metrics_of
-from radt.frontend.export.full import measure
-from radt.frontend.export.names import content_disposition, file_name
-from radt.frontend.export.pinned import pinned
-from radt.frontend.export.print_layout import order
-from radt.frontend.export.python_code import python_code
-from radt.frontend.export.renderer import PictureError, Renderer
-from radt.frontend.source import Source
+from radt.frontend.export.shown import python_code, shown_charts, shown_schema, shown_tables
+from radt.frontend.export.tables import full_schema, full_tables, measure, written
+from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import MAX_QUERY, View
 from radt.units import plural
+
+
+def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[bytes]:
+    """The parts of the file. The first is made at once, so that what is wrong shows now.
+
+    Raises:
+        UsageError: There is nothing in it, or too much.
+        StoreError: The store cannot be read.
+    """
+    view = asked.view
+    if asked.of is Share.FULL:
+        full = measure(source, selection, metrics_of(view, asked.chart))
+        parts = written(full_tables(source.reader, selection, full), full_schema(), asked.format)
+    else:
+        tables = shown_tables(shown_charts(source, view, selection, asked.chart), view)
+        first_table = next(tables, None)
+        if first_table is None:
+            raise UsageError("the charts show no data", "Select runs that have these metrics")
+        parts = written(chain([first_table], tables), shown_schema(), asked.format)
+    first = next(parts)
+    return chain([first], parts)
+
+
+def metrics_of(view: View, place: int | None) -> list[str]:
+    """The metrics of the charts of a view, or of one of them, each once.
+
+    Raises:
+        UsageError: There is no such chart, or no chart at all.
+    """
+    charts = view.charts or ()
+    if not charts or (place is not None and place >= len(charts)):
+        raise UsageError("this chart does not exist", "Add a chart to the page first")
+    wanted = charts if place is None else (charts[place],)
+    return list(dict.fromkeys(chart.metric for chart in wanted))
+
 
 PREPARE_PATH = "/export/prepare"
 OPEN_PATH = "/export/open"
@@ -74,21 +111,21 @@ class _Routes:
         share = _share(wanted.get("share"))
         found = wanted.get("view")
         view = View.from_json(found if isinstance(found, Mapping) else {})
-        chosen = choose(self._source, view)
-        view = pinned(self._source, view, chosen)
+        selection = read_selection(self._source, view)
+        view = pinned(self._source, view, selection)
         if share is Share.LINK:
             return _json({"text": f"{_page(wanted.get('page'))}?{view.to_query()}"})
         if share is Share.VIEW:
             return _json({"href": f"{VIEW_PATH}?{view.to_query()}"})
         place = _place(view, wanted.get("slot"))
         if share is Share.PYTHON:
-            return _json({"text": python_code(self._source, view, chosen, place)})
+            return _json({"text": python_code(self._source, view, selection, place)})
         asked = _asked(view, share, place, wanted)
         notes = []
         if share is Share.FULL:
-            full = measure(self._source, chosen, metrics_of(view, place))
-            notes.append(f"{full.rows:,} samples are on their way")
-            notes += _lacking(chosen)
+            full = measure(self._source, selection, metrics_of(view, place))
+            notes.append(f"{full.rows:,} samples are being downloaded")
+            notes += _lacking(selection)
         return _json({"href": asked.address, "name": _name(asked), "notes": notes})
 
     def open(self) -> Response:
@@ -96,10 +133,10 @@ class _Routes:
         try:
             view = View.from_file(_body_text())
         except RecursionError as error:
-            raise _no_view("it has brackets within brackets without end") from error
+            raise _no_view("its brackets are nested too deeply") from error
         missing: list[str] = []
         try:
-            missing = [str(pick) for pick in choose(self._source, view).missing]
+            missing = [str(pick) for pick in read_selection(self._source, view).missing]
         except RadtError:
             pass  # the page that opens says what is wrong, and goes on by itself
         return _json({"query": view.to_query(), "missing": missing})
@@ -114,9 +151,9 @@ class _Routes:
         asked = Asked.data(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
-            chosen = choose(self._source, asked.view)
-            asked = replace(asked, view=pinned(self._source, asked.view, chosen))
-            parts = data_file(self._source, asked, chosen)
+            selection = read_selection(self._source, asked.view)
+            asked = replace(asked, view=pinned(self._source, asked.view, selection))
+            parts = data_file(self._source, asked, selection)
             response = _attachment(parts, asked.format.mime, _name(asked))
         except BaseException:
             visit.leave()
@@ -130,9 +167,9 @@ class _Routes:
         asked = Asked.picture(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
-            chosen = choose(self._source, asked.view)
-            asked = replace(asked, view=pinned(self._source, asked.view, chosen))
-            picture = self._renderer.draw(order(self._source, asked, chosen))
+            selection = read_selection(self._source, asked.view)
+            asked = replace(asked, view=pinned(self._source, asked.view, selection))
+            picture = self._renderer.draw(order(self._source, asked, selection))
         finally:
             visit.leave()
         return _attachment(picture, asked.format.mime, _name(asked))
@@ -145,7 +182,7 @@ def _query() -> str:
 def _asked(view: View, share: Share, place: int | None, wanted: Mapping[str, Any]) -> Asked:
     given = wanted.get("format")
     if not isinstance(given, str) or given not in list(FileFormat):
-        raise UsageError("this kind of file is unknown", "Load the page again")
+        raise UsageError("unknown file type", "Load the page again")
     columns = wanted.get("columns")
     fits = isinstance(columns, int) and 1 <= columns <= MAX_COLUMNS and place is None
     return Asked(
@@ -164,18 +201,14 @@ def _place(view: View, slot: object) -> int | None:
     for place, chart in enumerate(view.charts or ()):
         if chart.slot == slot:
             return place
-    raise UsageError("this chart is no longer there", "Load the page again")
+    raise UsageError("this chart was removed", "Load the page again")
 
 
-def _lacking(chosen: Chosen) -> list[str]:
+def _lacking(selection: Selection) -> list[str]:
     """What the user may expect in a file that has every sample, and is not."""
-    remote = sum(run.remote is not None for run in chosen.runs.values())
-    notes = []
-    if remote:
-        notes.append(f"{plural(remote, 'run')} of the server cannot be had before they are loaded")
-    if chosen.left_out:
-        notes.append(f"{plural(chosen.left_out, 'run')} too many were picked, and are left out")
-    return notes
+    if not selection.left_out:
+        return []
+    return [f"{plural(selection.left_out, 'run')} over the limit, left out"]
 
 
 def _name(asked: Asked) -> str:
@@ -198,7 +231,7 @@ def _about(view: View) -> list[str]:
 def _share(given: object) -> Share:
     if isinstance(given, str) and given in list(Share):
         return Share(given)
-    raise UsageError("this item of the menu is unknown", "Load the page again")
+    raise UsageError("unknown menu item", "Load the page again")
 
 
 def _page(given: object) -> str:
@@ -215,12 +248,13 @@ def _body_text() -> str:
     try:
         return request.get_data().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _no_view("it is no text") from error
+        raise _no_view("it is not text") from error
 
 
 def _no_view(reason: str) -> UsageError:
     return UsageError(
-        f"this is no file of a view ({reason})", "Choose a file that a dashboard's Share menu saved"
+        f"the file is not a saved view ({reason})",
+        "Choose a file that “Save view” wrote",
     )
 
 
@@ -230,7 +264,7 @@ def _body_json() -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise UsageError("the request is no JSON object", "Load the page again")
+        raise UsageError("the request is not a JSON object", "Load the page again")
     return found
 
 

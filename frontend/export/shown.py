@@ -1,4 +1,4 @@
-"""The lines of charts as they are drawn: thinned out, aggregated, smoothed, zoomed."""
+"""What charts show, as numbers, and as Python code that reads the same."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radt.errors import UsageError
-from radt.frontend.charts.chartdata import ChartData, chart_data
-from radt.frontend.charts.lines import Line
-from radt.frontend.charts.spec import ChartSpec, Level, Relative, Window
-from radt.frontend.chosen import Chosen
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.chart_data import chart_data
+from radt.frontend.data.metrics import hidden_keys, series_of
+from radt.frontend.data.model import ChartData, Line
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ID_DIGITS, ChartSpec, Level, Relative, Window, XAxis
 from radt.frontend.export.tables import label
-from radt.frontend.hiding import hidden_keys
-from radt.frontend.source import Source
+from radt.frontend.selection import Selection
 from radt.frontend.view import View
+from radt.model import SeriesKind
 from radt.store.records import Float64Array
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class ShownChart:
 
 
 def shown_charts(
-    source: Source, view: View, chosen: Chosen, place: int | None
+    source: Source, view: View, selection: Selection, place: int | None
 ) -> Iterator[ShownChart]:
     """The charts of a view, or one of them, each read when its turn comes.
 
@@ -79,21 +81,21 @@ def shown_charts(
     charts = view.charts or ()
     places: Sequence[int] = range(len(charts)) if place is None else [place]
     if not charts or places[-1] >= len(charts):
-        raise UsageError("there is no such chart", "Add a chart to the page first")
+        raise UsageError("this chart does not exist", "Add a chart to the page first")
     for one in places:
-        spec = as_seen(source, view, chosen, charts[one])
+        spec = as_seen(source, view, selection, charts[one])
         window = view.windows.get(spec.x_of(view.board))
-        data = chart_data(source, chosen, spec, view.board, window) if chosen.runs else None
+        data = chart_data(source, selection, spec, view.board, window) if selection.runs else None
         yield ShownChart(one, spec, data)
 
 
-def as_seen(source: Source, view: View, chosen: Chosen, spec: ChartSpec) -> ChartSpec:
+def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
     """The chart with what is hidden in all charts hidden in it, too.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    return replace(spec, hidden=spec.hidden + hidden_keys(source, chosen, view, spec.metric))
+    return replace(spec, hidden=spec.hidden + hidden_keys(source, selection, view, spec.metric))
 
 
 def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]:
@@ -145,3 +147,134 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.T
     }
     schema = shown_schema()
     return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+#: What x is on axes that count from an instant of each run.
+_SINCE = {
+    XAxis.BARRIER: "seconds since the barrier",
+    XAxis.EPOCH: "seconds since the barrier; the charts count epochs",
+    XAxis.START: "seconds since the run's start",
+}
+
+
+def python_code(source: Source, view: View, selection: Selection, place: int | None) -> str:
+    """Lines that load the samples of the charts (``place`` None: of all) into a DataFrame.
+
+    Raises:
+        UsageError: There is nothing to load.
+        StoreError: The store cannot be read.
+    """
+    charts = view.charts or ()
+    wanted = [
+        as_seen(source, view, selection, chart)
+        for chart in (charts if place is None else charts[place : place + 1])
+    ]
+    known = series_of(source, tuple(selection.runs))
+    metrics = [m for m in dict.fromkeys(chart.metric for chart in wanted) if m in known]
+    having = {one.run_id for metric in metrics for one in known[metric]}
+    hidden = set.intersection(*(set(chart.hidden) for chart in wanted)) if wanted else set()
+    runs = [
+        run
+        for run in selection.runs.values()
+        if run.run_id in having and f"r{run.run_id[:ID_DIGITS]}" not in hidden
+    ]
+    if not runs:
+        raise UsageError(
+            "the charts show no samples to load", "Select runs that have these metrics"
+        )
+    x = wanted[0].x_of(view.board) if len(wanted) == 1 else view.board.x
+    counted = any(one.kind is SeriesKind.COUNTER for metric in metrics for one in known[metric])
+    return "\n".join(
+        [
+            *_imports(source),
+            "",
+            *_runs(runs, x),
+            *_load(source, metrics, rates=counted),
+            *_x(x, view),
+            *_notes(wanted, view, selection),
+            *_drawing(x, len(metrics)),
+            "",
+        ]
+    )
+
+
+def _imports(source: Source) -> Iterator[str]:
+    if source.address.is_postgres:
+        yield "import os"
+        yield ""
+    yield "import plotly.express as px"
+    yield ""
+    yield "import radt"
+
+
+def _runs(runs: Sequence[RunEntry], x: XAxis) -> Iterator[str]:
+    yield "names = {  # what the charts call the runs"
+    yield from (f"    {run.run_id!r}: {run.title!r}," for run in runs)
+    yield "}"
+    if x not in _SINCE:
+        return
+    yield "zeros_ns = {  # zero of each run's x axis, in nanoseconds since 1970"
+    for run in runs:
+        started_ns = run.record.started_ns
+        zero_ns = started_ns if x is XAxis.START and started_ns else run.origin_ns
+        yield f"    {run.run_id!r}: {zero_ns},"
+    yield "}"
+
+
+def _load(source: Source, metrics: Sequence[str], *, rates: bool) -> Iterator[str]:
+    yield "frame = radt.load("
+    yield "    list(names),"
+    yield f"    metrics={list(metrics)!r},"
+    if rates:
+        yield "    rates=True,  # counters as how fast they grew"
+    path = source.address.path
+    if path is None:
+        yield f"    # {str(source.address)!r}; the password is best in ~/.pgpass"
+        yield '    store_uri=os.environ["RADT_STORE_URI"],'
+    else:
+        yield f"    home={str(path.parent)!r},"
+    yield ")"
+
+
+def _x(x: XAxis, view: View) -> Iterator[str]:
+    yield 'ids = frame["run_id"].astype(str)'
+    yield 'frame["line"] = (ids.map(names) + " " + frame["entity"].astype(str)).str.strip()'
+    if x in _SINCE:
+        yield f"# {_SINCE[x]}"
+        yield 'frame["x"] = (frame["time"].astype("int64") - ids.map(zeros_ns)) / 1e9'
+    else:
+        yield f'frame["x"] = frame["{"time" if x is XAxis.WALL else "step"}"]'
+    zoom = view.windows.get(x)
+    if zoom is None or x is XAxis.EPOCH:
+        return
+    value = 'frame["time"].astype("int64") / 1e9' if x is XAxis.WALL else 'frame["x"]'
+    value = f"({value})" if x is XAxis.WALL else value
+    yield f"frame = frame[{value}.between({zoom.start!r}, {zoom.end!r})]  # the zoom"
+
+
+def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Iterator[str]:
+    """What charts do, and these lines do not."""
+    board = view.board
+    if any(
+        any(selection.drawn_at(chart.level_of(board)).values())
+        or chart.level_of(board) is Level.WORKLOAD
+        for chart in charts
+    ):
+        yield "# Charts draw the runs of a workload as one line; these are the runs."
+    if any(chart.smoothing_of(board) for chart in charts):
+        yield "# Charts smooth them; these are the samples."
+    if any(chart.relative_of(board) is not Relative.OFF for chart in charts):
+        yield "# Charts show them relative to a baseline; these are the samples."
+
+
+def _drawing(x: XAxis, metric_count: int) -> Iterator[str]:
+    rows = ', facet_row="metric"' if metric_count > 1 else ""
+    # Over steps each line is in the order it was logged, which is that of the steps.
+    yield f'figure = px.line(frame, x="x", y="value", color="line"{rows})'
+    if metric_count > 1:
+        yield "figure.update_yaxes(matches=None)  # each metric has its own unit"
+    yield f"figure.update_xaxes(title={_title(x)!r}).show()"
+
+
+def _title(x: XAxis) -> str:
+    return _SINCE.get(x, x.value)

@@ -1,25 +1,122 @@
-"""What a page of the dashboard is."""
+"""What all pages share: the page itself, untyped parts of Dash, the share menu, error pages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from dash import Dash
+from dash import ClientsideFunction, Dash, ctx, html
 from dash.development.base_component import Component
 
-from radt.frontend.source import Source
+from radt.errors import RadtError, TrackingError
+from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.source import Source
 from radt.frontend.view import View
+from radt.store.address import StoreAddress
+
+_RETRIES = " The dashboard retries by itself."
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its address and name, what it shows of a view, and its callbacks.
+    """A page: its path and title, its layout for a view, and its callbacks.
 
-    ``layout`` may raise `RadtError`; the application then shows cause and remedy instead.
+    ``layout`` may raise `RadtError`; the application then shows the error and its remedy instead.
     """
 
     path: str
     title: str
     layout: Callable[[Source, View], Component]
     register: Callable[[Dash, Source], None]
+
+
+def attributes(**values: str) -> Any:
+    """Return attributes such as ``data-level``, given as ``data_level``, for ``**``."""
+    return {name.replace("_", "-"): value for name, value in values.items()}
+
+
+def triggers() -> set[str]:
+    """Return what triggered the running callback, as ``id.property``."""
+    return {str(trigger["prop_id"]) for trigger in ctx.triggered}
+
+
+def in_browser(app: Dash, function: str, *arguments: object, **options: object) -> None:
+    """Register a callback that runs ``window.dash_clientside.radt.FUNCTION`` (static/core.js)."""
+    register: Any = app.clientside_callback
+    register(ClientsideFunction("radt", function), *arguments, **options)
+
+
+# -- the share menu (static/share.js, radt.frontend.export) -------------------------------------
+
+
+def share_menu() -> Component:
+    """Return the button that shares and exports the whole page."""
+    return _share_button("page", "Share", "Share and export", "share-button")
+
+
+def chart_share_menu(slot: int) -> Component:
+    """Return the button that shares and exports the chart in a slot."""
+    return _share_button(str(slot), "⤓", "Share and export this chart", "share-button quiet")
+
+
+def _share_button(subject: str, text: str, title: str, class_name: str) -> Component:
+    return html.Button(
+        text,
+        type="button",
+        className=class_name,
+        title=title,
+        **attributes(data_share=subject, aria_haspopup="menu", aria_label=title),
+    )
+
+
+# -- instead of a page --------------------------------------------------------------------------
+
+
+def error_page(error: RadtError, store: StoreAddress) -> Component:
+    """Return what is shown when a page cannot be."""
+    if isinstance(error, NothingRecordedError):
+        return _empty(store)
+    cause, detail = _split(error.message)
+    remedy = sentence(error.remedy or "See the terminal of `radt dashboard`")
+    retries = _RETRIES if store.is_postgres or isinstance(error, TrackingError) else ""
+    details = [html.P(detail, className="detail")] if detail else []
+    return _state(cause, html.P(remedy + retries), *details, role="alert")
+
+
+def outage(error: RadtError) -> list[Component]:
+    """Return the note for a page that stays while the database or the server is unreachable."""
+    cause, detail = _split(error.message)
+    remedy = sentence(error.remedy) if error.remedy else ""
+    return [
+        html.Strong(sentence(cause)),
+        html.Span((remedy + _RETRIES).strip()),
+        *([html.Span(detail, className="detail")] if detail else []),
+    ]
+
+
+def sentence(text: str) -> str:
+    """Return the text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
+def _empty(store: StoreAddress) -> Component:
+    """Return the page of an empty store, with the command that fills it."""
+    command = "radt train.py"
+    return _state(
+        "No runs yet",
+        html.P(f"This page updates when a run writes to {store}."),
+        html.Pre(f"{command} --store-uri …" if store.is_postgres else command),
+    )
+
+
+def _state(title: str, *content: Component, role: str = "status") -> Component:
+    return html.Div([html.H1(title), *content], className="state", role=role)
+
+
+def _split(message: str) -> tuple[str, str]:
+    """Split off what a driver said, in brackets at the end of a message."""
+    cause, bracket, detail = message.partition(" (")
+    if not bracket or not detail.endswith(")"):
+        cause, detail = message, ""
+    return f"{cause[:1].upper()}{cause[1:]}", detail.removesuffix(")")

@@ -16,28 +16,31 @@ from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
+from radt.analysis.quantities import Quantity
+from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
+from radt.frontend.charts.report_bars import HEIGHT_PX, figure
 from radt.frontend.charts.timeseries import BLANK, config
-from radt.frontend.chosen import latest_experiment
-from radt.frontend.dashing import attributes, in_browser
-from radt.frontend.pages.page import Page
-from radt.frontend.palette import Scheme
-from radt.frontend.report import parts, routes
-from radt.frontend.report.barfigure import HEIGHT_PX, figure
-from radt.frontend.report.bars import (
+from radt.frontend.data.catalog import read_experiments
+from radt.frontend.data.report import content_of, read_shown
+from radt.frontend.data.report_model import (
+    BY_ORDER,
+    Choices,
+    Shown,
     bars_of,
     charted,
     size_of,
     title_of,
 )
-from radt.frontend.report.choices import BY_ORDER, Choices
-from radt.frontend.report.controls import controls, experiments
-from radt.frontend.report.data import Shown, content_of, read_shown
-from radt.frontend.report.table import matrix
-from radt.frontend.source import Source
+from radt.frontend.data.source import Source
+from radt.frontend.export import report_files
+from radt.frontend.pages import report_table
+from radt.frontend.pages.page import Page, attributes, in_browser
+from radt.frontend.pages.report_table import matrix
+from radt.frontend.selection import latest_experiment
+from radt.frontend.theme import Scheme
 from radt.frontend.view import View
-from radt.report.formats.matrix import matrices
-from radt.report.quantities import ABOUT, Quantity
+from radt.render.report_content import matrices
 
 #: Quantities whose charts are on the page, in fixed slots.
 _SLOTS = tuple(Quantity)
@@ -48,8 +51,6 @@ def layout(source: Source, view: View) -> Component:
 
     Raises:
         NothingRecordedError: There is no experiment.
-        ListingError: It is not known yet what the MLflow server has.
-        TrackingError: The server does not answer, and the store has nothing.
         StoreError: The store cannot be read.
     """
     experiment = view.experiment or latest_experiment(source)
@@ -83,7 +84,7 @@ def layout(source: Source, view: View) -> Component:
 
 
 def _slot(quantity: Quantity) -> Component:
-    about = ABOUT[quantity]
+    about = quantity.info
     return html.Section(
         [
             html.Header(
@@ -118,7 +119,7 @@ def _config(quantity: Quantity) -> Any:
 
 def register(app: Dash, source: Source) -> None:
     """Callbacks of the page."""
-    routes.install(app.server, source)
+    report_files.install(app.server, source)
     for name, given in (
         *(("experiment", "value"), ("window", "value")),
         *(("picked", "checked"), ("profiled", "checked"), ("overlap", "checked")),
@@ -183,14 +184,14 @@ def register(app: Dash, source: Source) -> None:
         known = state or {}
         return (
             {"key": key, "columns": columns, "measured": measured, "experiments": named},
-            parts.facts(shown),
-            parts.table_of(shown, choices, view),
-            parts.pages(shown, choices),
-            parts.links(shown, choices, view),
+            report_table.facts(shown),
+            report_table.table_of(shown, choices, view),
+            report_table.pages(shown, choices),
+            report_table.links(shown, choices, view),
             no_update
             if known.get("measured") == measured
             else [
-                dmc.Checkbox(label=ABOUT[one].title, value=one.value, size="xs")
+                dmc.Checkbox(label=one.info.title, value=one.value, size="xs")
                 for one in shown.quantities
             ],
             columns,
@@ -199,7 +200,7 @@ def register(app: Dash, source: Source) -> None:
             not (shown.left_out or choices.profiled),
             choices.window_error or None,
             [matrix(one) for one in matrices(content_of(shown, choices))],
-            parts.notes(shown, choices),
+            report_table.notes(shown, choices),
         )
 
     @app.callback(
@@ -235,7 +236,7 @@ def register(app: Dash, source: Source) -> None:
             bars = found_bars.get(quantity, [])
             is_there = any(bar.estimate is not None for bar in bars)
             hidden.append(not is_there)
-            titles.append(parts.unit(quantity, bars))
+            titles.append(report_table.unit(quantity, bars))
             if not is_there:
                 figures.append(no_update)
                 continue
@@ -260,3 +261,96 @@ def _read(
 
 
 PAGE = Page("/report", "Report", layout, register)
+
+
+#: Suggestions; anything that `radt report --window` takes may be typed.
+_WINDOWS = ("epoch:2", "epoch:2-", "steady", "all", "train")
+#: Until what is typed counts.
+_TYPING_MS = 600
+
+
+def experiments(source: Source) -> list[str]:
+    """The names to choose from."""
+    return [one.name for one in read_experiments(source)]
+
+
+def controls(source: Source, experiment: str, choices: Choices) -> Component:
+    """The row of controls."""
+    return html.Div(
+        [
+            dmc.Select(
+                id="report-experiment",
+                data=experiments(source),
+                value=experiment,
+                searchable=True,
+                allowDeselect=False,
+                limit=200,
+                w=240,
+                size="xs",
+                nothingFoundMessage="No matching experiment",
+                **attributes(aria_label="Experiment"),
+            ),
+            html.P(id="report-facts", className="report-facts", role="status"),
+            html.Div(
+                [
+                    dmc.Autocomplete(
+                        id="report-window",
+                        data=list(_WINDOWS),
+                        value=choices.window_text,
+                        placeholder=f"window: {DEFAULT_WINDOW.text}",
+                        debounce=_TYPING_MS,
+                        clearable=True,
+                        w=248,
+                        size="xs",
+                        **attributes(aria_label="Part of each run that counts"),
+                    ),
+                    dmc.Switch(
+                        id="report-overlap",
+                        label="only overlap",
+                        checked=choices.window.overlap,
+                        size="xs",
+                    ),
+                    dmc.Switch(
+                        id="report-picked",
+                        label="only the selection",
+                        checked=choices.picked,
+                        size="xs",
+                    ),
+                    dmc.Switch(
+                        id="report-profiled",
+                        label="with profiled runs",
+                        checked=choices.profiled,
+                        size="xs",
+                    ),
+                    dmc.Popover(
+                        [
+                            # Its wrapper says whether it is open: it is the button.
+                            dmc.PopoverTarget(
+                                html.Span("Columns"),
+                                boxWrapperProps={
+                                    "component": "button",
+                                    "type": "button",
+                                    "className": "quiet",
+                                },
+                            ),
+                            dmc.PopoverDropdown(
+                                dmc.CheckboxGroup(
+                                    dmc.Stack(id="report-column-list", gap=8),
+                                    id="report-columns",
+                                    label="Columns of the table",
+                                    size="xs",
+                                ),
+                                className="report-columns",
+                            ),
+                        ],
+                        position="bottom-end",
+                        trapFocus=True,
+                        returnFocus=True,
+                    ),
+                    html.Span(id="report-links", className="report-links"),
+                ],
+                className="report-controls",
+            ),
+        ],
+        className="report-head",
+    )

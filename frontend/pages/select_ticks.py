@@ -1,7 +1,7 @@
-"""Boxes of three states: which stand ticked for some picks, and what a click makes of the picks.
+"""Boxes of three states: their state for the picks, and the picks after a click.
 
-An experiment or a workload may be picked as a whole or by its parts. Where part of what was picked
-whole is unticked, the rest stays, by its parts.
+An experiment or a workload may be picked as a whole or by its parts. When a part of a whole is
+unticked, the other parts stay picked.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from radt.errors import UsageError
-from radt.frontend.catalog import Catalog, RunEntry, WorkloadEntry
-from radt.frontend.picks import MAX_PICKS, Pick, PickKind
+from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry
+from radt.frontend.data.spec import MAX_PICKS, Pick, PickKind
 
 
 class Tick(IntEnum):
@@ -25,7 +25,7 @@ class Tick(IntEnum):
 
 @dataclass(frozen=True)
 class Ticks:
-    """What is picked of one experiment: all of it, workloads, runs, by their whole ids."""
+    """What is picked of one experiment: all of it, workloads and runs, by their full ids."""
 
     catalog: Catalog
     everything: bool
@@ -34,7 +34,7 @@ class Ticks:
 
     @classmethod
     def of(cls, catalog: Catalog, picks: Iterable[Pick]) -> Ticks:
-        """From all picks; those of other experiments do not matter."""
+        """Return the ticks of an experiment for all picks."""
         everything = False
         workloads: set[str] = set()
         runs: set[str] = set()
@@ -50,12 +50,12 @@ class Ticks:
         return cls(catalog, everything, frozenset(workloads), frozenset(runs))
 
     def run(self, run: RunEntry) -> Tick:
-        """The box of a run."""
+        """Return the state of a run's box."""
         whole = self.everything or run.record.workload_id in self.workloads
         return Tick.ON if whole or run.run_id in self.runs else Tick.OFF
 
     def workload(self, workload: WorkloadEntry) -> Tick:
-        """The box of a workload, all of whose runs count, also those that a search hides."""
+        """Return the state of a workload's box; runs that the search hides count, too."""
         workload_id = workload.record.workload_id
         if self.everything or workload_id in self.workloads:
             return Tick.ON
@@ -68,7 +68,7 @@ class Ticks:
 
     @property
     def experiment(self) -> Tick:
-        """The box of the experiment."""
+        """The state of the experiment's box."""
         if self.everything:
             return Tick.ON
         if self.is_empty:
@@ -77,7 +77,7 @@ class Ticks:
 
 
 def joint(ticks: Iterable[Tick]) -> Tick:
-    """The box above some boxes; off above none."""
+    """Return the state of the box above other boxes; off if there are none."""
     states = set(ticks)
     if not states:
         return Tick.OFF
@@ -91,7 +91,7 @@ def ticked(
     *,
     on: bool,
 ) -> tuple[Pick, ...]:
-    """The picks after boxes were ticked or, with ``on`` false, unticked.
+    """Return the picks after boxes were ticked or, with ``on`` false, unticked.
 
     Raises:
         UsageError: There would be more than `MAX_PICKS`.
@@ -104,7 +104,7 @@ def ticked(
         after = (_on if on else _off)(after, of_this, catalog)
     if len(after) > MAX_PICKS:
         raise UsageError(
-            f"that makes {len(after):,} picks, and {MAX_PICKS} are the most",
+            f"expected at most {MAX_PICKS} picks, got {len(after):,}",
             "Pick whole workloads or the experiment instead of single runs",
         )
     return after
@@ -146,7 +146,7 @@ def _off(picks: tuple[Pick, ...], targets: Sequence[Pick], catalog: Catalog) -> 
 
 
 def _without(pick: Pick, gone: Ticks, catalog: Catalog) -> Iterable[Pick]:
-    """What is left of a pick: itself if nothing of it goes, else its remaining parts."""
+    """Yield what is left of a pick: itself if no part of it is unticked, else the other parts."""
     if pick.kind is PickKind.RUN:
         ids = catalog.runs_like(pick.id)
         if not any(gone.run(catalog.runs[run_id]) for run_id in ids):
@@ -154,7 +154,7 @@ def _without(pick: Pick, gone: Ticks, catalog: Catalog) -> Iterable[Pick]:
         return
     meant = set(catalog.workloads_like(pick.id))
     if not meant:
-        yield pick  # of what is not there; only its own cross takes it away
+        yield pick  # not in this store: only its own button removes it
         return
     workloads = [one for one in catalog.workloads if one.record.workload_id in meant]
     states = [gone.workload(workload) for workload in workloads]

@@ -17,13 +17,12 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 from flask import current_app
 
-from radt.frontend.access.guard import Guard
-from radt.frontend.dashing import in_browser
+from radt.frontend.auth import Guard
+from radt.frontend.data.machine import Collector
+from radt.frontend.data.source import Source
+from radt.frontend.data.store_facts import System
 from radt.frontend.pages import system_machine, system_store
-from radt.frontend.pages.page import Page
-from radt.frontend.source import Source
-from radt.frontend.system.machine import Collector
-from radt.frontend.system.system import System
+from radt.frontend.pages.page import Page, in_browser
 from radt.frontend.view import View
 
 INTERVAL_MS = 3000
@@ -38,7 +37,7 @@ _MAIN = {
     "running": "Running now",
     "devices": "This machine",
     "sampling": "Sampling",
-    "backlog": "Waiting to leave this machine",
+    "backlog": "Pending uploads",
     "machines": "Machines",
     "listeners": "Listeners",
 }
@@ -53,7 +52,10 @@ def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
     activity = system.activity.look()
     found = {
         "running": system_store.running_card(activity, live, view),
-        "store": system_store.store_card(system.facts.look(), system.points.look()),
+        "store": [
+            *system_store.store_card(system.facts.look(), system.points.look()),
+            *system_store.import_lines(system.imports.news() if system.imports else None),
+        ],
         "collector": system_machine.collector_card(system.collector.look()),
         "backlog": system_store.backlog_card(system.backlogs.look()),
         "sampling": system_store.sampling_card(activity),
@@ -123,9 +125,7 @@ def register(app: Dash, source: Source) -> None:
     """Callbacks of the page."""
     system = System(source)
     app.server.config[_KEY] = system
-    in_browser(
-        app, "systemTick", Output("system-tick", "data"), Input("system-interval", "n_intervals")
-    )
+    in_browser(app, "tick", Output("system-tick", "data"), Input("system-interval", "n_intervals"))
 
     @app.callback(
         *(Output(f"system-{name}", "children") for name in _TITLES),

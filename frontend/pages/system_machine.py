@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.collocation.overview import GpuView, Occupant
 from radt.durations import duration_text
-from radt.frontend.access import Auth
-from radt.frontend.access.doors import LOGOUT_PATH
-from radt.frontend.access.guard import Guard
+from radt.frontend.auth import LOGOUT_PATH, Auth, Guard
+from radt.frontend.data.machine import Collector, Devices, ListenerFacts, NoCollector, Reading
 from radt.frontend.pages.system_parts import (
     Cell,
     Column,
@@ -23,15 +22,15 @@ from radt.frontend.pages.system_parts import (
     table,
     trouble,
 )
-from radt.frontend.system.machine import Collector, Devices, ListenerFacts, NoCollector
-from radt.frontend.system.probes import Reading
+
+if TYPE_CHECKING:
+    from radt.collocation.overview import GpuView, Occupant
 
 _SHORT_UUID = 12
-_ASKED = {
-    Auth.NONE: "nobody: everybody who can log in to this machine may look",
-    Auth.TOKEN: "for the token, then a cookie keeps them in",
-    Auth.BASIC: "for name and password",
-    Auth.PROXY_HEADER: "by the proxy, which names them",
+_VISITORS = {
+    Auth.NONE: "everybody who can log in to this machine",
+    Auth.TOKEN: "everybody with the token",
+    Auth.PROXY_HEADER: "users that the proxy names",
 }
 
 
@@ -44,7 +43,11 @@ def collector_card(found: Reading[Collector | NoCollector]) -> list[Component]:
         status = collector.status
         problems = [trouble(problem) for problem in status.problems]
         if status.guardian_pid is None:
-            problems.append(trouble("Nobody would restart it.", "The next run mends that"))
+            problems.append(
+                trouble(
+                    "The collector would not be restarted if it ended.", "The next run fixes this"
+                )
+            )
         return [
             facts(
                 [
@@ -172,7 +175,7 @@ def _gpu(view: GpuView) -> Iterator[Component]:
             [_occupant(one) for one in view.occupants],
         )
     else:
-        yield quiet("No process on it.")
+        yield quiet("No processes.")
 
 
 def _occupant(one: Occupant) -> Sequence[Cell]:
@@ -209,11 +212,11 @@ def listeners_card(found: Reading[Sequence[ListenerFacts]]) -> list[Component]:
                     Column("here"),
                     Column("every", True),
                     Column("series", True),
-                    Column("what it is, or why not", grows=True),
+                    Column("description, or why it is not available", grows=True),
                 ],
                 [_listener(one) for one in listeners],
-                f"{working} of {units.plural(total, 'listener')} work here; "
-                "`radt listeners NAME` says all of one.",
+                f"{working} of {units.plural(total, 'listener')} available. "
+                "Run `radt listeners NAME` for details.",
             )
         ]
 
@@ -245,12 +248,12 @@ def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list
         return parts
     access = guard.access
     lines: list[tuple[str, Cell | None]] = [
-        ("visitors", f"asked {_ASKED[access.mode]}"),
+        ("visitors", _VISITORS[access.mode]),
         ("listens on", access.host),
-        ("you", guard.door.visitor()),
+        ("you", guard.authenticator.visitor()),
     ]
     parts.append(facts(lines, long_names=True))
-    if guard.door.can_log_out:
+    if guard.authenticator.can_log_out:
         parts.append(
             html.Form(
                 html.Button("Log out", type="submit", className="quiet"),

@@ -13,10 +13,9 @@ from dash.development.base_component import Component
 
 from radt import units
 from radt.errors import NoStoreError
-from radt.frontend.dashing import attributes
-from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.pages.states import sentence
-from radt.frontend.system.probes import Reading
+from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.machine import Reading
+from radt.frontend.pages.page import attributes, sentence
 
 ValueT = TypeVar("ValueT")
 Cell = str | Component | Sequence[str | Component]

@@ -12,6 +12,18 @@ from dash.development.base_component import Component
 from radt import units
 from radt.collector.protocol import LiveView
 from radt.durations import duration_text
+from radt.frontend.data.machine import Reading
+from radt.frontend.data.spec import ID_DIGITS
+from radt.frontend.data.store_facts import (
+    Activity,
+    Backlogs,
+    Machine,
+    Sampling,
+    StoreFacts,
+    Waiting,
+)
+from radt.frontend.imports import ImportNews
+from radt.frontend.pages.page import sentence
 from radt.frontend.pages.system_parts import (
     Cell,
     Column,
@@ -23,10 +35,6 @@ from radt.frontend.pages.system_parts import (
     table,
     trouble,
 )
-from radt.frontend.picks import ID_DIGITS
-from radt.frontend.system.backlogs import Backlogs, Waiting
-from radt.frontend.system.probes import Reading
-from radt.frontend.system.stores import Activity, Machine, Sampling, StoreFacts
 from radt.frontend.view import View
 from radt.store.records import RunRecord
 
@@ -62,10 +70,30 @@ def store_card(found: Reading[StoreFacts], points: Reading[int]) -> list[Compone
             )
         ]
         if free is not None and free < _FULL_BYTES:
-            parts.append(trouble("The disk is full.", "Make room, or no more can be recorded"))
+            parts.append(trouble("The disk is full.", "Free disk space, or recording stops"))
         return parts
 
     return shown(found, draw)
+
+
+def import_lines(news: ImportNews | None) -> list[Component]:
+    """Return where runs are imported from, how far that is and what failed; nothing without."""
+    if news is None:
+        return []
+    status = news.status
+    text = status.summary
+    if status.error and not text:
+        text = "shown as imported before" if news.complete_ns else "failed"
+    elif not text:
+        total = units.plural(status.total, "run")
+        text = f"{status.done:,} of {total}" if status.total else "starting"
+    lines = [("imports from", news.where), ("import", text)]
+    if news.complete_ns is not None:
+        lines.append(("complete at", clock(news.complete_ns)))
+    parts: list[Component] = [facts(lines)]
+    if status.error:
+        parts.append(trouble(sentence(status.error), status.remedy))
+    return parts
 
 
 def backlog_card(found: Reading[Backlogs]) -> list[Component]:
@@ -73,16 +101,16 @@ def backlog_card(found: Reading[Backlogs]) -> list[Component]:
 
     def draw(backlogs: Backlogs) -> list[Component]:
         if not backlogs.exists:
-            return [quiet(f"Nothing was recorded in {backlogs.folder} of this machine.")]
+            return [quiet(f"No runs were recorded in {backlogs.folder} on this machine.")]
         if not backlogs.waiting:
-            return [quiet(f"All that {backlogs.folder} has to bring elsewhere is there.")]
+            return [quiet(f"Nothing in {backlogs.folder} is waiting to be uploaded.")]
         return [
             table(
-                "Waiting to leave this machine",
+                "Pending uploads",
                 [
                     Column("to", grows=True),
-                    Column("ended", True, "runs that have ended and are not complete there"),
-                    Column("running", True, "runs that are brought as they go"),
+                    Column("ended", True, "ended runs that are not completely uploaded"),
+                    Column("running", True, "running runs that are uploaded as they go"),
                     Column("since", True),
                     Column("state", grows=True),
                 ],
@@ -95,7 +123,7 @@ def backlog_card(found: Reading[Backlogs]) -> list[Component]:
 
 def _waiting(one: Waiting) -> Sequence[Cell]:
     since = units.NO_VALUE if one.since_ns is None else clock(one.since_ns)
-    state: Cell = "on its way" if one.ended or one.running else "complete"
+    state: Cell = "uploading" if one.ended or one.running else "complete"
     if one.problem:
         state = trouble(one.problem)
     return [f"{one.kind}: {one.place}", f"{one.ended:,}", f"{one.running:,}", since, state]
@@ -108,7 +136,7 @@ def running_card(
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.running:
-            return [quiet("No run that radt records is running.")]
+            return [quiet("No runs in progress.")]
         more = activity.running_count - len(activity.running)
         return [
             table(
@@ -120,7 +148,7 @@ def running_card(
                     Column("devices"),
                     Column("for", True),
                     Column("epoch", True),
-                    Column("CPU", True, "cores that its processes use"),
+                    Column("CPU", True, "CPU cores that its processes use"),
                     Column("memory", True),
                     Column("GPU", True),
                     Column("GPU memory", True),
@@ -156,16 +184,15 @@ def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
 
 
 def sampling_card(found: Reading[Activity]) -> list[Component]:
-    """What became of the samples that were due: how many, how late, at which cost."""
+    """What became of the samples that were expected: how many, how late, at which cost."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.sampling:
-            return [quiet("No listener has sampled yet.")]
+            return [quiet("No samples yet.")]
         which = (
-            f"Of {units.plural(activity.sampled_runs, 'run')} that "
-            f"{'runs' if activity.sampled_runs == 1 else 'run'} now."
+            f"Covers {units.plural(activity.sampled_runs, 'run')} in progress."
             if activity.live
-            else f"Of the last {units.plural(activity.sampled_runs, 'run')}; none runs now."
+            else f"Covers the last {units.plural(activity.sampled_runs, 'run')}; none is running."
         )
         return [
             table(
@@ -174,12 +201,20 @@ def sampling_card(found: Reading[Activity]) -> list[Component]:
                     Column("listener", grows=True),
                     Column("every", True),
                     Column("runs", True),
-                    Column("expected", True, "samples that were due"),
-                    Column("missed", True, "due, and not read"),
-                    Column("reading", True, "time that a reading took, on average"),
-                    Column("longest", True, "the longest reading"),
-                    Column("late", True, "how long after its due time a reading began, on average"),
-                    Column("latest", True, "the longest that a reading began after its due time"),
+                    Column("expected", True, "samples that were expected"),
+                    Column("missed", True, "expected samples that were not read"),
+                    Column("reading", True, "mean duration of a reading"),
+                    Column("longest", True, "longest duration of a reading"),
+                    Column(
+                        "late",
+                        True,
+                        "mean delay between the scheduled and the actual start of a reading",
+                    ),
+                    Column(
+                        "latest",
+                        True,
+                        "longest delay between the scheduled and the actual start of a reading",
+                    ),
                 ],
                 [_sampling(one) for one in activity.sampling],
                 which,
@@ -220,7 +255,7 @@ def machines_card(found: Reading[Activity]) -> list[Component]:
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.machines:
-            return [quiet("No machine has recorded anything yet.")]
+            return [quiet("No machine has recorded runs yet.")]
         return [
             table(
                 "Machines",
@@ -228,9 +263,9 @@ def machines_card(found: Reading[Activity]) -> list[Component]:
                     Column("machine", grows=True),
                     Column("runs", True),
                     Column("running", True),
-                    Column("last run", True, "when its last run began or ended"),
-                    Column("newest sample", True, "of the runs that run, by that machine's clock"),
-                    Column("behind", True, "how old that sample is"),
+                    Column("last run", True, "when its last run started or ended"),
+                    Column("newest sample", True, "of runs in progress, by that machine's clock"),
+                    Column("behind", True, "age of that sample"),
                 ],
                 [_machine(one, activity.read_ns) for one in activity.machines],
             )

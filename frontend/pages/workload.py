@@ -1,20 +1,43 @@
-"""Workload: one workload on one page, from its set-up to what each of its runs left behind."""
+"""The Workload page: its layout, and the callbacks that keep it up to date."""
 
 from __future__ import annotations
 
-from dash import Dash, dcc, html
-from dash.development.base_component import Component
+import hashlib
+from collections.abc import Mapping
+from typing import Any
 
+from dash import ALL, MATCH, Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
+
+from radt import units
+from radt.errors import RadtError
 from radt.frontend import files
-from radt.frontend.pages import workload_follow
-from radt.frontend.pages.page import Page
+from radt.frontend.charts import timeseries
+from radt.frontend.charts.layout import elapsed_label as clock
+from radt.frontend.charts.stacks import STRIP_PX, strip_figure
+from radt.frontend.charts.timeline import blank, timeline, timeline_px
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.workload.model import Strip
+from radt.frontend.data.workload.run_facts import Machine, gaps_of, machine_of, tags_of
+from radt.frontend.data.workload.stacks import stack_data
+from radt.frontend.data.workload.strips import read_all
+from radt.frontend.data.workload.subject import Subject, find_subject, offered
+from radt.frontend.pages.page import Page, error_page, in_browser, triggers
 from radt.frontend.pages.workload_body import (
+    arranged,
     body,
+    digests,
+    place,
+    sections_of,
     shown_of,
+    strip_row,
 )
-from radt.frontend.source import Source
+from radt.frontend.pages.workload_parts import strip_legend
+from radt.frontend.pages.workload_tables import chosen_run, read_log
+from radt.frontend.theme import Scheme
 from radt.frontend.view import View
-from radt.frontend.workload.subject import find_subject
 
 
 def layout(source: Source, view: View) -> Component:
@@ -38,7 +61,324 @@ def layout(source: Source, view: View) -> Component:
 def register(app: Dash, source: Source) -> None:
     """Callbacks of the page, and the routes of its files."""
     files.register(app, source)
-    workload_follow.register(app, source)
+    _register_updates(app, source)
 
 
 PAGE = Page("/workload", "Workload", layout, register)
+
+
+def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:
+    """The workload that the page shows.
+
+    Raises:
+        PreventUpdate: It shows none, or it is gone; the router says what is wrong.
+    """
+    if not shown:
+        raise PreventUpdate
+    try:
+        return find_subject(source, View(workload=str(shown["id"])))
+    except RadtError:
+        raise PreventUpdate from None
+
+
+def _register_figures(app: Dash, source: Source) -> None:
+    """Callbacks of the timeline and the strips."""
+
+    @app.callback(
+        Output("workload-timeline", "figure"),
+        Output("workload-timeline", "style"),
+        Output("workload-stamp", "data"),
+        Output("workload-window", "data"),
+        Output("workload-zoom-text", "children"),
+        Input("view", "data"),
+        Input("paper", "data"),
+        Input("revision", "data"),
+        State("workload-shown", "data"),
+        State("workload-stamp", "data"),
+    )
+    def draw(
+        view_data: dict[str, Any] | None,
+        scheme_name: str | None,
+        revision: str | None,
+        shown: dict[str, Any] | None,
+        known: str | None,
+    ) -> tuple[Any, ...]:
+        if scheme_name is None or revision is None or view_data is None:
+            raise PreventUpdate  # all are on their way and come here next
+        subject, window = shown_subject(source, shown), _window(view_data)
+        stamp = _stamp(subject, window, scheme_name, revision)
+        if stamp == known:
+            raise PreventUpdate
+        try:
+            reading = read_all(source, subject)
+        except RadtError as error:
+            return timeseries.notice(error.message, Scheme(scheme_name)), *[no_update] * 4
+        seen = window or reading.whole
+        height = timeline_px(len(reading.lives))
+        return (
+            timeline(reading.lives, seen, Scheme(scheme_name)),
+            {"height": f"{height}px"},
+            stamp,
+            {
+                "start": seen.start,
+                "end": seen.end,
+                "zoomed": window is not None,
+                "whole": [reading.whole.start, reading.whole.end],
+            },
+            _zoom_text(window),
+        )
+
+    @app.callback(
+        Output({"type": "workload-strip", "key": MATCH}, "figure"),
+        Output({"type": "workload-legend", "key": MATCH}, "children"),
+        Output({"type": "workload-strip-stamp", "key": MATCH}, "data"),
+        Input("view", "data"),
+        Input("paper", "data"),
+        Input("revision", "data"),
+        State({"type": "workload-strip", "key": MATCH}, "id"),
+        State({"type": "workload-strip-stamp", "key": MATCH}, "data"),
+        State("workload-shown", "data"),
+    )
+    def draw_strip(
+        view_data: dict[str, Any] | None,
+        scheme_name: str | None,
+        revision: str | None,
+        identity: dict[str, str],
+        known: str | None,
+        shown: dict[str, Any] | None,
+    ) -> tuple[Any, ...]:
+        if scheme_name is None or revision is None or view_data is None:
+            raise PreventUpdate
+        subject, window = shown_subject(source, shown), _window(view_data)
+        stamp = _stamp(subject, window, scheme_name, revision)
+        if stamp == known:
+            raise PreventUpdate
+        scheme = Scheme(scheme_name)
+        try:
+            reading = read_all(source, subject)
+            strip = next((one for one in reading.strips if one.key == identity["key"]), None)
+            if strip is None:
+                raise PreventUpdate
+            machine = _machine(source, subject, strip)
+            data = stack_data(
+                source,
+                subject,
+                strip,
+                reading.summaries,
+                gaps_of(source, subject.run_ids),
+                window=window or reading.whole,
+                zoomed=window is not None,
+                cores=machine.logical_cores,
+            )
+        except RadtError as error:
+            note = html.P(error.message, className="workload-dim")
+            return blank(STRIP_PX), [note], None
+        drawn = strip_figure(data, scheme, machine.logical_cores)
+        return drawn.figure, strip_legend(drawn), stamp
+
+
+def _machine(source: Source, subject: Subject, strip: Strip) -> Machine:
+    tags = tags_of(source, subject)
+    for run in subject.workload.runs:
+        if run.record.host == strip.host:
+            found = machine_of(source, run.record, tags.get(run.run_id, {}))
+            if found.logical_cores is not None:
+                return found
+    return Machine(host=strip.host)
+
+
+def _window(view_data: Mapping[str, Any]) -> Window | None:
+    return View.from_json(view_data).windows.get(XAxis.BARRIER)
+
+
+def _stamp(subject: Subject, window: Window | None, scheme: str, revision: str) -> str:
+    """Stays the same as long as a figure would: ended runs get no new points."""
+    states_text = " ".join(
+        f"{run.run_id[:12]}{run.record.status}{run.record.ended_ns}"
+        for run in subject.workload.runs
+    )
+    live = revision if subject.is_live else ""
+    text = f"{subject.workload_id} {window} {scheme} {live} {states_text}"
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _zoom_text(window: Window | None) -> str:
+    if window is None:
+        return ""
+    step_s = (window.end - window.start) / 100
+    length = units.duration(window.end - window.start)
+    return f"{clock(window.start, step_s)} – {clock(window.end, step_s)} · {length}"
+
+
+#: Parts of the page that follow the store, by the end of their element's id.
+SECTIONS = ("facts", "notes", "rows", "outcomes", "devices", "ledger", "files", "params")
+
+
+def _register_updates(app: Dash, source: Source) -> None:
+    """Callbacks of the page."""
+    _register_subject(app, source)
+    _register_news(app, source)
+    _register_figures(app, source)
+    _register_log(app, source)
+    _register_browser(app)
+
+
+def _register_subject(app: Dash, source: Source) -> None:
+    @app.callback(
+        Output("workload-body", "children"),
+        Output("workload-shown", "data"),
+        Input("view", "data"),
+        Input("revision", "data"),
+        State("workload-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def change(
+        view_data: dict[str, Any] | None, _: str | None, shown: dict[str, Any] | None
+    ) -> tuple[Any, ...]:
+        if view_data is None:
+            raise PreventUpdate
+        view = View.from_json(view_data)
+        try:
+            subject = find_subject(source, view)
+            now = shown_of(subject)
+            if shown and now["id"] == shown["id"] and now["runs"] == shown["runs"]:
+                return no_update, no_update if now == shown else now
+            return body(source, subject, view), now
+        except RadtError as error:
+            if triggers() == {"revision.data"}:
+                raise PreventUpdate from None  # what is shown stays while a database is away
+            return error_page(error, source.address), None
+
+    @app.callback(
+        Output("workload-pick", "data"),
+        Input("workload-pick", "searchValue"),
+        Input("revision", "data"),
+        State("workload-shown", "data"),
+        State("workload-pick", "data"),
+        prevent_initial_call=True,
+    )
+    def offer(
+        search: str | None, _: str | None, shown: dict[str, Any] | None, known: list[Any]
+    ) -> Any:
+        subject = shown_subject(source, shown)
+        found = offered(subject, search or "")
+        labels = {one["label"] for one in found}
+        if search and search in labels:
+            found = offered(subject, "")  # the text of what is chosen is no search
+        return no_update if found == known else found
+
+
+def _register_news(app: Dash, source: Source) -> None:
+    @app.callback(
+        *(Output(f"workload-{name}", "children") for name in SECTIONS),
+        Output("workload-digests", "data"),
+        Output({"type": "workload-slot", "index": ALL}, "children"),
+        Output({"type": "workload-slot", "index": ALL}, "style"),
+        Output("workload-slots", "data"),
+        Input("revision", "data"),
+        State("workload-shown", "data"),
+        State("workload-digests", "data"),
+        State("workload-slots", "data"),
+        prevent_initial_call=True,
+    )
+    def news(
+        _: str | None,
+        shown: dict[str, Any] | None,
+        known: dict[str, str] | None,
+        slots: list[str | None],
+    ) -> tuple[Any, ...]:
+        subject = shown_subject(source, shown)
+        try:
+            reading = read_all(source, subject)
+            sections = sections_of(source, reading)
+        except RadtError:
+            raise PreventUpdate from None
+        now = digests(sections)
+        before = known or {}
+        by_key = {strip.key: strip for strip in reading.strips}
+        placed = arranged(slots, list(by_key))
+        return (
+            *(no_update if now[name] == before.get(name) else sections[name] for name in SECTIONS),
+            no_update if now == known else now,
+            [
+                no_update if old == new else strip_row(by_key[new], reading) if new else []
+                for old, new in zip(slots, placed, strict=True)
+            ],
+            [no_update if placed == slots else place(key, by_key) for key in placed],
+            no_update if placed == slots else placed,
+        )
+
+
+def _register_log(app: Dash, source: Source) -> None:
+    @app.callback(
+        Output("workload-log", "children"),
+        Output("workload-log-note", "children"),
+        Output("workload-log-all", "href"),
+        Output("workload-log-all", "hidden"),
+        Output("workload-log-stamp", "data"),
+        Input("workload-log-tabs", "value"),
+        Input("workload-follow", "data"),
+        State("workload-shown", "data"),
+        State("workload-log-stamp", "data"),
+        prevent_initial_call=True,
+    )
+    def follow(
+        run_id: str | None, _: int | None, shown: dict[str, Any] | None, known: str
+    ) -> tuple[Any, ...]:
+        subject = shown_subject(source, shown)
+        run = chosen_run(subject, run_id or "")
+        if run is None:
+            raise PreventUpdate
+        log = read_log(source, run)
+        stamp = f"{run.run_id} {log.stamp} {log.note}"
+        if stamp == known:
+            raise PreventUpdate
+        return log.text, log.note, files.log_address(run.run_id), not log.is_here, stamp
+
+
+def _register_browser(app: Dash) -> None:
+    """What happens in the browser alone (static/workload.js)."""
+    done = Output("workload-done", "data", allow_duplicate=True)
+    in_browser(
+        app,
+        "workloadPick",
+        done,
+        Input("workload-pick", "value"),
+        State("workload-shown", "data"),
+        prevent_initial_call=True,
+    )
+    in_browser(
+        app,
+        "workloadStep",
+        done,
+        Input({"type": "workload-step", "to": ALL}, "n_clicks"),
+        prevent_initial_call=True,
+    )
+    in_browser(
+        app,
+        "workloadZoom",
+        done,
+        Input({"type": "workload-strip", "key": ALL}, "relayoutData"),
+        Input("workload-timeline", "relayoutData"),
+        State("workload-window", "data"),
+        prevent_initial_call=True,
+    )
+    in_browser(
+        app,
+        "workloadMove",
+        done,
+        Input({"type": "workload-zoom", "action": ALL}, "n_clicks"),
+        State("workload-window", "data"),
+        prevent_initial_call=True,
+    )
+    in_browser(
+        app, "workloadLog", done, Input("workload-log-tabs", "value"), prevent_initial_call=True
+    )
+    in_browser(
+        app,
+        "workloadFollow",
+        Output("workload-follow", "data"),
+        Input("tick", "data"),
+        State("workload-shown", "data"),
+        prevent_initial_call=True,
+    )

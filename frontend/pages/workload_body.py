@@ -13,9 +13,17 @@ from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 
 from radt.frontend.charts import timeseries
-from radt.frontend.dashing import attributes
-from radt.frontend.pages.workload_cards import devices_section
-from radt.frontend.pages.workload_log import log_panel
+from radt.frontend.charts.stacks import STRIP_PX
+from radt.frontend.charts.timeline import AXIS_PX, blank, timeline_px
+from radt.frontend.data.run_files import list_artifacts
+from radt.frontend.data.source import Source
+from radt.frontend.data.workload.devices import devices_of
+from radt.frontend.data.workload.model import Strip
+from radt.frontend.data.workload.run_facts import Machine, facts_of, ledger_of, machine_of, tags_of
+from radt.frontend.data.workload.strips import MAX_STRIPS, Reading, read_all
+from radt.frontend.data.workload.subject import Subject, offered, slowdowns
+from radt.frontend.pages.page import attributes
+from radt.frontend.pages.workload_devices import devices_section
 from radt.frontend.pages.workload_parts import (
     facts_bar,
     notes,
@@ -23,20 +31,13 @@ from radt.frontend.pages.workload_parts import (
     row_outcomes,
     strip_label,
 )
-from radt.frontend.pages.workload_tables import facts_section, files_section, ledger_section
-from radt.frontend.source import Source
+from radt.frontend.pages.workload_tables import (
+    facts_section,
+    files_section,
+    ledger_section,
+    log_panel,
+)
 from radt.frontend.view import View
-from radt.frontend.workload.baseline import slowdowns
-from radt.frontend.workload.cards import devices_of
-from radt.frontend.workload.drawing import STRIP_PX
-from radt.frontend.workload.facts import Machine, facts_of, machine_of, tags_of
-from radt.frontend.workload.frame import blank
-from radt.frontend.workload.ledger import ledger_of
-from radt.frontend.workload.spool import list_artifacts
-from radt.frontend.workload.strips import MAX_STRIPS, Strip
-from radt.frontend.workload.subject import Subject, offered
-from radt.frontend.workload.timeline import AXIS_PX, timeline_px
-from radt.frontend.workload.whole import Reading, read_all
 
 
 def shown_of(subject: Subject) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
                                 html.Div(
                                     _graph("workload-timeline", timeline_px(len(reading.lives))),
                                     role="group",
-                                    **attributes(aria_label="Timeline of the runs"),
+                                    **attributes(aria_label="Run timeline"),
                                 ),
                                 html.Div(
                                     sections["outcomes"],
@@ -140,8 +141,8 @@ def _head(subject: Subject) -> Component:
             html.Span(subject.catalog.experiment, className="workload-dim"),
             html.Span("newest", className="workload-mark", hidden=not subject.automatic),
             html.Span(className="push"),
-            _step("‹", "Workload before this one", earlier.record.workload_id if earlier else ""),
-            _step("›", "Workload after this one", later.record.workload_id if later else ""),
+            _step("‹", "Previous workload", earlier.record.workload_id if earlier else ""),
+            _step("›", "Next workload", later.record.workload_id if later else ""),
             dmc.Select(
                 id="workload-pick",
                 data=offered(subject, ""),
@@ -151,7 +152,7 @@ def _head(subject: Subject) -> Component:
                 size="xs",
                 w=320,
                 maxDropdownHeight=400,
-                nothingFoundMessage="No such workload in this experiment",
+                nothingFoundMessage="No matching workload in this experiment",
                 comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-end"},
                 **attributes(aria_label="Another workload"),
             ),
@@ -194,7 +195,7 @@ def _time_head() -> Component:
         ],
         className="workload-panel-head",
         role="group",
-        **attributes(aria_label="Time that is shown"),
+        **attributes(aria_label="Visible time range"),
     )
 
 

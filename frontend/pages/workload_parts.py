@@ -10,16 +10,16 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.frontend.catalog import STATUS_WORDS, RunEntry
-from radt.frontend.dashing import attributes
-from radt.frontend.palette import Scheme, colour
-from radt.frontend.workload.baseline import Slowdown
-from radt.frontend.workload.drawing import DrawnStrip
-from radt.frontend.workload.ledger import Ledger
-from radt.frontend.workload.life import Life, overlap
-from radt.frontend.workload.strips import Strip
-from radt.frontend.workload.subject import Subject
-from radt.frontend.workload.timeline import row_px
+from radt.frontend.charts.stacks import DrawnStrip
+from radt.frontend.charts.timeline import row_px
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.workload.life import overlap
+from radt.frontend.data.workload.model import Life, Strip
+from radt.frontend.data.workload.run_facts import Ledger
+from radt.frontend.data.workload.subject import Slowdown, Subject
+from radt.frontend.pages.page import attributes
+from radt.frontend.theme import Scheme, colour
 from radt.model import RunStatus
 
 _NAIVE = "-"
@@ -54,34 +54,34 @@ def facts_bar(
     facts = [_fact("Status", _status_text(subject), status=status)]
     facts.append(_fact("Began", _when(subject), title=_took(subject, lives)))
     facts.append(_fact("Lasted", _took(subject, lives)))
-    foreign = subject.is_of_mlflow_alone
-    if not foreign:  # MLflow knows neither devices, barriers nor ledgers
+    imported = subject.is_from_mlflow
+    if not imported:  # MLflow knows neither devices, barriers nor ledgers
         facts.append(_fact("Devices", devices_text(subject.workload.runs)))
     if subject.workload.hosts:
         facts.append(_fact("Machine", ", ".join(subject.workload.hosts)))
     if len(subject.workload.runs) > 1:
         skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
-        if not foreign:
+        if not imported:
             facts.append(
                 _fact(
                     "Start skew",
                     units.duration(skew_s),
-                    title="From the first to the last of the runs that the barrier released",
+                    title="Time between the first and the last process start at the barrier",
                 )
             )
         facts.append(
             _fact(
                 "Overlap",
                 units.percent(overlap(lives)),
-                title="The part of the time, from the first start to the last end, "
-                "in which all runs ran",
+                title="Share of the time from the first start to the last end in which all runs "
+                "ran",
             )
         )
     ratios = [one.ratio for one in slowed.values()]
     if ratios:
         mean = sum(ratios) / len(ratios)
-        facts.append(_fact("Against solo", f"{units.factor(mean)} time an epoch"))
-    if not foreign:
+        facts.append(_fact("vs solo", f"{units.factor(mean)} time an epoch"))
+    if not imported:
         why = ledger.why or ledger.text
         facts.append(_fact("Ledger", ledger.text, bad=not ledger.is_complete, title=why))
     cost = _cost(ledger, lives)
@@ -90,7 +90,7 @@ def facts_bar(
             _fact(
                 "Reading cost",
                 f"{units.percent(cost)} of a core",
-                title="Time that listeners spent on reading, over the time that the runs ran",
+                title="Time that listeners spent reading, relative to the duration of the runs",
             )
         )
     return facts
@@ -102,15 +102,11 @@ def notes(subject: Subject) -> list[Component]:
     profiled = [run for run in subject.workload.runs if run.profiled]
     if profiled:
         names = ", ".join(f"{name_of(run)} under {run.profiled}" for run in profiled)
-        lines.append(f"Profiled ({names}): all runs of this workload were slowed down by it.")
+        lines.append(f"Profiled ({names}): the profiler slowed down all runs of this workload.")
     pruned = [run for run in subject.workload.runs if run.pruned]
     if pruned:
         names = ", ".join(name_of(run) for run in pruned)
         lines.append(f"Samples of {names} were thinned later: {pruned[0].pruned}.")
-    remote = [run for run in subject.workload.runs if run.remote is not None]
-    if remote:
-        names = ", ".join(name_of(run) for run in remote)
-        lines.append(f"Of {names} only the MLflow server knows; pick it under Select to load it.")
     if subject.left_out:
         lines.append(f"{units.plural(subject.left_out, 'more run')} of this workload not shown.")
     return [html.P(line, className="workload-note") for line in lines]

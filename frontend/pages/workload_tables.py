@@ -1,25 +1,29 @@
-"""Tables of the Workload page: listeners and gaps, files, parameters and tags."""
+"""Tables at the foot of the Workload page: ledger, files, parameters, and the log."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.frontend.charts.elapsed import label as clock
-from radt.frontend.dashing import attributes
-from radt.frontend.files import artifact_address, trace_address
-from radt.frontend.foreign.mlflow_run import is_of_mlflow_alone
+from radt.errors import RunNotFoundError
+from radt.frontend.charts.layout import elapsed_label as clock
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.run_files import TAIL_LINES, Listing, Place, Tail, tail_of
+from radt.frontend.data.source import Source
+from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, Fact, Facts, Ledger, reason_of
+from radt.frontend.data.workload.subject import Subject
+from radt.frontend.files import artifact_address, log_address, open_log, trace_address
+from radt.frontend.pages.page import attributes
 from radt.frontend.pages.workload_parts import name_of, swatch
-from radt.frontend.workload.facts import Fact, Facts
-from radt.frontend.workload.ledger import MAX_GAPS, Entry, Ledger, reason_of
-from radt.frontend.workload.spool import Listing, Place
-from radt.frontend.workload.subject import Subject
+from radt.frontend.view import View
 from radt.masking import masked
 
 _PROFILES = "profiles/"
@@ -31,9 +35,9 @@ _ENDED = "ended"
 def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
     """A line a listener and run, with its gaps."""
     if not ledger.entries:
-        text = "No listener has read anything of these runs."
-        if subject.is_of_mlflow_alone:
-            text = "radt's listeners have not seen these runs. Compare shows what MLflow measured."
+        text = "No listener recorded samples for these runs."
+        if subject.is_from_mlflow:
+            text = "These runs were imported from MLflow; radt did not sample them."
         return [html.P(text, className="workload-dim")]
     head = ("listener", "run", "every", "expected", "received", "missed")
     more = ("late, mean", "late, most", "a reading", "of a core", "state")
@@ -114,11 +118,11 @@ def files_section(
         if run.run_id in has_samples:
             links.append(
                 html.A(
-                    "trace for Perfetto",
+                    "Perfetto trace",
                     href=trace_address(run.run_id),
                     download="",
-                    title="Made on request; open it at ui.perfetto.dev, which reads it in the "
-                    "browser. radt sends nothing there.",
+                    title="Created on request. Open it at ui.perfetto.dev, which reads it in the "
+                    "browser; nothing is uploaded.",
                 )
             )
         if url := mlflow_page(subject, run.run_id):
@@ -149,9 +153,9 @@ def files_section(
             )
         )
     hint = html.P(
-        "A trace is one file with epochs, spans, samples and PyTorch's profile of a run and its "
-        "neighbours on one clock. Open it at ui.perfetto.dev: it is read in the browser and sent "
-        "nowhere.",
+        "A trace is one file with the epochs, spans, samples and PyTorch profile of a run and its "
+        "neighbours on one clock. Open it at ui.perfetto.dev, which reads it in the browser; "
+        "nothing is uploaded.",
         className="workload-dim",
     )
     return [html.Div(found, className="workload-files-grid"), hint]
@@ -177,12 +181,14 @@ def _where(subject: Subject, run_id: str, listing: Listing) -> str:
         return "from MLflow's artifacts in the data folder"
     if listing.files:
         return ""
-    if is_of_mlflow_alone(run):
-        return "artifacts of this run, if there are any, are where MLflow keeps them"
+    if run.is_from_mlflow:
+        return f"the artifacts of this run are in MLflow at {masked(run.tracking_uri)}"
     if run.mlflow_run_id:
-        return f"no files on this machine; MLflow at {masked(run.tracking_uri)} has them"
+        return (
+            f"not on this machine; the files are in MLflow at {masked(run.tracking_uri)} has them"
+        )
     if not run.spool:
-        return "no files are recorded"
+        return "no files recorded"
     if run.host == platform.node():
         return f"no files: {run.spool} is gone or empty"
     return f"no files on this machine; they are in {run.spool} on {run.host}"
@@ -199,7 +205,7 @@ def facts_section(facts: Facts, subject: Subject) -> list[Component]:
         html.Span([swatch(run.ordinal), name_of(run)], title=run.title)
         for run in subject.workload.runs
     ]
-    parts = (("Parameters", facts.params), ("How they ran", facts.about), ("Tags", facts.tags))
+    parts = (("Parameters", facts.params), ("Execution", facts.about), ("Tags", facts.tags))
     return [
         html.Div(
             [html.H3(title), *_facts_table(title, table, heads)], className="workload-facts-part"
@@ -260,3 +266,120 @@ def _table(
         role="region",
         **attributes(aria_label=f"{title}, scrolls sideways"),
     )
+
+
+#: Which run's log is open, by letter, in the view's options.
+OPTION = "workload.log"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLog:
+    """What the page says of a log. ``stamp`` changes with it."""
+
+    text: str
+    note: str
+    stamp: str
+    is_here: bool
+
+
+def log_panel(source: Source, subject: Subject, view: View) -> Component:
+    """A choice of runs, the end of the chosen log, and a link to all of it."""
+    chosen = chosen_run(subject, view.options.get(OPTION, ""))
+    if chosen is None:
+        return html.P("No runs yet.", className="workload-dim")
+    shown = read_log(source, chosen)
+    tabs = html.Div(
+        dmc.SegmentedControl(
+            id="workload-log-tabs",
+            data=[
+                {
+                    "value": run.run_id,
+                    "label": html.Span(
+                        [swatch(run.ordinal), name_of(run)], className="workload-tab"
+                    ),
+                }
+                for run in subject.workload.runs
+            ],
+            value=chosen.run_id,
+            size="xs",
+            transitionDuration=0,
+            **attributes(aria_label="Log of run"),
+        ),
+        className="workload-tabs",
+    )
+    return html.Div(
+        [
+            html.Div(
+                [
+                    tabs,
+                    html.Span(className="push"),
+                    html.Span(shown.note, id="workload-log-note", className="workload-dim"),
+                    html.A(
+                        "whole log",
+                        id="workload-log-all",
+                        href=log_address(chosen.run_id),
+                        download="",
+                        hidden=not shown.is_here,
+                    ),
+                ],
+                className="workload-log-head",
+            ),
+            html.Pre(
+                shown.text,
+                id="workload-log",
+                className="workload-log",
+                tabIndex=0,
+                role="log",
+                **attributes(aria_label="Log, last lines"),
+            ),
+        ]
+    )
+
+
+def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
+    """The run whose log was open; else the first that ended badly, else the first."""
+    runs = subject.workload.runs
+    for run in runs:
+        if wanted and run.run_id.startswith(wanted):
+            return run
+    for run in runs:
+        if run.record.end_reason or run.record.exit_code:
+            return run
+    return runs[0] if runs else None
+
+
+def read_log(source: Source, run: RunEntry) -> ShownLog:
+    """The end of a run's log, or where it is."""
+    record = run.record
+    try:
+        with open_log(record, source.address) as file:
+            tail = tail_of(file)
+    except RunNotFoundError:
+        return ShownLog("", _elsewhere(run), "", is_here=False)
+    except OSError as error:
+        note = f"the log cannot be read: {error.strerror}"
+        return ShownLog("", note, "", is_here=False)
+    note = _note(tail, is_live=not record.status.ended)
+    stamp = f"{tail.size_bytes} {hash(tail.lines)}"
+    text = tail.text or ("" if tail.size_bytes else "(nothing printed)")
+    return ShownLog(text, note, stamp, is_here=True)
+
+
+def _note(tail: Tail, *, is_live: bool) -> str:
+    parts = [f"last {TAIL_LINES} lines" if tail.is_cut else "all lines"]
+    parts.append(units.size(tail.size_bytes))
+    if is_live:
+        parts.append("follows")
+    return " · ".join(parts)
+
+
+def _elsewhere(run: RunEntry) -> str:
+    record = run.record
+    if record.is_from_mlflow:
+        return "MLflow does not store run output"
+    if record.mlflow_run_id:
+        where = f"MLflow at {masked(record.tracking_uri)}" if record.tracking_uri else "MLflow"
+        return f"not on this machine: output.log of run {record.mlflow_run_id} in {where}"
+    if record.host and record.spool:
+        return f"not on this machine: {record.spool}/output.log on {record.host}"
+    return "no log recorded"

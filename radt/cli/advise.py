@@ -1,4 +1,4 @@
-"""``radt advise EXPERIMENT``: what could share a device, predicted from runs that ran alone."""
+"""``radt advise EXPERIMENT``: which runs could share a device, predicted from runs alone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from radt.cli.options import reading_options
+from radt.cli.options import experiment_of, reading_options, unknown_experiment
 from radt.errors import UsageError
 from radt.store.locate import Places, Readers
 
 if TYPE_CHECKING:
-    from radt.advice.advise import Advice
-    from radt.advice.choice import Wish
-    from radt.advice.planned import Planned
+    from radt.analysis.advice import Advice
+    from radt.analysis.advice_candidates import PlannedRows
+    from radt.analysis.advice_choice import Preferences
 
 
 class Format(StrEnum):
@@ -26,7 +26,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-#: As `radt.advice.words.Goal`, which is not loaded for the help.
+#: As `radt.analysis.advice_model.Goal`, which is not loaded for the help.
 _GOALS = ("throughput", "latency", "energy")
 
 
@@ -37,18 +37,18 @@ _GOALS = ("throughput", "latency", "energy")
     type=click.Choice(_GOALS),
     default=_GOALS[0],
     show_default=True,
-    help="Most work in the same time, each run nearly as fast as alone, or least energy.",
+    help="Most work per time, each run nearly as fast as alone, or least energy.",
 )
 @click.option(
     "--max-slowdown",
     type=click.FloatRange(min=1.0),
     metavar="FACTOR",
-    help="How much slower a run may become: 1.5.",
+    help="Largest slowdown of a run, for example 1.5.",
 )
 @click.option(
     "--separate",
     is_flag=True,
-    help="Runs must not see or disturb each other: MIG instances only.",
+    help="Isolate runs from each other: MIG instances only.",
 )
 @click.option(
     "--margin",
@@ -56,20 +56,20 @@ _GOALS = ("throughput", "latency", "energy")
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="How much of each memory is to stay free.",
+    help="Share of each memory to keep free.",
 )
 @click.option(
     "--cores",
     type=click.IntRange(min=1),
     metavar="N",
-    help="CPUs of the machine, if it is another than this one.",
+    help="CPUs of the machine, if it is not this one.",
 )
 @click.option(
     "--write",
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Write the experiment that would find out what is missing, else verify the advice.",
+    help="Write an experiment that measures what is missing, or else verifies the advice.",
 )
 @click.option("--all", "all_of_them", is_flag=True, help="Show every candidate.")
 @click.option(
@@ -78,7 +78,7 @@ _GOALS = ("throughput", "latency", "energy")
     type=click.Choice([one.value for one in Format]),
     default=Format.TABLE.value,
     show_default=True,
-    help="For people, for a page, for programs.",
+    help="Format of the advice.",
 )
 @reading_options
 def command(
@@ -93,35 +93,29 @@ def command(
     kind: str,
     places: Places,
 ) -> None:
-    """Predict what could share a device, from the runs of an EXPERIMENT that ran alone.
+    """Predict which runs could share a device, from those of an EXPERIMENT that ran alone.
 
-    EXPERIMENT is its name, or its CSV file, whose workloads are then predicted, too. "slowdown" is
-    what is expected of the run that suffers most, "range" what it can be by the model, "gain" the
-    work in the same time over that of the runs one after the other. Predictions are compared with
-    the workloads that were measured. docs/advice.md has the model and its limits.
+    EXPERIMENT is its name or its file; workloads in the file are then predicted, too. "slowdown" is
+    the expected slowdown of the slowest run, "range" its bounds by the model, "gain" the throughput
+    relative to running one after the other. MeasuredWorkload workloads check the predictions.
+    docs/advice.md explains the model and its limits.
     """
-    from radt.advice.choice import Wish
-    from radt.advice.planned import Planned, read_planned
-    from radt.advice.words import Goal
+    from radt.analysis.advice_candidates import PlannedRows, read_planned
+    from radt.analysis.advice_choice import Preferences
+    from radt.analysis.advice_model import Goal
 
-    wish = Wish(Goal(goal), max_slowdown, separate)
+    preferences = Preferences(Goal(goal), max_slowdown, separate)
     path = Path(experiment)
-    planned = Planned()
-    if path.suffix.lower() == ".csv" and path.exists():
-        planned = read_planned(path)
-        experiment = planned.experiment
+    is_file = path.suffix.lower() == ".csv" and path.is_file()
+    planned = read_planned(path) if is_file else None
+    name = experiment_of(experiment, places)
     with Readers(places) as readers:
-        advice = _nearest(readers, experiment, wish, planned, margin / 100, cores)
+        advice = _nearest(readers, name, preferences, planned or PlannedRows(), margin / 100, cores)
     if advice is None:
-        raise UsageError(
-            f"no run of an experiment {experiment!r} in {places}",
-            f"Run its models alone first, each in a workload of its own: radt {experiment}.csv"
-            if not planned.path
-            else f"Run it first: radt {planned.path}",
-        )
+        raise unknown_experiment(name, places, "a run")
     written = None
     if file is not None:
-        from radt.advice.write import write_experiment
+        from radt.analysis.advice_experiment import write_experiment
 
         written = write_experiment(advice, file)
     if advice.is_refused and written is None:
@@ -135,46 +129,49 @@ def command(
 def _nearest(
     readers: Readers,
     experiment: str,
-    wish: Wish,
-    planned: Planned,
+    preferences: Preferences,
+    planned: PlannedRows,
     margin: float,
     cores: int | None,
 ) -> Advice | None:
     """On what the nearest store has of the experiment; None where none has anything."""
-    from radt.advice.advise import advise
+    from radt.analysis.advice import advise
 
     for reader in readers.nearest_first():
         if reader.runs(experiment=experiment):
-            return advise(reader, experiment, wish, planned=planned, margin=margin, cores=cores)
+            return advise(
+                reader, experiment, preferences, planned=planned, margin=margin, cores=cores
+            )
     return None
 
 
 def _refusal(advice: Advice) -> UsageError:
-    from radt.advice.lines import needs
-
-    some = needs(advice)
-    shown = "; ".join(some[:5]) + (f"; and {len(some) - 5} more" if len(some) > 5 else "")
+    lines = [need.line for need in advice.needs]
+    shown = "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
     if any(need.key is not None for need in advice.needs):
-        remedy = "--write FILE.csv writes the experiment that would find out"
+        remedy = "Run `radt advise … --write FILE.csv`, which writes the experiment to measure it"
     elif any(need.to_run for need in advice.needs):
-        remedy = "Let each of its models run alone to its end, then ask again"
+        remedy = "Run each of its models alone to its end"
     else:
-        remedy = "Give what is missing"
+        remedy = "Set the missing option"
     return UsageError(
-        f"too little is measured to advise on {advice.study.experiment}: {shown}", remedy
+        f"Not enough measurements to advise on {advice.measurements.experiment}: {shown}", remedy
     )
 
 
 def _show(advice: Advice, kind: Format, *, all_of_them: bool) -> None:
-    from radt.advice import formats
+    from rich.console import Console
 
+    from radt.render.advice import advice_document
+    from radt.render.advice_json import advice_json
+    from radt.render.markdown import as_markdown
+    from radt.render.terminal import print_document
+
+    document = advice_document(advice, all_of_them=all_of_them)
     match kind:
         case Format.TABLE:
-            from rich.console import Console
-
-            console = Console(highlight=False)
-            formats.print_advice(console, advice, all_of_them=all_of_them)
+            print_document(Console(highlight=False), document)
         case Format.MARKDOWN:
-            click.echo(formats.markdown(advice, all_of_them=all_of_them), nl=False)
+            click.echo(as_markdown(document), nl=False)
         case Format.JSON:
-            click.echo(formats.as_json(advice), nl=False)
+            click.echo(advice_json(advice), nl=False)

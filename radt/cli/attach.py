@@ -17,17 +17,17 @@ from radt.cli.status import home_of
 from radt.errors import UsageError
 from radt.experiment.lock import Holder
 from radt.model import RunStatus
-from radt.runner.attendant import exit_code
 from radt.runner.console import RunConsole
 from radt.runner.detach import last_log
-from radt.runner.progress import ExperimentLook, Observer
+from radt.runner.progress import ExperimentProgress, ProgressReader
+from radt.runner.supervisor import exit_code
 
 #: Of what was printed before, so much is shown.
 SHOWN_LINES = 20
 _TAIL_BYTES = 64_000
 _POLL_S = 0.1
 _LOOK_S = 1.0
-#: How long after the runner its attendant may take to write the last line.
+#: How long after the runner its supervisor may take to write the last line.
 _LAST_LINE_S = 5.0
 
 
@@ -35,12 +35,12 @@ _LAST_LINE_S = 5.0
 @click.argument("file", type=click.Path(path_type=Path))
 @setting_option(settings.HOME)
 def command(file: Path, home: str | None) -> int:
-    """Follow the running experiment FILE: what it prints, and a live table.
+    """Follow the running experiment FILE: its output and a live table.
 
-    Ctrl-C leaves; the experiment goes on. When it ends, so does this, with the same exit code.
+    Ctrl-C detaches; the experiment continues. Ends with the experiment, with the same exit code.
     """
     data = home_of(file, home)
-    with Observer(file, data) as observer:
+    with ProgressReader(file, data) as observer:
         holder = observer.holder()
         if holder is None:
             log = last_log(file, data)
@@ -48,7 +48,7 @@ def command(file: Path, home: str | None) -> int:
                 f"{file} is not running",
                 f"Its last output is in {log}"
                 if log
-                else f"{call(file, 'status')} shows how it is",
+                else f"{call(file, 'status')} shows its progress",
             )
         with RunConsole(Console(highlight=False)) as console:
             try:
@@ -56,12 +56,14 @@ def command(file: Path, home: str | None) -> int:
             except KeyboardInterrupt:
                 console.hide_live()
                 console.say(
-                    f"left; it goes on: {call(file, 'attach')}, {call(file, 'stop')}", "dim"
+                    f"detached; the experiment continues: {call(file, 'attach')}, "
+                    f"{call(file, 'stop')}",
+                    "dim",
                 )
                 return 0
 
 
-def _follow(observer: Observer, holder: Holder, console: RunConsole) -> int:
+def _follow(observer: ProgressReader, holder: Holder, console: RunConsole) -> int:
     log = _Log(holder, console)
     next_look_s = 0.0
     while observer.holder() == holder:
@@ -81,12 +83,12 @@ def _follow(observer: Observer, holder: Holder, console: RunConsole) -> int:
         if log.missing or time.monotonic() > deadline_s:
             break
         time.sleep(_POLL_S)
-    console.say("it has ended; its exit code is not known", "dim")
+    console.say("ended; exit code unknown", "dim")
     statuses = {one.status for one in observer.look().workloads}
     return 0 if statuses <= {RunStatus.FINISHED} else 1
 
 
-def _show(look: ExperimentLook, console: RunConsole) -> None:
+def _show(look: ExperimentProgress, console: RunConsole) -> None:
     running = look.running
     if running is None:
         console.hide_live()
@@ -103,7 +105,7 @@ class _Log:
         self._file: BinaryIO | None = None
         self._rest = b""
         if not holder.log:
-            console.say(f"{holder} prints to a terminal of its own", "dim")
+            console.say(f"{holder} prints to its own terminal", "dim")
             return
         try:
             self._file = Path(holder.log).open("rb")  # noqa: SIM115 - for as long as it grows
@@ -116,7 +118,7 @@ class _Log:
         if size > _TAIL_BYTES:
             lines = lines[1:]  # the first is cut
         if len(lines) > SHOWN_LINES:
-            console.say(f"  … {holder.log} has all", "dim")
+            console.say(f"  … see {holder.log} for earlier output", "dim")
         self._first = lines[-SHOWN_LINES:]
 
     @property

@@ -16,15 +16,15 @@ from pathlib import Path
 from radt import units
 from radt.cli.leftovers import leftover_processes, lost_runs
 from radt.collector.client import CollectorClient
-from radt.collector.lock import worker_lock
 from radt.collector.protocol import CollectorStatus
+from radt.collector.start import worker_lock
 from radt.collocation.ledger import Ledger
 from radt.collocation.processes import MPS_CONTROL
 from radt.errors import CollectorError, RadtError
 from radt.home import HOME_VARIABLE, Home, runtime_dir
 from radt.nvml import list_gpus
 from radt.store.address import StoreAddress
-from radt.store.backends import backend_of
+from radt.store.database import backend_of
 from radt.store.migrations import check_not_newer, current_version, latest_version
 from radt.store.reader import StoreReader
 
@@ -41,7 +41,7 @@ class State(Enum):
     """What a check came to."""
 
     GOOD = auto()
-    ABSENT = auto()  # not there, and nothing is wrong with that
+    ABSENT = auto()  # not there, and no problems with that
     LOW = auto()  # works, not for long
     WRONG = auto()
 
@@ -79,7 +79,7 @@ def runtime_folder() -> Iterator[Check]:
             "runtime folder",
             State.WRONG,
             f"{folder}: the path is too long for a socket",
-            "Set RADT_RUNTIME_DIR to a folder of yours with a short path",
+            "Set RADT_RUNTIME_DIR to a folder with a short path",
         )
         return
     yield _space("runtime folder", folder, "Set RADT_RUNTIME_DIR to a folder with space")
@@ -87,25 +87,25 @@ def runtime_folder() -> Iterator[Check]:
 
 def data_folder(home: Home) -> Iterator[Check]:
     """Whether runs can be stored."""
-    there = home.path
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    existing = home.path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     remedy = f"Set {HOME_VARIABLE} (or --home) to a folder you may write to"
-    if not there.is_dir():
-        yield Check("data folder", State.WRONG, f"{there} is no folder", remedy)
-    elif not os.access(there, os.W_OK | os.X_OK):
-        yield Check("data folder", State.WRONG, f"{there} cannot be written", remedy)
+    if not existing.is_dir():
+        yield Check("data folder", State.WRONG, f"{existing} is not a folder", remedy)
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield Check("data folder", State.WRONG, f"{existing} is not writable", remedy)
     else:
         remedy = f"Make room, or set {HOME_VARIABLE} (or --home) to a folder with space"
-        yield _space("data folder", home.path, remedy, there)
+        yield _space("data folder", home.path, remedy, existing)
 
 
-def _space(subject: str, folder: Path, remedy: str, there: Path | None = None) -> Check:
-    free_bytes = shutil.disk_usage(there or folder).free
+def _space(subject: str, folder: Path, remedy: str, existing: Path | None = None) -> Check:
+    free_bytes = shutil.disk_usage(existing or folder).free
     state = State.GOOD
     if free_bytes < _LOW_BYTES:
         state = State.WRONG if free_bytes < _FULL_BYTES else State.LOW
-    note = "" if there in (None, folder) else " (made by the first run)"
+    note = "" if existing in (None, folder) else " (the first run creates it)"
     text = f"{folder}{note}, {units.size(free_bytes)} free"
     return Check(subject, state, text, "" if state is State.GOOD else remedy)
 
@@ -113,7 +113,7 @@ def _space(subject: str, folder: Path, remedy: str, there: Path | None = None) -
 def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
     """Whether the store opens, and whether its runs are what it says they are."""
     if not home.store_path.exists():
-        yield Check("store", State.ABSENT, "none yet, the first run makes it")
+        yield Check("store", State.ABSENT, "none yet; the first run creates it")
         return
     try:
         with StoreReader(home.store_path) as reader:
@@ -141,7 +141,7 @@ def database(home: Home) -> Iterator[Check]:
     try:
         uri = home.store_uri(tracking_uri=home.tracking_uri())
         if not uri:
-            yield Check("database", State.ABSENT, "none is set, samples stay in the data folder")
+            yield Check("database", State.ABSENT, "not set; samples stay in the data folder")
             return
         address = StoreAddress.of(uri)
         version = store_version(address)
@@ -149,9 +149,9 @@ def database(home: Home) -> Iterator[Check]:
         yield Check("database", State.WRONG, error.message, error.remedy or "")
         return
     if version == 0:
-        yield Check("database", State.GOOD, f"{address}, empty, the first run sets it up")
+        yield Check("database", State.GOOD, f"{address}, empty; the first run sets it up")
     elif version < latest_version():
-        text = f"{address} has schema version {version}, this radt needs {latest_version()}"
+        text = f"{address} has schema version {version}; this radt needs {latest_version()}"
         yield Check("database", State.WRONG, text, "radt db upgrade")
     else:
         yield Check("database", State.GOOD, str(address))
@@ -182,7 +182,7 @@ def collector_status() -> tuple[CollectorStatus | None, Check]:
             status = client.status()
     except CollectorError as error:
         return None, _no_collector(error)
-    except RadtError as error:  # no runtime folder, which is said elsewhere
+    except RadtError as error:  # no runtime folder, which is reported elsewhere
         return None, Check("collector", State.ABSENT, error.message)
     text = (
         f"pid {status.pid}, up {units.duration(status.uptime_s)}, "
@@ -193,8 +193,8 @@ def collector_status() -> tuple[CollectorStatus | None, Check]:
             "collector", State.WRONG, "; ".join(status.problems), f"Look into {_log()}"
         )
     if status.guardian_pid is None:
-        text += ", nobody would restart it"
-        return status, Check("collector", State.LOW, text, "The next run mends that")
+        text += "; no guardian restarts it after a crash"
+        return status, Check("collector", State.LOW, text, "The next run starts a guardian")
     return status, Check("collector", State.GOOD, text)
 
 
@@ -205,11 +205,11 @@ def _no_collector(error: CollectorError) -> Check:
     finally:
         lock.close()
     if holder is None:
-        return Check("collector", State.ABSENT, "not running, the next run starts it")
+        return Check("collector", State.ABSENT, "not running; the next run starts it")
     return Check(
         "collector",
         State.WRONG,
-        f"pid {holder} runs and does not answer: {error.message}",
+        f"pid {holder} is running but does not answer: {error.message}",
         f"Look into {_log()}",
     )
 
@@ -231,7 +231,7 @@ class _Tool:
 
 
 _TOOLS = (
-    _Tool("nvidia-smi", ("nvidia-smi",), "a look at the GPUs", "comes with NVIDIA's driver"),
+    _Tool("nvidia-smi", ("nvidia-smi",), "GPU status", "comes with NVIDIA's driver"),
     _Tool("MPS", (MPS_CONTROL,), "Collocation MPS", "comes with NVIDIA's driver"),
     _Tool("docker", ("docker",), "Environment docker:…", "docs.docker.com/engine/install"),
     _Tool("uv", ("uv",), "Environment uv:…", "pip install uv"),
@@ -250,7 +250,7 @@ def tools() -> Iterator[Check]:
     for tool in _TOOLS:
         path = next(filter(None, map(shutil.which, tool.names)), None)
         if path is None:
-            text = f"{' or '.join(tool.names)} not found, needed for {tool.purpose}"
+            text = f"{' or '.join(tool.names)} not found; needed for {tool.purpose}"
             yield Check(tool.subject, State.ABSENT, text, tool.remedy)
         elif tool.subject == "docker" and (problem := _docker_problem(path)):
             yield Check(tool.subject, State.LOW, problem, "Start docker, or join its group")
@@ -272,8 +272,8 @@ def _docker_problem(path: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{path} does not answer: {error}"
-    said = done.stderr.strip().splitlines()
-    return (said[-1] if said else "its daemon does not answer") if done.returncode else ""
+    lines = done.stderr.strip().splitlines()
+    return (lines[-1] if lines else "its daemon does not answer") if done.returncode else ""
 
 
 def nvml() -> Iterator[Check]:
@@ -295,11 +295,11 @@ def leftovers() -> Iterator[Check]:
     try:
         ledger = Ledger()
         entries, damaged = ledger.entries(), ledger.damaged()
-    except RadtError:  # no runtime folder, which is said elsewhere
+    except RadtError:  # no runtime folder, which is reported elsewhere
         return
     for entry in entries:
         if entry.orphaned:
-            text = f"{entry.thing} of a runner that is dead"
+            text = f"{entry.thing} of a dead runner"
             yield Check("left behind", State.WRONG, text, CLEAN)
     for file in damaged:
         text = f"{file.path} cannot be read ({file.reason})"

@@ -1,4 +1,4 @@
-"""``radt compare A B``: what is faster, and whether it can be told."""
+"""``radt compare A B``: which is faster, with its confidence interval."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from radt.cli.options import reading_options
-from radt.comparison.conditions import check, exit_code, parse
-from radt.comparison.document import document_text
-from radt.comparison.findings import DEFAULT_QUANTITIES, compare
-from radt.comparison.markdown import markdown
-from radt.comparison.sides import Finder
-from radt.comparison.terminal import print_comparison
+from radt.analysis.estimates import CONFIDENCE
+from radt.analysis.fail_if import check, exit_code, parse
+from radt.analysis.findings import DEFAULT_QUANTITIES, compare
+from radt.analysis.operands import OperandFinder
+from radt.analysis.quantities import Quantity
+from radt.analysis.window_spec import WindowSpec
+from radt.cli.options import experiment_of, reading_options
 from radt.errors import UsageError
-from radt.report.confidence import CONFIDENCE
-from radt.report.quantities import Quantity
-from radt.report.windows import WindowSpec
+from radt.render.comparison import comparison_document
+from radt.render.comparison_json import comparison_json
+from radt.render.markdown import as_markdown
+from radt.render.terminal import print_document
 from radt.store.locate import Places
 
-#: Below, an interval says nothing; above, it says everything.
+#: Narrower or wider intervals mean nothing.
 _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
 
 
@@ -38,14 +39,19 @@ class Format(StrEnum):
 @click.command("compare")
 @click.argument("a")
 @click.argument("b")
-@click.option("--window", default="", help="What of each run counts, as in radt report.")
-@click.option("--overlap", is_flag=True, help="Only while all rows of a workload ran.")
+@click.option(
+    "--window",
+    default="",
+    metavar="WINDOW",
+    help="Part of each run that counts, as in radt report.",
+)
+@click.option("--overlap", is_flag=True, help="Count only while all runs of a workload ran.")
 @click.option(
     "--quantity",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Compare this instead; may be repeated.  "
+    help="Quantity to compare; may be repeated.  "
     f"[default: {', '.join(one.value for one in DEFAULT_QUANTITIES)}]",
 )
 @click.option(
@@ -53,7 +59,7 @@ class Format(StrEnum):
     type=float,
     default=CONFIDENCE,
     show_default=True,
-    help="Of the intervals, between 0.5 and 0.9999.",
+    help="Confidence level of the intervals, between 0.5 and 0.9999.",
 )
 @click.option(
     "--format",
@@ -67,13 +73,11 @@ class Format(StrEnum):
     "conditions",
     multiple=True,
     metavar="CONDITION",
-    help='Exit with 4 if it is met: "time_per_epoch > +5%", "samples_per_s < -3%", '
+    help='Exit with 4 if the condition is met: "time_per_epoch > +5%", "samples_per_s < -3%", '
     '"energy > 1.1x", "makespan > 90 s"; may be repeated.',
 )
-@click.option(
-    "--strict", is_flag=True, help="--fail-if looks at means; else at the whole interval."
-)
-@click.option("--fail-if-unknown", is_flag=True, help="Exit with 5 if it cannot be told.")
+@click.option("--strict", is_flag=True, help="Let --fail-if compare means, not whole intervals.")
+@click.option("--fail-if-unknown", is_flag=True, help="Exit with 5 if a condition is inconclusive.")
 @reading_options
 def command(
     a: str,
@@ -88,30 +92,31 @@ def command(
     fail_if_unknown: bool,
     places: Places,
 ) -> int:
-    """Put B against A: experiments, workloads of them, runs, or the runs of a git commit.
+    """Compare two experiments, workloads or runs: B with A.
 
     \b
     radt compare study/three study/seven      two workloads of an experiment
     radt compare study/three@gpu-01 run-id    one of several machines; a run
     radt compare study@HEAD~1 study@HEAD      an experiment at two commits
-    radt compare before after                 two experiments, workload by workload
+    radt compare before.csv after.csv         two experiments, workload by workload
 
-    Says what is faster, with the confidence interval over repeats, or that it cannot be told.
-    Exits with 4 if a condition of --fail-if is met.
+    Reports how much faster B is, with the confidence interval over repeats. Exits with 4 if a
+    condition of --fail-if is met.
     """
     if not _MIN_CONFIDENCE <= confidence <= _MAX_CONFIDENCE:
         raise UsageError(
-            f"a confidence of {confidence:g} is out of range",
-            f"Choose between {_MIN_CONFIDENCE:g} and {_MAX_CONFIDENCE:g}; 0.95 is usual",
+            f"Expected --confidence between {_MIN_CONFIDENCE:g} and {_MAX_CONFIDENCE:g}, got "
+            f"{confidence:g}",
+            "0.95 is usual",
         )
     asked = [parse(text) for text in conditions]
     quantities = _quantities(names)
     quantities += [one.quantity for one in asked if one.quantity not in quantities]
     spec = WindowSpec.parse(window, overlap=overlap)
-    with Finder(places, spec, Path.cwd()) as finder:
+    with OperandFinder(places, spec, Path.cwd()) as finder:
         comparison = compare(
-            finder.find(a),
-            finder.find(b),
+            finder.find(experiment_of(a, places)),
+            finder.find(experiment_of(b, places)),
             tuple(dict.fromkeys(quantities)),
             confidence=confidence,
             window=spec,
@@ -120,11 +125,11 @@ def command(
     code = exit_code(checked, fail_if_unknown=fail_if_unknown)
     match Format(form):
         case Format.TABLE:
-            print_comparison(comparison, checked, Console(highlight=False))
+            print_document(Console(highlight=False), comparison_document(comparison, checked))
         case Format.MARKDOWN:
-            click.echo(markdown(comparison, checked))
+            click.echo(as_markdown(comparison_document(comparison, checked)), nl=False)
         case Format.JSON:
-            click.echo(document_text(comparison, checked, code))
+            click.echo(comparison_json(comparison, checked, code), nl=False)
     return int(code)
 
 
@@ -138,7 +143,7 @@ def _quantities(names: Sequence[str]) -> list[Quantity]:
         except ValueError:
             near = difflib.get_close_matches(name, list(Quantity), 1)
             raise UsageError(
-                f"{name!r} is no quantity",
+                f"Unknown quantity {name!r}",
                 f"Did you mean {near[0]}?" if near else f"Quantities: {', '.join(Quantity)}",
             ) from None
     return found

@@ -1,4 +1,4 @@
-"""``radt db``: the store itself: its version, what is in it, who may read it."""
+"""``radt db``: upgrade and check the store, and manage who can read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PASSWORD_BYTES = 24
 
 @click.group("db")
 def command() -> None:
-    """Look after the store: bring it up to date, check it, let others read it."""
+    """Upgrade and check the store, and manage who can read it."""
 
 
 command.add_command(check)
@@ -32,17 +32,17 @@ command.add_command(check)
 @click.option(
     "--public-views",
     is_flag=True,
-    help="Have the fe_* views in schema public, too, in the place of those that are there.",
+    help="Also create the fe_* views in schema public, replacing existing ones.",
 )
 @setting_option(STORE_URI)
 @home_option
 def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> None:
-    """Bring the store of the data folder, and the shared one, to this radt's schema version.
+    """Upgrade the schema of the data folder's store and of the shared store.
 
-    An empty Postgres database becomes a store. Older versions of radt cannot use a store any more
-    once it is of a newer version.
+    An empty Postgres database becomes a store. Older versions of radt cannot use an upgraded
+    store.
     """
-    from radt.store.front_end_views import Source
+    from radt.store.upgrading import Source
     from radt.store.upgrading import upgrade as upgrade_store
 
     console = Console(highlight=False)
@@ -70,8 +70,8 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
     metavar="VARIABLE",
     help="Take the password from this environment variable.",
 )
-@click.option("--ask", is_flag=True, help="Ask for the password.")
-@click.option("--new-password", is_flag=True, help="Give a role that is there a new password.")
+@click.option("--ask", is_flag=True, help="Prompt for the password.")
+@click.option("--new-password", is_flag=True, help="Set a new password for an existing role.")
 @setting_option(STORE_URI)
 @home_option
 def grant_reader(
@@ -82,7 +82,7 @@ def grant_reader(
     store_uri: str | None,
     home: Path | None,
 ) -> None:
-    """Let the role NAME read the shared store, and nothing else; it is made if need be.
+    """Give the role NAME read access to the shared store, creating the role if needed.
 
     For the dashboard and for SQL. Without --ask or --password-variable a new role gets a random
     password, which is shown once.
@@ -111,7 +111,7 @@ def grant_reader(
     console.print(Text(f"  RADT_STORE_URI={done.uri}", "dim"), soft_wrap=True)
     if generated:
         console.print(Text.assemble("  PGPASSWORD=", (str(password), "bold")), soft_wrap=True)
-        console.print(Text("  shown this once; better kept in ~/.pgpass", "dim"), soft_wrap=True)
+        console.print(Text("  shown only once; store it in ~/.pgpass", "dim"), soft_wrap=True)
 
 
 @command.command("revoke-reader")
@@ -119,7 +119,7 @@ def grant_reader(
 @setting_option(STORE_URI)
 @home_option
 def revoke_reader(name: str, store_uri: str | None, home: Path | None) -> None:
-    """Take the right to read the shared store from the role NAME; one made here is removed."""
+    """Revoke NAME's access to the shared store; drop the role if radt created it."""
     from radt.store.grants import revoke_reader as revoke
 
     address = _shared(home, store_uri)
@@ -136,7 +136,7 @@ def _shared(home: Path | None, store_uri: str | None) -> StoreAddress:
     shared = shared_store(Home.resolve(home))
     if shared is None:
         raise UsageError(
-            f"{chosen.address} is a file, and has no roles",
+            f"Expected a Postgres store, got the file {chosen.address}",
             "Give a Postgres database with --store-uri, RADT_STORE_URI or store-uri in radt.toml",
         )
     return shared.address

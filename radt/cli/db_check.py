@@ -1,4 +1,4 @@
-"""``radt db check``: what in a store does not fit together."""
+"""``radt db check``: check the store for inconsistencies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from radt.errors import TrackingError
 from radt.home import Home
 from radt.masking import masked
 from radt.settings import STORE_URI, TRACKING_URI
+from radt.store.check import Counts, Finding, Trouble, count
 from radt.store.check import check as check_store
-from radt.store.check import count
 from radt.store.check_deep import check_deep
-from radt.store.findings import Counts, Finding, Trouble
 from radt.store.reader import StoreReader
 from radt.store.spools import check_spools
 from radt.units import plural
@@ -44,10 +43,12 @@ class _Report:
 
 @click.command("check")
 @click.option(
-    "--deep", is_flag=True, help="Decode all samples, too, and compare them with headers."
+    "--deep", is_flag=True, help="Also decode all samples and compare them with their headers."
 )
-@click.option("--mlflow/--no-mlflow", "with_mlflow", default=True, help="Ask MLflow for its runs.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option(
+    "--mlflow/--no-mlflow", "with_mlflow", default=True, help="Compare with the runs in MLflow."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @setting_option(TRACKING_URI)
 @setting_option(STORE_URI)
 @home_option
@@ -59,10 +60,10 @@ def check(
     store_uri: str | None,
     home: Path | None,
 ) -> int:
-    """Check the store of the data folder, and the shared one: is everything there, and once?
+    """Check the data folder's store and the shared store for inconsistencies.
 
-    Says what there is and what does not fit together, one line each with what to do. Exits with 1
-    if something is wrong.
+    Prints the size of each store and one line per finding, with what to do. Exits with 1 if there
+    is a finding.
     """
     console = Console(highlight=False)
     uri = Home.resolve(home).tracking_uri(tracking_uri) if with_mlflow else ""
@@ -156,4 +157,4 @@ def _print_verdict(findings: Sequence[Finding], console: Console) -> None:
     if findings:
         console.print(Text(plural(len(findings), "finding"), style="bold red"))
     else:
-        console.print(Text("nothing is wrong", style="bold"))
+        console.print(Text("no findings", style="bold"))

@@ -13,12 +13,11 @@ from sqlalchemy import bindparam, text
 from radt.errors import TrackingError
 from radt.home import Home
 from radt.masking import masked
-from radt.store.findings import Finding, Trouble
+from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
+from radt.tags import HOST, RUN_ID
 from radt.uris import with_driver
 
-_RUN_ID_TAG = "radt.run_id"
-_HOST_TAG = "radt.host"
 _RUNS_AT_A_TIME = 1000
 _EXPERIMENTS_AT_A_TIME = 100
 _SQLITE = "sqlite:///"
@@ -53,15 +52,15 @@ def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> I
         known.update(str(run.info.run_id) for run in page)
         missing = _missing(reader, page)
         for run_id, run in missing.items():
-            host = run.data.tags.get(_HOST_TAG, "")
+            host = run.data.tags.get(HOST, "")
             if home is not None and not own and host not in ("", platform.node()):
                 continue
             yield Finding(
                 Trouble.MLFLOW,
                 f"run {run_id}",
-                f"MLflow has it as {run.info.run_id}, its samples are not here",
-                f"`radt import {run.info.run_id}` takes them from its archive; "
-                + (f"`radt sync` on {host} brings them" if host else "`radt sync` brings them"),
+                f"is {run.info.run_id} in MLflow; its samples are not in this store",
+                f"`radt import {run.info.run_id}` reads them from the archive; "
+                + (f"`radt sync` on {host} uploads them" if host else "`radt sync` uploads them"),
                 run_id,
             )
     yield from _gone(reader, tracking_uri, known)
@@ -70,9 +69,9 @@ def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> I
 def _missing(reader: StoreReader, page: Sequence[Any]) -> dict[str, Any]:
     """Runs of ours by our id that are neither in the store nor were pruned."""
     ours = {
-        run.data.tags[_RUN_ID_TAG]: run
+        run.data.tags[RUN_ID]: run
         for run in page
-        if _RUN_ID_TAG in run.data.tags and run.info.lifecycle_stage == "active"
+        if RUN_ID in run.data.tags and run.info.lifecycle_stage == "active"
     }
     if not ours:
         return {}
@@ -94,8 +93,8 @@ def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[F
                 yield Finding(
                     Trouble.MLFLOW,
                     f"run {run_id}",
-                    f"MLflow has no run {mlflow_id} any more, its samples are here",
-                    "If it was deleted there on purpose, nothing needs to be done",
+                    f"MLflow no longer has its run {mlflow_id}; its samples are in this store",
+                    "Ignore this if you deleted it on purpose",
                     run_id,
                 )
         if not rows:
@@ -111,7 +110,7 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
     from mlflow.entities import ViewType
     from mlflow.tracking import MlflowClient
 
-    from radt.tracking.mlflow_target import DeliveryError, translated_errors
+    from radt.delivery.mlflow.target import DeliveryError, translated_errors
 
     try:
         with translated_errors():
@@ -126,7 +125,7 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
                 while ids:
                     page = client.search_runs(
                         ids,
-                        filter_string=f"tags.`{_RUN_ID_TAG}` LIKE '%'",
+                        filter_string=f"tags.`{RUN_ID}` LIKE '%'",
                         run_view_type=ViewType.ALL,
                         max_results=_RUNS_AT_A_TIME,
                         page_token=more,
@@ -140,6 +139,6 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
                     return
     except DeliveryError as error:
         raise TrackingError(
-            f"MLflow ({masked(tracking_uri)}) cannot be asked: {masked(error.message)}",
-            "Check that it runs; --no-mlflow leaves it out",
+            f"MLflow at {masked(tracking_uri)} cannot be reached: {masked(error.message)}",
+            "Check that it is running, or use --no-mlflow",
         ) from error

@@ -14,11 +14,10 @@ from rich.text import Text
 
 from radt import units
 from radt.cli.render import printable
-from radt.collocation.compute_mode import ComputeMode
-from radt.collocation.host import Host, NumaNode
-from radt.collocation.inventory import GpuInstance, MigState
-from radt.collocation.overview import Daemon, GpuView, Occupant, Overview
-from radt.experiment.cpus import shown
+from radt.collocation.busy import ComputeMode
+from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Occupant, Overview
+from radt.collocation.topology import GpuInstance, MigState
+from radt.experiment.cpus import cpu_list
 
 _LABEL_COLUMNS = 10
 _SHORT_UUID = 12
@@ -28,7 +27,7 @@ _MIN_COLUMN = 24
 @click.command("devices")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 def command(as_json: bool) -> None:
-    """Show the GPUs, MIG instances, MPS daemons, CPUs and memory here, and who uses them."""
+    """Show this machine's GPUs, MIG instances, MPS daemons, CPUs and memory, and who uses them."""
     overview = Overview.read()
     if as_json:
         click.echo(json.dumps(asdict(overview), indent=2, default=str))
@@ -76,20 +75,20 @@ def _cpus(host: Host) -> Text:
     usable = len(host.usable_cpus)
     parts = [str(usable) if usable == len(host.cpus) else f"{usable} of {len(host.cpus)} usable"]
     if usable < len(host.cpus):
-        parts.append(f"numbers {shown(host.usable_cpus)}")
+        parts.append(f"numbers {cpu_list(host.usable_cpus)}")
     if host.sockets and host.cores:
         parts.append(units.plural(host.sockets, "socket"))
         parts.append(units.plural(host.cores, "core"))
         threads = round(len(host.cpus) / host.cores, 1)
         parts.append(f"{threads:g} thread{'s' if threads != 1 else ''} a core")
     if host.cpu_limit is not None:
-        parts.append(f"limited to the time of {host.cpu_limit:g}")
+        parts.append(f"CPU time limited to {host.cpu_limit:g}")
     return Text(" · ".join(parts))
 
 
 def _node(node: NumaNode) -> Text:
     free = f"{units.size(node.free_bytes)} of {units.size(node.memory_bytes)} free"
-    return Text(f"CPUs {shown(node.cpus) or 'none'} · {free}")
+    return Text(f"CPUs {cpu_list(node.cpus) or 'none'} · {free}")
 
 
 def _memory(host: Host) -> Text:
@@ -120,12 +119,12 @@ def _print_gpu(view: GpuView, overview: Overview, console: Console) -> None:
     lines.append(("UUID", Text(gpu.uuid, style="dim")))
     _print_section(console, head, lines)
     if view.unknown:
-        unknown = f"its processes cannot be listed: {view.unknown}"
+        unknown = f"processes cannot be listed: {view.unknown}"
         console.print(Padding(Text(printable(unknown), style="yellow"), (0, 0, 0, 2), expand=False))
     elif view.occupants:
         console.print(Padding(_occupants(view), (0, 0, 0, 2), expand=False))
     else:
-        console.print(Padding(Text("no process on it", style="dim"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(Text("no process", style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _mig_lines(mig: MigState) -> Iterator[tuple[str, Text]]:
@@ -140,7 +139,7 @@ def _mig_lines(mig: MigState) -> Iterator[tuple[str, Text]]:
     if slices := _free_slices(mig):
         parts.append(slices)
     if not mig.may_create:
-        parts.append("only an administrator may create instances")
+        parts.append("creating instances needs an administrator")
     yield "MIG", Text(" · ".join(parts))
     if room:
         yield "room for", Text(", ".join(room), style="dim")
@@ -166,7 +165,9 @@ def _free_slices(mig: MigState) -> str:
         for slice_number in range(instance.placement.start, instance.placement.end)
     }
     free = [number for number in range(total) if number not in used]
-    return f"memory slices {shown(free)} of 0-{total - 1} free" if free else "no memory slice free"
+    return (
+        f"memory slices {cpu_list(free)} of 0-{total - 1} free" if free else "no memory slice free"
+    )
 
 
 def _instance(instance: GpuInstance) -> Text:
@@ -182,7 +183,7 @@ def _daemon(daemon: Daemon) -> Text:
     whose = "started by radt" if daemon.ours else f"of {daemon.user or 'another container'}"
     text = Text(f"daemon pid {daemon.pid}, {whose}")
     if daemon.orphaned:
-        text.append(", its runner is dead: radt doctor --clean", style="red")
+        text.append(", runner is dead: run radt doctor --clean", style="red")
     if daemon.folder and not daemon.ours:
         text.append(f", {printable(daemon.folder)}", style="dim")
     return text

@@ -37,14 +37,13 @@ _MIN_COLUMN = 24
 @click.option(
     "--clean",
     is_flag=True,
-    help="Remove what dead runners have left: MIG instances, MPS daemons, containers, processes.",
+    help="Remove MIG instances, MPS daemons, containers and processes of dead runners.",
 )
 @home_option
 def command(clean: bool, home: Path | None) -> int:
-    """Check what radt needs here, and look for what killed runs have left behind.
+    """Check this machine's set-up and find what killed runs left behind.
 
-    Exits with 1 if something is wrong. What is not there but needed by some experiments only is
-    no fault.
+    Exits with 1 on a problem. A missing tool that only some experiments need is not a problem.
     """
     console = Console(highlight=False)
     place = Home.resolve(home)
@@ -58,7 +57,7 @@ def command(clean: bool, home: Path | None) -> int:
     if wrong:
         console.print(Text(f"{plural(wrong, 'problem')}", style="bold red"))
     else:
-        console.print(Text("nothing is wrong", style="bold"))
+        console.print(Text("no problems", style="bold"))
     console.print()
     return EXIT_WRONG if wrong or failures else 0
 
@@ -108,7 +107,7 @@ def _clean(console: Console, home: Home, status: CollectorStatus | None) -> int:
     for text in failures:
         console.print(Text.assemble(("✘", "red"), f"  {printable(text)}"), soft_wrap=True)
     if not done and not failures:
-        console.print(Text("there was nothing to remove", style="dim"))
+        console.print(Text("nothing to remove", style="dim"))
     console.print()
     return len(failures)
 
@@ -121,7 +120,7 @@ def _clean_processes(
         if end_process(process):
             say(f"{process}: ended")
         else:
-            failures.append(f"{process} does not end")
+            failures.append(f"{process} did not end")
     return failures
 
 
@@ -140,5 +139,5 @@ def _end_lost_runs(
         lost = lost_runs(reader, status.runs if status is not None else ())
     for run in lost:
         if end_run(home, run):
-            say(f"run {run.run_id}: noted as KILLED")
+            say(f"run {run.run_id}: marked as KILLED")
     return []

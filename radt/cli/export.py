@@ -1,4 +1,4 @@
-"""``radt export RUN``: a run's samples in a file that other programs read."""
+"""``radt export RUN``: the samples of a run as Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 
 import click
 
-from radt.cli.options import reading_options
+from radt.cli.options import experiment_of, reading_options
+from radt.errors import RunNotFoundError, UsageError
 from radt.store.export import ExportFormat, export_run
 from radt.store.locate import Places, Readers
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
 from radt.units import plural, size
 
 
@@ -18,16 +21,22 @@ from radt.units import plural, size
     "--format",
     "file_format",
     type=click.Choice([choice.value for choice in ExportFormat]),
-    help="[default: what the name of FILE ends with, else parquet]",
+    help="Format of the file.  [default: by the extension of FILE, else parquet]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File to write.  [default: the run's id, here]",
+    help="File to write.  [default: the id of the run, in this folder]",
 )
-@click.option("-m", "--metric", "metrics", multiple=True, help="Only this metric; may be repeated.")
+@click.option(
+    "-m",
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Metric to write; may be repeated.  [default: all]",
+)
 @reading_options
 def command(
     run: str,
@@ -36,13 +45,31 @@ def command(
     metrics: tuple[str, ...],
     places: Places,
 ) -> None:
-    """Write all samples of a RUN (id, or its first characters) at full resolution.
+    """Write all samples of a RUN at full resolution, with the columns of radt.load().
 
-    The columns are those of radt.load().
+    RUN is its id or the first characters of it, or an experiment (name or file) of one run.
     """
     with Readers(places) as readers:
-        reader, record = readers.find_run(run)
+        reader, record = _find_run(readers, experiment_of(run, places))
         chosen = ExportFormat.choose(file_format, output)
         path = output or Path(f"{record.run_id[:12]}.{chosen.value}")
         count = export_run(reader, record, path, chosen, metrics or None)
     click.echo(f"{path}  {plural(count, 'value')}, {size(path.stat().st_size)}")
+
+
+def _find_run(readers: Readers, text: str) -> tuple[StoreReader, RunRecord]:
+    try:
+        return readers.find_run(text)
+    except RunNotFoundError:
+        for reader in readers.nearest_first():
+            runs = reader.runs(experiment=text)
+            if len(runs) == 1:
+                return reader, runs[0]
+            if runs:
+                shown = [f"{run.run_id[:12]} ({run.workload} {run.letter})" for run in runs[:5]]
+                more = f" and {len(runs) - 5:,} more" if len(runs) > 5 else ""
+                raise UsageError(
+                    f"Expected one run, got experiment {text!r} with {len(runs):,} runs",
+                    f"Name one of them: {', '.join(shown)}{more}",
+                ) from None
+        raise

@@ -1,4 +1,4 @@
-"""``radt import PLACE…``: fill a store from archives."""
+"""``radt import SOURCE…``: fill a store from archives and from MLflow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from radt.archive.importing import Imported, import_archive
-from radt.archive.read import Archive, find_archives
+from radt.cli.import_mlflow import PREFIX, import_from_mlflow
 from radt.cli.options import home_option, setting_option
-from radt.errors import ArchiveError, RadtError
+from radt.delivery.archive.importing import Imported, import_archive
+from radt.delivery.archive.read import Archive, find_archives
+from radt.errors import ArchiveError, RadtError, UsageError
 from radt.home import Home
 from radt.settings import TRACKING_URI
 from radt.store.address import StoreAddress
@@ -20,7 +21,14 @@ from radt.units import plural, size
 
 
 @click.command("import")
-@click.argument("places", nargs=-1, required=True, metavar="PLACE…")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@click.option(
+    "--experiment",
+    "experiments",
+    metavar="NAME",
+    multiple=True,
+    help="Import only this experiment from mlflow:URI; repeatable.",
+)
 @click.option(
     "--to",
     "target",
@@ -30,16 +38,35 @@ from radt.units import plural, size
 @home_option
 @setting_option(TRACKING_URI)
 def command(
-    places: tuple[str, ...], target: str | None, home: Path, tracking_uri: str | None
+    sources: tuple[str, ...],
+    experiments: tuple[str, ...],
+    target: str | None,
+    home: Path,
+    tracking_uri: str | None,
 ) -> int:
-    """Bring archived runs into a store; what it has already stays as it is.
+    """Import runs from archives and from MLflow.
 
-    A PLACE is a folder or s3://bucket/prefix, with one archive or with many below it, or a run in
-    MLflow: its id, or runs:/ID.
+    A SOURCE is a folder or s3://bucket/prefix with one or more archives, a run in MLflow (its id,
+    or runs:/ID), or mlflow:URI for all runs of an MLflow server (http://…), database
+    (sqlite:///FILE, postgresql://…) or folder. Importing again adds only what is new.
     """
     data = Home(home.absolute())
     mlflow = data.tracking_uri(tracking_uri)
     address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
+    uris = [one.removeprefix(PREFIX) for one in sources if one.startswith(PREFIX)]
+    places = [one for one in sources if not one.startswith(PREFIX)]
+    if experiments and not uris:
+        raise UsageError("--experiment needs a source mlflow:URI", "Add mlflow:URI")
+    if uris and address.path is not None:
+        data.create()
+    codes = [import_from_mlflow(uri or mlflow, experiments, address) for uri in uris]
+    if places:
+        codes.append(_import_archives(places, data, mlflow, address))
+    return max(codes)
+
+
+def _import_archives(places: list[str], data: Home, mlflow: str, address: StoreAddress) -> int:
+    """Import archives, print a line for each, and return the exit code."""
     archives = [one for place in places for one in find_archives(_spelled(place), mlflow)]
     failures: list[tuple[Archive, RadtError]] = []
     if address.path is not None:

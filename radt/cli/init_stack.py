@@ -10,20 +10,21 @@ import click
 @click.command("init-stack")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def command(folder: Path) -> None:
-    """Write compose.yaml, its files and .env, with passwords made up, into FOLDER.
+    """Write compose.yaml, the files it names and .env with generated passwords into FOLDER.
 
-    Nothing that is there is overwritten. Docker or Podman then runs Postgres, an S3 server, MLflow
-    and the dashboard; docs/storage.md tells how. Without containers: radt stack up.
+    Existing files are not overwritten. `docker compose up` then runs Postgres, an S3 server, MLflow
+    and the dashboard. docs/storage.md describes the servers; docs/how-to/team.md also how to do
+    without Docker.
     """
-    from radt.stack.init import ENV_FILE, init_stack
+    from radt.compose.init import ENV_FILE, init_stack
 
-    done = init_stack(folder)
-    for path in done.written:
+    result = init_stack(folder)
+    for path in result.written:
         click.echo(f"written  {path}")
-    for path in done.kept:
+    for path in result.kept:
         click.echo(f"kept     {path}")
     where = "" if folder == Path() else f"cd {folder} && "
     click.echo(
-        f"\nThe passwords are in {folder / ENV_FILE}, which only you may read. Then:\n\n"
+        f"\nThe passwords are in {folder / ENV_FILE}, which only you may read. Next:\n\n"
         f"  {where}docker compose up --detach --build"
     )

@@ -1,8 +1,9 @@
-"""Options that several commands have."""
+"""Options and arguments that several commands have."""
 
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from radt.errors import UsageError
 from radt.setting_values import NONE
 from radt.settings import HOME, STORE_URI, Setting, Settings
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from radt.store.locate import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: Where the name of an experiment file may end within ``study.csv/three@gpu-01``.
+_FILE_END = re.compile(r"(?<=\.csv|\.yml)(?=$|[/@])|(?<=\.yaml)(?=$|[/@])", re.IGNORECASE)
 
 
 def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
@@ -98,3 +102,54 @@ def places_of(home: str | None, store_uri: str | None) -> Places:
     from radt.store.locate import Places
 
     return Places.of(home, store_uri)
+
+
+def experiment_of(text: str, places: Places) -> str:
+    """Return what the user named, with an experiment file replaced by the experiment's name.
+
+    Args:
+        text: ``study``, ``study.csv``, or with more behind it, ``study.csv/three@gpu-01``.
+        places: Stores that have its runs.
+
+    Raises:
+        ExperimentError: The file cannot be read.
+        UsageError: It holds several experiments, or was never run.
+    """
+    ends = [match.start() for match in _FILE_END.finditer(text)]
+    end = next((end for end in ends if Path(text[:end]).is_file()), None)
+    if end is None:
+        return text
+    from radt.experiment.source import experiment_names
+    from radt.store.locate import Readers
+
+    file = text[:end]
+    # A sweep expands into the CSV file of the same name, and that runs.
+    table = Path(file).with_suffix(".csv")
+    names = experiment_names(table) if table.is_file() else [table.stem]
+    if len(names) > 1:
+        raise UsageError(
+            f"Expected one experiment in {file}, got {len(names)}: {', '.join(names)}",
+            f"Use a name: {names[0]}{text[end:]}",
+        )
+    name = names[0] if names else table.stem
+    with Readers(places) as readers:
+        if not any(reader.runs(experiment=name) for reader in readers.nearest_first()):
+            raise UsageError(
+                f"{file} was never run: experiment {name!r} has no runs in {places}",
+                f"Run `{call(Path(file))}`, or choose another store with --home or --store-uri",
+            )
+    return name + text[end:]
+
+
+def unknown_experiment(name: str, places: Places, wanted: str) -> UsageError:
+    """Return the error for an experiment that has no runs of the kind wanted."""
+    from radt.store.locate import Readers
+
+    with Readers(places) as readers:
+        known = dict.fromkeys(
+            entry.name for reader in readers.nearest_first() for entry in reader.experiments()
+        )
+    return UsageError(
+        f"Expected {wanted} of experiment {name!r} in {places}, got none",
+        f"Experiments there: {', '.join(known) or 'none'}",
+    )

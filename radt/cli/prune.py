@@ -22,9 +22,8 @@ from radt.cli.stores import ChosenStore, given_store
 from radt.durations import parse_duration_s
 from radt.errors import DeclinedError, RadtError, UsageError
 from radt.settings import STORE_URI
-from radt.store.pruning import Candidate, Keep, candidates, prune_run
+from radt.store.pruning import Candidate, Keep, candidates, give_back, prune_run
 from radt.store.reader import StoreReader
-from radt.store.space import give_back
 from radt.store.spools import has_unread_journals, remove_spool
 from radt.store.writer import StoreWriter
 from radt.units import plural, size

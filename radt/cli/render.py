@@ -17,8 +17,7 @@ from rich.text import Text
 from radt.durations import duration_text
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
-from radt.experiment.decision import Action, actions
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, actions
 from radt.model import RunStatus
 from radt.units import plural
 

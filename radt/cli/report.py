@@ -1,4 +1,4 @@
-"""``radt report EXPERIMENT``: what an experiment showed, to be read, kept, and worked with."""
+"""``radt report EXPERIMENT``: its results as a table, Markdown, HTML, CSV, JSON, and figures."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from radt.cli.options import reading_options
+from radt.cli.options import experiment_of, reading_options, unknown_experiment
 from radt.errors import UsageError
 from radt.units import plural, size
 
 if TYPE_CHECKING:
-    from radt.report.formats.content import Content
-    from radt.report.formats.kinds import ReportFormat
-    from radt.report.summary import Report
-    from radt.report.windows import WindowSpec
+    from radt.analysis.report import Report
+    from radt.analysis.window_spec import WindowSpec
+    from radt.render.files import ReportFormat
+    from radt.render.report_content import Content
     from radt.store.address import StoreAddress
     from radt.store.locate import Places, Readers
 
@@ -32,41 +32,40 @@ _STANDARD_OUTPUT = Path("-")
     "--window",
     default="",
     metavar="WINDOW",
-    help="What of each run counts: epoch:2, epoch:2-4, epoch:2-, the name of a phase or span "
+    help="Part of each run that counts: epoch:2, epoch:2-4, epoch:2-, the name of a phase or span "
     "(train), steady, or all.  [default: all epochs after the first]",
 )
-@click.option("--overlap", is_flag=True, help="Only while all runs of the workload ran.")
+@click.option("--overlap", is_flag=True, help="Count only while all runs of a workload ran.")
 @click.option(
     "--format",
     "file_format",
     type=click.Choice(_FORMATS),
-    help="[default: what the name of FILE ends with, else table]",
+    help="Format of the report.  [default: by the extension of FILE, else table]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File to write, in the place of what is there; a folder gets one.  [default: -, the "
-    "standard output]",
+    help="File to write or replace; a folder gets a file.  [default: -, standard output]",
 )
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Draw figures into this folder (takes radt's export set and Chrome or Chromium).",
+    help="Draw figures into this folder (needs radt[export] and Chrome or Chromium).",
 )
 @click.option(
     "--figure-format",
     type=click.Choice(_FIGURE_FORMATS),
     default=_FIGURE_FORMATS[0],
     show_default=True,
-    help="Of the figures.",
+    help="Format of the figures.",
 )
 @click.option(
     "--profiled",
     is_flag=True,
-    help="Include workloads with a run under a profiler, which slows all of them down.",
+    help="Include workloads with a run under a profiler, which slows all of their runs down.",
 )
 @reading_options
 def command(
@@ -80,32 +79,28 @@ def command(
     profiled: bool,
     places: Places,
 ) -> None:
-    """Report what an EXPERIMENT showed: time per epoch, slowdown, throughput, activity, energy.
+    """Report time per epoch, slowdown, throughput, utilisation and energy of an EXPERIMENT.
 
-    "vs solo" compares with the run of the same file, parameters and devices that ran alone. n is
-    the number of repeats, ± the 95 % confidence interval of the mean. "energy" is that of whole
-    GPUs, each counted once, whoever used them meanwhile; what is estimated has a tilde.
+    EXPERIMENT is its name or its file. "vs solo" compares with the run of the same file, parameters
+    and devices that ran alone. n is the number of repeats, ± the 95 % confidence interval of the
+    mean. "energy" is that of whole GPUs, each counted once, whoever used them; estimates have a
+    tilde.
     """
-    from radt.report.formats.content import Content
-    from radt.report.formats.kinds import ReportFormat
-    from radt.report.windows import WindowSpec
+    from radt.analysis.window_spec import WindowSpec
+    from radt.render.files import ReportFormat
+    from radt.render.report_content import Content
     from radt.store.locate import Readers
 
     spec = WindowSpec.parse(window, overlap=overlap)
     kind = ReportFormat.choose(file_format, output)
+    experiment = experiment_of(experiment, places)
     path = _file(output, experiment, kind)
     if figures is not None:
         _prepare(figures)
     with Readers(places) as readers:
         found = _nearest(readers, experiment, spec, profiled=profiled)
-        if found is None:
-            known = dict.fromkeys(
-                entry.name for reader in readers.nearest_first() for entry in reader.experiments()
-            )
-            raise UsageError(
-                f"no finished run of an experiment {experiment!r} in {places}",
-                f"Experiments there: {', '.join(known) or 'none yet'}",
-            )
+    if found is None:
+        raise unknown_experiment(experiment, places, "a finished run")
     store, report = found
     _put(Content.of(report), kind, path)
     if figures is not None:
@@ -115,8 +110,8 @@ def command(
 def _nearest(
     readers: Readers, experiment: str, window: WindowSpec, *, profiled: bool
 ) -> tuple[StoreAddress, Report] | None:
-    """The nearest store with anything to report, and what it has."""
-    from radt.report.summary import read_report
+    """Return the report of the nearest store that has any results, and the store."""
+    from radt.analysis.report import read_report
 
     for reader in readers.nearest_first():
         report = read_report(reader, experiment, profiled=profiled, window=window)
@@ -126,12 +121,12 @@ def _nearest(
 
 
 def _file(output: Path | None, experiment: str, kind: ReportFormat) -> Path | None:
-    """Where to write, None for the standard output.
+    """Return the file to write, None for the standard output.
 
     Raises:
-        UsageError: Nothing can be written there.
+        UsageError: The file cannot be written.
     """
-    from radt.report.formats.writing import check_writable, file_name
+    from radt.render.files import check_writable, file_name
 
     if output is None or output == _STANDARD_OUTPUT:
         return None
@@ -143,53 +138,50 @@ def _file(output: Path | None, experiment: str, kind: ReportFormat) -> Path | No
 def _put(content: Content, kind: ReportFormat, path: Path | None) -> None:
     from rich.console import Console
 
-    from radt.report.formats.kinds import ReportFormat
-    from radt.report.formats.terminal import print_report
-    from radt.report.formats.writing import rendered, write
+    from radt.render.files import ReportFormat, rendered, write
+    from radt.render.report import report_document
+    from radt.render.terminal import print_document
 
     if path is not None:
         write(path, rendered(content, kind))
         click.echo(f"{path}  {plural(len(content.items), 'workload')}, {size(path.stat().st_size)}")
     elif kind is ReportFormat.TABLE:
-        console = Console(highlight=False)
-        console.print()
-        print_report(console, content)
-        console.print()
+        print_document(Console(highlight=False), report_document(content))
     else:
         click.echo(rendered(content, kind), nl=False)
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder, before any work is done for what goes into it.
+    """Create the folder of figures, before any work is done for them.
 
     Raises:
-        UsageError: It cannot be made, nothing can be written into it, or what draws figures is not
-            installed.
+        UsageError: It cannot be created or written to, or Kaleido is not installed.
     """
     from radt.frontend.export.renderer import is_installed
 
     if not is_installed():
         raise UsageError(
-            "figures are drawn by Kaleido, which is not installed here",
-            'Run `pip install "radt[export]"`; --format html has charts without it',
+            "Figures need Kaleido, which is not installed",
+            'Run `pip install "radt[export]"`, or use --format html, which has charts',
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be made: {error.strerror or error}", "Give another with --figures"
+            f"Cannot create {folder}: {error.strerror or error}",
+            "Set another folder with --figures",
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"files cannot be made in {folder}", "Give another with --figures")
+        raise UsageError(f"Cannot write to {folder}", "Set another folder with --figures")
 
 
 def _draw(
     store: StoreAddress, report: Report, folder: Path, figure_format: str, *, profiled: bool
 ) -> None:
-    from radt.frontend.export.asked import FileFormat
-    from radt.frontend.report.choices import OVERLAP, PROFILED, WINDOW
-    from radt.frontend.report.pictures import draw
-    from radt.frontend.source import Source
+    from radt.frontend.data.report_model import OVERLAP, PROFILED, WINDOW
+    from radt.frontend.data.source import Source
+    from radt.frontend.export.report_files import draw
+    from radt.frontend.export.request import FileFormat
     from radt.frontend.view import View
 
     options = {WINDOW: report.window.to_text()}

@@ -18,16 +18,14 @@ from radt.cli.options import call, setting_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.direct import direct_plan
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.source import is_experiment, open_source
+from radt.experiment.source import direct_plan, is_experiment, open_source
 from radt.home import Home
 from radt.listeners import registry
-from radt.runner.configured import experiment_options
 from radt.runner.console import shown_path
 from radt.runner.detach import start_detached
-from radt.runner.due import due_workloads
-from radt.runner.options import ExperimentOptions
+from radt.runner.options import ExperimentOptions, experiment_options
+from radt.runner.pending import pending_workloads
 from radt.runner.start import ask_first, start_experiment, start_plan
 from radt.settings import Settings
 
@@ -71,8 +69,8 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @setting_option(settings.BUSY)
 @setting_option(settings.NOTIFY)
 @setting_option(settings.YES, "-y/ ", "--yes/--ask")
-@click.option("--dry-run", is_flag=True, help="Check and print the plan; start nothing.")
-@click.option("--detach", is_flag=True, help="Run in the background; radt attach looks again.")
+@click.option("--dry-run", is_flag=True, help="Check and print the plan without running it.")
+@click.option("--detach", is_flag=True, help="Run in the background; see `radt attach`.")
 @setting_option(settings.QUIET, "-q/ ")
 @setting_option(settings.HOME)
 @setting_option(settings.TRACKING_URI)
@@ -104,8 +102,8 @@ def command(
 ) -> int:
     """Run an experiment FILE (.csv, .yaml), or one program with its ARGUMENTS.
 
-    The rows of an experiment that share a workload start together. Rows that are done are skipped;
-    what a killed runner left is resumed. Ctrl-C stops gracefully, twice at once.
+    Rows of an experiment that share a workload start together. Finished rows are skipped; an
+    interrupted experiment resumes. Ctrl-C stops gracefully, a second Ctrl-C kills.
 
     A program is a Python script, an executable, a folder with an MLproject file, or -m MODULE.
     """
@@ -123,7 +121,8 @@ def command(
         return start.of_experiment(by_setting, dry_run=dry_run, detach=detach)
     if detach:
         raise UsageError(
-            "--detach is for experiment files", "Put the program into the File column of one"
+            "--detach is for experiment files",
+            "Put the program into the File column of an experiment file",
         )
     return start.of_program(by_setting, dry_run=dry_run)
 
@@ -150,7 +149,7 @@ class _Start:
             )
         if any(getattr(self.columns, name) for name in _COLUMNS):
             raise UsageError(
-                "-e, -w, -n, -d, -c, -l and what else stands for a column are for programs",
+                "-e, -w, -n, -d, -c, -l and other column options are for programs",
                 f"Write them into the columns of {self.file}",
             )
         path = Path(self.file)
@@ -183,10 +182,10 @@ class _Start:
         """
         source = open_source(path)
         plan = source.plan(Machine.detect(), registry.load())
-        due = due_workloads(plan, options.with_repeat_of(source.repeat))
-        if not due:
+        pending = pending_workloads(plan, options.with_repeat_of(source.repeat))
+        if not pending:
             return None
-        ask_first(due, options, confirm)
+        ask_first(pending, options, confirm)
         detached = start_detached(path, self.own_arguments, home)
         console = Console(highlight=False)
         if detached.holder is None:
@@ -194,14 +193,14 @@ class _Start:
             return detached.exit_code or 0
         console.print(
             Text.assemble(
-                (plan.name, "bold"), f" runs in the background, process {detached.holder.pid}"
+                (plan.name, "bold"), f" runs in the background, pid {detached.holder.pid}"
             )
         )
         console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)
         for name, purpose in (
-            ("status", "what runs, what is next, when it will end"),
-            ("attach", "look at its output again; Ctrl-C leaves it running"),
-            ("stop", "end it"),
+            ("status", "progress and estimated end"),
+            ("attach", "follow its output; Ctrl-C detaches"),
+            ("stop", "stop it"),
         ):
             console.print(
                 Text.assemble("  ", (call(path, f"{name:<6}"), "cyan"), (f"   {purpose}", "dim")),
@@ -247,7 +246,7 @@ class _Start:
 
 def _show_plan(plan: ExperimentPlan, options: ExperimentOptions) -> None:
     if options.only:
-        due_workloads(plan, options)  # says which of them are not there
+        pending_workloads(plan, options)  # says which of them are not there
         chosen = tuple(one for one in plan.workloads if one.label in options.only)
         plan = replace(plan, workloads=chosen)
     render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=Console(highlight=False))
@@ -259,4 +258,4 @@ def confirm(texts: Sequence[str]) -> bool:
         return True
     for text in texts:
         click.echo(f"  {text}")
-    return click.confirm("  Go on?", default=True)
+    return click.confirm("  Continue?", default=True)

@@ -1,37 +1,33 @@
-"""``radt selftest``: what tracking costs on this machine."""
+"""``radt selftest``: the tracking overhead on this machine."""
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
-import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.options import home_option
-from radt.cli.selftest_lines import closing_lines, finding_lines, opening_lines, warning_lines
-from radt.errors import UsageError
-from radt.selftest.machine import Machine
-from radt.selftest.measure import Options, chosen_listeners, run_selftest
-from radt.selftest.results import Selftest
+from radt.selftest import Measurement, Verdict, run_selftest
 
-EXIT_MISSED = 1
+EXIT_OVER = 1
 _MAX_SEED = 10_000
-_WIDTH = 100
+_MARKS = {
+    Verdict.WITHIN: ("✔", "green"),
+    Verdict.OVER: ("✘", "red"),
+    Verdict.INCONCLUSIVE: ("?", "yellow"),
+    Verdict.FAILED: ("✘", "red"),
+}
 
 
 @click.command("selftest")
 @click.option(
     "--pairs",
-    type=click.IntRange(0, 1000),
+    type=click.IntRange(1, 1000),
     default=6,
     show_default=True,
-    help="Pairs of runs with radt and without; 0 leaves them out.",
+    help="Number of pairs of runs, one with radt and one without.",
 )
 @click.option(
     "--seconds",
@@ -41,118 +37,54 @@ _WIDTH = 100
     help="How long each of these runs computes.",
 )
 @click.option(
-    "-l",
-    "--listeners",
-    default="default",
-    show_default=True,
-    help="What the runs are recorded with, as in an experiment file.",
-)
-@click.option(
     "--seed",
     type=click.IntRange(0),
     default=None,
-    help="Draws which run of a pair goes first.  [default: drawn, and shown]",
+    help="Seed that draws which run of a pair goes first.  [default: random, shown]",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the result to this file; - for standard output.",
-)
-@home_option
-def command(
-    pairs: int,
-    seconds: float,
-    listeners: str,
-    seed: int | None,
-    form: str,
-    output: Path | None,
-    home: Path,
-) -> int:
-    """Measure what tracking costs on this machine, in about a minute.
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
+    """Measure the tracking overhead on this machine, in about a minute.
 
-    The same work runs in pairs, with radt and without. Beside that: what a logged value costs,
-    sampling at 1 and 10 Hz, whether each listener works, how together a workload starts, and the
-    disk of the data folder. All of it in folders and with a collector of its own, which are gone
-    afterwards. Exits with 1 if a bar is missed for certain, or something does not work.
+    Measures how long the same work takes with radt and without, in pairs; the CPU time of sampling
+    eight runs at 1 Hz; and how far apart eight rows of a workload start. Runs in a temporary folder
+    with a collector of its own. Exits with 1 if a measurement is over its limit or fails.
     """
-    options = Options(
-        pairs,
-        seconds,
-        chosen_listeners(listeners),
-        secrets.randbelow(_MAX_SEED) if seed is None else seed,
-    )
-    file = None if output is None or str(output) == "-" else output
-    if file is not None:
-        _check_writable(file)
-    found = _measured(options, home, shown=form == "table" and file is None)
-    if form == "json":
-        _put(json.dumps(found.document(), indent=2) + "\n", file)
-    elif file is not None:
-        _put(plain(found), file)
-    return 0 if found.passed else EXIT_MISSED
-
-
-def _measured(options: Options, home: Path, *, shown: bool) -> Selftest:
-    """The result; each line is shown as soon as it is known, else a word on standard error."""
+    seed = secrets.randbelow(_MAX_SEED) if seed is None else seed
     console = Console(highlight=False)
-    progress = Console(stderr=True, highlight=False)
+    status = Console(stderr=True, highlight=False)
 
-    def show(lines: Iterable[Text]) -> None:
-        for line in lines if shown else ():
-            console.print(line, soft_wrap=True)
+    def report(measurement: Measurement) -> None:
+        if not as_json:
+            console.print(_line(measurement), soft_wrap=True)
 
-    show(opening_lines(str(Machine.detect()), options.listeners_text, options.seed))
-    with progress.status("looking at the machine") as status:
-        found = run_selftest(
-            options,
-            home,
-            tell=lambda one: show(finding_lines(one, console.width)),
-            say=lambda text: status.update(f"measuring: {text}"),
-            warn=lambda text: show(warning_lines(text, console.width)),
-        )
-    show(closing_lines(found, console.width))
-    return found
+    with status.status("measuring, on an otherwise idle machine in about a minute"):
+        measurements = run_selftest(pairs, seconds, seed, report)
+    if as_json:
+        document = {
+            "schema": "radt.selftest/2",
+            "seed": seed,
+            "measurements": [measurement.document() for measurement in measurements],
+        }
+        click.echo(json.dumps(document, indent=2).replace("Infinity", "null"))
+    else:
+        console.print(Text(f"seed {seed}; limits and other machines: docs/measurements.md", "dim"))
+    over = {Verdict.OVER, Verdict.FAILED}
+    return EXIT_OVER if any(one.verdict in over for one in measurements) else 0
 
 
-def plain(found: Selftest) -> str:
-    """All lines, as for a terminal without colour."""
-    console = Console(
-        file=io.StringIO(), width=_WIDTH, highlight=False, no_color=True, force_terminal=False
+def _line(measurement: Measurement) -> Text:
+    """Mark, label, value and limit, and how it was measured below them."""
+    mark, style = _MARKS[measurement.verdict]
+    head = Text.assemble((f"{mark}  ", style), measurement.label.ljust(28))
+    if measurement.error:
+        return Text.assemble(head, measurement.error)
+    limit = f"limit {measurement.show(measurement.limit)}"
+    if measurement.verdict is not Verdict.WITHIN:
+        limit += f": {measurement.verdict}"
+    return Text.assemble(
+        head,
+        (measurement.show(measurement.value).rjust(9), "bold"),
+        (f"  {limit}\n", style),
+        (f"   {measurement.detail}", "dim"),
     )
-    machine = Machine(**{**found.machine, "gpus": tuple(found.machine["gpus"])})
-    lines = [
-        *opening_lines(str(machine), found.options["listeners"], found.options["seed"]),
-        *(line for text in found.warnings for line in warning_lines(text, _WIDTH)),
-        *(line for one in found.findings for line in finding_lines(one, _WIDTH)),
-        *closing_lines(found, _WIDTH),
-    ]
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def _check_writable(file: Path) -> None:
-    """Before a minute is spent.
-
-    Raises:
-        UsageError: The folder is not there, or cannot be written.
-    """
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {file.absolute().parent}", "Make it, or name another")
-
-
-def _put(text: str, file: Path | None) -> None:
-    if file is None:
-        sys.stdout.write(text)
-        return
-    temporary = file.with_name(f".{file.name}.radt-new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-    click.echo(f"written to {file}")

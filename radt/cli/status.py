@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,14 @@ from rich.text import Text
 from radt import settings, units
 from radt.cli.options import call, setting_option
 from radt.cli.render import folded, printable
+from radt.delivery.backlog import Backlog, backlogs
 from radt.experiment.lock import Holder
 from radt.home import Home
 from radt.model import RunStatus
-from radt.replication.backlog import backlog
 from radt.runner.console import shown_path
-from radt.runner.estimate import progress_line
-from radt.runner.live import label_width, live_table
-from radt.runner.progress import ExperimentLook, Observer, WorkloadLook
-from radt.runner.standing import WorkloadState
+from radt.runner.live import label_width, live_table, progress_line
+from radt.runner.progress import ExperimentProgress, ProgressReader, WorkloadProgress, WorkloadState
 from radt.settings import Settings
-from radt.store.reader import StoreReader
-from radt.tracking.backlog import backlog as mlflow_backlog
 
 #: Of workloads that are done, and of those that wait, so many are listed next to the running one.
 SHOWN_DONE = 8
@@ -47,11 +43,11 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
     experiment is running.
     """
     place = home_of(file, home)
-    with Observer(file, place) as observer:
+    with ProgressReader(file, place) as observer:
         look = observer.look()
-    waiting = backlogs(file, place)
+    waiting = waiting_for_delivery(file, place)
     if as_json:
-        document = as_document(file, look) | {"waiting": [one.document() for one in waiting]}
+        document = as_document(file, look) | {"waiting": [backlog_document(one) for one in waiting]}
         click.echo(json.dumps(document, indent=2))
         return
     console = Console(highlight=False)
@@ -60,7 +56,7 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
     for one in waiting:
         style = "red" if one.problem else "dim"
         console.print()
-        for line in folded(Text(f"  {printable(one.sentence)}", style), console, 2):
+        for line in folded(Text(f"  {printable(one.sentence())}", style), console, 2):
             console.print(line, soft_wrap=True)
 
 
@@ -74,27 +70,8 @@ def home_of(file: Path, given: str | None) -> Home:
     return Home(found[settings.HOME])
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Runs of the data folder that MLflow or a database does not have yet."""
-
-    place: str
-    runs: int
-    since_ns: int | None
-    problem: str
-    sentence: str
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "place": self.place,
-            "runs": self.runs,
-            "since": None if self.since_ns is None else self.since_ns / 1e9,
-            "problem": self.problem,
-        }
-
-
-def backlogs(file: Path, home: Home) -> list[Waiting]:
-    """What has not left this machine although it should have; of all experiments in the folder.
+def waiting_for_delivery(file: Path, home: Home) -> list[Backlog]:
+    """Return what MLflow and Postgres should have by now; of all experiments in the data folder.
 
     Raises:
         StoreError: The store cannot be read.
@@ -102,28 +79,22 @@ def backlogs(file: Path, home: Home) -> list[Waiting]:
     """
     if not home.store_path.exists():
         return []
-    with StoreReader(home.store_path) as reader:
-        to_mlflow = [one for one in mlflow_backlog(reader) if one.waiting]
-    set_uri = Settings.of(file.absolute().parent)[settings.STORE_URI]
-    to_postgres = [one for one in backlog(home.store_path, set_uri) if one.waiting]
-    return [
-        *(
-            Waiting(
-                *(one.tracking_uri, one.ended, one.since_ns),
-                "" if one.problem is None else one.problem.text,
-                one.sentence(),
-            )
-            for one in to_mlflow
-        ),
-        *(
-            Waiting(one.label, one.ended, one.since_ns, one.problem, one.sentence())
-            for one in to_postgres
-        ),
-    ]
+    store_uri = Settings.of(file.absolute().parent)[settings.STORE_URI]
+    return [one for one in backlogs(home.store_path, store_uri) if one.waiting]
+
+
+def backlog_document(backlog: Backlog) -> dict[str, Any]:
+    """Return a backlog for ``--json``."""
+    return {
+        "place": backlog.address,
+        "runs": backlog.ended,
+        "since": None if backlog.since_ns is None else backlog.since_ns / 1e9,
+        "problem": backlog.problem,
+    }
 
 
 def status_lines(
-    file: Path, look: ExperimentLook, width: int, *, everything: bool = False
+    file: Path, look: ExperimentProgress, width: int, *, everything: bool = False
 ) -> list[Text]:
     """All that is known, for a terminal of this width."""
     lines = [_headline(file, look)]
@@ -141,7 +112,7 @@ def status_lines(
     return lines
 
 
-def _headline(file: Path, look: ExperimentLook) -> Text:
+def _headline(file: Path, look: ExperimentProgress) -> Text:
     runs = sum(len(one.runs) for one in look.workloads)
     parts = [
         f"{units.plural(len(look.workloads), 'workload')}, {units.plural(runs, 'run')}",
@@ -165,14 +136,14 @@ def _holder_lines(holder: Holder) -> list[Text]:
     return lines
 
 
-def _workload_lines(look: ExperimentLook, width: int, *, everything: bool) -> list[Text]:
+def _workload_lines(look: ExperimentProgress, width: int, *, everything: bool) -> list[Text]:
     total = len(look.workloads)
     label_chars = label_width(map(_heading, look.workloads))
     ended = [n for n, one in enumerate(look.workloads) if one.state is WorkloadState.DONE]
     later = [n for n, one in enumerate(look.workloads) if one.state is WorkloadState.WAITING]
     hidden = set() if everything else {*ended[:-SHOWN_DONE], *later[SHOWN_WAITING:]}
     lines: list[Text] = []
-    skipped: list[WorkloadLook] = []
+    skipped: list[WorkloadProgress] = []
     for index, one in enumerate(look.workloads):
         if index in hidden:
             skipped.append(one)
@@ -186,7 +157,7 @@ def _workload_lines(look: ExperimentLook, width: int, *, everything: bool) -> li
     return lines + _hidden(skipped)
 
 
-def _hidden(workloads: list[WorkloadLook]) -> list[Text]:
+def _hidden(workloads: list[WorkloadProgress]) -> list[Text]:
     if not workloads:
         return []
     counts = Counter(one.status if _is_done(one) else None for one in workloads)
@@ -194,16 +165,16 @@ def _hidden(workloads: list[WorkloadLook]) -> list[Text]:
     return [Text(f"       … {', '.join(parts)}   (--all lists them)", "dim")]
 
 
-def _is_done(one: WorkloadLook) -> bool:
+def _is_done(one: WorkloadProgress) -> bool:
     return one.state is WorkloadState.DONE
 
 
-def _heading(one: WorkloadLook) -> str:
+def _heading(one: WorkloadProgress) -> str:
     repeats = f" {one.repeats_done}/{one.repeats}" if one.repeats > 1 else ""
     return printable(one.plan.label) + repeats
 
 
-def _workload_line(position: int, total: int, one: WorkloadLook, label_chars: int) -> Text:
+def _workload_line(position: int, total: int, one: WorkloadProgress, label_chars: int) -> Text:
     line = Text.assemble(
         (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
         (f"{_heading(one):<{label_chars}} ", "bold"),
@@ -221,7 +192,7 @@ def _workload_line(position: int, total: int, one: WorkloadLook, label_chars: in
     return line
 
 
-def _ends(one: WorkloadLook) -> str:
+def _ends(one: WorkloadProgress) -> str:
     """``1 FINISHED, 1 FAILED: exit code 3``; of a single row without the count."""
     reasons: dict[str, str] = {}
     for run, view in zip(one.plan.runs, one.runs, strict=True):
@@ -236,7 +207,7 @@ def _ends(one: WorkloadLook) -> str:
     )
 
 
-def _next_step(file: Path, look: ExperimentLook) -> str:
+def _next_step(file: Path, look: ExperimentProgress) -> str:
     left = [one for one in look.workloads if one.state is not WorkloadState.DONE]
     if not look.workloads:
         return call(file, "validate")
@@ -247,7 +218,7 @@ def _next_step(file: Path, look: ExperimentLook) -> str:
     return f"{call(file)} {verb} with workload {printable(left[0].plan.label)}"
 
 
-def as_document(file: Path, look: ExperimentLook) -> dict[str, Any]:
+def as_document(file: Path, look: ExperimentProgress) -> dict[str, Any]:
     """The same for programs; times in seconds, sizes in bytes."""
     progress = look.progress
     return {
@@ -268,7 +239,7 @@ def as_document(file: Path, look: ExperimentLook) -> dict[str, Any]:
     }
 
 
-def _workload_document(one: WorkloadLook) -> dict[str, Any]:
+def _workload_document(one: WorkloadProgress) -> dict[str, Any]:
     return {
         "experiment": one.plan.experiment,
         "workload": one.plan.label,

@@ -27,14 +27,14 @@ PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--now", is_flag=True, help="Kill the runs at once.")
 def command(file: Path, now: bool) -> int:
-    """End the running experiment FILE, as Ctrl-C in its terminal does, and wait until it has ended.
+    """Stop the running experiment FILE, as Ctrl-C in its terminal does, and wait for its end.
 
-    The runs get ten seconds to end by themselves. They are KILLED then, and the next start runs
-    them again.
+    Runs have ten seconds to end by themselves, then radt kills them. Stopped runs are KILLED; the
+    next start runs them again.
     """
     console = Console(highlight=False, stderr=True)
     if not file.exists():
-        raise UsageError(f"there is no file {file}", "Check the path")
+        raise UsageError(f"file {file} not found", "Check the path")
     lock = ExperimentLock(file)
     holder = lock.holder()
     if holder is None:
@@ -71,7 +71,7 @@ def _ask_to_end(file: Path, holder: Holder, *, now: bool) -> None:
         pass  # it has ended by itself
     except PermissionError:
         raise UsageError(
-            f"{file} is being run by {holder}, whom only that user may stop",
+            f"{file} is being run by {holder}; only that user may stop it",
             f"Ask {holder.user}, or: sudo {call(file, 'stop')}",
         ) from None
 
@@ -95,8 +95,8 @@ def _still(lock: ExperimentLock, holder: Holder) -> bool:
 
 def _stuck(file: Path, holder: Holder, *, now: bool) -> HeldError:
     remedy = (
-        f"kill -9 {holder.pid} ends it; what its runs left is cleared away by the next start"
+        f"Run kill -9 {holder.pid}; the next start cleans up after its runs"
         if now
         else call(file, "stop --now")
     )
-    return HeldError(f"{holder} has not ended {file} in {PATIENCE_S:.0f} s", remedy)
+    return HeldError(f"{holder} did not stop {file} within {PATIENCE_S:.0f} s", remedy)

@@ -62,7 +62,7 @@ def _named(home: Path | None, store_uri: str | None) -> ChosenStore | None:
     if not store_uri:
         return _of(Home.resolve(home)) if home_given else None
     if home_given:
-        raise UsageError("--home and --store-uri name two stores", "Give one of them")
+        raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
     return ChosenStore(StoreAddress.of(store_uri))
 
 

@@ -1,4 +1,4 @@
-"""``radt sync``: brings what earlier runs left on this machine to where it belongs."""
+"""``radt sync``: upload pending data to MLflow and Postgres."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from radt.cli.options import setting_option
 from radt.cli.render import folded, printable
 from radt.collector.delivery import Destination, Way
 from radt.collector.leftovers import Drained, drain_leftovers
+from radt.delivery.backlog import Backlog, compare_again, mlflow_backlogs, postgres_backlogs
 from radt.home import Home
 from radt.masking import masked
-from radt.replication.backlog import Backlog, backlog, look_again
 from radt.settings import Setting, Settings
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
-from radt.tracking.backlog import backlog as mlflow_backlog
 
 EXIT_LEFT = 1
 _LOOK_S = 0.5
@@ -49,11 +48,11 @@ _INDENT = 13
 def command(
     home: str | None, store_uri: str | None, tracking_uri: str | None, everything: bool
 ) -> int:
-    """Bring what earlier runs have left on this machine to MLflow and Postgres.
+    """Upload pending data to MLflow and Postgres.
 
-    What a machine that was restarted still had in its journals comes into the store first. Ctrl-C
-    is harmless: what was brought is there, and the next call goes on. Runs of other MLflow servers
-    than --tracking-uri, if it is given, are left alone. Exits with 1 if something is left.
+    Journals that a restart of the machine left behind are read into the store first. You can
+    interrupt with Ctrl-C; the next call continues. With --tracking-uri, only the runs of that
+    MLflow server are uploaded. Exits with 1 if something is left.
     """
     given: dict[Setting[Any], str | None] = {
         settings.HOME: home,
@@ -68,7 +67,7 @@ def command(
     console.print()
     _print_drained(drain_leftovers(place), console)
     if everything and postgres:
-        look_again(place.store_path, postgres)
+        compare_again(place.store_path, postgres)
     ways: list[_Bringing] = [
         _ToMlflow(place.store_path, uri)
         for uri in _tracking_uris(place.store_path, mlflow if tracking_uri else "")
@@ -76,11 +75,11 @@ def command(
     if postgres:
         ways.append(_ToPostgres(place.store_path, postgres))
     if not any(isinstance(way, _ToMlflow) for way in ways):
-        done = _line("✔", "green", "MLflow", "everything is there", place=masked(mlflow))
+        done = _line("✔", "green", "MLflow", "up to date", place=masked(mlflow))
         console.print(done, soft_wrap=True)
     left = _follow(ways, console)
     if not postgres:
-        text = "no database is set (--store-uri, RADT_STORE_URI), samples stay here"
+        text = "no database is set (--store-uri, RADT_STORE_URI); samples stay on this machine"
         console.print(_line("–", "dim", "Postgres", text, "dim"), soft_wrap=True)
     console.print()
     return EXIT_LEFT if left else 0
@@ -101,15 +100,15 @@ def _tracking_uris(store: Path, only: str) -> list[str]:
 def _print_drained(drained: Drained, console: Console) -> None:
     parts = []
     if drained.ended:
-        parts.append(f"{units.plural(len(drained.ended), 'run')} that a restart had cut off")
+        parts.append(f"{units.plural(len(drained.ended), 'run')} interrupted by a restart")
     if drained.points:
-        parts.append(f"{units.plural(drained.points, 'value')} of journals")
-    text = ", ".join(parts) or "nothing was left in journals"
+        parts.append(f"{units.plural(drained.points, 'value')} from journals")
+    text = ", ".join(parts) or "journals are empty"
     console.print(_line("✔", "green", "store", text), soft_wrap=True)
     for run_id, why in drained.failed.items():
         console.print(_line("✘", "red", "journal", f"{run_id[:12]}: {why}"), soft_wrap=True)
     for run_id in drained.unknown:
-        text = f"{run_id[:12]}: the store does not know this run; its journal stays"
+        text = f"{run_id[:12]}: not in the store; its journal is kept"
         console.print(_line("!", "yellow", "journal", text), soft_wrap=True)
 
 
@@ -214,9 +213,9 @@ class _Bringing(ABC):
             text = f"{total - last.left} of {units.plural(total, 'run')}"
             return _line("▶", "cyan", self.subject, text, problem=last.problem, place=self.place)
         if not self.left:
-            text = f"{units.plural(total, 'run')} brought" if total else "everything is there"
+            text = f"{units.plural(total, 'run')} uploaded" if total else "up to date"
             return _line("✔", "green", self.subject, text, place=self.place)
-        text = f"{units.plural(last.left, 'run')} not brought"
+        text = f"{units.plural(last.left, 'run')} not uploaded"
         why = last.problem or "the process ended; its log is in the runtime folder"
         return _line("✘", "red", self.subject, text, problem=why, place=self.place)
 
@@ -238,11 +237,9 @@ class _ToMlflow(_Bringing):
 
     def look(self) -> _Look:
         with closing(StoreReader(self._store)) as reader:
-            for one in mlflow_backlog(reader):
-                if one.tracking_uri == self.place:
-                    open_workloads = self._ended_workloads(reader)
-                    why = one.problem.text if one.problem is not None else ""
-                    return _Look(one.ended or open_workloads, why)
+            for one in mlflow_backlogs(reader):
+                if one.address == self.place:
+                    return _Look(one.ended or self._ended_workloads(reader), one.problem)
         return _Look(0)
 
     def _ended_workloads(self, reader: StoreReader) -> int:
@@ -260,14 +257,16 @@ class _ToPostgres(_Bringing):
 
     def look(self) -> _Look:
         found = self._backlog()
-        return _Look(found.ended, found.why)
+        return _Look(found.ended, found.short_problem)
 
     def _is_done(self, now: _Look) -> bool:
         # Before it was reached nobody knows what is there.
-        return super()._is_done(now) and bool(self._backlog().target)
+        return super()._is_done(now) and bool(self._backlog().identity)
 
     def _backlog(self) -> Backlog:
-        return next(one for one in backlog(self._store, self._uri) if one.label == self.place)
+        return next(
+            one for one in postgres_backlogs(self._store, self._uri) if one.address == self.place
+        )
 
 
 def _follow(ways: Sequence[_Bringing], console: Console) -> bool:

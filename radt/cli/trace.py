@@ -8,9 +8,8 @@ import click
 
 from radt.cli.options import reading_options
 from radt.store.locate import Places, Readers
-from radt.trace.budget import MAX_POINTS
-from radt.trace.build import Contents, write_trace
-from radt.trace.torch_clock import ClockMap
+from radt.trace.build import MAX_POINTS, Contents, write_trace
+from radt.trace.torch_trace import ClockMap
 from radt.units import duration, plural, size
 
 _VIEWER = "https://ui.perfetto.dev"

@@ -9,6 +9,7 @@ from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import open_source
 from radt.listeners import registry
+from radt.units import plural
 
 
 @click.command("validate")
@@ -23,6 +24,8 @@ def command(file: str, rerun: bool) -> None:
     source = open_source(file)
     plan = source.plan(Machine.detect(), registry.load())
     render_plan(plan, rerun=rerun, repeat=source.repeat)
+    if source.added:
+        click.echo(f"\n  A start adds {plural(source.added, 'row')} to {source.shown}.")
     holder = ExperimentLock(file).holder()
     if holder is not None:
         click.echo(f"\n  It is being run by {holder}; the next start comes after that.")

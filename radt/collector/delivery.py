@@ -2,7 +2,7 @@
 
 MLflow is far heavier than all of the collector, so it has processes of its own: one for each store
 and tracking server. So has the way to Postgres, whose waiting for a network must not be in the way
-of anything. A deliverer's standard input is its lifeline: a line means that there is something new,
+of anything. A deliverer watches its standard input: a line means that there is something new,
 the end means to finish up and go.
 """
 
@@ -33,8 +33,8 @@ _STABLE_S = 60.0
 class Way(Enum):
     """Where to: the work's name for people, its module, and the variable that has the URI."""
 
-    MLFLOW = ("delivery to MLflow", "radt.tracking.deliver", TRACKING_VARIABLE)
-    POSTGRES = ("replication to Postgres", "radt.replication.replicate", STORE_VARIABLE)
+    MLFLOW = ("delivery to MLflow", "radt.delivery.mlflow", TRACKING_VARIABLE)
+    POSTGRES = ("replication to Postgres", "radt.delivery.postgres", STORE_VARIABLE)
 
     def __init__(self, work: str, module: str, variable: str) -> None:
         self.work = work

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 
-from radt.collector.blackbox import Blackbox, blackbox_path, unclean_path
-from radt.collector.lock import guardian_lock, worker_lock
+from radt.collector.heartbeat import Heartbeat, heartbeat_path, unclean_path
+from radt.collector.start import guardian_lock, worker_lock
 
 #: How often to look whether the worker's heart beats; it does every second.
 _LOOK_S = 10.0
@@ -30,7 +30,7 @@ class Guardian:
 
     def __init__(self) -> None:
         self._worker_lock = worker_lock()
-        self._blackbox = Blackbox(blackbox_path())
+        self._heartbeat = Heartbeat(heartbeat_path())
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._stopping = False
@@ -72,7 +72,7 @@ class Guardian:
 
     def _watch(self) -> None:
         """Return when the worker has ended."""
-        beats, beat_s = self._blackbox.heartbeats, time.monotonic()
+        beats, beat_s = self._heartbeat.beats, time.monotonic()
         try:
             fd = os.pidfd_open(self._pid)
         except ProcessLookupError:
@@ -81,8 +81,8 @@ class Guardian:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
             while not poll.poll(_LOOK_S * 1000):
-                if self._blackbox.heartbeats != beats:
-                    beats, beat_s = self._blackbox.heartbeats, time.monotonic()
+                if self._heartbeat.beats != beats:
+                    beats, beat_s = self._heartbeat.beats, time.monotonic()
                 elif time.monotonic() - beat_s > _STUCK_S:
                     _signal(self._pid, signal.SIGKILL)
         finally:

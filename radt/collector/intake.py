@@ -1,8 +1,14 @@
-"""Turns what a run's journals hold into rows of the store."""
+"""Turn what a run's journals hold into rows of the store.
+
+A commit is not synchronised by itself (``synchronous = NORMAL``): a power cut may take back the
+last of them, never half of one. What journals still hold is read again then. Once a segment is
+removed nothing could be read again, so that its commits must be on the disk first.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +16,34 @@ from pathlib import Path
 import numpy as np
 
 from radt.clock import Clock
-from radt.collector.durable import settle
-from radt.collector.live import LogUpdate
-from radt.collector.losses import DROPPED, REASON, Losses
-from radt.collector.numbering import Numbering
-from radt.collector.outgoing import SeriesKey
-from radt.journal.batch import Finish, JournalBatch, ScalarColumn, SpanEvent
-from radt.journal.reader import JournalReader
+from radt.collector.ledger import DROPPED, REASON, Losses
+from radt.collector.outgoing import LogUpdate, SeriesKey
+from radt.collector.routing import Numbering
+from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColumn, SpanEvent
 from radt.listeners.api import Metric
 from radt.model import SOFTWARE, MarkerKind, Scope
 from radt.store.reader import StoreReader
 from radt.store.records import JournalCursor, LedgerRecord, MarkerRecord, Samples, SeriesBatch
+
+
+def settle(store: Path) -> None:
+    """Return when all commits of a SQLite store are on the disk.
+
+    What is committed stands in the write-ahead log, or in the file, to which it is moved with a
+    synchronisation of its own (https://www.sqlite.org/wal.html#performance_considerations).
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    try:
+        descriptor = os.open(store.with_name(f"{store.name}-wal"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 log = logging.getLogger(__name__)
 

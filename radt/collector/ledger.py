@@ -1,7 +1,9 @@
-"""Counts samples expected, received and missed of one listener in one run.
+"""Count samples and logged values that were expected, received and missed.
 
 Ticks are numbered from the start of the monotonic clock: tick n of a listener is due at
 ``n * interval``. A tick whose number is passed over is missed, whatever the reason was.
+
+There is one only where something was lost; a run without it has all that was logged.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from radt.model import MissingReason
+from radt.model import SOFTWARE, MissingReason
 from radt.store.records import LedgerRecord
 
 #: Gaps listed one by one; a listener that misses more than this is counted only.
@@ -151,3 +153,39 @@ class Account:
         if self._listed < MAX_GAPS:
             self._listed += 1
             self.stretches.append(MissedStretch(after_ns, until_ns, detail))
+
+
+#: Marks the loss in the run, each time that one becomes known.
+DROPPED = "journal records dropped"
+REASON = "records that the script could not write, mostly for want of disk space"
+
+
+@dataclass(slots=True)
+class Losses:
+    """Records of one run's journals, as far as they are known."""
+
+    run_id: str
+    received: int = 0
+    missed: int = 0
+
+    def resume(self, before: LedgerRecord | None, points: int) -> None:
+        """Go on from what is in the store: its account, if there is one, and its points."""
+        self.received = points
+        self.missed = before.missed if before is not None else 0
+
+    @property
+    def record(self) -> LedgerRecord | None:
+        """The account as a row; None where nothing was lost. Scripts log at no interval."""
+        if not self.missed:
+            return None
+        return LedgerRecord(
+            run_id=self.run_id,
+            listener=SOFTWARE,
+            interval_s=0.0,
+            expected=self.received + self.missed,
+            received=self.received,
+            missed=self.missed,
+            sampling_ns=0,
+            state="incomplete",
+            reason=REASON,
+        )

@@ -19,8 +19,8 @@ from sqlalchemy import text
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
 from radt.collector.ledger import ListenerState
-from radt.collector.numbering import Numbering
-from radt.collector.remembered import Memory
+from radt.collector.routing import Numbering
+from radt.collector.state import RunStates
 from radt.home import Home, runtime_dir
 from radt.journal.format import LABELS_FOLDER
 from radt.journal.reader import JournalReader
@@ -76,9 +76,9 @@ def drain_leftovers(home: Home) -> Drained:
 
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
     """`drain_leftovers`, with a store that is open. One run's trouble does not keep the others."""
-    remembered = Memory(runtime_dir() / "runs")
+    states = RunStates(runtime_dir() / "runs")
     boot_ns = clock.now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    with_journals = {run_id for run_id in _with_journals(home) if not remembered.has(run_id)}
+    with_journals = {run_id for run_id in _with_journals(home) if not states.has(run_id)}
     runs = {run.run_id: run for run in reader.runs(run_ids=sorted(with_journals))}
     unknown = sorted(with_journals - runs.keys())
     runs |= {run.run_id: run for run in reader.unended_runs()}
@@ -86,7 +86,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
         run_id: run
         for run_id, run in runs.items()
         # Of a run of another machine nobody here can tell whether it goes on.
-        if run.host == platform.node() and not remembered.has(run_id)
+        if run.host == platform.node() and not states.has(run_id)
     }
     ended: list[str] = []
     drained: list[str] = []

@@ -7,14 +7,14 @@ import threading
 import time
 from dataclasses import replace
 
-from radt.collector.blackbox import Blackbox
+from radt.collector.heartbeat import Heartbeat
 from radt.collector.processes import ProcessTable
 from radt.collector.runs import ActiveRun
 from radt.collector.sampling import Sampler, SamplerState
 from radt.errors import UsageError
 from radt.listeners import registry
 from radt.listeners.api import Listener
-from radt.listeners.options import check_options
+from radt.listeners.registry import check_options
 from radt.model import ListenerChoice
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ _OPEN_TIMEOUT_S = 5.0
 class SamplerPool:
     """Starts samplers when a run wants them and stops them when none does. Thread-safe."""
 
-    def __init__(self, table: ProcessTable, blackbox: Blackbox, hang_s: float) -> None:
+    def __init__(self, table: ProcessTable, heartbeat: Heartbeat, hang_s: float) -> None:
         self._table = table
-        self._blackbox = blackbox
+        self._heartbeat = heartbeat
         self._hang_s = hang_s
         self._lock = threading.Lock()
         self._samplers: dict[ListenerChoice, Sampler] = {}
@@ -111,7 +111,7 @@ class SamplerPool:
                     kind,
                     resolved,
                     self._table,
-                    self._blackbox.mark(choice.name),
+                    self._heartbeat.mark(choice.name),
                     self._hang_s,
                     self._hung.setdefault(choice.name, []),
                 )

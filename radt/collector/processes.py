@@ -1,4 +1,4 @@
-"""Which processes belong to which run.
+"""Which processes belong to a run, what the tracker's own use, and ending what a run left running.
 
 A process belongs to a run if its parent does, if it is in the process group that the runner made
 for the run, or if it carries the run's id in its environment (a daemon that left the group). Once
@@ -8,13 +8,16 @@ are read, so that a look costs little more than listing ``/proc``.
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radt.home import RUN_ID_VARIABLE
-from radt.procfs import ProcessStat, all_pids, environment, process_stat
+from radt.procfs import TICKS_PER_S, ProcessStat, all_pids, environment, process_stat
 
 _KTHREADD = 2
 #: A look this fresh serves all listeners of one instant.
@@ -136,3 +139,68 @@ class ProcessTable:
             if entry in marked:
                 marked[entry].members[stat.pid] = stat.started_ticks
                 return
+
+
+def own_cpu_s(deliverer_pids: Iterable[int], guardian_pid: int | None = None) -> float:
+    """What all processes of the tracker have used, those that have ended included.
+
+    Args:
+        deliverer_pids: Children of this process that are running; what they waited for counts.
+        guardian_pid: This process' parent, None to leave it out: it sleeps.
+    """
+    # The living first: one that ends meanwhile is counted twice for now, rather than not.
+    ticks = 0
+    for pid in deliverer_pids:
+        if (stat := process_stat(pid)) is not None:
+            ticks += stat.cpu_ticks
+    # The guardian's children are this process, and those that died before it.
+    if guardian_pid is not None and (stat := process_stat(guardian_pid)) is not None:
+        ticks += stat.own_cpu_ticks
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + ticks / TICKS_PER_S
+
+
+GRACE_S = 5.0
+_POLL_S = 0.05
+
+
+def processes_of(run_id: str) -> list[int]:
+    """Processes that were started, directly or not, by a run. Never the caller."""
+    own = os.getpid()
+    return [pid for pid in all_pids() if pid != own and carries_run_id(pid, run_id)]
+
+
+def stop_run(run_id: str, grace_s: float = GRACE_S) -> int:
+    """SIGTERM to all processes of a run and to their groups, SIGKILL to what is left.
+
+    Only processes that carry the run's id are touched, and groups that one of them leads: a
+    number that meanwhile belongs to somebody else's process is not.
+
+    Returns:
+        How many processes there were.
+    """
+    found = processes_of(run_id)
+    for pid in found:
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    left = found
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)  # not our children: there is nothing to wait on
+        left = processes_of(run_id)
+    while left:
+        for pid in left:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+        # One that cannot die (waiting for a disk) must not keep the run from being ended.
+        left = processes_of(run_id) if time.monotonic() < deadline + grace_s else []
+    return len(found)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # it ended by itself

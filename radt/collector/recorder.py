@@ -16,9 +16,9 @@ import numpy as np
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
-from radt.collector.numbering import Numbering
 from radt.collector.outgoing import Taken
 from radt.collector.processes import ProcessTable
+from radt.collector.routing import Numbering
 from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.errors import JournalError, RunNotFoundError
 from radt.home import RunDir
@@ -36,8 +36,8 @@ from radt.store.records import (
     SeriesRecord,
     WorkloadRecord,
 )
-from radt.store.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 from radt.store.writer import StoreWriter
+from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 
 log = logging.getLogger(__name__)
 

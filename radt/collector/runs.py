@@ -13,11 +13,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from radt.collector.ledger import Account, ListenerState
-from radt.collector.live import LiveState, LogUpdate
-from radt.collector.outgoing import Column, Event, Missing, OpenGap, SeriesKey, Taken
+from radt.collector.outgoing import (
+    Column,
+    Event,
+    LiveState,
+    LogUpdate,
+    Missing,
+    OpenGap,
+    SeriesKey,
+    Taken,
+)
 from radt.collector.processes import ProcessId
 from radt.collector.protocol import LiveView, Registration, StandaloneRun
-from radt.collector.sorting import SortedReadings
+from radt.collector.routing import SortedReadings
 from radt.listeners.api import Metric, Occurrence, Target
 from radt.model import MissingReason, RunStatus
 from radt.store.records import LedgerRecord

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from radt.collector.blackbox import MAX_STRIKES, ReadingMark
+from radt.collector.heartbeat import MAX_STRIKES, ReadingMark
 from radt.collector.processes import ProcessTable
+from radt.collector.routing import SortedReadings
 from radt.collector.runs import ActiveRun
-from radt.collector.sorting import SortedReadings
 from radt.errors import ListenerError, ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Reading, options_of
 from radt.model import ListenerChoice
@@ -26,7 +26,7 @@ from radt.model import ListenerChoice
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-#: Good readings after which deaths of the worker are forgiven (`blackbox`).
+#: Good readings after which deaths of the worker are forgiven (`heartbeat`).
 _PROVEN = 100
 #: A reading may take this many intervals (and at least `Settings.hang_s`).
 HANG_INTERVALS = 10

@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from radt.collector.lock import PidLock
-from radt.collector.own_cpu import own_cpu_s
-from radt.collector.processes import ProcessId
+from radt.collector.processes import ProcessId, own_cpu_s
 from radt.collector.protocol import (
     MAX_LINE_BYTES,
     CollectorStatus,
@@ -27,6 +25,7 @@ from radt.collector.protocol import (
 )
 from radt.collector.runs import Ending
 from radt.collector.service import RefusedError, Service
+from radt.collector.start import PidLock
 from radt.errors import RadtError
 from radt.home import runtime_dir
 from radt.model import RunStatus

@@ -10,17 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from radt.clock import Clock
-from radt.collector.blackbox import Blackbox
-from radt.collector.cleanup import stop_run
 from radt.collector.delivery import Deliverers
-from radt.collector.own_cpu import own_cpu_s
+from radt.collector.heartbeat import Heartbeat
 from radt.collector.pool import SamplerPool
-from radt.collector.processes import ProcessId, ProcessTable
+from radt.collector.processes import ProcessId, ProcessTable, own_cpu_s, stop_run
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
-from radt.collector.remembered import Memory, RememberedRun
 from radt.collector.runs import ActiveRun, Ending
-from radt.collector.settings import Settings
+from radt.collector.settings import CollectorSettings
 from radt.collector.sink import StoreSink
+from radt.collector.state import RunState, RunStates
 from radt.errors import CollectorError
 from radt.home import runtime_dir
 from radt.listeners import registry
@@ -47,13 +45,13 @@ class RefusedError(CollectorError):
 class Service:
     """All runs, listeners, stores and deliverers of one worker. Thread-safe."""
 
-    def __init__(self, settings: Settings, blackbox: Blackbox) -> None:
+    def __init__(self, settings: CollectorSettings, heartbeat: Heartbeat) -> None:
         self.settings = settings
         self._clock = Clock.for_machine()
         self._table = ProcessTable()
-        self._pool = SamplerPool(self._table, blackbox, settings.hang_s)
+        self._pool = SamplerPool(self._table, heartbeat, settings.hang_s)
         self._deliverers = Deliverers()
-        self._memory = Memory(runtime_dir() / "runs")
+        self._memory = RunStates(runtime_dir() / "runs")
         self._lock = threading.RLock()
         self._runs: dict[str, ActiveRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
@@ -317,7 +315,7 @@ class Service:
 
     def _remember(self, run: ActiveRun) -> None:
         self._memory.keep(
-            RememberedRun(
+            RunState(
                 replace(run.registration, devices=run.devices),
                 run.owner,
                 standalone=run.standalone,

@@ -1,24 +1,70 @@
-"""Starts the user's collector as a daemon of its own. Imports the standard library only."""
+"""Start the user's collector as a daemon, one at a time. Imports the standard library only."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from radt.collector.settings import VARIABLES
 from radt.errors import CollectorError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
+
+# A lock between processes that names its holder and ends with it ----------------------------------
+
+
+# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. A record lock rather than
+# flock(2), as only those can be asked who holds them without being taken.
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def guardian_lock() -> PidLock:
+    """The lock that a guardian holds for as long as it lives."""
+    return PidLock(runtime_dir() / "guardian.lock")
+
+
+def worker_lock() -> PidLock:
+    """The lock that the worker holds for as long as it lives."""
+    return PidLock(runtime_dir() / "worker.lock")
+
+
+class PidLock:
+    """One file, one holder. Open it only once in a process: closing any other drops the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def acquire(self) -> bool:
+        """Take the lock; False if another process has it."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def holder(self) -> int | None:
+        """Id of the process that has the lock, None if no other has."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else int(pid)
+
+    def close(self) -> None:
+        """Let go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
 
 #: A run's variables must not reach the collector: it outlives the run, and whatever carries a
 #: run's id is stopped with the run.
 _NOT_INHERITED = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
-#: The collector's own settings (`radt.collector.settings`).
-_SETTINGS = ("RADT_COLLECTOR_", RUNTIME_VARIABLE, "RADT_FLUSH_S")
 
 #: The log starts anew at this size; the one before is kept beside it.
 _MAX_LOG_BYTES = 5_000_000
@@ -48,7 +94,7 @@ def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
     env = {
         name: value
         for name, value in environ.items()
-        if name.startswith(_SETTINGS) or not name.startswith(_NOT_INHERITED)
+        if name in VARIABLES or not name.startswith(_NOT_INHERITED)
     }
     env[RUNTIME_VARIABLE] = str(runtime_dir().absolute())
     if "PYTHONPATH" in env:  # the collector has another current directory

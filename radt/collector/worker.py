@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 
-from radt.collector.blackbox import Blackbox, blackbox_path, unclean_path
-from radt.collector.lock import worker_lock
+from radt.collector.heartbeat import Heartbeat, heartbeat_path, unclean_path
 from radt.collector.server import Server
 from radt.collector.service import Service
-from radt.collector.settings import Settings
+from radt.collector.settings import CollectorSettings
+from radt.collector.start import worker_lock
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 class Worker:
     """Everything of one worker, and when it ends."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CollectorSettings) -> None:
         self._settings = settings
-        self._blackbox = Blackbox(blackbox_path())
+        self._heartbeat = Heartbeat(heartbeat_path())
         if unclean_path().exists():
-            self._blackbox.count_strikes()
+            self._heartbeat.count_strikes()
         unclean_path().touch()
         self._stop = threading.Event()
-        self._service = Service(settings, self._blackbox)
+        self._service = Service(settings, self._heartbeat)
         self._server = Server(self._service)
         self._leaving_since_s: float | None = None
 
@@ -46,7 +46,7 @@ class Worker:
         log.info("collector is up")
         try:
             while not self._stop.wait(self._settings.supervise_s):
-                self._blackbox.beat()
+                self._heartbeat.beat()
                 self._service.supervise()
                 if self._nothing_left() and self._close_door():
                     break
@@ -90,7 +90,7 @@ def main() -> int:
     if not lock.acquire():
         log.info("another worker runs already")
         return 0
-    worker = Worker(Settings.from_environment())
+    worker = Worker(CollectorSettings.from_environment())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

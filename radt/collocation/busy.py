@@ -1,9 +1,10 @@
-"""Other people's processes on the devices of a workload: seen, waited for, refused or accepted."""
+"""What keeps runs off a device: processes of others, and the GPU's compute mode."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,7 @@ from itertools import groupby
 
 from radt import procfs, units
 from radt.collocation.ledger import Ledger, MpsDaemon
+from radt.collocation.planner import DevicePlan
 from radt.collocation.processes import (
     MPS_SERVER,
     DeviceName,
@@ -108,28 +110,28 @@ def wait_until_free(
     """
     if not gpus:
         return []
-    said: str | None = None
+    announced: str | None = None
     with ProcessLists() as lists:
         while True:
             found, unknown = _look(lists, gpus, own, own_runs)
-            if unknown and said is None:
+            if unknown and announced is None:
                 for device, reason in unknown.items():
-                    say(f"the processes on {device_text(device)} cannot be listed ({reason})")
+                    say(f"cannot list the processes on {device_text(device)} ({reason})")
             if not found:
-                if said:
+                if announced:
                     say(f"{_devices_text(gpus)}: free")
                 return []
             facts = _facts(found)
             if policy is BusyPolicy.FAIL:
                 raise DeviceError(
-                    facts, "Wait for it with --busy wait, or start beside it with --busy ignore"
+                    facts, "Wait with --busy wait, or start anyway with --busy ignore"
                 )
             if policy is BusyPolicy.IGNORE:
-                say(f"{facts}: starting beside it")
+                say(f"{facts}: starting anyway")
                 return found
-            if facts != said:
-                said = facts
-                say(f"{facts}: waiting; --busy ignore starts beside it")
+            if facts != announced:
+                announced = facts
+                say(f"{facts}: waiting; --busy ignore starts anyway")
             if not _pause(poll_s, cancelled):
                 return found
 
@@ -224,3 +226,65 @@ def _pause(seconds: float, cancelled: Callable[[], bool]) -> bool:
             return True
         time.sleep(min(left_s, _CANCEL_S))
     return False
+
+
+class ComputeMode(StrEnum):
+    """Who may use a GPU (nvmlComputeMode_t), in the order of NVML's numbers."""
+
+    DEFAULT = "default"
+    EXCLUSIVE_THREAD = "exclusive thread"
+    PROHIBITED = "prohibited"
+    EXCLUSIVE_PROCESS = "exclusive process"
+
+
+def compute_mode(lists: ProcessLists, gpu: DeviceName) -> ComputeMode | None:
+    """The compute mode of a GPU; None where the driver does not say."""
+    number = lists.compute_mode(gpu)
+    modes = list(ComputeMode)
+    return modes[number] if number is not None and number < len(modes) else None
+
+
+def compute_mode_problem(
+    lists: ProcessLists, gpu: DeviceName, *, processes: int, mps: bool
+) -> DeviceError | None:
+    """Why a GPU's compute mode keeps runs off it; None if it does not.
+
+    Args:
+        processes: How many are to use it at a time.
+        mps: Whether they are clients of one MPS daemon, which counts as one process.
+    """
+    mode = compute_mode(lists, gpu)
+    exclusive = mode in (ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.EXCLUSIVE_THREAD)
+    if mode is ComputeMode.PROHIBITED:
+        why = "no process may use it"
+    elif exclusive and processes > 1 and not mps:
+        why = f"only one process may use it, {processes} were planned"
+    else:
+        return None
+    return DeviceError(
+        f"{device_text(gpu)} is in compute mode {mode}: {why}",
+        f"An administrator can change this with `nvidia-smi -i {gpu} -c DEFAULT`",
+    )
+
+
+def check_compute_modes(plan: DevicePlan) -> None:
+    """See that each GPU takes as many processes as the plan puts there.
+
+    Where an administrator has made it exclusive, runs would fail with a message that does not name
+    the cause.
+
+    Raises:
+        DeviceError: One does not, or the driver does not answer.
+    """
+    whole = [share for share in plan.shares.values() if share.compute is None]
+    # All clients of an MPS daemon count as one process.
+    daemons = {(index, share.mps) for share in whole if share.mps for index in share.gpus}
+    counts = Counter(index for index, _ in daemons)
+    counts.update(index for share in whole if not share.mps for index in share.gpus)
+    if not counts:
+        return
+    with ProcessLists() as lists:
+        for index, processes in sorted(counts.items()):
+            problem = compute_mode_problem(lists, index, processes=processes, mps=False)
+            if problem is not None:
+                raise problem

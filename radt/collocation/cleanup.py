@@ -35,7 +35,7 @@ def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], 
             what = _remove(entry)
             entry.done()
         except DeviceError as error:
-            failures.append(f"{entry.thing} is left: {error}")
+            failures.append(f"{entry.thing} was not removed: {error}")
         else:
             say(what)
     return failures
@@ -56,7 +56,7 @@ def _remove(entry: Entry) -> str:
         case Container():
             _remove_container(thing)
     if rebooted and not isinstance(thing, Container):
-        return f"{thing}: gone since the machine was restarted"
+        return f"{thing}: gone after the machine's restart"
     return f"{thing}: removed"
 
 
@@ -64,7 +64,7 @@ def _remove_container(thing: Container) -> None:
     tool = shutil.which(thing.tool)
     if tool is None:
         raise DeviceError(
-            f"{thing.tool} is not there", f"Remove it with `{thing.tool} rm -f {thing.name}`"
+            f"{thing.tool} not found", f"Remove it with `{thing.tool} rm -f {thing.name}`"
         )
     try:
         done = subprocess.run(

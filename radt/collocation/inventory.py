@@ -11,7 +11,6 @@ from typing import Any
 
 from radt.collocation import mig_driver
 from radt.collocation.ledger import Ledger, MigInstance
-from radt.collocation.profiles import Placement, published_placements
 from radt.collocation.topology import (
     ComputeInstance,
     GpuInstance,
@@ -19,22 +18,11 @@ from radt.collocation.topology import (
     InstanceProfile,
     Inventory,
     MigState,
-    PlacementSource,
+    Placement,
+    published_placements,
 )
 from radt.errors import DeviceError
 from radt.nvml import opened
-
-__all__ = [
-    "ComputeInstance",
-    "GpuInstance",
-    "GpuInventory",
-    "InstanceProfile",
-    "Inventory",
-    "MigState",
-    "Placement",
-    "PlacementSource",
-    "read_inventory",
-]
 
 #: Says which device file grants the creation of MIG instances; not there without MIG.
 _MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
@@ -63,10 +51,10 @@ def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = 
     except pynvml.NVMLError_LibraryNotFound:
         return Inventory(reason="no NVIDIA driver")
     except pynvml.NVMLError_DriverNotLoaded:
-        return Inventory(reason="NVIDIA's driver is not loaded")
+        return Inventory(reason="the NVIDIA driver is not loaded")
     except (pynvml.NVMLError, OSError) as error:
         raise DeviceError(
-            f"NVIDIA's driver does not answer: {error}", "Run nvidia-smi to see what it says"
+            f"the NVIDIA driver does not answer: {error}", "Run nvidia-smi for details"
         ) from error
     made = _made_by_radt(ledger if ledger is not None else Ledger())
     gpus = tuple(_with_claims(gpu, made) for gpu in gpus)
@@ -98,7 +86,6 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         return None
     profiles = mig_driver.read_profiles(nvml, handle, memory_bytes)
     allowed = bool(profiles) and _may_configure()
-    source = PlacementSource.DRIVER
     try:
         profiles = [
             replace(one, placements=mig_driver.read_placements(nvml, handle, one.profile_id))
@@ -106,9 +93,9 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         ]
     except nvml.NVMLError_NoPermission:
         allowed = False
-        profiles, source = _from_tables(profiles)
+        profiles = _from_tables(profiles)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-        profiles, source = _from_tables(profiles)
+        profiles = _from_tables(profiles)
     instances: Sequence[GpuInstance] = ()
     if current == nvml.NVML_DEVICE_MIG_ENABLE:
         computes = dict(_read_devices(nvml, handle))
@@ -135,18 +122,16 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         pending=pending == nvml.NVML_DEVICE_MIG_ENABLE,
         may_create=allowed,
         profiles=tuple(profiles),
-        placements_from=source if profiles else PlacementSource.NONE,
         instances=tuple(sorted(instances, key=lambda one: one.instance_id)),
     )
 
 
-def _from_tables(
-    profiles: Sequence[InstanceProfile],
-) -> tuple[list[InstanceProfile], PlacementSource]:
+def _from_tables(profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
+    """Add the placements that NVIDIA publishes."""
     largest = max(profiles, key=lambda one: (one.slices, one.memory_mb), default=None)
     if largest is None:
-        return [], PlacementSource.NONE
-    placed = [
+        return []
+    return [
         replace(
             one,
             placements=published_placements(
@@ -155,8 +140,6 @@ def _from_tables(
         )
         for one in profiles
     ]
-    known = any(one.placements for one in placed)
-    return placed, PlacementSource.TABLE if known else PlacementSource.NONE
 
 
 @dataclass(frozen=True, slots=True)

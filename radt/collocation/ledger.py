@@ -307,6 +307,6 @@ def _pid_namespace() -> str:
 def _unusable(path: Path, error: OSError) -> DeviceError:
     return DeviceError(
         f"{path} cannot be written: {error.strerror or error}",
-        f"Nothing is made that cannot be taken away again: set {RUNTIME_VARIABLE} to a folder "
-        "of yours with a short path, on a local disk that is not full",
+        f"radt creates only what it can remove again. Set {RUNTIME_VARIABLE} to a folder "
+        "with a short path, on a local disk with free space",
     )

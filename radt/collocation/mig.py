@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from radt.collocation import mig_driver
+from radt.collocation.instances import PlannedInstance
 from radt.collocation.ledger import Entry, Ledger, MigInstance
 from radt.collocation.mig_driver import FoundInstance
-from radt.collocation.planner import PlannedInstance
-from radt.collocation.profiles import Placement
+from radt.collocation.topology import Placement
 from radt.errors import DeviceError
 from radt.nvml import opened
 
@@ -67,9 +67,9 @@ def create_instance(
             if not isinstance(error, nvml.NVMLError_InsufficientResources):
                 raise
             raise DeviceError(
-                f"the driver has no room for {what}",
-                "Somebody else may have made an instance meanwhile: see nvidia-smi mig -i "
-                f"{planned.gpu} -lgi, and start again",
+                f"no room for {what}",
+                "Another user may have created an instance meanwhile. Run nvidia-smi mig -i "
+                f"{planned.gpu} -lgi to see, and start again",
             ) from error
         try:
             return _furnish(nvml, gpu, instance, planned, entry)
@@ -108,7 +108,7 @@ def _furnish(
         if profile_id is None:
             raise DeviceError(
                 f"the driver offers no compute instance {compute.profile}",
-                "Run nvidia-smi mig -lcip to see what it offers",
+                "Run nvidia-smi mig -lcip to list the profiles",
             )
         created = mig_driver.create_compute_instance(nvml, instance, profile_id, compute.placement)
         ids[compute.name] = int(nvml.nvmlComputeInstanceGetInfo(created).id)
@@ -121,7 +121,7 @@ def _furnish(
         raise DeviceError(
             f"the driver lists no MIG device for compute instance {missing[0]} of GPU instance "
             f"{gpu_instance}",
-            "See nvidia-smi -L; in a container, new MIG devices may be hidden",
+            "Run nvidia-smi -L; a container may hide new MIG devices",
         )
     devices = {name: _device(nvml, number, there[number]) for name, number in ids.items()}
     entry.confirm(
@@ -171,7 +171,7 @@ def _insist(nvml: Any, destroy: Callable[[], object], deadline_s: float, command
             if time.monotonic() >= deadline_s:
                 raise DeviceError(
                     "a process is still on the MIG instance",
-                    "nvidia-smi names it; once it has ended, run `radt doctor --clean`, or "
+                    "nvidia-smi shows it. When it has ended, run `radt doctor --clean` or "
                     f"{command}",
                 ) from error
             time.sleep(_POLL_S)  # the driver does not tell when it is free
@@ -216,7 +216,7 @@ def _driver(what: str, command: str) -> Iterator[Any]:
     except pynvml.NVMLError_NoPermission as error:
         raise _not_permitted(command) from error
     except (pynvml.NVMLError, OSError) as error:
-        raise DeviceError(f"{what}: {error}", "Run nvidia-smi to see what it says") from error
+        raise DeviceError(f"{what}: {error}", "Run nvidia-smi for details") from error
 
 
 def _not_permitted(command: str) -> DeviceError:

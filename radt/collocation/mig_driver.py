@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from radt.collocation.profiles import Placement, profile_name
-from radt.collocation.topology import InstanceProfile
+from radt.collocation.topology import InstanceProfile, Placement, profile_name
 
 _NAME_PREFIX = "MIG "
 _MIB = 2**20

@@ -91,7 +91,7 @@ class MpsServer:
         if len(os.fsencode(longest)) > _MAX_SOCKET_PATH:
             raise DeviceError(
                 f"the path of the MPS daemon's socket is too long: {longest}",
-                f"Set {RUNTIME_VARIABLE} to a folder of yours with a short path",
+                f"Set {RUNTIME_VARIABLE} to a folder with a short path",
             )
         thing = MpsDaemon(self.devices, str(self._paths.folder))
         entry = self._ledger.intend(thing, **self._ids)
@@ -127,18 +127,6 @@ class MpsServer:
             DeviceError: The daemon does not answer.
         """
         return numbers(self._ask("get_server_list"))
-
-    def client_pids(self) -> list[int]:
-        """Processes that are clients now.
-
-        Raises:
-            DeviceError: The daemon does not answer.
-        """
-        return [
-            client
-            for server in self.server_pids()
-            for client in numbers(self._ask(f"get_client_list {server}"))
-        ]
 
     def terminate_clients(self, pids: Sequence[int]) -> list[int]:
         """Take clients off their server before they are killed; return those that were clients.
@@ -217,10 +205,10 @@ class MpsServer:
                     f"{tool} cannot be started: {error.strerror or error}", start_remedy()
                 ) from error
         if done.returncode != 0:
-            said = output.read_text(encoding="utf-8", errors="replace").strip()
+            message = output.read_text(encoding="utf-8", errors="replace").strip()
             raise DeviceError(
                 f"{MPS_CONTROL} ended with exit code {done.returncode}"
-                + (f": {said.splitlines()[-1]}" if said else ""),
+                + (f": {message.splitlines()[-1]}" if message else ""),
                 start_remedy(),
             )
 
@@ -231,7 +219,7 @@ class MpsServer:
         wait(lambda: find_daemon(thing) is not None, START_TIMEOUT_S)
         pid = find_daemon(thing)
         if pid is None:
-            raise DeviceError(f"{MPS_CONTROL} started and was gone at once", start_remedy())
+            raise DeviceError(f"{MPS_CONTROL} ended right after its start", start_remedy())
         return pid
 
     def _wait_for_answer(self) -> None:

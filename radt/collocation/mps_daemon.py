@@ -1,4 +1,4 @@
-"""A daemon of MPS by its folder: asked, looked for, ended; also one of a runner that is dead."""
+"""A daemon of MPS by its folder: asked, looked for, ended; also one of a dead runner."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from radt.errors import DeviceError
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 
-#: Seconds that a daemon has to answer, and to end once it was told to.
+#: Seconds that a daemon has to answer, and to end once asked to.
 ANSWER_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 15.0
-#: Seconds that a daemon gives to clients that are still there when it is told to end.
+#: Seconds that a daemon gives to clients that are still there when it is asked to end.
 _CLIENTS_GRACE_S = 5
 
 _LOG_LINES = 5
@@ -73,7 +73,7 @@ def remove_daemon(thing: MpsDaemon) -> None:
         if not wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S):
             pids = ", ".join(str(target.pid) for target in targets if target.alive)
             raise DeviceError(
-                f"the MPS daemon of {', '.join(thing.devices)} does not end (pid {pids})",
+                f"the MPS daemon of {', '.join(thing.devices)} did not end (pid {pids})",
                 "Ask the machine's administrator to look at it (dmesg, nvidia-smi)",
             )
     remove_folder(thing)
@@ -91,7 +91,7 @@ def remove_folder(thing: MpsDaemon) -> None:
         pass
     except OSError as error:
         raise DeviceError(
-            f"the folder of an MPS daemon cannot be removed: {error.filename}: {error.strerror}",
+            f"cannot remove the folder of an MPS daemon: {error.filename}: {error.strerror}",
             f"Remove {thing.folder}",
         ) from error
 
@@ -117,7 +117,7 @@ def find_tool() -> str:
     tool = shutil.which(MPS_CONTROL)
     if tool is None:
         raise DeviceError(
-            f"MPS needs {MPS_CONTROL}, which is not there",
+            f"MPS needs {MPS_CONTROL}, which is not installed",
             "It comes with NVIDIA's driver; where the distribution splits that up, install "
             "nvidia-compute-utils-VERSION (Ubuntu) or nvidia-cuda-mps (Debian). In a container, "
             "pass it in with the driver (NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
@@ -159,8 +159,8 @@ def ask(paths: MpsPaths, command: str, timeout_s: float | None = None) -> str:
     except OSError as error:
         raise _silent(paths, f"cannot be asked: {error.strerror or error}") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise _silent(paths, f"refuses {command.split()[0]}" + (f": {said}" if said else ""))
+        message = (done.stderr or done.stdout).strip()
+        raise _silent(paths, f"refuses {command.split()[0]}" + (f": {message}" if message else ""))
     return done.stdout
 
 
@@ -173,7 +173,7 @@ def _silent(paths: MpsPaths, what: str) -> DeviceError:
 
 def start_remedy() -> str:
     """What to do about a daemon that does not work."""
-    return "See `radt devices` for what is on the GPU, or run without MPS"
+    return "Run `radt devices` to see what uses the GPU, or run without MPS"
 
 
 def numbers(text: str) -> list[int]:

@@ -1,13 +1,19 @@
-"""What is on this machine right now: host, GPUs, MIG devices, MPS daemons, processes."""
+"""What is on this machine right now: host, GPUs, MIG devices, MPS daemons, processes.
+
+The host from ``/proc``, ``/sys`` and cgroup v2 (https://docs.kernel.org/admin-guide/cgroup-v2.html).
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from radt import procfs
-from radt.collocation.compute_mode import ComputeMode, compute_mode
-from radt.collocation.host import Host
-from radt.collocation.inventory import GpuInventory, read_inventory
+from radt.collocation.busy import ComputeMode, compute_mode
+from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MpsDaemon
 from radt.collocation.mps_daemon import PIPE_VARIABLE
 from radt.collocation.processes import (
@@ -18,7 +24,150 @@ from radt.collocation.processes import (
     mps_daemons,
     variable,
 )
+from radt.collocation.topology import GpuInventory
 from radt.errors import DeviceError
+
+_CPUS = Path("/sys/devices/system/cpu")
+_NODES = Path("/sys/devices/system/node")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """A part of the machine whose CPUs have their own memory."""
+
+    number: int
+    cpus: tuple[int, ...]
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine apart from its GPUs.
+
+    ``cpus`` are the logical CPUs that are online, ``usable_cpus`` those this process may use.
+    ``cpu_limit`` is how many CPUs' worth of time the cgroup allows, ``memory_limit_bytes`` its
+    memory; None for no limit. ``sockets`` and ``cores`` are None where the kernel does not say.
+    """
+
+    name: str
+    cpu_model: str
+    cpus: tuple[int, ...]
+    usable_cpus: tuple[int, ...]
+    sockets: int | None
+    cores: int | None
+    numa_nodes: tuple[NumaNode, ...]
+    memory_bytes: int | None
+    available_bytes: int | None
+    cpu_limit: float | None = None
+    memory_limit_bytes: int | None = None
+
+    @classmethod
+    def detect(cls) -> Host:
+        """Ask the kernel. Never raises: what it does not say is None."""
+        cpus = cpu_numbers(_text(_CPUS / "online")) or tuple(range(os.cpu_count() or 1))
+        places = [_place(cpu) for cpu in cpus]
+        known = [place for place in places if place is not None]
+        whole = len(known) == len(cpus)
+        memory = _memory(_text(Path("/proc/meminfo")))
+        return cls(
+            name=platform.node(),
+            cpu_model=_cpu_model(),
+            cpus=cpus,
+            usable_cpus=tuple(sorted(os.sched_getaffinity(0))),
+            sockets=len({socket for socket, _ in known}) if whole else None,
+            cores=len(set(known)) if whole else None,
+            numa_nodes=tuple(_nodes()),
+            memory_bytes=memory.get("MemTotal"),
+            available_bytes=memory.get("MemAvailable"),
+            cpu_limit=_cpu_limit(),
+            memory_limit_bytes=_memory_limit(),
+        )
+
+
+def cpu_numbers(text: str) -> tuple[int, ...]:
+    """Numbers in the kernel's notation.
+
+    >>> cpu_numbers("0-2,5")
+    (0, 1, 2, 5)
+    """
+    numbers: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)
+
+
+def _place(cpu: int) -> tuple[int, int] | None:
+    """Socket and core of a CPU."""
+    folder = _CPUS / f"cpu{cpu}" / "topology"
+    try:
+        return int(_text(folder / "physical_package_id")), int(_text(folder / "core_id"))
+    except ValueError:
+        return None
+
+
+def _cpu_model() -> str:
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "cpu model"):
+            return value.strip()
+    return platform.machine()  # ARM has no such line
+
+
+def _nodes() -> Iterator[NumaNode]:
+    for number in cpu_numbers(_text(_NODES / "online")):
+        folder = _NODES / f"node{number}"
+        # Lines of a node begin with "Node 0 ".
+        lines = [line.split(None, 2)[-1] for line in _text(folder / "meminfo").splitlines()]
+        memory = _memory("\n".join(lines))
+        yield NumaNode(
+            number,
+            cpu_numbers(_text(folder / "cpulist")),
+            memory.get("MemTotal"),
+            memory.get("MemFree"),
+        )
+
+
+def _memory(text: str) -> dict[str, int]:
+    """Bytes by name, from the format of ``/proc/meminfo``."""
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if len(words) == 2 and words[1] == "kB":
+            found[name] = int(words[0]) * 1024
+    return found
+
+
+def _cgroups() -> Iterator[Path]:
+    """The cgroup of this process and all above it: the tightest limit counts."""
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        if line.startswith("0::"):
+            own = _CGROUPS / line.removeprefix("0::").lstrip("/")
+            yield from (path for path in (own, *own.parents) if path.is_relative_to(_CGROUPS))
+
+
+def _cpu_limit() -> float | None:
+    limits = []
+    for folder in _cgroups():
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.strip().isdigit():
+            limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
+def _memory_limit() -> int | None:
+    texts = [_text(folder / "memory.max").strip() for folder in _cgroups()]
+    return min((int(text) for text in texts if text.isdigit()), default=None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a kernel or container without it
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

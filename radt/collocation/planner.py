@@ -9,21 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from radt.collocation.instances import PlannedCompute, PlannedInstance, plan_instances
-from radt.collocation.slots import PlacementError, joined, profile_names, slots_of
+from radt.collocation.packing import PlacementError, joined, profile_names, slots_of
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInventory, Inventory
-
-__all__ = [
-    "DevicePlan",
-    "PlacementError",
-    "PlannedCompute",
-    "PlannedInstance",
-    "PlannedMps",
-    "Request",
-    "Share",
-    "describe",
-    "plan_devices",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +191,7 @@ def _check_row(row: Request, inventory: Inventory) -> None:
         if gpu.problem:
             raise PlacementError(
                 f"GPU {index} does not answer: {gpu.problem}",
-                "Run nvidia-smi to see what it says, or choose another GPU",
+                "Run nvidia-smi for details, or choose another GPU",
                 [row.key],
             )
 
@@ -303,7 +291,7 @@ def _gpu(row: Request, index: int, inventory: Inventory) -> GpuInventory:
     if gpu is None:
         there = joined(str(one.index) for one in inventory.gpus)
         raise PlacementError(
-            f"GPU {index} is not there" + (f" ({inventory.reason})" if inventory.reason else ""),
+            f"GPU {index} not found" + (f" ({inventory.reason})" if inventory.reason else ""),
             f"This machine has GPU {there}" if there else "Write cpu into Devices",
             [row.key],
         )

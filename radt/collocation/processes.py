@@ -68,7 +68,7 @@ class ProcessLists:
             pynvml.nvmlInit()
         except (pynvml.NVMLError, OSError) as error:
             raise DeviceError(
-                f"NVIDIA's driver does not answer: {error}", "Run nvidia-smi to see what it says"
+                f"the NVIDIA driver does not answer: {error}", "Run nvidia-smi for details"
             ) from error
         self._nvml: Any = pynvml
         self._is_open = True
@@ -168,7 +168,7 @@ class ProcessLists:
             return nvml.nvmlDeviceGetHandleByUUID(name)
         except nvml.NVMLError as error:
             raise DeviceError(
-                f"{device_text(device)} is not there: {error}", "Look into `radt devices`"
+                f"{device_text(device)} not found: {error}", "Run `radt devices` for a list"
             ) from error
 
     def _parts(self, handle: Any) -> Iterator[Any]:
@@ -209,7 +209,7 @@ class Identity:
 
     def __str__(self) -> str:
         if self.ended:
-            return "ended, its memory is not free yet"
+            return "ended, memory not yet freed"
         if self.user is None:
             return "of another container or namespace"
         return self.user

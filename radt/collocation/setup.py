@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from radt.collocation.busy import free_memory
+from radt.collocation.busy import check_compute_modes, free_memory
+from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.mig import CreatedInstance, create_instance, destroy_instance
@@ -19,8 +20,7 @@ from radt.collocation.mps import (
     MpsServer,
     no_mps_environment,
 )
-from radt.collocation.planner import DevicePlan, PlannedInstance, PlannedMps, Request, Share
-from radt.collocation.preflight import check_compute_modes
+from radt.collocation.planner import DevicePlan, PlannedMps, Request, Share
 from radt.collocation.processes import DeviceName
 from radt.collocation.topology import Inventory
 from radt.collocation.verify import Expectation, Mismatch, Verifier
@@ -338,5 +338,5 @@ def _attempt(take_away: Callable[[], None], what: str) -> str:
         take_away()
     except Exception as error:  # noqa: BLE001 - clean-up goes on whatever happens to one thing
         text = str(error) if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
-        return f"{what} is left: {text}"
+        return f"{what} was not removed: {text}"
     return ""

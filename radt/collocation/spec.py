@@ -130,7 +130,7 @@ def _mps(text: str) -> Mps:
     percentage = float(match[1])
     if not 0 < percentage <= 100:
         raise UsageError(
-            f"{text}: a thread percentage lies above 0 and up to 100",
+            f"{text}: expected a thread percentage above 0, at most 100",
             "Write MPS:40 for 40 % of the GPU's threads",
         )
     return Mps(percentage)

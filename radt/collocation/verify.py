@@ -123,7 +123,7 @@ class Verifier:
             return ""
         if state.verdict is Verdict.OPEN:
             state.verdict = Verdict.NO
-            state.reason = self._unknown or f"it was never seen on {state.expectation.names}"
+            state.reason = self._unknown or f"no process was seen on {state.expectation.names}"
         return state.reason if state.verdict is Verdict.NO else ""
 
     def tags(self, key: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ class Verifier:
             return {}
         if state.verdict is Verdict.YES:
             return {VERIFIED_TAG: str(Verdict.YES)}
-        reason = state.reason or "it ended before it was looked for"
+        reason = state.reason or "it ended before the first check"
         verdict = Verdict.NO if state.verdict is Verdict.OPEN else state.verdict
         return {VERIFIED_TAG: str(verdict), REASON_TAG: reason}
 
@@ -162,13 +162,13 @@ def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
         elif wish.mps and process.mps is False:
             log = wish.mps_log()
             wrong = (
-                f"asked for MPS, runs without: pid {process.pid} is no client of the daemon on "
-                f"{wish.names}" + (f" (its log: {log})" if log else "")
+                f"asked for MPS, but runs without: pid {process.pid} is not a client of the daemon "
+                f"on {wish.names}" + (f" (its log: {log})" if log else "")
             )
         elif process.mps and not wish.mps:
             wrong = (
-                f"asked for no MPS, runs with it: pid {process.pid} is a client of an MPS daemon "
-                f"on {wish.names}"
+                f"did not ask for MPS, but runs with it: pid {process.pid} is a client of an MPS "
+                f"daemon on {wish.names}"
             )
     if not wrong:
         state.looks, state.suspicion = 0, ""
@@ -199,7 +199,6 @@ def _why_unknown(listings: Sequence[Listing]) -> str:
     ]
     if strangers:
         return (
-            "the driver lists processes by numbers of another namespace "
-            f"(a container): pid {strangers[0]}"
+            f"the driver lists process ids of another namespace (a container): pid {strangers[0]}"
         )
     return ""

@@ -1,17 +1,39 @@
-"""Builds environments: each content once on a machine, before the barrier."""
+"""Build environments: each content once on a machine, before the barrier."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from radt.environments.conda import build_conda
 from radt.environments.docker import build_docker
-from radt.environments.launch import BuiltEnvironment, Launch
-from radt.environments.local import LocalEnvironment
-from radt.environments.spec import EnvironmentKind, EnvironmentSpec
+from radt.environments.spec import BuiltEnvironment, EnvironmentKind, EnvironmentSpec, Launch
 from radt.environments.tool import Report
 from radt.environments.uv import build_uv
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEnvironment(BuiltEnvironment):
+    """radt's own interpreter, which needs no build."""
+
+    spec: EnvironmentSpec
+    interpreter: Path | None = Path(sys.executable)
+    packages: str = ""
+
+    def command(self, launch: Launch) -> list[str]:
+        return [*([sys.executable] if launch.needs_python else []), *launch.arguments]
+
+    def variables(self, launch: Launch) -> dict[str, str]:
+        """Return a PATH with radt's Python, if the program may look for one and there is none."""
+        path = launch.variables.get("PATH", os.defpath)
+        if launch.needs_python or shutil.which("python", path=path):
+            return {}
+        return {"PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}"}
+
 
 __all__ = ["BuiltEnvironment", "Launch", "build"]
 
@@ -23,7 +45,7 @@ def build(
     say: Callable[[str], None],
     cancelled: Callable[[], bool] = lambda: False,
 ) -> BuiltEnvironment:
-    """The environment, built if it is not there yet.
+    """Return the environment, and build it first if necessary.
 
     Args:
         log: File to append the tool's whole output to; made when there is something to say.

@@ -15,26 +15,117 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import platform
+import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from radt import settings
 from radt.environments.tool import Report
 from radt.errors import EnvironmentBuildError
 
-#: Another place for environments.
-CACHE_VARIABLE = "RADT_ENVIRONMENTS"
+#: ``-r other.txt``, ``-c constraints.txt``, ``-e ../package`` and their long forms.
+_OPTION = re.compile(
+    r"(?P<option>-r|-c|-e|--requirement|--constraint|--editable)(?:\s*=\s*|\s+|(?<=-[rce]))"
+    r"(?P<value>.+)"
+)
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(?P<path>/[^\s#;]*)")
+#: Folders that are made from others.
+_SKIPPED = frozenset(
+    {".git", ".venv", "__pycache__", "build", "dist", ".mypy_cache", ".ruff_cache"}
+)
+
+
+class Content:
+    """A hash of what an environment is made of. The order of additions matters."""
+
+    def __init__(self, kind: str) -> None:
+        self._hash = hashlib.sha256()
+        self._seen: set[Path] = set()
+        # Environments of one home folder may be for machines of different kinds.
+        self.add("kind", kind, sys.platform, platform.machine(), *platform.libc_ver())
+
+    def add(self, *parts: str) -> None:
+        """Add texts."""
+        self._hash.update(repr(parts).encode("utf-8", "surrogateescape"))
+
+    def add_own_python(self) -> None:
+        """Add the interpreter that runs radt, for environments that are based on it."""
+        self.add("python", sys.base_prefix, platform.python_version(), sys.version)
+
+    def add_file(self, path: Path) -> None:
+        """Add the bytes of a file, or that it is missing, which its reader reports."""
+        try:
+            self.add("file", hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError as error:
+            self.add("no file", str(path), str(error.errno))
+
+    def add_requirements(self, path: Path) -> None:
+        """Add a requirements file and all that it refers to on this machine."""
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        self.add_file(path)
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return
+        self.add_requirement_lines(text, path.parent)
+
+    def add_requirement_lines(self, text: str, folder: Path) -> None:
+        """Add lines of a requirements file; relative paths start in ``folder``."""
+        self.add("lines", text)
+        for line in text.replace("\\\n", " ").splitlines():
+            requirement = _COMMENT.sub("", line).strip()
+            if option := _OPTION.fullmatch(requirement):
+                path = folder / option["value"].strip().strip("\"'")
+                if option["option"] in ("-e", "--editable"):
+                    self.add("editable", str(path.resolve()))  # its sources are used as they are
+                else:
+                    self.add_requirements(path)
+            elif url := _FILE_URL.search(requirement):
+                self._add_package(Path(url["path"]))
+            elif requirement.startswith((".", "/")):
+                self._add_package(folder / re.split(r"[;\[]|\s#", requirement)[0].strip())
+
+    def _add_package(self, path: Path) -> None:
+        """Add a package's file, or a folder of sources by names, sizes and modification times."""
+        if not path.is_dir():
+            self.add_file(path)
+            return
+        self.add("folder", str(path.resolve()))
+        for parent, folders, files in os.walk(path):
+            folders[:] = sorted(
+                name for name in folders if name not in _SKIPPED and not name.endswith(".egg-info")
+            )
+            for name in sorted(files):
+                try:
+                    status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - os.walk's own
+                except OSError:
+                    continue  # gone between the two calls
+                self.add(parent, name, str(status.st_size), str(status.st_mtime_ns))
+
+    def key(self) -> str:
+        """Return the hash as a name for a folder."""
+        return self._hash.hexdigest()[:32]
+
+
 _COMPLETE = "complete"
 _POLL_S = 0.1
 
 
 def cache_folder() -> Path:
     """``$RADT_ENVIRONMENTS``, else ``radt/environments`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    if explicit := os.environ.get(CACHE_VARIABLE):
-        return Path(explicit).absolute()
+    found = settings.variable(settings.ENVIRONMENTS)
+    if found.level is not settings.Level.DEFAULT:
+        return found.value.absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
     return base / "radt" / "environments"
@@ -47,7 +138,7 @@ def obtain(
     *,
     usable: Callable[[Path], bool] = lambda _: True,
 ) -> Path:
-    """The folder of an environment, made if it is not there, or not usable any more.
+    """Return the folder of an environment, built if it is missing or no longer usable.
 
     Args:
         key: Hash of what the environment holds.
@@ -69,8 +160,8 @@ def obtain(
         (folder / _COMPLETE).touch()
     except OSError as error:
         raise EnvironmentBuildError(
-            f"environments cannot be kept in {folder.parent}: {error.strerror}",
-            f"Make room there, or set {CACHE_VARIABLE} to a folder of yours with some GB free",
+            f"radt cannot keep environments in {folder.parent}: {error.strerror}",
+            "Free space there, or set RADT_ENVIRONMENTS to a folder with some GB free",
             str(report.log),
         ) from error
     return folder
@@ -98,14 +189,14 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Iterator[int | None]:
-    """Hold the right to build; None if somebody else has built it meanwhile.
+    """Hold the build lock; yield None if somebody else has built it meanwhile.
 
     The lock is the kernel's and belongs to all processes that have the descriptor: it is free when
     the last of them has ended, so a killed builder's tool, which still writes, keeps others out.
     """
     fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        told = False
+        announced = False
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,9 +204,9 @@ def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Ite
                 if _ready(folder, usable):  # a daemon that a build has left may keep the lock
                     yield None
                     return
-                if not told:
-                    report.say("another radt builds this environment: waiting for it")
-                    told = True
+                if not announced:
+                    report.say("waiting for another radt that builds this environment")
+                    announced = True
                 report.check()
                 time.sleep(_POLL_S)
             else:

@@ -18,12 +18,17 @@ from pathlib import Path
 import yaml
 
 from radt import units
-from radt.environments.cache import CACHE_VARIABLE, obtain
-from radt.environments.content import Content
-from radt.environments.launch import Launch
-from radt.environments.packages import list_packages, warn_if_old
-from radt.environments.prefix import PACKAGES, PREFIX, PrefixEnvironment, python_of, usable
-from radt.environments.spec import EnvironmentSpec
+from radt.environments.cache import Content, obtain
+from radt.environments.prefix import (
+    PACKAGES,
+    PREFIX,
+    PrefixEnvironment,
+    list_packages,
+    python_of,
+    usable,
+    warn_if_old,
+)
+from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
 
@@ -56,7 +61,7 @@ class CondaEnvironment(PrefixEnvironment):
 
 
 def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
-    """The environment that ``spec.source`` describes.
+    """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
         EnvironmentBuildError: There is no tool for it, or it cannot build it.
@@ -76,18 +81,18 @@ def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
 
 
 def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
-    """micromamba, mamba or conda, in this order.
+    """Find micromamba, mamba or conda, in this order.
 
     Raises:
         EnvironmentBuildError: There is none of them.
     """
     given = [Path(text) for name in _TOOL_VARIABLES if (text := environ.get(name))]
     for name in TOOLS:
-        for path in given:
-            if path.name == name and os.access(path, os.X_OK):
-                return path
-        if found := shutil.which(name, path=environ.get("PATH")):
-            return Path(found)
+        for tool in given:
+            if tool.name == name and os.access(tool, os.X_OK):
+                return tool
+        if on_path := shutil.which(name, path=environ.get("PATH")):
+            return Path(on_path)
     raise EnvironmentBuildError(
         "none of micromamba, mamba and conda is installed",
         "Install micromamba: "
@@ -97,13 +102,13 @@ def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def creation(tool: Path, prefix: Path, file: Path) -> list[str]:
-    """The command that makes an environment; micromamba has no ``env create`` of old."""
+    """Return the command that makes an environment; old micromambas have no ``env create``."""
     verb = ["create", "--yes"] if tool.name == "micromamba" else ["env", "create"]
     return [str(tool), *verb, "--prefix", str(prefix), "--file", str(file)]
 
 
 def _content(source: Path) -> Content:
-    """The file and what its pip part refers to; which tool builds it does not matter."""
+    """Hash the file and what its pip part refers to; the tool that builds it does not matter."""
     content = Content("conda")
     content.add_file(source)
     try:
@@ -141,10 +146,10 @@ def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> Non
         full = "No space left" in answer.complaint
         raise report.failed(
             f"{tool.name} could not build {spec} (exit code {answer.code}):\n{answer.complaint}",
-            f"Make room, or set {CACHE_VARIABLE} to a folder with some GB free" if full else "",
+            "Free space, or set RADT_ENVIRONMENTS to a folder with some GB free" if full else "",
         )
     if not prefix.is_dir():
-        raise report.failed(f"{tool.name} said that it has built {spec}, but {prefix} is missing")
+        raise report.failed(f"{tool.name} reported success for {spec}, but {prefix} is missing")
     python = python_of(prefix)
     installed = list_packages(python, report) if python.exists() else ""
     (folder / PACKAGES).write_text(installed + _conda_packages(prefix), encoding="utf-8")
@@ -152,13 +157,13 @@ def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> Non
 
 
 def _conda_packages(prefix: Path) -> str:
-    """What conda has installed, Python packages or not, as ``name=version=build``."""
+    """Return what conda has installed, Python packages or not, as ``name=version=build``."""
     names = sorted(path.stem.rsplit("-", 2) for path in (prefix / "conda-meta").glob("*-*-*.json"))
     return "".join(["# conda\n", *("=".join(parts) + "\n" for parts in names)]) if names else ""
 
 
 def _declared_variables(prefix: Path) -> dict[str, str]:
-    """What ``variables`` of conda.yaml, or ``conda env config vars``, have set."""
+    """Return the variables of conda.yaml and of ``conda env config vars``."""
     try:
         state = json.loads((prefix / "conda-meta/state").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -167,7 +172,7 @@ def _declared_variables(prefix: Path) -> dict[str, str]:
 
 
 def _activated(scripts: list[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """What the packages' own scripts set when the environment is activated."""
+    """Return what the scripts of packages set when the environment is activated."""
     try:
         answer = subprocess.run(
             ["bash", "-c", _ACTIVATE, "activate", *map(str, scripts)],

@@ -1,4 +1,4 @@
-"""What a container gets to see: who it is, folders, variables."""
+"""The user, folders and variables of a container."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from radt.environments.launch import Launch
-from radt.environments.shim import outside_links, package_folder
+from radt.environments.prefix import outside_links, package_folder
+from radt.environments.spec import Launch
 from radt.errors import EnvironmentBuildError
 
 #: Where a container finds radt.
@@ -45,7 +45,7 @@ _MLFLOW = "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a container's processes run as, in docker's terms."""
+    """The user and groups of a container's processes."""
 
     uid: int
     gid: int
@@ -58,7 +58,7 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """A name for it: libraries ask, and the image's passwd file does not know the user."""
+        """Its name, for libraries: the image's passwd file does not have the user."""
         try:
             return pwd.getpwuid(self.uid).pw_name
         except KeyError:
@@ -68,7 +68,7 @@ class Identity:
     def choose(
         cls, folder: Path | None, *, rootless: bool, environ: Mapping[str, str] = os.environ
     ) -> Identity:
-        """The calling user; if that is root, who called sudo, else who owns the script's folder.
+        """Return the calling user; for root the caller of sudo, else the owner of the folder.
 
         Where that is root, too, it is nobody. With rootless docker it is root, as which the
         calling user appears there.
@@ -106,17 +106,17 @@ class Mount:
 
 
 class Mounts:
-    """Collects mounts. What is visible already, through an earlier one, is not mounted again."""
+    """The mounts of a container. A folder that is visible through an earlier one is not added."""
 
     def __init__(self) -> None:
         self.all: list[Mount] = []
 
     def covers(self, path: Path) -> bool:
-        """Whether a path of the machine is the same file inside."""
+        """Return whether a path of the machine is the same file inside."""
         return any(path.is_relative_to(mount.target) for mount in self.all)
 
     def add(self, path: Path, *, writable: bool = False) -> None:
-        """Show a folder where it is; behind a link also where the link leads, as others lead there.
+        """Mount a folder at its own path; a link also at its target, as other links lead there.
 
         Raises:
             EnvironmentBuildError: It is not there.
@@ -125,7 +125,7 @@ class Mounts:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise EnvironmentBuildError(
-                f"the container cannot be given {path}: there is no such folder",
+                f"docker cannot mount {path}: there is no such folder",
                 "Check the row's Data and File",
             ) from error
         for target in (real, path):
@@ -133,7 +133,7 @@ class Mounts:
                 self.all.append(Mount(real, target, writable))
 
     def add_radt(self) -> None:
-        """Show the package that `radt.environments.shim` describes."""
+        """Mount radt's package, so that scripts can import it."""
         package = package_folder()
         target = IMPORT_FOLDER / "radt"
         self.all.append(Mount(package, target))
@@ -144,7 +144,7 @@ class Mounts:
 
 
 def container_mounts(launch: Launch, data: Iterable[Path]) -> Mounts:
-    """All that a run reads and writes on this machine.
+    """Return mounts of all that a run reads and writes on this machine.
 
     Written are the run's spool, the folder it works in and, only if the run's MLflow is a database
     there rather than a server, the folder of that. Data are read only, unless they are part of
@@ -168,7 +168,7 @@ def container_mounts(launch: Launch, data: Iterable[Path]) -> Mounts:
 
 
 def _local_folder(tracking_uri: str) -> Path | None:
-    """Where MLflow keeps things if not on a server."""
+    """Return the folder of MLflow's data if it is not on a server."""
     parts = urlsplit(tracking_uri)
     path = Path(unquote(parts.path))
     if parts.scheme == "sqlite":  # sqlite:///relative, sqlite:////absolute
@@ -178,7 +178,7 @@ def _local_folder(tracking_uri: str) -> Path | None:
 
 
 def passed_variables(launch: Launch, mounts: Mounts) -> list[str]:
-    """Names of variables that a container gets from outside.
+    """Return the names of variables that a container gets from outside.
 
     Those that lead to something of the machine that is not visible inside stay outside.
     """
@@ -195,7 +195,7 @@ def _leads_out(text: str, mounts: Mounts) -> bool:
 
 
 def hand_over(launch: Launch, identity: Identity) -> None:
-    """Give the container's user what radt, being root, has made for the run.
+    """Make the container's user the owner of what radt, as root, has made for the run.
 
     Raises:
         EnvironmentBuildError: The container could not read the script all the same.
@@ -217,7 +217,7 @@ def hand_over(launch: Launch, identity: Identity) -> None:
         needed = 0o050
     if status.st_mode & needed != needed:
         raise EnvironmentBuildError(
-            f"{launch.folder} cannot be read by user {identity.uid}, as whom the container runs "
+            f"user {identity.uid} cannot read {launch.folder}; the container runs as that user "
             "because radt runs as root",
-            "Run radt as the user whom it belongs to, or allow others to read it",
+            "Run radt as the owner of the folder, or let others read it",
         )

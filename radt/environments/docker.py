@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from radt import units
-from radt.environments.cache import obtain
+from radt.environments.cache import Content, obtain
 from radt.environments.container import (
     IMPORT_FOLDER,
     Identity,
@@ -34,15 +34,13 @@ from radt.environments.container import (
     hand_over,
     passed_variables,
 )
-from radt.environments.content import Content
-from radt.environments.launch import BuiltEnvironment, Launch
-from radt.environments.packages import warn_if_old
-from radt.environments.spec import EnvironmentSpec
+from radt.environments.prefix import warn_if_old
+from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
 from radt.packages import LIST_PACKAGES
 
-#: Labels of containers, by which `radt.environments.leftovers` finds them.
+#: Labels that identify the containers of radt, for `docker ps --filter`.
 LABEL_RUN = "radt.run"
 LABEL_HOME = "radt.home"
 _INSTALL = "https://docs.docker.com/engine/install/"
@@ -58,7 +56,7 @@ _PROBE = (
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What was found out about an image by starting it once.
+    """Facts about an image, from starting it once.
 
     ``python`` is empty if it has none; with ``reset_entrypoint`` its entry point does not start
     what it is given (``ENTRYPOINT ["python"]``), and must be left out.
@@ -119,7 +117,7 @@ class DockerEnvironment(BuiltEnvironment):
         ]
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        """For docker's client, which hands them on.
+        """Return variables for docker's client, which passes them on.
 
         Inside, the chosen GPUs are the only ones and are counted from 0.
         """
@@ -162,12 +160,12 @@ class DockerEnvironment(BuiltEnvironment):
 
 
 def container_name(launch: Launch) -> str:
-    """The container of a run."""
+    """Return the name of a run's container."""
     return f"radt-{launch.run_id}"
 
 
 def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
-    """The image, pulled if it is not on this machine.
+    """Return the environment of an image, which is pulled if necessary.
 
     Raises:
         EnvironmentBuildError: There is no docker, it may not be used, or it has no such image.
@@ -205,7 +203,7 @@ def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
 
 
 def _security(docker: str, report: Report) -> frozenset[str]:
-    """How the daemon is secured, which also shows that it is there for us."""
+    """Return the daemon's security options, which also shows that this user may use it."""
     answer = run_tool([docker, "info", "--format", "{{json .SecurityOptions}}"], report)
     try:
         options = json.loads(answer.output) or []
@@ -215,22 +213,22 @@ def _security(docker: str, report: Report) -> frozenset[str]:
         return frozenset(part for option in options for part in str(option).split(","))
     if "permission denied" in answer.complaint:
         raise report.failed(
-            f"docker may not be used by this user: {answer.complaint}",
+            f"this user may not use docker: {answer.complaint}",
             "Run `sudo usermod -aG docker $USER` and log in again, or use rootless docker",
         )
     raise report.failed(
-        f"docker's daemon does not answer: {answer.complaint}",
+        f"the docker daemon does not answer: {answer.complaint}",
         "Start it: `sudo systemctl start docker`",
     )
 
 
 def _inspect(docker: str, image: str, report: Report) -> dict[str, Any] | None:
-    """The image as this machine has it; None if it does not."""
+    """Return docker's description of a local image; None if there is none."""
     answer = run_tool([docker, "image", "inspect", "--format", "{{json .}}", image], report)
     if answer.code != 0:
         return None
-    found = json.loads(answer.output)
-    return found if isinstance(found, dict) else None
+    description = json.loads(answer.output)
+    return description if isinstance(description, dict) else None
 
 
 def _pull(docker: str, image: str, report: Report) -> dict[str, Any]:
@@ -241,15 +239,15 @@ def _pull(docker: str, image: str, report: Report) -> dict[str, Any]:
         full = "no space left" in answer.complaint.lower()
         raise report.failed(
             f"{image} could not be pulled:\n{answer.complaint}",
-            "Make room where docker keeps its images (`docker system df`)"
+            "Free space where docker keeps its images (`docker system df`)"
             if full
             else "Check its name, and `docker login` if it is private",
         )
-    found = _inspect(docker, image, report)
-    if found is None:
-        raise report.failed(f"docker has pulled {image}, but does not have it")
+    description = _inspect(docker, image, report)
+    if description is None:
+        raise report.failed(f"docker reported success, but has no image {image}")
     report.say(f"pulled {image} in {units.duration(time.monotonic() - started_s)}")
-    return found
+    return description
 
 
 def _probe(docker: str, image: str, identity: Identity, file: Path, report: Report) -> None:

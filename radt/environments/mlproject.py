@@ -1,4 +1,4 @@
-"""Reads MLflow's project folders: an ``MLproject`` file, its environment and entry points.
+"""Read MLflow's project folders: an ``MLproject`` file, its environment and entry points.
 
 As MLflow has it (https://mlflow.org/docs/latest/ml/projects/), without loading MLflow, which takes
 seconds. Different from MLflow: nothing is downloaded for parameters of type ``path``, paths are
@@ -19,12 +19,10 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from radt.environments.parse import parse_environment
-from radt.environments.spec import LOCAL, EnvironmentSpec
+from radt.environments.spec import LOCAL, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
 
-#: The file that makes a folder a project; MLflow takes its name in any case.
-FILE = "MLproject"
+PROJECT_FILE = "MLproject"
 MAIN = "main"
 _ENVIRONMENTS = ("python_env", "conda_env", "docker_env")
 #: What MLflow looks for if the file names no environment.
@@ -33,7 +31,7 @@ _DOCUMENTATION = "See https://mlflow.org/docs/latest/ml/projects/"
 
 
 class ParameterType(StrEnum):
-    """What MLflow lets a parameter be; to anything else it does nothing, as to a string."""
+    """The types of parameters that MLflow knows; it takes any other as a string."""
 
     STRING = "string"
     FLOAT = "float"
@@ -50,7 +48,7 @@ class Parameter:
     default: str | None = None
 
     def checked(self, value: str, folder: Path) -> str:
-        """The value as the command gets it.
+        """Return the value for the command.
 
         Raises:
             UsageError: It is not of the parameter's type.
@@ -107,7 +105,7 @@ class Project:
     entry_points: Mapping[str, EntryPoint]
 
     def command(self, params: Sequence[str], entry_point: str = MAIN) -> list[str]:
-        """The argument list of an entry point: a shell with its command, as MLflow starts it.
+        """Return the argument list of an entry point: a shell with its command, as in MLflow.
 
         Args:
             params: ``--name value``, ``--name=value`` or ``name=value``, those that are not
@@ -120,7 +118,7 @@ class Project:
         if point is None:
             present = ", ".join(self.entry_points) or "none"
             raise UsageError(
-                f"{self.folder / FILE} has no entry point {entry_point}",
+                f"{self.folder / PROJECT_FILE} has no entry point {entry_point}",
                 f"It has {present}; radt runs {MAIN}",
             )
         given = _given(params)
@@ -139,7 +137,7 @@ class Project:
         return ["bash", "-c", line + extra]
 
     def _values(self, point: EntryPoint, given: Mapping[str, str | None]) -> dict[str, str]:
-        """Declared parameters, quoted for the shell."""
+        """Return the declared parameters, quoted for the shell."""
         empty = [name for name in point.parameters if name in given and given[name] is None]
         missing = [
             name
@@ -171,13 +169,13 @@ def read_project(folder: Path, data: tuple[Path, ...] = ()) -> Project:
     Raises:
         UsageError: It is not there, cannot be read or is not as MLflow has it.
     """
-    file = find_file(folder)
+    file = project_file(folder)
     if file is None:
-        raise UsageError(f"there is no {FILE} in {folder}", _DOCUMENTATION)
+        raise UsageError(f"there is no {PROJECT_FILE} in {folder}", _DOCUMENTATION)
     try:
         described = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", "Mend the YAML") from error
+        raise UsageError(f"{file} cannot be read: {error}", "Fix the YAML") from error
     described = {} if described is None else described
     if not isinstance(described, dict):
         raise _wrong(file, "it is not a mapping of names to values")
@@ -196,21 +194,17 @@ def read_project(folder: Path, data: tuple[Path, ...] = ()) -> Project:
     )
 
 
-def check_project(folder: Path, params: Sequence[str]) -> None:
-    """Say whether the main entry point could be started with these parameters.
+def project_file(folder: Path) -> Path | None:
+    """Return the file that makes a folder a project, None without one.
 
-    Raises:
-        UsageError: It could not.
+    Its name may be in any case, as for MLflow; where there are several, ``MLproject`` counts.
     """
-    read_project(folder).command(params)
-
-
-def find_file(folder: Path) -> Path | None:
-    """The file that makes a folder a project."""
     try:
-        return next((path for path in folder.iterdir() if path.name.lower() == FILE.lower()), None)
+        files = [path for path in folder.iterdir() if path.name.lower() == PROJECT_FILE.lower()]
     except OSError:
         return None
+    files = [path for path in files if path.is_file()]
+    return min(files, key=lambda path: (path.name != PROJECT_FILE, path.name), default=None)
 
 
 def _environment(
@@ -237,9 +231,9 @@ def _docker(file: Path, value: object, data: tuple[Path, ...]) -> EnvironmentSpe
     if not isinstance(value, dict) or not isinstance(image, str):
         raise _wrong(file, "docker_env names no image")
     volumes, variables = value.get("volumes") or [], value.get("environment") or []
-    if not isinstance(volumes, list) or not all(isinstance(one, str) for one in volumes):
+    if not isinstance(volumes, list) or not all(isinstance(volume, str) for volume in volumes):
         raise _wrong(file, 'volumes of docker_env are not texts such as "/data:/data"')
-    if not isinstance(variables, list) or not all(_is_variable(one) for one in variables):
+    if not isinstance(variables, list) or not all(map(_is_variable, variables)):
         raise _wrong(
             file, 'environment of docker_env is not a list of "NAME" and ["NAME", "value"]'
         )
@@ -250,13 +244,14 @@ def _docker(file: Path, value: object, data: tuple[Path, ...]) -> EnvironmentSpe
         data=data,
         volumes=tuple(volumes),
         variables=tuple(
-            (one, None) if isinstance(one, str) else (str(one[0]), str(one[1])) for one in variables
+            (item, None) if isinstance(item, str) else (str(item[0]), str(item[1]))
+            for item in variables
         ),
     )
 
 
-def _is_variable(one: object) -> bool:
-    return isinstance(one, str) or (isinstance(one, list) and len(one) == 2)
+def _is_variable(item: object) -> bool:
+    return isinstance(item, str) or (isinstance(item, list) and len(item) == 2)
 
 
 def _entry_point(file: Path, name: str, described: object) -> EntryPoint:
@@ -267,12 +262,12 @@ def _entry_point(file: Path, name: str, described: object) -> EntryPoint:
     if not isinstance(parameters, dict):
         raise _wrong(file, f"parameters of entry point {name} are not a mapping of names to types")
     return EntryPoint(
-        name, command, {str(key): _parameter(str(key), one) for key, one in parameters.items()}
+        name, command, {str(key): _parameter(str(key), value) for key, value in parameters.items()}
     )
 
 
 def _parameter(name: str, described: object) -> Parameter:
-    """``float`` alone, or ``{type: float, default: 0.1}``."""
+    """Parse ``float`` alone, or ``{type: float, default: 0.1}``."""
     fields = described if isinstance(described, dict) else {"type": described}
     default = fields.get("default")
     kind = str(fields.get("type") or ParameterType.STRING)
@@ -284,7 +279,7 @@ def _parameter(name: str, described: object) -> Parameter:
 
 
 def _given(params: Sequence[str]) -> dict[str, str | None]:
-    """Parameters by name; None for an option without a value. The last one of a name counts."""
+    """Return parameters by name, None for an option without a value. The last of a name counts."""
     given: dict[str, str | None] = {}
     waiting: str | None = None
     for word in params:
@@ -300,14 +295,14 @@ def _given(params: Sequence[str]) -> dict[str, str | None]:
             given[name] = value
         else:
             raise UsageError(
-                f"{word!r} in Params belongs to no parameter",
-                "Parameters of an MLproject have names: --name value",
+                f"expected --name value in Params, got {word!r}",
+                "Give every parameter of an MLproject its name",
             )
     return given
 
 
 def _is_option(word: str) -> bool:
-    """Whether it starts with a dash and is no negative number."""
+    """Return whether a word starts with a dash and is not a negative number."""
     if not word.startswith("-") or not word.strip("-"):
         return False
     try:

@@ -1,10 +1,17 @@
-"""What an Environment cell asks for."""
+"""Environments: the Environment cell, and what a built environment offers to a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import re
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+from radt.errors import UsageError
 
 
 class EnvironmentKind(StrEnum):
@@ -43,3 +50,202 @@ class EnvironmentSpec:
 
 
 LOCAL = EnvironmentSpec()
+
+
+UV_FILES = ("requirements.txt", "python_env.yaml", "pyproject.toml")
+CONDA_FILES = ("conda.yaml", "conda.yml", "environment.yml", "environment.yaml")
+
+#: What docker accepts, roughly: ``registry:5000/owner/name:tag@sha256:…``; no leading dash, which
+#: docker would take for an option.
+_IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*")
+_FORMS = "local, uv, uv:FILE, conda, conda:FILE, docker:IMAGE"
+
+
+def parse_environment(
+    text: str,
+    folder: Path,
+    named: Mapping[str, str],
+    data: tuple[Path, ...] = (),
+) -> EnvironmentSpec:
+    """Parse an Environment cell.
+
+    Args:
+        text: ``local`` or nothing; ``uv``, ``uv:FILE``; ``conda``, ``conda:FILE``;
+            ``docker:IMAGE``; or one of ``named``.
+        folder: Where files are looked up: the program's, absolute.
+        named: Environments of ``radt.toml`` by name; their values are texts of the same kinds.
+        data: Folders that a container must see, absolute.
+
+    Raises:
+        UsageError: It cannot be understood, or a file that it needs is not there.
+    """
+    name = text.strip()
+    if name in named:
+        try:
+            return _parse(named[name].strip(), folder, (), data)
+        except UsageError as error:
+            raise UsageError(f"environment {name}: {error.message}", error.remedy) from error
+    return _parse(name, folder, tuple(named), data)
+
+
+def _parse(
+    text: str, folder: Path, names: tuple[str, ...], data: tuple[Path, ...]
+) -> EnvironmentSpec:
+    word, colon, rest = (part.strip() for part in text.partition(":"))
+    match word.lower():
+        case "" | EnvironmentKind.LOCAL if not colon:
+            return LOCAL
+        case EnvironmentKind.UV:
+            source = _file(rest, folder) if rest else _only(folder, UV_FILES, word, _counts)
+            return EnvironmentSpec(EnvironmentKind.UV, source)
+        case EnvironmentKind.CONDA:
+            source = _file(rest, folder) if rest else _only(folder, CONDA_FILES, word)
+            return EnvironmentSpec(EnvironmentKind.CONDA, source)
+        case EnvironmentKind.DOCKER:
+            return EnvironmentSpec(EnvironmentKind.DOCKER, image=_image(rest), data=data)
+    raise UsageError(f"unknown environment {text!r}", _suggestion(text, names, folder))
+
+
+def _file(name: str, folder: Path) -> Path:
+    path = (folder / Path(name).expanduser()).absolute()
+    if not path.exists():
+        near = _near(path)
+        raise UsageError(
+            f"there is no file {path}",
+            f"Did you mean {near}?"
+            if near
+            else "Check the name: radt looks in the script's folder",
+        )
+    if not path.is_file():
+        raise UsageError(f"{path} is a folder", "Name the file in it that lists the packages")
+    return path
+
+
+def _near(path: Path) -> str:
+    try:
+        present = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
+    except OSError:
+        return ""
+    return next(iter(difflib.get_close_matches(path.name, present, n=1)), "")
+
+
+def _only(
+    folder: Path,
+    names: tuple[str, ...],
+    word: str,
+    counts: Callable[[Path], bool] = lambda _: True,
+) -> Path:
+    """Return the only one of the usual files that exists."""
+    present = [name for name in names if (folder / name).is_file() and counts(folder / name)]
+    if len(present) == 1:
+        return (folder / present[0]).absolute()
+    if present:
+        raise UsageError(
+            f"{folder} holds {' and '.join(present)}",
+            f"Say which: {' or '.join(f'{word}:{name}' for name in present)}",
+        )
+    raise UsageError(
+        f"expected {', '.join(names[:-1])} or {names[-1]} in {folder}, got none of them",
+        f"Add one, or name another file: {word}:FILE",
+    )
+
+
+def _counts(path: Path) -> bool:
+    """Return whether a file lists packages: a pyproject.toml may hold settings of tools only."""
+    if path.name != "pyproject.toml":
+        return True
+    try:
+        return "project" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True  # its tool will say what is wrong with it
+
+
+def _image(text: str) -> str:
+    if not text:
+        raise UsageError("docker needs an image", "Write docker:IMAGE, such as docker:python:3.12")
+    if not _IMAGE.fullmatch(text):
+        raise UsageError(
+            f"expected the name of an image, got {text!r}", "Write docker:IMAGE:TAG, without spaces"
+        )
+    return text
+
+
+def _suggestion(text: str, names: tuple[str, ...], folder: Path) -> str:
+    usual = f"Write {_FORMS}, or a name of [environments] in radt.toml"
+    path = folder / text
+    if text and path.is_file():
+        kind = EnvironmentKind.CONDA if path.name in CONDA_FILES else EnvironmentKind.UV
+        return f"For a file, write {kind}:{text}"
+    words = [*names, *EnvironmentKind]
+    near = difflib.get_close_matches(text.lower(), words, n=1) or difflib.get_close_matches(
+        text.partition(":")[0].lower(), words, n=1
+    )
+    return f"Did you mean {near[0]}? {usual}" if near else usual
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run to start in an environment. All paths are absolute.
+
+    ``arguments`` are the program and what follows it, without an interpreter; with
+    ``needs_python`` the environment's interpreter comes before them. ``run_dir`` is the run's
+    spool folder and must be writable inside. ``variables`` is the training process's environment
+    as the runner computed it. ``gpu_uuids`` are UUIDs of GPUs or MIG instances (where they are
+    unknown, indices of GPUs); ``cpus`` are None for all.
+    """
+
+    arguments: tuple[str, ...]
+    needs_python: bool
+    folder: Path
+    run_id: str
+    run_dir: Path
+    home: Path
+    variables: Mapping[str, str] = field(repr=False)  # secrets are among them
+    gpu_uuids: tuple[str, ...] = ()
+    cpus: frozenset[int] | None = None
+
+
+class BuiltEnvironment(ABC):
+    """A built environment. Call `prepare`, then `command` and `variables`, for each run.
+
+    Attributes:
+        spec: What was asked for.
+        packages: Its packages as ``name==version`` lines, the interpreter first; empty if they are
+            those of radt's own interpreter, or unknown.
+        interpreter: Its Python on this machine; None where there is none (docker).
+    """
+
+    spec: EnvironmentSpec
+    packages: str
+    interpreter: Path | None
+
+    def prepare(self, launch: Launch) -> None:  # noqa: B027 - most have nothing to do
+        """Prepare a run, once, before its command starts.
+
+        Raises:
+            EnvironmentBuildError: It cannot be done.
+        """
+
+    @abstractmethod
+    def command(self, launch: Launch) -> list[str]:
+        """Return the argument list to execute, without secrets: other users can read it.
+
+        Raises:
+            EnvironmentBuildError: The environment has no interpreter, and one is needed.
+        """
+
+    @abstractmethod
+    def variables(self, launch: Launch) -> dict[str, str]:
+        """Return the environment variables to set over ``launch.variables``."""
+
+    def kill_command(self, launch: Launch) -> list[str] | None:  # noqa: ARG002 - for those that need it
+        """Return the command that ends a run outside its process tree; None if there is none."""
+        return None
+
+    def container(self, launch: Launch) -> str:  # noqa: ARG002 - for those that make one
+        """Return the name of the run's container; "" without one."""
+        return ""
+
+    def exit_code(self, code: int) -> int:
+        """Return the program's exit code, from that of `command`; negative for a signal."""
+        return code

@@ -1,4 +1,4 @@
-"""Runs the tools that make environments: their output logged, their progress told, cancellable."""
+"""Run the tools that make environments, with a log, progress and cancellation."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _MAX_ANSWER_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a build talks to the outside. ``log`` is appended to; ``say`` gets lines of progress."""
+    """The outputs of a build: ``log`` is appended to, ``say`` gets lines of progress."""
 
     log: Path
     say: Callable[[str], None]
     cancelled: Callable[[], bool]
 
     def check(self) -> None:
-        """Raises EnvironmentBuildError if building was cancelled."""
+        """Raise EnvironmentBuildError if the build was cancelled."""
         if self.cancelled():
             raise EnvironmentBuildError("building the environment was cancelled")
 
     def failed(self, message: str, remedy: str = "") -> EnvironmentBuildError:
-        """An error that leads to the log."""
+        """Return an error that names the log."""
         return EnvironmentBuildError(
             message, f"{remedy}{'. ' if remedy else ''}All output is in {self.log}", str(self.log)
         )
@@ -52,7 +52,7 @@ class Report:
 
 @dataclass(slots=True)
 class Answer:
-    """What a tool said. ``output`` is its standard output, ``tail`` the last lines of both."""
+    """The output of a tool: ``output`` is its standard output, ``tail`` the last lines of both."""
 
     code: int = 0
     output: str = ""
@@ -60,9 +60,9 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The last lines, for an error's message."""
+        """The last lines of output, for an error."""
         text = "\n".join(self.tail).removesuffix(".")
-        return text or f"exit code {self.code}, and nothing said"
+        return text or f"exit code {self.code} without output"
 
 
 def run_tool(
@@ -75,7 +75,7 @@ def run_tool(
     keep_fds: Sequence[int] = (),
     private: bool = False,
 ) -> Answer:
-    """Run a tool to its end and return what it said, whatever its exit code.
+    """Run a tool to its end and return its output, whatever its exit code.
 
     Args:
         stdin: What it reads; it never waits for a person.
@@ -113,7 +113,7 @@ def run_tool(
 
 @dataclass(slots=True)
 class _Conversation:
-    """One tool at work."""
+    """A running tool."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -145,12 +145,12 @@ class _Conversation:
             pass  # it has ended already, and says why
 
     def _listen(self) -> None:
-        """Until both of its streams are closed, or it has ended and nothing more comes."""
+        """Read until both streams are closed, or the tool has ended and no more output comes."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        started_s = said_s = time.monotonic()
+        started_s = reported_s = time.monotonic()
         silent_since_s: float | None = None
-        said = ""
+        reported = ""
         with selectors.DefaultSelector() as selector:
             for stream in (self.process.stdout, self.process.stderr):
                 os.set_blocking(stream.fileno(), False)
@@ -165,8 +165,8 @@ class _Conversation:
                     self._hear(key.fd, piece, answers=key.fileobj is self.process.stdout)
                 now_s = time.monotonic()
                 last = self.tail[-1] if self.tail else ""
-                if self.log is not None and now_s - said_s >= _SAY_EVERY_S and last != said:
-                    said_s, said = now_s, last
+                if self.log is not None and now_s - reported_s >= _SAY_EVERY_S and last != reported:
+                    reported_s, reported = now_s, last
                     self.report.say(f"{self.name}, {now_s - started_s:.0f} s: {last}")
                 if ready or self.process.poll() is None:
                     silent_since_s = None

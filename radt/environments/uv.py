@@ -6,27 +6,90 @@ A lock file beside pyproject.toml (``uv.lock``) is followed to the letter, as by
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from radt import units
-from radt.environments.cache import CACHE_VARIABLE, obtain
-from radt.environments.content import Content
-from radt.environments.launch import Launch
-from radt.environments.packages import list_packages, warn_if_old
-from radt.environments.pip_config import read_pip_config
-from radt.environments.prefix import PACKAGES, PREFIX, PrefixEnvironment, python_of, usable
-from radt.environments.spec import EnvironmentSpec
+from radt.environments.cache import Content, obtain
+from radt.environments.prefix import (
+    PACKAGES,
+    PREFIX,
+    PrefixEnvironment,
+    list_packages,
+    python_of,
+    usable,
+    warn_if_old,
+)
+from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
+
+#: ``global.index-url='https://…'``; later of these win.
+_SCOPES = ("global", "install", ":env:")
+
+
+@dataclass(frozen=True, slots=True)
+class PipConfig:
+    """pip's options by their long names; empty without pip."""
+
+    options: Mapping[str, str]
+
+    @property
+    def no_index(self) -> bool:
+        """Whether no index may be used; uv has an option for it, but no variable."""
+        return self.options.get("no-index", "").lower() in ("1", "true", "yes", "on")
+
+    def uv_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return variables that make uv look for packages where pip would.
+
+        What is set for uv itself stays. Where pip has extra indexes, the best version of all is
+        taken, as pip does: https://docs.astral.sh/uv/pip/compatibility/
+        """
+        variables: dict[str, str] = {}
+
+        def carry(option: str, name: str, *others: str, separator: str = " ") -> bool:
+            values = self.options.get(option, "").split()
+            if option == "find-links":  # to uv a folder that is missing is an error
+                values = [place for place in values if "://" in place or Path(place).is_dir()]
+            if not values or not set(environ).isdisjoint((name, *others)):
+                return False
+            variables[name] = separator.join(values)
+            return True
+
+        carry("index-url", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+        if carry("extra-index-url", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_INDEX_STRATEGY"):
+            variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+        carry("find-links", "UV_FIND_LINKS", separator=",")
+        carry("trusted-host", "UV_INSECURE_HOST")
+        carry("cert", "SSL_CERT_FILE")
+        return variables
+
+
+def read_pip_config(environ: Mapping[str, str], report: Report) -> PipConfig:
+    """Return pip's options as pip itself reads them, from its files and variables."""
+    # Not for the log: proxies and indexes may have passwords.
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    answer = run_tool(command, report, env=environ, private=True)
+    scopes: dict[str, dict[str, str]] = {scope: {} for scope in _SCOPES}
+    for line in answer.output.splitlines() if answer.code == 0 else ():
+        name, equals, value = line.partition("=")
+        scope, _, option = name.rpartition(".")
+        if equals and scope in scopes:
+            try:
+                scopes[scope][option] = str(ast.literal_eval(value))
+            except (SyntaxError, ValueError):
+                continue  # not a value that pip has quoted
+    return PipConfig(scopes["global"] | scopes["install"] | scopes[":env:"])
+
 
 LOCK = "uv.lock"
 #: These would lead uv to another environment than ours.
@@ -44,7 +107,7 @@ class UvEnvironment(PrefixEnvironment):
 
 
 def build_uv(spec: EnvironmentSpec, report: Report) -> UvEnvironment:
-    """The environment that ``spec.source`` describes.
+    """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
         EnvironmentBuildError: There is no uv, or it cannot build it.
@@ -121,8 +184,8 @@ def _python_env(source: Path) -> _Recipe:
         raise EnvironmentBuildError(f"{source} cannot be read: {error}") from error
     if not isinstance(described, dict) or "channels" in described:
         raise EnvironmentBuildError(
-            f"{source} is no python_env.yaml of MLflow",
-            "It has python, build_dependencies and dependencies; for conda's, write conda:FILE",
+            f"expected MLflow's python_env.yaml, got {source}",
+            "Write python, build_dependencies and dependencies; for a file of conda, conda:FILE",
         )
     content = Content("uv python_env")
     content.add("asked for", str(described.get("python")))
@@ -133,7 +196,7 @@ def _python_env(source: Path) -> _Recipe:
     for key in ("build_dependencies", "dependencies"):
         lines = described.get(key) or []
         if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-            raise EnvironmentBuildError(f"{source}: {key} is no list of requirements")
+            raise EnvironmentBuildError(f"expected a list of requirements in {key} of {source}")
         text = "\n".join(_from(source.parent, line) for line in lines)
         content.add_requirement_lines(text, source.parent)
         if text:
@@ -143,14 +206,14 @@ def _python_env(source: Path) -> _Recipe:
 
 
 def _wanted_python(version: object) -> str:
-    """What to ask uv for: a version, or radt's own interpreter if it is of that version."""
+    """Return the Python for uv: a version, or radt's own interpreter if it has that version."""
     text = "" if version is None else str(version).strip()
     own = platform.python_version()
     return sys.executable if not text or f"{own}.".startswith(f"{text}.") else text
 
 
 def _from(folder: Path, line: str) -> str:
-    """The requirement, with a file that it refers to from a folder by its whole path."""
+    """Return a requirement line with the whole path of the file that it refers to."""
     option, _, value = line.strip().partition(" ")
     if option in ("-r", "-c", "--requirement", "--constraint") and value.strip():
         return f"{option} {folder / value.strip()}"
@@ -196,24 +259,24 @@ def _make(recipe: _Recipe, spec: EnvironmentSpec, folder: Path, lock: int, repor
 
 def _remedy(complaint: str) -> str:
     if "No space left" in complaint:
-        return f"Make room, or set {CACHE_VARIABLE} and UV_CACHE_DIR to folders with some GB free"
+        return "Free space, or set RADT_ENVIRONMENTS and UV_CACHE_DIR to folders with some GB free"
     return ""
 
 
 def find_uv(report: Report) -> str:
-    """uv on PATH, beside radt's interpreter, or where its installer puts it.
+    """Find uv on PATH, next to radt's interpreter, or where its installer puts it.
 
     Raises:
         EnvironmentBuildError: It is in none of these places.
     """
     places = [Path(sys.executable).parent, Path.home() / ".local/bin", Path.home() / ".cargo/bin"]
-    found = shutil.which("uv") or next(
+    uv = shutil.which("uv") or next(
         (str(place / "uv") for place in places if os.access(place / "uv", os.X_OK)), None
     )
-    if found is None:
+    if uv is None:
         raise EnvironmentBuildError(
             "uv is not installed",
             "Install it with `pip install uv`, or see https://docs.astral.sh/uv/",
             str(report.log),
         )
-    return found
+    return uv

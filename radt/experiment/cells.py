@@ -1,4 +1,4 @@
-"""What single cells mean. Each function raises a `UsageError` with cause and remedy."""
+"""Parse single cells. Each function raises a `UsageError` with cause and remedy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from radt.durations import parse_duration_s
 from radt.errors import UsageError
 from radt.experiment.columns import Column
 from radt.listeners.api import Registry, probed
-from radt.listeners.options import check_options
-from radt.listeners.registry import ALIASES
+from radt.listeners.registry import ALIASES, check_options
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
 
 #: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
@@ -29,7 +28,7 @@ _SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)"
 
 
 def parse_status(text: str) -> RunStatus | None:
-    """The status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty."""
+    """Parse a status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty."""
     words = text.split()
     if not words or words == ["-"]:
         return None
@@ -44,7 +43,7 @@ def parse_status(text: str) -> RunStatus | None:
 
 
 def parse_repeats(text: str) -> int:
-    """How many repeats a Status cell says are FINISHED.
+    """Return the number of FINISHED repeats in a Status cell.
 
     >>> parse_repeats("FINISHED"), parse_repeats("FINISHED 2/3"), parse_repeats("KILLED 2/3: x")
     (1, 2, 1)
@@ -58,14 +57,14 @@ def parse_repeats(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ListenerCell:
-    """What a Listeners cell says; ``errors`` is what is wrong with some of it."""
+    """A parsed Listeners cell; ``errors`` are its problems."""
 
     choices: tuple[ListenerChoice, ...] = ()
     errors: tuple[UsageError, ...] = ()
 
 
 def parse_listeners(text: str, registry: Registry) -> ListenerCell:
-    """The listeners and profilers of a cell, and what is wrong with any of them.
+    """Parse the listeners and profilers of a cell, and collect their problems.
 
     Empty, and the word ``default`` among others, mean `Registry.defaults`; ``none`` means none.
     """
@@ -95,7 +94,8 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
     if len(disturbing) > 1:
         errors.append(
             UsageError(
-                f"{' and '.join(disturbing)} cannot profile one run together", "Give each its row"
+                f"{' and '.join(disturbing)} cannot profile one run together",
+                "Give each its own row",
             )
         )
     # Without a listener there is a series less; without its profiler a run is not what it says.
@@ -113,7 +113,7 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
 
 
 def parse_listener(text: str, registry: Registry) -> ListenerChoice:
-    """One listener, with an interval and options or without: ``top``, ``top:cores@500ms``.
+    """Parse one listener, with an interval and options or without: ``top``, ``top:cores@500ms``.
 
     Raises:
         UsageError: It is not installed, or its interval or an option makes no sense.
@@ -134,21 +134,23 @@ def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
     if not name:
         return UsageError("a listener's name is missing", "Write top+smi, without a + at the ends")
     if name == "none":
-        return UsageError("none stands among other listeners", "Write none alone, or leave it out")
+        return UsageError(
+            "none is combined with other listeners", "Write none alone, or leave it out"
+        )
     if name in registry.broken:
         return UsageError(
             f"listener {name!r} cannot be loaded: {registry.broken[name]}",
-            "Mend or uninstall the package it comes from (radt listeners)",
+            "Fix or uninstall its package (see radt listeners)",
         )
     hint = did_you_mean(name, registry.names)
     return UsageError(
         f"unknown listener {shown!r}",
-        f"{hint} (radt listeners)" if hint else "radt listeners shows what there is",
+        f"{hint} (radt listeners)" if hint else "Run radt listeners for the list",
     )
 
 
 def parse_params(text: str, split: Callable[[str], list[str]] = shlex.split) -> tuple[str, ...]:
-    """The script's arguments, split and unquoted as a POSIX shell would, without expansion."""
+    """Split and unquote the script's arguments as a POSIX shell would, without expansion."""
     if _SPREADSHEET_ERROR.fullmatch(text.strip()):
         raise UsageError(
             f"a spreadsheet took this cell for a formula ({text.strip()})",
@@ -165,7 +167,7 @@ def parse_params(text: str, split: Callable[[str], list[str]] = shlex.split) -> 
 
 
 def parse_timeout(text: str) -> float | None:
-    """Seconds; None where nothing is said. ``1:30:00`` is a clock's, the rest a length of time's.
+    """Parse a timeout to seconds, None if empty: ``1:30:00``, or a length of time such as ``2h``.
 
     Raises:
         UsageError: It is no length of time, or none that a run could use.
@@ -184,13 +186,14 @@ def parse_timeout(text: str) -> float | None:
         seconds = parse_duration_s(given)
     if not 0 < seconds <= MAX_TIMEOUT_S:
         raise UsageError(
-            f"a timeout of {given} makes no sense", "Write one above 0, or nothing for no limit"
+            f"expected a timeout above 0 and up to 366 days, got {given}",
+            "Write 2h, or leave the cell empty for no limit",
         )
     return seconds
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """A question with the nearest known name, empty if none is near (0: any, 1: the same)."""
+    """Ask for the nearest known name; "" if none is near (0: any, 1: the same)."""
     by_lower = {candidate.lower(): str(candidate) for candidate in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return f"Did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,39 +1,228 @@
-"""Turns a table into a plan, or into all of its problems."""
+"""Check a table, and turn it into a plan or into all of its problems."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.errors import ExperimentError, Problem, UsageError
-from radt.experiment.columns import Column, Header
-from radt.experiment.plan import ExperimentPlan, RunPlan, RunSpec, WorkloadPlan, letter
-from radt.experiment.row import Place, Row, RowCheck, Spot
-from radt.experiment.sources import absences
-from radt.experiment.structure import (
-    UNREADABLE,
-    defect_problem,
-    header_problems,
-    read_header,
-    undecoded_problems,
-    width_problem,
-)
-from radt.experiment.table import Record, Table
-from radt.experiment.together import Conflict, conflicts
+from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
+from radt.experiment.cells import NEAR_MISS, did_you_mean
+from radt.experiment.columns import PROGRAM, Column, Header
+from radt.experiment.cpus import CpuTopology, assign_cpus
+from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, letter
+from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
+from radt.experiment.table import Defect, Record, Table
+
+#: What `surrogateescape` makes of bytes that are not UTF-8, and NUL, which no argument can hold.
+UNREADABLE = re.compile("[\0\udc80-\udcff]")
+
+_EXAMPLE_HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
+
+
+def read_header(shown: str, table: Table) -> Header:
+    """Return the header. Without one, nothing else can be checked."""
+    record = table.header
+    if record is None:
+        cause = "the file has only comments" if table.text.strip() else "the file is empty"
+        raise ExperimentError(shown, [Problem(cause, f"Begin with the line {_EXAMPLE_HEADER}")])
+    header = Header.of(record)
+    if len(header.positions) > 1:
+        return header
+    raw = table.text[record.start : record.end]
+    for separator, name in _SEPARATORS.items():
+        names = {part.strip(' \t"').lower() for part in raw.split(separator)}
+        if len(names & {column.lower() for column in Column}) > 1:
+            raise ExperimentError(
+                shown,
+                [
+                    Problem(
+                        f"{name} separate its columns",
+                        "Separate them with commas (LibreOffice: the field delimiter; "
+                        "Excel: the list separator in the system's region settings)",
+                        line=record.line,
+                    )
+                ],
+            )
+    if not header.positions:
+        raise ExperimentError(
+            shown,
+            [
+                Problem(
+                    "this line should name the columns",
+                    f"Put above it: {_EXAMPLE_HEADER}",
+                    line=record.line,
+                )
+            ],
+        )
+    return header
+
+
+def header_problems(header: Header) -> list[Problem]:
+    """Return the problems of the columns themselves.
+
+    A column of the user's own must not look like a typing error in one of radt's that the file
+    does not have, unless it stands in quotes.
+    """
+    line = header.record.line
+    absent = [column for column in Column if column not in header.positions]
+    all_quoted = all(cell.quoted for cell in header.record.cells)  # says nothing, then
+    problems: list[Problem] = []
+    program_hinted = False
+    for name, index in header.others.items():
+        if header.record.cells[index].quoted and not all_quoted:
+            continue
+        hint = "" if header.names_programs else did_you_mean(name, PROGRAM)
+        program_hinted = program_hinted or bool(hint)
+        hint = hint or did_you_mean(name, absent, cutoff=NEAR_MISS)
+        if hint:
+            remedy = f'{hint} For a column of your own, quote it: "{name}"'
+            problems.append(Problem("unknown column", remedy, line, name))
+    problems += [
+        Problem("this column appears twice", "Remove one of the two", line, header.name(index))
+        for index in header.repeated
+    ]
+    if not header.names_programs and not program_hinted:
+        problems.append(
+            Problem(
+                "this column is missing",
+                "Add it: it names the script of each row (or add Model, if radt.toml maps it)",
+                line,
+                Column.FILE,
+            )
+        )
+    return problems
+
+
+def defect_problem(defect: Defect, header: Header) -> Problem:
+    return Problem(defect.cause, defect.remedy, defect.line, header.name(defect.index))
+
+
+def undecoded_problems(table: Table, header: Header) -> list[Problem]:
+    """Return a problem for each line with bytes that are not UTF-8, or with a NUL."""
+    cells = [
+        (cell, index)
+        for record in (header.record, *table.rows)
+        for index, cell in enumerate(record.cells)
+    ]
+    problems: list[Problem] = []
+    line, position = 1, 0
+    for text in _LINE_ENDS.split(table.text):
+        if _LINE_ENDS.fullmatch(text):
+            line += 1
+        bad = UNREADABLE.search(text)
+        if bad is not None:
+            at = position + bad.start()
+            column = next(
+                (header.name(index) for cell, index in cells if cell.start <= at < cell.end), None
+            )
+            problems.append(_byte_problem(bad.group(), line, column))
+        position += len(text)
+    return problems
+
+
+def _byte_problem(character: str, line: int, column: str | None) -> Problem:
+    if character == "\0":
+        return Problem("a NUL byte", "Save the file as CSV in UTF-8 again", line, column)
+    byte = ord(character) - 0xDC00
+    meant = bytes([byte]).decode("cp1252", errors="ignore")
+    guess = f" ({meant!r} in Windows-1252)" if meant else ""
+    return Problem(
+        f"byte 0x{byte:02X} is not UTF-8{guess}",
+        "Save the file in UTF-8 (Excel: CSV UTF-8)",
+        line,
+        column,
+    )
+
+
+def width_problem(record: Record, header: Header) -> Problem | None:
+    count, wanted = len(record.cells), len(header.record.cells)
+    nameless = [
+        cell for index, cell in enumerate(record.cells) if cell.value and header.name(index) is None
+    ]
+    if count < wanted:
+        # A header's own trailing commas need no counterpart.
+        if all(header.name(index) is None for index in range(count, wanted)):
+            return None
+        return Problem(
+            f"expected {wanted} cells, got {count}",
+            f"Add {_commas(wanted - count)}; empty cells need one, too",
+            record.line,
+        )
+    if nameless:
+        first = nameless[0]
+        if count > wanted and record.cells.index(first) >= wanted:
+            return Problem(
+                f"expected {wanted} cells, got {count}, from {first.value!r} on",
+                'Quote a cell that has commas in it: "--sizes 1,2"',
+                first.line,
+            )
+        return Problem(f"{first.value!r} has no header", "Name its column", first.line)
+    return None
+
+
+def _commas(count: int) -> str:
+    return f"{count} comma{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedRow:
-    """A checked row and the physical line it begins on."""
+class Conflict:
+    """Rows (at ``lines``) that ask for more than the machine has at the same time."""
 
-    line: int
-    row: RunSpec
+    column: Column
+    lines: tuple[int, ...]
+    error: RadtError
+
+
+def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
+    """Yield the reasons why the rows of a workload cannot run together on this machine."""
+    yield from _cpu_conflicts(workload.runs, place)
+    yield from _device_conflicts(workload.runs, place)
+
+
+def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+    """Yield the first row that asks for more CPUs than are left."""
+    available = place.machine.cpus
+    requests = [run.cpus for run in runs]
+    try:
+        assign_cpus(requests, available, CpuTopology())
+    except UsageError as error:
+        listed = frozenset(cpu for request in requests for cpu in request.cpus)
+        left = len(available - listed)
+        for run in runs:
+            left -= run.cpus.count or 0
+            if left < 0:
+                yield Conflict(Column.CPUS, (run.line,), error)
+                return
+
+
+def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+    if all(run.collocation.is_naive for run in runs):
+        return
+    # Imported here: most experiments divide no GPU.
+    from radt.collocation.packing import PlacementError
+    from radt.collocation.planner import Request, plan_devices
+
+    by_letter = {run.letter: run for run in runs}
+    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in runs]
+    try:
+        plan_devices(requests, place.inventory())
+    except PlacementError as error:
+        if error.may_pass:
+            return  # others are there now; the runner waits for them, or refuses
+        lines = tuple(by_letter[key].line for key in error.keys if key in by_letter)
+        yield Conflict(Column.COLLOCATION, lines or (runs[0].line,), error)
+    except DeviceError as error:
+        first = next(run for run in runs if not run.collocation.is_naive)
+        yield Conflict(Column.COLLOCATION, (first.line,), error)
 
 
 def check_table(path: Path, shown: str, table: Table, place: Place) -> ExperimentPlan:
-    """The plan of a file.
+    """Return the plan of a file.
 
     Args:
         path: The file.
@@ -45,38 +234,35 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
         ExperimentError: With every problem found, in the file's order.
     """
     check = _TableCheck(read_header(shown, table), table, place)
-    rows = check.rows()
-    workloads = workloads_of(rows)
-    check.together(workloads)
+    workloads = workloads_of(check.runs())
+    check.check_workloads(workloads)
     if check.problems:
         raise ExperimentError(shown, check.sorted_problems())
-    return ExperimentPlan(path, workloads, absences(workloads, place.registry))
+    return ExperimentPlan(path, workloads, listener_warnings(workloads, place.registry))
 
 
-def spots_of(keys: Sequence[tuple[str, str]]) -> list[Spot]:
-    """Where rows stand in the plan, by their Experiment and Workload cells.
+def positions_of(keys: Sequence[tuple[str, str]]) -> list[RowPosition]:
+    """Return the positions of rows in the plan, from their Experiment and Workload cells.
 
     A row without a workload is one by itself, called by its number unless another is called so.
     """
     taken = set(keys)
     counts: Counter[tuple[str, str]] = Counter()
-    spots: list[Spot] = []
+    spots: list[RowPosition] = []
     for number, (experiment, given) in enumerate(keys, start=1):
         label = given or str(number)
         if not given and (experiment, label) in taken:
             label = f"row {number}"
-        spots.append(Spot(experiment, label, letter(counts[experiment, label])))
+        spots.append(RowPosition(experiment, label, letter(counts[experiment, label])))
         counts[experiment, label] += 1
     return spots
 
 
-def workloads_of(rows: Sequence[NumberedRow]) -> tuple[WorkloadPlan, ...]:
-    """Rows by experiment and workload, both in order of appearance."""
-    spots = spots_of([(one.row.experiment, one.row.workload) for one in rows])
+def workloads_of(runs: Iterable[RunPlan]) -> tuple[WorkloadPlan, ...]:
+    """Group runs by experiment and workload, both in order of appearance."""
     groups: dict[tuple[str, str], list[RunPlan]] = {}
-    for one, spot in zip(rows, spots, strict=True):
-        run = RunPlan.of(one.row, workload=spot.workload, line=one.line, letter=spot.letter)
-        groups.setdefault((spot.experiment, spot.workload), []).append(run)
+    for run in runs:
+        groups.setdefault((run.experiment, run.workload), []).append(run)
     return tuple(
         WorkloadPlan(experiment, label, tuple(runs)) for (experiment, label), runs in groups.items()
     )
@@ -90,16 +276,19 @@ class _TableCheck:
         self._table = table
         self._place = place
         self._incomplete: set[tuple[str, str]] = set()
-        self._understood: dict[int, tuple[Record, Spot]] = {}
+        self._records: dict[int, Record] = {}
         self.problems = [*undecoded_problems(table, header), *header_problems(header)]
         self.problems += [defect_problem(defect, header) for defect in table.defects]
         if not table.rows:
             self.problems.append(
-                Problem("there is no run in it", "Add a line for each run below the header")
+                Problem(
+                    "expected at least one run, got none",
+                    "Add a line for each run below the header",
+                )
             )
 
-    def rows(self) -> list[NumberedRow]:
-        """The rows that can be understood."""
+    def runs(self) -> list[RunPlan]:
+        """Parse the rows and return those without a problem."""
         records = list(self._whole_records())
         header, default = self._header, self._place.default_experiment
         keys = [
@@ -109,26 +298,25 @@ class _TableCheck:
             )
             for record in records
         ]
-        rows: list[NumberedRow] = []
-        for record, spot in zip(records, spots_of(keys), strict=True):
-            row = self._row(record, spot)
-            if row is None:
+        runs: list[RunPlan] = []
+        for record, spot in zip(records, positions_of(keys), strict=True):
+            run = self._run(record, spot)
+            if run is None:
                 self._incomplete.add((spot.experiment, spot.workload))
             else:
-                self._understood[record.line] = (record, spot)
-                rows.append(NumberedRow(record.line, row))
-        return rows
+                self._records[record.line] = record
+                runs.append(run)
+        return runs
 
-    def together(self, workloads: Sequence[WorkloadPlan]) -> None:
-        """Check what rows ask for together, of workloads that are understood as a whole."""
+    def check_workloads(self, workloads: Sequence[WorkloadPlan]) -> None:
+        """Check what the rows of a workload need at the same time, where all of them are valid."""
         for workload in workloads:
-            _, spot = self._understood[workload.runs[0].line]
-            if (spot.experiment, spot.workload) not in self._incomplete:
+            if (workload.experiment, workload.label) not in self._incomplete:
                 for conflict in conflicts(workload, self._place):
                     self._add_conflict(conflict)
 
     def sorted_problems(self) -> list[Problem]:
-        """The problems in the file's order; one in the settings file is said once."""
+        """Return the problems in the file's order; one of the settings file only once."""
         names = [self._header.name(index) for index in range(len(self._header.record.cells))]
         order = {name: index for index, name in enumerate(names)}
         unique: dict[tuple[str, str, str | None], Problem] = {}
@@ -136,7 +324,9 @@ class _TableCheck:
             shared = problem.column == self._shown(Column.MODEL)
             key = (problem.cause, problem.remedy, "" if shared else str(number))
             unique.setdefault(key, problem)
-        return sorted(unique.values(), key=lambda one: (one.line or 0, order.get(one.column, -1)))
+        return sorted(
+            unique.values(), key=lambda problem: (problem.line or 0, order.get(problem.column, -1))
+        )
 
     def _whole_records(self) -> Iterator[Record]:
         defective = {defect.line for defect in self._table.defects}
@@ -149,8 +339,8 @@ class _TableCheck:
             else:
                 self.problems.append(wrong)
 
-    def _row(self, record: Record, spot: Spot) -> RunSpec | None:
-        row = Row(self._header.values(record), self._header.logged(record))
+    def _run(self, record: Record, spot: RowPosition) -> RunPlan | None:
+        row = Row(self._header.values(record), self._header.logged(record), record.line)
         unreadable = {column for column, text in row.values.items() if UNREADABLE.search(text)}
         unreadable_own = any(UNREADABLE.search(text) for text in row.logged.values())
 
@@ -160,13 +350,13 @@ class _TableCheck:
                 return
             self._add(column, record, error.message, error.remedy)
 
-        spec = RowCheck(row, spot, self._place, complain).run()
-        return None if unreadable or unreadable_own else spec
+        run = RowCheck(row, spot, self._place, complain).run()
+        return None if unreadable or unreadable_own else run
 
     def _add_conflict(self, conflict: Conflict) -> None:
-        """One problem, at the first of the rows."""
+        """Add one problem, at the first of the rows."""
         first, *others = sorted(conflict.lines)
-        record, _ = self._understood[first]
+        record = self._records[first]
         error = conflict.error
         also = f" (with line {', '.join(map(str, others))})" if others else ""
         self._add(conflict.column, record, error.message + also, error.remedy)
@@ -177,6 +367,6 @@ class _TableCheck:
         self.problems.append(Problem(cause, remedy or "", line, self._shown(column)))
 
     def _shown(self, column: Column) -> str:
-        """The header as the user wrote it, else radt's name of the column."""
+        """Return the header as the user wrote it, else radt's name of the column."""
         index = self._header.positions.get(column)
         return column if index is None else self._header.name(index) or column

@@ -1,12 +1,14 @@
-"""What a Cpus cell says: so many CPUs, or these."""
+"""CPUs of runs: the Cpus cell, the machine's cores, and who gets which CPUs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from radt.errors import UsageError
+from radt.units import plural
 
 #: Far above what Linux can have (NR_CPUS is at most 8192 on x86).
 MAX_CPU = 65535
@@ -27,7 +29,7 @@ class CpuRequest:
 
     @classmethod
     def parse(cls, text: str, available: frozenset[int]) -> CpuRequest:
-        """Understand a Cpus cell: ``8``, ``#5`` (CPU 5), ``0-3+6``, or nothing.
+        """Parse a Cpus cell: ``8``, ``#5`` (CPU 5), ``0-3+6``, or nothing.
 
         Raises:
             UsageError: It is none of these, or a CPU is not there.
@@ -39,7 +41,7 @@ class CpuRequest:
             count = int(cleaned)
             if not 1 <= count <= len(available):
                 raise UsageError(
-                    f"{count} CPUs are asked for, {len(available)} may be used",
+                    f"expected 1 to {len(available)} CPUs, got {count}",
                     f"Write 1 to {len(available)}, a list such as 0-3+6, or nothing for all",
                 )
             return cls(count=count)
@@ -47,15 +49,15 @@ class CpuRequest:
         absent = sorted(set(cpus) - available)
         if absent:
             raise UsageError(
-                f"CPU {shown(absent)} is not there or may not be used",
-                f"Choose from {shown(sorted(available))}",
+                f"CPU {cpu_list(absent)} does not exist or is not available",
+                f"Choose from {cpu_list(sorted(available))}",
             )
         return cls(cpus=tuple(sorted(set(cpus))))
 
     def __str__(self) -> str:
         if self.count is not None:
             return str(self.count)
-        return f"#{self.cpus[0]}" if len(self.cpus) == 1 else shown(self.cpus)
+        return f"#{self.cpus[0]}" if len(self.cpus) == 1 else cpu_list(self.cpus)
 
 
 def _is_number(text: str) -> bool:
@@ -69,8 +71,8 @@ def _listed(cleaned: str, given: str) -> list[int]:
         ends = (first, last) if dash else (first, first)
         if not all(map(_is_number, ends)) or int(ends[0]) > int(ends[1]):
             raise UsageError(
-                f"{given!r} is neither a number of CPUs nor a list of them",
-                "Write 8 for eight CPUs, 0-3+6 for these five, #5 for CPU 5",
+                f"expected a number or a list of CPUs, got {given!r}",
+                "Write 8 for eight CPUs, 0-3+6 for those five, #5 for CPU 5",
             )
         if int(ends[1]) > MAX_CPU:
             raise UsageError(f"there is no CPU {ends[1]}", "Write a smaller number")
@@ -78,11 +80,11 @@ def _listed(cleaned: str, given: str) -> list[int]:
     return cpus
 
 
-def shown(cpus: Iterable[int]) -> str:
-    """Sorted CPU numbers in the notation of the cell.
+def cpu_list(cpus: Iterable[int], separator: str = "+") -> str:
+    """Write sorted CPU numbers in the notation of the cell, or with another separator.
 
-    >>> shown([0, 1, 2, 3, 6])
-    '0-3+6'
+    >>> cpu_list([0, 1, 2, 3, 6]), cpu_list([0, 1, 6], separator=",")
+    ('0-3+6', '0-1,6')
     """
     ranges: list[list[int]] = []
     for cpu in cpus:
@@ -90,4 +92,140 @@ def shown(cpus: Iterable[int]) -> str:
             ranges[-1][1] = cpu
         else:
             ranges.append([cpu, cpu])
-    return "+".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    return separator.join(
+        str(first) if first == last else f"{first}-{last}" for first, last in ranges
+    )
+
+
+_CPU_FOLDER = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalCore:
+    """The physical core of a logical CPU; SMT siblings share both numbers."""
+
+    package: int
+    core: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTopology:
+    """The physical core of each logical CPU; an unlisted CPU is a core by itself."""
+
+    cores: Mapping[int, PhysicalCore] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, cpus: Iterable[int], folder: Path = _CPU_FOLDER) -> CpuTopology:
+        """Read the topology from Linux; a CPU without one (some containers) is a core by itself.
+
+        See https://docs.kernel.org/admin-guide/cputopology.html.
+        """
+        cores: dict[int, PhysicalCore] = {}
+        for cpu in cpus:
+            place = folder / f"cpu{cpu}" / "topology"
+            try:
+                package = int((place / "physical_package_id").read_text())
+                core = int((place / "core_id").read_text())
+            except (OSError, ValueError):
+                continue
+            cores[cpu] = PhysicalCore(package, core)
+        return cls(cores)
+
+    def core(self, cpu: int) -> PhysicalCore:
+        """Return the core of a CPU."""
+        return self.cores.get(cpu) or PhysicalCore(-1, -1 - cpu)
+
+
+@dataclass(slots=True)
+class _Core:
+    """The free CPUs of a physical core; ``untouched`` while no run has any of it."""
+
+    package: int
+    cpus: list[int]
+    untouched: bool
+
+    def take(self, count: int) -> list[int]:
+        taken, self.cpus = self.cpus[:count], self.cpus[count:]
+        self.untouched = False
+        return taken
+
+
+def assign_cpus(
+    requests: Sequence[CpuRequest], available: frozenset[int], topology: CpuTopology
+) -> list[frozenset[int] | None]:
+    """Return the CPUs of each run of a workload; None for a run that may use all.
+
+    A list is taken as it is. A count gets CPUs that no other count has and no list names: whole
+    physical cores, of one package if possible, as clouds give out vCPUs; what remains of an odd
+    count comes from cores that nobody else is on as long as there are some. The same requests get
+    the same CPUs on every start.
+
+    Raises:
+        UsageError: There are fewer CPUs than the counts ask for.
+    """
+    listed = frozenset(cpu for request in requests for cpu in request.cpus)
+    wanted = {
+        index: request.count for index, request in enumerate(requests) if request.count is not None
+    }
+    free = available - listed
+    if sum(wanted.values()) > len(free):
+        raise _shortage(sum(wanted.values()), free, available)
+    cores = _cores(free, listed, topology)
+    # The largest first, so that small ones do not break the cores that it needs.
+    order = sorted(wanted, key=lambda index: (-wanted[index], index))
+    taken: dict[int, list[int]] = {index: _whole_cores(wanted[index], cores) for index in order}
+    for index in order:
+        taken[index] += _pieces(wanted[index] - len(taken[index]), cores)
+    return [
+        frozenset(taken[index]) if index in taken else frozenset(request.cpus) or None
+        for index, request in enumerate(requests)
+    ]
+
+
+def _cores(free: frozenset[int], listed: frozenset[int], topology: CpuTopology) -> list[_Core]:
+    """Group the free CPUs by core; a core with a CPU in a list is touched."""
+    groups: dict[PhysicalCore, list[int]] = {}
+    for cpu in sorted(free):
+        groups.setdefault(topology.core(cpu), []).append(cpu)
+    touched = {topology.core(cpu) for cpu in listed}
+    return [_Core(core.package, cpus, core not in touched) for core, cpus in groups.items()]
+
+
+def _whole_cores(count: int, cores: list[_Core]) -> list[int]:
+    """Take as many whole cores as fit into the count, from as few packages as possible."""
+    room: dict[int, int] = {}
+    for core in cores:
+        if core.untouched:
+            room[core.package] = room.get(core.package, 0) + len(core.cpus)
+    # The package that is just large enough; where none is, the largest first.
+    packages = sorted(
+        room,
+        key=lambda package: (
+            room[package] < count,
+            room[package] * (1 if room[package] >= count else -1),
+        ),
+    )
+    taken: list[int] = []
+    for package in packages:
+        for core in cores:
+            fits = 0 < len(core.cpus) <= count - len(taken)
+            if core.package == package and core.untouched and fits:
+                taken += core.take(len(core.cpus))
+    return taken
+
+
+def _pieces(count: int, cores: list[_Core]) -> list[int]:
+    """Take CPUs of partly used cores, from cores without another run first."""
+    taken: list[int] = []
+    for core in sorted(cores, key=lambda core: not core.untouched):
+        if len(taken) < count and core.cpus:
+            taken += core.take(count - len(taken))
+    return taken
+
+
+def _shortage(wanted: int, free: frozenset[int], available: frozenset[int]) -> UsageError:
+    return UsageError(
+        f"the counts of this workload add up to {plural(wanted, 'CPU')}; {len(free)} of "
+        f"{len(available)} are free",
+        f"Ask for fewer, or let rows share CPUs by lists of {cpu_list(sorted(available))}",
+    )

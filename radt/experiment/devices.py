@@ -1,4 +1,4 @@
-"""Devices: what the machine has, and what a Devices cell means.
+"""Devices: those of the machine, and the Devices cell.
 
 GPU indices are NVML's (the order of ``nvidia-smi``), also when ``CUDA_VISIBLE_DEVICES`` is set:
 it hides GPUs and renumbers nothing here. Processes get their GPUs by UUID, because CUDA's own
@@ -20,7 +20,7 @@ _MAX_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What runs can be placed on.
+    """The CPUs and GPUs that runs can use.
 
     ``cpus`` are the logical CPUs this process may use, ``cpu_cores`` is their number; those from 0
     on where only the number is given. ``gpus`` are those that may be used, ``hidden``
@@ -39,20 +39,20 @@ class Machine:
 
     @classmethod
     def detect(cls) -> Machine:
-        """Ask the operating system and, where there is one, the NVIDIA driver."""
+        """Ask the operating system and the NVIDIA driver, if there is one."""
         cpus = frozenset(os.sched_getaffinity(0))
         cores = len(cpus)
-        found = list_gpus()
+        listed = list_gpus()
         visible = os.environ.get(VISIBLE_VARIABLE)
-        if visible is None or not found.gpus:
-            return cls(cores, found.gpus, no_gpu_reason=found.reason, cpus=cpus)
-        chosen = _visible_gpus(found.gpus, visible)
-        hidden = tuple(gpu for gpu in found.gpus if gpu not in chosen)
+        if visible is None or not listed.gpus:
+            return cls(cores, listed.gpus, no_gpu_reason=listed.reason, cpus=cpus)
+        chosen = _visible_gpus(listed.gpus, visible)
+        hidden = tuple(gpu for gpu in listed.gpus if gpu not in chosen)
         reason = "" if chosen else f"{VISIBLE_VARIABLE}={visible!r} hides all GPUs"
         return cls(cores, chosen, hidden, reason, cpus)
 
     def gpu(self, index: int) -> Gpu | None:
-        """The usable GPU with this NVML index."""
+        """Return the usable GPU with this NVML index."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Where a run is placed: NVML indices of its GPUs, none for the CPU."""
+    """The devices of a run: NVML indices of its GPUs, none for the CPU."""
 
     gpus: tuple[int, ...] = ()
 
@@ -76,7 +76,7 @@ class Devices:
 
     @classmethod
     def parse(cls, text: str, machine: Machine) -> Devices:
-        """Understand a Devices cell: ``0``, ``1+2``, ``cpu``, or empty for the first GPU or cpu.
+        """Parse a Devices cell: ``0``, ``1+2``, ``cpu``, or empty for the first GPU or cpu.
 
         Raises:
             UsageError: It is none of these, or a GPU is not there.
@@ -94,7 +94,7 @@ class Devices:
             if not (part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS):
                 raise UsageError(
                     f"{part!r} is not a device" if part else f"{text.strip()!r} lacks a device",
-                    "Write a GPU's number (0), several (0+1), cpu, or nothing",
+                    "Write a GPU's number (0), several (0+1) or cpu",
                 )
             index = int(part)
             if index in indices:
@@ -106,7 +106,7 @@ class Devices:
         return cls(tuple(indices))
 
     def cuda_visible_devices(self, machine: Machine) -> str:
-        """The value of ``CUDA_VISIBLE_DEVICES`` for the run: UUIDs; empty for the CPU."""
+        """Return the value of ``CUDA_VISIBLE_DEVICES`` for the run: UUIDs; empty for the CPU."""
         known = {gpu.index: gpu.uuid for gpu in machine.gpus}
         return ",".join(known.get(index, str(index)) for index in self.gpus)
 
@@ -124,25 +124,24 @@ def _missing(indices: list[int], machine: Machine) -> UsageError:
         )
     if not machine.gpus:
         why = f" ({machine.no_gpu_reason})" if machine.no_gpu_reason else ""
-        return UsageError(f"{named}: this machine has no GPU{why}", "Write cpu, or nothing")
-    verb = "is" if len(indices) == 1 else "are"
-    return UsageError(f"{named} {verb} not there", f"This machine has {_choices(machine)}")
+        return UsageError(f"{named}: this machine has no GPU{why}", "Write cpu, or leave it empty")
+    return UsageError(f"this machine has no {named}", f"Choose {_choices(machine)}")
 
 
 def _choices(machine: Machine) -> str:
-    there = ", ".join(f"{gpu.index} ({gpu.name})" for gpu in machine.gpus)
-    return f"GPU {there}" if there else CPU
+    names = ", ".join(f"{gpu.index} ({gpu.name})" for gpu in machine.gpus)
+    return f"GPU {names}" if names else CPU
 
 
 def _visible_gpus(gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
-    """The GPUs that a value of ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
+    """Return the GPUs that a value of ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
 
     As CUDA does: entries are indices or (beginnings of) UUIDs, and the first one that matches
     nothing ends the list.
     """
     chosen: list[Gpu] = []
     for entry in (part.strip() for part in visible.split(",")):
-        found = next(
+        match = next(
             (
                 gpu
                 for gpu in gpus
@@ -151,8 +150,8 @@ def _visible_gpus(gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
             ),
             None,
         )
-        if found is None:
+        if match is None:
             break
-        if found not in chosen:
-            chosen.append(found)
+        if match not in chosen:
+            chosen.append(match)
     return tuple(chosen)

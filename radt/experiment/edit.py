@@ -1,4 +1,4 @@
-"""Writes values into single cells of a file's text and leaves everything else as it was."""
+"""Write values into single cells of a file's text, and leave everything else unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Splice:
 
 
 def edited(table: Table, header: Header, edits: Sequence[RowEdit]) -> str:
-    """The text with these cells changed.
+    """Return the text with these cells changed.
 
     Columns that are missing are added at the end. A column whose cells are all padded to one width
     stays so: it is widened, in all its rows, where a value needs more room. Other cells keep their
@@ -43,6 +43,13 @@ def edited(table: Table, header: Header, edits: Sequence[RowEdit]) -> str:
     if missing:
         splices += _new_columns(table, header, missing, edits)
     return _spliced(table.text, splices)
+
+
+def with_columns(table: Table, names: Sequence[str]) -> str:
+    """Return the text with empty columns of these names added at the end."""
+    if not names or table.header is None:
+        return table.text
+    return _spliced(table.text, _new_columns(table, Header.of(table.header), names, []))
 
 
 def _spliced(text: str, splices: list[_Splice]) -> str:
@@ -70,7 +77,7 @@ def _in_column(
     layout = _Layout.of(table.text, column, lead)
     if layout.width is not None and not _is_set(table, header, index):
         layout = replace(layout, width=None)
-    cores = {cell.start: _encoded(value, index, cell.quoted) for cell, value in changed}
+    cores = {cell.start: encoded(value, index, cell.quoted) for cell, value in changed}
     if layout.width is None:
         return [
             _Splice(
@@ -93,13 +100,16 @@ def _in_column(
 
 
 def _new_columns(
-    table: Table, header: Header, columns: Sequence[Column], edits: Sequence[RowEdit]
+    table: Table, header: Header, columns: Sequence[str], edits: Sequence[RowEdit]
 ) -> list[_Splice]:
-    """Splices that append columns to the header and to every row that is as wide as it."""
+    """Return splices that append columns to the header and to every row that is as wide as it."""
     old_width = len(header.record.cells)
     end = header.record.end
     splices = [_Splice(end, end, "".join(f",{column}" for column in columns))]
-    values = {edit.row.start: edit.values for edit in edits}
+    values = {
+        edit.row.start: {str(column): text for column, text in edit.values.items()}
+        for edit in edits
+    }
     for row in table.rows:
         count = len(row.cells)
         if any(header.name(index) is not None for index in range(count, old_width)):
@@ -107,7 +117,7 @@ def _new_columns(
         own = values.get(row.start, {})
         appended: list[str] = ["" for _ in range(count, old_width)]
         for index, column in enumerate(columns, start=old_width):
-            core = _encoded(own.get(column, ""), index, quoted=False)
+            core = encoded(own.get(column, ""), index, quoted=False)
             if index >= count:
                 appended.append(core)
             elif core:  # the row has more commas than the header, with nothing after them
@@ -119,7 +129,7 @@ def _new_columns(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a column is set: ``width`` if all cells share one by padding, blanks before a value."""
+    """The layout of a column: ``width`` if padding gives all cells one, blanks before a value."""
 
     width: int | None
     lead: int
@@ -148,7 +158,7 @@ class _Layout:
 
 
 def _is_set(table: Table, header: Header, index: int) -> bool:
-    """Whether a column of cells of one width is so on purpose.
+    """Return whether a column of cells of one width has it on purpose.
 
     `` Status`` above ``RUNNING`` is not, where the header has blanks after its commas, rows have
     none, and no other column is even.
@@ -168,7 +178,7 @@ def _is_set(table: Table, header: Header, index: int) -> bool:
 
 
 def _is_spaced(table: Table, header: Header) -> bool:
-    """Whether a blank follows every comma."""
+    """Return whether a blank follows every comma."""
     return all(
         table.text[cell.start].isspace()
         for record in (header.record, *table.rows)
@@ -178,7 +188,7 @@ def _is_spaced(table: Table, header: Header) -> bool:
 
 
 def _room(text: str, cell: Cell, lead: int) -> int:
-    """The width that a cell offers: its own if it is padded, else none."""
+    """Return the width that a cell offers: its own if it is padded, else none."""
     raw = text[cell.start : cell.end]
     blanks = len(raw) - len(raw.strip())
     return len(raw) if blanks > lead or not raw.strip() else 0
@@ -188,8 +198,8 @@ def _core(text: str, cell: Cell) -> str:
     return text[cell.start : cell.end].strip(" \t")
 
 
-def _encoded(value: str, index: int, quoted: bool) -> str:
-    """The value as it stands in the file; quoted where it must be, or was."""
+def encoded(value: str, index: int, quoted: bool = False) -> str:
+    """Return the value as a cell, quoted if it must be or was."""
     special = any(character in value for character in ',"\r\n') or value != value.strip()
     comment = index == 0 and value.startswith("#")
     return '"' + value.replace('"', '""') + '"' if quoted or special or comment else value

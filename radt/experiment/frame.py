@@ -1,4 +1,4 @@
-"""A pandas table of runs as an experiment file of its own, and files as tables.
+"""pandas tables of runs as experiment files, and experiment files as tables.
 
 What is special about a table is only that it has no file: it gets one, named after its content, so
 that locks, statuses and recovery are those of any experiment, and a call that was interrupted goes
@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any
 from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.columns import WRITTEN, Column
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
+from radt.experiment.files import create_file
 from radt.experiment.lock import ExperimentLock
-from radt.experiment.source import open_source
+from radt.experiment.source import ExperimentFile, open_source
 from radt.experiment.sweep import SweepFile
-from radt.experiment.sweep_space import Value
-from radt.experiment.sweep_writer import joined
 from radt.experiment.table import Table, parse_table
 from radt.listeners.api import Registry
 
@@ -38,10 +36,6 @@ SHOWN = "the table"
 
 _NAME = "table"
 _DIGITS = 12
-_IN_EVERY_TABLE = (
-    *(Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.STATUS, Column.RUN),
-    *(Column.DEVICES, Column.COLLOCATION, Column.LISTENERS, Column.FILE, Column.PARAMS),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +48,7 @@ class FrameExperiment:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> FrameExperiment:
-        """Write down every cell as a file has it.
+        """Convert every cell to text.
 
         Raises:
             ExperimentError: A column or cell cannot be written down.
@@ -75,7 +69,7 @@ class FrameExperiment:
                     where = f"{label}, {name}"
                     problems.append(Problem(error.message, error.remedy or "", column=where))
             if not any(cell.strip() for cell in cells):
-                problems.append(Problem("it is empty", "Fill File, or drop it", column=label))
+                problems.append(Problem("the row is empty", "Fill File, or drop it", column=label))
             rows.append(tuple(cells))
         if problems:
             raise ExperimentError(SHOWN, problems)
@@ -91,27 +85,27 @@ class FrameExperiment:
 
     @property
     def name(self) -> str:
-        """The experiment's, as a file may be called, and a hash of what is to be run."""
+        """A file name: the name of the experiment, and a hash of the rows."""
         names = {row[index].strip() for index in self._of(Column.EXPERIMENT) for row in self.rows}
         name = re.sub(r"[^\w.-]+", "-", names.pop()).strip("-.")[:40] if len(names) == 1 else ""
         return f"{name or _NAME}-{self._digest()}"
 
     def check(self, path: Path, machine: Machine, registry: Registry) -> None:
-        """See whether it can be run.
+        """Check whether it can run.
 
         Raises:
             ExperimentError: With every problem; rows are named, as there are no lines to go by.
         """
         text = self.text
         table = parse_table(text)
-        file = ExperimentFile(path, SHOWN, text.encode(errors="surrogateescape"), table)
+        file = ExperimentFile(path, SHOWN, table)
         try:
             file.plan(machine, registry)
         except ExperimentError as error:
             raise ExperimentError(SHOWN, [*self._placed(error.problems, table)]) from None
 
     def store(self, folder: Path, *, fresh: bool = False) -> Path:
-        """The table's file in this folder, made if it is not there yet.
+        """Return the table's file in this folder, which is written if it is missing.
 
         Args:
             folder: Where such files are kept.
@@ -126,17 +120,15 @@ class FrameExperiment:
             folder.mkdir(parents=True, exist_ok=True)
             with ExperimentLock(path):
                 if fresh or not path.exists():
-                    temporary = path.with_name(f".{path.name}.radt-new")
-                    temporary.write_text(self.text, encoding="utf-8", newline="")
-                    temporary.replace(path)
+                    create_file(path, self.text.encode())
                 elif not self._is_in(path):
                     raise UsageError(
-                        f"{path}, which radt keeps for this table, was changed",
+                        f"{path}, where radt keeps this table, was changed",
                         f"Remove it, or run it by itself: radt {shlex.quote(str(path))}",
                     )
         except OSError as error:
             raise UsageError(
-                f"{folder} cannot be written: {error.strerror}", "Choose another home"
+                f"{folder} cannot be written: {error.strerror}", "Choose another data folder (home)"
             ) from error
         return path
 
@@ -164,7 +156,7 @@ class FrameExperiment:
 
 
 def with_statuses(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """A copy of a table with the statuses and run ids that its file has.
+    """Return a copy of a table with the statuses and run ids of its file.
 
     Index, columns and their types are the frame's; Status and Run are texts, and come last if the
     frame has none.
@@ -179,7 +171,7 @@ def with_statuses(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The table of an experiment file, as text; of a sweep one row a run, parameters as they are.
+    """Return the table of an experiment file as text; a sweep's has a column for each parameter.
 
     Raises:
         ExperimentError: The file cannot be read.
@@ -187,33 +179,19 @@ def read_table(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     source = open_source(path)
-    if isinstance(source, ExperimentFile):
-        cells = _cells(source.table)
-        return pd.DataFrame(cells[1:], columns=cells[0], dtype="str")
-    assert isinstance(source, SweepFile)
-    return pd.DataFrame(list(_sweep_rows(source)))
-
-
-def _sweep_rows(sweep: SweepFile) -> Iterator[dict[str, Value]]:
-    spec = sweep.spec
-    runs = sorted((run for group in sweep.workloads for run in group), key=lambda r: r.position)
-    for run in runs:
-        row: dict[str, Value] = {str(column): spec.values.get(column, "") for column in Column}
-        row[Column.EXPERIMENT] = row[Column.EXPERIMENT] or sweep.path.stem
-        row[Column.WORKLOAD] = run.number.label
-        row[Column.PARAMS] = joined(spec.fixed, run)
-        if run.entry is not None:
-            row |= {Column.STATUS: run.entry.status, Column.RUN: run.entry.run_id}
-        # A column that only some sweeps have says nothing where it is empty.
-        row = {name: row[name] for name in Column if row[name] != "" or name in _IN_EVERY_TABLE}
-        row |= spec.columns
-        for name, value in run.combination.values:
-            row[name if name not in row else f"--{name}"] = value
-        yield row
+    cells = _cells(source.table)
+    frame = pd.DataFrame(cells[1:], columns=cells[0], dtype="str")
+    if isinstance(source, SweepFile):
+        swept = source.swept_values(frame[Column.PARAMS])
+        for name in dict.fromkeys(name for values in swept for name in values):
+            own = name if name not in frame else f"--{name}"
+            frame[own] = pd.Series([values.get(name) for values in swept], dtype=object)
+            frame[own] = frame[own].infer_objects()
+    return frame
 
 
 def _statuses(path: Path) -> dict[Column, list[str]]:
-    """The Status and Run cells of an experiment file, row by row."""
+    """Return the Status and Run cells of an experiment file, row by row."""
     cells = _cells(ExperimentFile.read(path).table)
     columns = [Column.named(name) for name in cells[0]]
     return {
@@ -223,7 +201,7 @@ def _statuses(path: Path) -> dict[Column, list[str]]:
 
 
 def _cells(table: Table) -> list[list[str]]:
-    """The header and the rows, each as wide as the named part of the header."""
+    """Return the header and the rows, each as wide as the named part of the header."""
     if table.header is None:
         return [[]]
     header = [cell.value.strip() for cell in table.header.cells]
@@ -236,7 +214,7 @@ def _cells(table: Table) -> list[list[str]]:
 
 
 def _core(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """All that the user wrote: the cells without what radt writes."""
+    """Return all that the user wrote: the cells without what radt writes."""
     kept = [index for index, name in enumerate(cells[0]) if Column.named(name) not in WRITTEN]
     return [[row[index].strip() for index in kept] for row in cells]
 
@@ -254,7 +232,7 @@ def _heading(label: object, problems: list[Problem]) -> str:
 
 
 def _cell(value: Any, column: Column | None) -> str:
-    """What a file would have: nothing for missing values, a whole number without its ``.0``."""
+    """Return the text of a cell: "" for missing values, a whole number without its ``.0``."""
     import pandas as pd
 
     if isinstance(value, list | tuple):
@@ -272,14 +250,12 @@ def _cell(value: Any, column: Column | None) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(
-            "it has characters that UTF-8 does not have", "Write it without them"
-        ) from None
+        raise UsageError("it has characters that UTF-8 cannot encode", "Remove them") from None
     return str(Path.cwd() / text) if column is Column.FILE and _is_relative_file(text) else text
 
 
 def _is_relative_file(text: str) -> bool:
-    """Whether it is found from the current folder; the table's own file stands elsewhere."""
+    """Return whether a path starts in the current folder; the table's own file is elsewhere."""
     try:
         return bool(text.strip()) and Path(text).exists() and not Path(text).is_absolute()
     except (OSError, ValueError):  # too long for a path, or a NUL in it: the check says so

@@ -1,4 +1,4 @@
-"""Keeps two runners off one experiment file."""
+"""The lock that keeps two runners off one experiment file."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import Protocol, Self
 
 from radt.clock import Clock
 from radt.errors import HeldError, UsageError
+from radt.experiment.files import table_path
 from radt.masking import masked
 from radt.procfs import own_start_ticks, start_ticks
 
@@ -43,7 +44,7 @@ class StartOptions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock, and what it is doing.
+    """The process that holds a lock, and its options.
 
     ``since`` is local time in ISO 8601 with its offset; ``started_ticks`` tells the process from
     later ones of its number. ``home`` is its data folder, ``log`` the file that its output goes to
@@ -65,7 +66,7 @@ class Holder:
 
     @classmethod
     def myself(cls, home: Path | None = None, options: StartOptions | None = None) -> Holder:
-        """This process, with the data folder and the options that it runs the file with."""
+        """Describe this process, with the data folder and the options of its start."""
         return cls(
             pid=os.getpid(),
             host=platform.node(),
@@ -86,18 +87,18 @@ class Holder:
 
     @classmethod
     def read(cls, text: bytes) -> Holder:
-        """What a holder has written; of later versions only what this one knows.
+        """Parse what a holder has written; fields of later versions are ignored.
 
         Raises:
             ValueError: It is something else.
             TypeError: It is something else.
         """
         given = json.loads(text)
-        known = {one.name: given[one.name] for one in fields(cls) if one.name in given}
+        known = {item.name: given[item.name] for item in fields(cls) if item.name in given}
         holder = cls(**known | {"only": tuple(map(str, known.get("only", ())))})
-        for one in fields(cls):
-            if type(getattr(holder, one.name)) is not _TYPES[str(one.type)]:
-                raise TypeError(f"{one.name} is {getattr(holder, one.name)!r}")
+        for item in fields(cls):
+            if type(getattr(holder, item.name)) is not _TYPES[str(item.type)]:
+                raise TypeError(f"{item.name} is {getattr(holder, item.name)!r}")
         datetime.fromisoformat(holder.since)
         return holder
 
@@ -107,7 +108,7 @@ class Holder:
 
     @property
     def seems_alive(self) -> bool:
-        """False if it is known to be dead; of other machines nothing is known."""
+        """False if it is known to be dead; processes on other machines count as alive."""
         if not self.is_here:
             return True
         ticks = start_ticks(self.pid)
@@ -144,7 +145,7 @@ class ExperimentLock:
         self._shown = os.fspath(path)
         self._home = home
         self._options = options
-        target = Path(os.path.realpath(path))
+        target = Path(os.path.realpath(table_path(path)))
         self.path = target.with_name(f".{target.name}.radt-lock")
         self._descriptor: int | None = None
 
@@ -159,18 +160,15 @@ class ExperimentLock:
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise UsageError(
-                    f"no lock can be put beside {self._shown}: {error.strerror}",
-                    "radt also writes statuses there; "
-                    + (
-                        f"make room on the disk of {self.path.parent}"
-                        if full
-                        else f"make {self.path.parent} a folder on a disk that locks files, and "
-                        "yours to write"
-                    ),
+                    f"radt cannot lock {self._shown}: {error.strerror}",
+                    f"Free space on the disk of {self.path.parent}"
+                    if full
+                    else f"Check that you may write into {self.path.parent}, and that its file "
+                    "system has locks",
                 ) from error
 
     def _sign(self, descriptor: int) -> None:
-        """Say who holds it; whoever cannot, lets go of it."""
+        """Write who holds it into the lock file; release the lock if that fails."""
         holder = Holder.myself(self._home, self._options)
         self._descriptor = descriptor
         try:
@@ -181,7 +179,7 @@ class ExperimentLock:
             raise
 
     def holder(self) -> Holder | None:
-        """Who seems to hold it, for people: nothing is locked, so it may change at once."""
+        """Return who seems to hold it, for messages: it may change at any moment."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -193,7 +191,7 @@ class ExperimentLock:
         return holder if holder is not None and holder.seems_alive else None
 
     def _open(self) -> tuple[int, bool]:
-        """The lock file, and whether it may be written: another user's may only be read."""
+        """Open the lock file, and return whether it is writable: another user's is not."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(self.path, flags, 0o644), True
@@ -203,7 +201,7 @@ class ExperimentLock:
             return os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), False
 
     def _try(self, descriptor: int, own: bool) -> bool:
-        """Lock what was opened; False, and closed, where the lock file has to be opened anew."""
+        """Lock an open lock file; False, and closed, if it has to be opened again."""
         taken = False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,7 +217,7 @@ class ExperimentLock:
         return taken
 
     def release(self) -> None:
-        """Let go, and remove the lock file; harmless if it is not held."""
+        """Release the lock and remove its file; harmless if it is not held."""
         if self._descriptor is None:
             return
         # Removed while still held, so that nobody else's lock can be removed.
@@ -229,10 +227,10 @@ class ExperimentLock:
 
     def _is_current(self, descriptor: int) -> bool:
         try:
-            there = self.path.stat()
+            current = self.path.stat()
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, os.fstat(descriptor))
+        return os.path.samestat(current, os.fstat(descriptor))
 
     def _held(self, holder: Holder | None) -> HeldError:
         if holder is None:
@@ -258,7 +256,7 @@ class ExperimentLock:
 
 
 def _read_holder(descriptor: int) -> Holder | None:
-    """None where the holder has not signed yet, or in a way this version does not know."""
+    """Read the holder; None if it has not signed yet, or in a way this version does not know."""
     try:
         return Holder.read(os.pread(descriptor, 65536, 0))
     except (ValueError, TypeError):
@@ -266,7 +264,7 @@ def _read_holder(descriptor: int) -> Holder | None:
 
 
 def shown_command(argv: Sequence[str]) -> str:
-    """A command line of radt for others to see: without passwords, webhooks, or radt's path."""
+    """Return a command line that others may see: without passwords, webhooks, or radt's path."""
     program, *arguments = argv or [""]
     parts = ["radt" if Path(program).name in ("radt", "__main__.py") else program]
     hidden = False
@@ -283,7 +281,7 @@ def shown_command(argv: Sequence[str]) -> str:
 
 
 def _output_file() -> str:
-    """The file that standard output goes to; empty if that is none, or gone."""
+    """Return the file that standard output goes to; "" if it is not a file, or gone."""
     try:
         target = Path(f"/proc/self/fd/{sys.stdout.fileno()}")
         status = target.stat()

@@ -1,10 +1,11 @@
-"""The plan: what an experiment file asks for, checked and resolved."""
+"""The plan of an experiment, and what the next start does with its rows."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from radt.collocation.spec import Collocation
@@ -18,12 +19,14 @@ MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpec:
-    """What one row asks for, each cell understood.
+class RunPlan:
+    """One row as planned: every cell parsed, and its place in the experiment.
 
-    ``workload`` is empty where the user left it so. ``status``, ``repeats_done`` and ``run_id`` are
-    what the file says of the row's last runs. ``params`` are the program's arguments, split as a
-    shell would and filled in; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
+    ``workload`` is the label of its workload; ``letter`` distinguishes the runs of a workload
+    (a … z, aa …). ``line`` is the physical line on which the row begins (from 1; 0 for a run that
+    is in no file). ``status``, ``repeats_done`` and ``run_id`` are what the file says about the
+    row's last runs. ``params`` are the program's arguments, split as a shell would and with
+    placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
     ``columns`` are the cells of all columns that radt does not interpret, and of Model and Data, by
     the header's name; they are logged as parameters.
     """
@@ -44,10 +47,12 @@ class RunSpec:
     timeout_s: float | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     repeats_done: int = 0
+    line: int = 0
+    letter: str = "a"
 
     @property
     def label(self) -> str:
-        """What people call the run: its name, else its model's, else its program's."""
+        """The run's name in messages and tables: its own, else the model's, else the program's."""
         return self.name or self.model or self.program.label
 
     @property
@@ -57,30 +62,12 @@ class RunSpec:
 
     @property
     def arguments(self) -> str:
-        """The program's arguments as a shell would take them; as the user wrote them, if so."""
+        """The program's arguments for a shell; as the user wrote them, if that is the same."""
         try:
             as_written = tuple(shlex.split(self.params_text)) == self.params
         except ValueError:  # a quote that is not closed: the text was made by other means
             as_written = False
         return self.params_text if as_written else shlex.join(self.params)
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan(RunSpec):
-    """One run in its workload.
-
-    ``line`` is the physical line the row begins on (1-based; 0 for a run that is in no file).
-    ``letter`` tells the runs of a workload apart (a … z, aa …).
-    """
-
-    line: int = 0
-    letter: str = "a"
-
-    @classmethod
-    def of(cls, spec: RunSpec, *, workload: str, line: int, letter: str) -> RunPlan:
-        """The run of a row, placed."""
-        given = {one.name: getattr(spec, one.name) for one in fields(RunSpec)}
-        return cls(**{**given, "workload": workload}, line=line, letter=letter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +93,18 @@ class ExperimentPlan:
 
     @property
     def runs(self) -> Iterator[RunPlan]:
-        """Every run, workload after workload."""
+        """All runs, workload after workload."""
         return (run for workload in self.workloads for run in workload.runs)
 
     @property
     def name(self) -> str:
-        """The experiment's name, or the file's where it holds several."""
+        """The name of the experiment, or of the file if it holds several."""
         names = {workload.experiment for workload in self.workloads}
         return names.pop() if len(names) == 1 else self.path.stem
 
 
 def letter(index: int) -> str:
-    """The letter of the run at this position in its workload: a … z, aa, ab …
+    """Return the letter of the run at this position in its workload: a … z, aa, ab …
 
     >>> [letter(index) for index in (0, 25, 26, 701, 702)]
     ['a', 'z', 'aa', 'zz', 'aaa']
@@ -128,3 +115,64 @@ def letter(index: int) -> str:
         index, rest = divmod(index - 1, 26)
         letters = chr(ord("a") + rest) + letters
     return letters
+
+
+#: Ends that are results; only ``--rerun`` tries again.
+_FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
+
+
+class Action(StrEnum):
+    """What a start does with a row."""
+
+    RUN = "run"
+    RESUME = "resume"  # run again: the last run did not end by itself
+    REPEAT = "repeat"  # it is done, and more repeats are asked for
+    AGAIN = "again"  # it is done, and its workload runs again
+    SKIP = "skip"
+
+    @property
+    def runs(self) -> bool:
+        """Whether the row is started."""
+        return self is not Action.SKIP
+
+
+def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> Action:
+    """Return what a start would do with a row if it were alone; the caller holds the file's lock.
+
+    Under the lock no other runner lives, so a row that says RUNNING lost its runner.
+
+    Args:
+        row: Its status and how many repeats it has finished.
+        rerun: Whether the user asked again for rows that failed.
+        repeat: How often each row is to be run.
+    """
+    match row.status:
+        case RunStatus.FINISHED:
+            return Action.SKIP if row.repeats_done >= repeat else Action.REPEAT
+        case status if status in _FAILURES:
+            return Action.RUN if rerun else Action.SKIP
+        case RunStatus.RUNNING | RunStatus.KILLED:
+            return Action.RESUME
+        case _:
+            return Action.RUN
+
+
+def actions(
+    workload: WorkloadPlan, *, rerun: bool = False, repeat: int = 1
+) -> Mapping[str, Action]:
+    """Return what a start does with each row of a workload, by its letter.
+
+    Repeats that are missing do not start a workload that failed: its next one would, too.
+    """
+    alone = {run.letter: decide(run, rerun=rerun, repeat=repeat) for run in workload.runs}
+    failed = not rerun and any(run.status in _FAILURES for run in workload.runs)
+    if not any(
+        action.runs and not (failed and action is Action.REPEAT) for action in alone.values()
+    ):
+        return dict.fromkeys(alone, Action.SKIP)
+    return {row: action if action.runs else Action.AGAIN for row, action in alone.items()}
+
+
+def first_repeat(workload: WorkloadPlan) -> int:
+    """Return the number, from 1, of the next repeat of a workload."""
+    return min(run.repeats_done for run in workload.runs) + 1

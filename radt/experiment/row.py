@@ -1,33 +1,68 @@
-"""Checks the cells of one row, from a file or from the command line, and resolves them."""
+"""Check the cells of one row, from a file or from the command line, and resolve them."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from radt.collocation.spec import Collocation
-from radt.environments.parse import parse_environment
-from radt.environments.spec import EnvironmentKind, EnvironmentSpec
+from radt.environments.spec import EnvironmentKind, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
 from radt.experiment import cells
 from radt.experiment.columns import Column
 from radt.experiment.cpus import CpuRequest
 from radt.experiment.devices import Devices, Machine
-from radt.experiment.locate import find_program
-from radt.experiment.mapping import Mappings
-from radt.experiment.plan import RunSpec, letter
-from radt.experiment.program import Program
-from radt.experiment.sources import not_in_containers, prefixing
-from radt.experiment.templates import BARRED, LETTER_BLANK, Blanks
-from radt.listeners.api import Registry
+from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.program import Program, find_program
+from radt.experiment.templates import BARRED, LETTER_PLACEHOLDER, Mappings, Placeholders
+from radt.listeners.api import Profiler, Registry, probed
 from radt.model import ListenerChoice
+from radt.units import plural
 
 if TYPE_CHECKING:
     from radt.collocation.topology import Inventory
+
+
+def listener_warnings(workloads: Iterable[WorkloadPlan], registry: Registry) -> tuple[str, ...]:
+    """Return warnings about listeners that runs name and that do not work on this machine."""
+    runs = Counter(
+        choice.name
+        for workload in workloads
+        for run in workload.runs
+        for choice in run.listeners
+        if choice.name in registry.listeners
+    )
+    answers = {name: probed(registry.listeners[name]) for name in sorted(runs)}
+    return tuple(
+        f"listener {name} does not work here: {answer.reason}; "
+        f"{plural(runs[name], 'run')} without it{f'. {answer.remedy}' if answer.remedy else ''}"
+        for name, answer in answers.items()
+        if not answer.available
+    )
+
+
+def wrapping_profilers(choices: Iterable[ListenerChoice], registry: Registry) -> Sequence[str]:
+    """Return the names of profilers that put something before a run's command."""
+    return [
+        choice.name
+        for choice in choices
+        if (kind := registry.profilers.get(choice.name)) is not None
+        and kind.prefix is not Profiler.prefix
+    ]
+
+
+def profiler_in_container(name: str) -> UsageError:
+    """Return the error for a profiler before the command of a run in a container."""
+    return UsageError(
+        f"{name} cannot profile inside containers: it would profile docker's client",
+        f"Give the row a uv or conda environment, or take {name} out of Listeners",
+    )
+
 
 T = TypeVar("T")
 
@@ -41,7 +76,7 @@ def _inventory() -> Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the meaning of a row depends on.
+    """The surroundings that the meaning of a row depends on.
 
     ``folders`` are where its File may be, the experiment's first. ``inventory`` is asked only for
     rows that divide their GPUs.
@@ -56,7 +91,7 @@ class Place:
 
     @classmethod
     def beside(cls, file: Path, machine: Machine, registry: Registry) -> Place:
-        """For the rows of an experiment file.
+        """Return the place of the rows of an experiment file.
 
         Raises:
             UsageError: The settings file that holds for it cannot be used.
@@ -68,8 +103,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """Where a row stands: its experiment, its workload's label, its letter there."""
+class RowPosition:
+    """The position of a row: its experiment, the label of its workload, its letter there."""
 
     experiment: str
     workload: str
@@ -78,47 +113,25 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of a row: of the columns that radt reads, and those logged as they are.
+    """One row as written: the cells of radt's columns, and those that are logged unchanged.
 
-    ``is_literal`` says that nothing is to be filled into File and Params.
+    ``line`` is the physical line on which it begins; 0 for a row that is in no file.
+    ``is_literal`` means that File and Params have no placeholders.
     """
 
     values: Mapping[Column, str]
     logged: Mapping[str, str] = field(default_factory=dict)
+    line: int = 0
     is_literal: bool = False
 
     def text(self, column: Column) -> str:
-        """The cell; empty where the file has no such column, or where it says nothing."""
+        """Return the cell, "" if the file has no such column or the cell counts as empty."""
         value = self.values.get(column, "")
         return "" if column.field.is_missing(value) else value
 
 
-def check_row(
-    values: Mapping[Column, str],
-    place: Place,
-    complain: Callable[[Column, UsageError], None],
-    *,
-    spot: Spot | None = None,
-    logged: Mapping[str, str] | None = None,
-) -> RunSpec | None:
-    """Check every cell of a row; None after at least one complaint.
-
-    Args:
-        values: Its cells.
-        place: What its meaning depends on.
-        complain: Takes the column and what is wrong with its cell.
-        spot: Where it stands; not given, it is the only one of its workload.
-        logged: See `Row`.
-    """
-    row = Row(values, logged or {})
-    if spot is None:
-        experiment = row.text(Column.EXPERIMENT).strip() or place.default_experiment
-        spot = Spot(experiment, row.text(Column.WORKLOAD).strip(), letter(0))
-    return RowCheck(row, spot, place, complain).run()
-
-
 class RowCheck:
-    """Checks one row, cell by cell; every problem is handed to ``complain``.
+    """The check of one row, cell by cell; every problem is handed to ``complain``.
 
     Args:
         row: Its cells.
@@ -130,7 +143,7 @@ class RowCheck:
     def __init__(
         self,
         row: Row,
-        spot: Spot,
+        spot: RowPosition,
         place: Place,
         complain: Callable[[Column, UsageError], None],
     ) -> None:
@@ -140,8 +153,8 @@ class RowCheck:
         self._complain = complain
         self._failed = False
 
-    def run(self) -> RunSpec | None:
-        """The row, understood; None after at least one complaint."""
+    def run(self) -> RunPlan | None:
+        """Return the row as planned; None after at least one complaint."""
         for column in (Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.RUN):
             self._cell(column, str.strip)
         status = self._cell(Column.STATUS, cells.parse_status)
@@ -153,9 +166,9 @@ class RowCheck:
         listeners = cells.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)
         for error in listeners.errors:
             self._fail(Column.LISTENERS, error)
-        blanks = self._blanks(devices)
-        params = self._cell(Column.PARAMS, lambda text: self._params(text, blanks))
-        command = self._command(blanks, params or ())
+        placeholders = self._placeholders(devices)
+        params = self._cell(Column.PARAMS, lambda text: self._params(text, placeholders))
+        command = self._command(placeholders, params or ())
         environment = self._environment(command)
         if environment is not None:
             self._check_profilers(listeners.choices, environment)
@@ -168,9 +181,9 @@ class RowCheck:
             or command is None
         ):
             return None
-        return RunSpec(
+        return RunPlan(
             experiment=self._spot.experiment,
-            workload=self._row.text(Column.WORKLOAD).strip(),
+            workload=self._spot.workload,
             name=self._row.text(Column.NAME).strip(),
             status=status,
             run_id=self._row.text(Column.RUN).strip(),
@@ -185,6 +198,8 @@ class RowCheck:
             timeout_s=timeout_s,
             columns={name: text for name, text in self._row.logged.items() if text},
             repeats_done=cells.parse_repeats(self._row.text(Column.STATUS)),
+            line=self._row.line,
+            letter=self._spot.letter,
         )
 
     def _check_profilers(
@@ -192,11 +207,11 @@ class RowCheck:
     ) -> None:
         if environment.kind is not EnvironmentKind.DOCKER:
             return
-        for name in prefixing(choices, self._place.registry):
-            self._fail(Column.LISTENERS, not_in_containers(name))
+        for name in wrapping_profilers(choices, self._place.registry):
+            self._fail(Column.LISTENERS, profiler_in_container(name))
 
     def _cell(self, column: Column, parse: Callable[[str], T]) -> T | None:
-        """What the cell means; its parser knows better words than the schema, so it is first."""
+        """Parse a cell; its parser has better messages than the schema, so it comes first."""
         text = self._row.text(column)
         try:
             parsed = parse(text)
@@ -211,7 +226,7 @@ class RowCheck:
         self._failed = True
         self._complain(column, error)
 
-    def _blanks(self, devices: Devices | None) -> Blanks:
+    def _placeholders(self, devices: Devices | None) -> Placeholders:
         values: dict[str, str] = {
             column: self._row.text(column).strip() for column in self._row.values
         }
@@ -219,26 +234,26 @@ class RowCheck:
         values |= {
             Column.EXPERIMENT: self._spot.experiment,
             Column.WORKLOAD: self._spot.workload,
-            LETTER_BLANK: self._spot.letter,
+            LETTER_PLACEHOLDER: self._spot.letter,
             Column.DEVICES: "cpu" if devices is None else str(devices),
         }
-        return Blanks(values)
+        return Placeholders(values)
 
-    def _params(self, text: str, blanks: Blanks) -> tuple[str, ...]:
+    def _params(self, text: str, placeholders: Placeholders) -> tuple[str, ...]:
         if self._row.is_literal:
             return cells.parse_params(text)
-        return tuple(map(blanks.fill, cells.parse_params(text, blanks.split)))
+        return tuple(map(placeholders.fill, cells.parse_params(text, placeholders.split)))
 
     def _command(
-        self, blanks: Blanks, params: tuple[str, ...]
+        self, placeholders: Placeholders, params: tuple[str, ...]
     ) -> tuple[Program, tuple[str, ...]] | None:
-        """The program and its arguments: from File, else from what the Model is mapped to."""
+        """Return the program and its arguments: from File, else from the command of the Model."""
         own_python = self._environment_kind() is EnvironmentKind.LOCAL
         folders = self._place.folders
         model = self._row.text(Column.MODEL).strip()
         given = self._row.text(Column.FILE)
         if given.strip() or not model:
-            in_file = Blanks(blanks.values, BARRED | {Column.FILE})
+            in_file = Placeholders(placeholders.values, BARRED | {Column.FILE})
             fill = str if self._row.is_literal else in_file.fill
             program = self._cell(
                 Column.FILE, lambda text: find_program(fill(text), folders, own_python=own_python)
@@ -246,8 +261,8 @@ class RowCheck:
             return None if program is None else (program, params)
         mappings = self._place.mappings
         try:
-            command = mappings.command(model, blanks.split)
-            in_map = Blanks(blanks.values, BARRED | {Column.FILE}, command.source)
+            command = mappings.command(model, placeholders.split)
+            in_map = Placeholders(placeholders.values, BARRED | {Column.FILE}, command.source)
             if mappings.folder is not None:
                 folders = (mappings.folder, *folders)
             program = find_program(in_map.fill(command.program), folders, own_python=own_python)
@@ -257,7 +272,7 @@ class RowCheck:
             return None
 
     def _environment_kind(self) -> EnvironmentKind | None:
-        """Roughly, before the program's folder is known; None for another than radt's own."""
+        """Guess the kind before the program's folder is known; None if it is not radt's own."""
         text = self._row.text(Column.ENVIRONMENT).strip()
         text = self._place.mappings.environments.get(text, text).strip().lower()
         return EnvironmentKind.LOCAL if text in ("", EnvironmentKind.LOCAL) else None
@@ -276,7 +291,7 @@ class RowCheck:
         )
 
     def _data(self) -> tuple[Path, ...]:
-        """The Data cell as an absolute path, if it is one of something that is there.
+        """Return the Data cell as an absolute path, if that exists.
 
         As the program will name it: a link is not resolved.
         """

@@ -1,74 +1,198 @@
-"""What a runner needs of an experiment, whatever the kind of its file."""
+"""Experiments as plans: from a CSV file, a sweep, or one program on the command line."""
 
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from radt.errors import ExperimentError, Problem
+from radt.errors import ExperimentError, Problem, RadtError
+from radt.experiment.check import (
+    check_table,
+    conflicts,
+    positions_of,
+    read_header,
+    workloads_of,
+)
+from radt.experiment.columns import Column
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
+from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.status import StatusSink
+from radt.experiment.row import Place, Row, RowCheck, listener_warnings
+from radt.experiment.status import StatusWriter
+from radt.experiment.table import Table, parse_table
+from radt.experiment.templates import Mappings
 from radt.listeners.api import Registry
 
 _CSV_SUFFIX = ".csv"
-_SWEEP_SUFFIXES = (".yaml", ".yml")
 #: What the name of an experiment file ends with, in lower case.
-EXPERIMENT_SUFFIXES = (_CSV_SUFFIX, *_SWEEP_SUFFIXES)
+EXPERIMENT_SUFFIXES = (_CSV_SUFFIX, *SWEEP_SUFFIXES)
 
 
-class ExperimentSource(Protocol):
-    """A file that holds an experiment, as it was read.
+@dataclass(frozen=True)
+class ExperimentFile:
+    """A CSV file as it was read.
 
-    ``shown`` is what to call it in messages; ``repeat`` how often the file wants every workload.
+    ``shown`` is its name in messages; ``repeat`` is how often it runs every workload, and ``added``
+    the number of rows that are not in the file yet: both are for sweeps.
     """
 
-    @property
-    def path(self) -> Path: ...
+    path: Path
+    shown: str
+    table: Table
+    repeat: int = 1
+    added: int = 0
+
+    @classmethod
+    def read(cls, path: Path | str) -> ExperimentFile:
+        """Read a file; `plan` reports what is wrong with its content.
+
+        Raises:
+            ExperimentError: It cannot be read, or is not text.
+        """
+        file = RawFile.read(path, "CSV")
+        return cls(file.path, file.shown, parse_table(file.text))
 
     @property
-    def shown(self) -> str: ...
-
-    @property
-    def repeat(self) -> int: ...
+    def note(self) -> str:
+        """What `writer` adds to the file, as a note to the user; "" for nothing."""
+        return ""
 
     def plan(self, machine: Machine, registry: Registry) -> ExperimentPlan:
-        """What it asks for on this machine with these listeners.
+        """Return what the file asks for on this machine with these listeners.
 
         Raises:
             ExperimentError: With every problem of the file.
+            UsageError: The settings file that holds for it cannot be used.
         """
+        place = Place.beside(self.path, machine, registry)
+        return check_table(self.path, self.shown, self.table, place)
 
-    def writer(self) -> StatusSink:
-        """Where the statuses of the plan's runs go; the caller holds the file's lock.
+    def writer(self) -> StatusWriter:
+        """Return the writer of statuses of this file's rows; the caller holds its lock.
 
         Raises:
             StatusError: The file cannot be read or written.
         """
+        return StatusWriter(self.path, self.table)
 
 
 def is_experiment(path: Path | str) -> bool:
-    """Whether a file of this name is an experiment, not a program."""
+    """Return whether a file of this name is an experiment, not a program."""
     return os.fspath(path).lower().endswith(EXPERIMENT_SUFFIXES)
 
 
-def open_source(path: Path | str) -> ExperimentSource:
-    """Read an experiment file; what is wrong with its content is said by its ``plan``.
+def open_source(path: Path | str) -> ExperimentFile:
+    """Read an experiment file, or expand a sweep; ``plan`` reports what is wrong with its content.
 
     Raises:
-        ExperimentError: It cannot be read, or is no kind of experiment file.
+        ExperimentError: It cannot be read, or is not an experiment file.
     """
     shown = os.fspath(path)
     if shown.lower().endswith(_CSV_SUFFIX):
         return ExperimentFile.read(path)
-    if shown.lower().endswith(_SWEEP_SUFFIXES):
-        # Here, because the parser is needed for sweeps alone.
+    if shown.lower().endswith(SWEEP_SUFFIXES):
+        # Imported here: only sweeps need the parser of YAML.
         from radt.experiment.sweep import SweepFile
 
         return SweepFile.read(path)
-    raise ExperimentError(
-        shown,
-        [Problem("this is no experiment file", f"Name it {' or '.join(EXPERIMENT_SUFFIXES)}")],
+    expected = " or ".join(EXPERIMENT_SUFFIXES)
+    problem = Problem(
+        f"expected the name of an experiment file ({expected}), got {shown!r}", "Rename the file"
     )
+    raise ExperimentError(shown, [problem])
+
+
+def direct_plan(
+    file: Path | str,
+    arguments: Sequence[str],
+    *,
+    machine: Machine,
+    registry: Registry,
+    experiment: str = "",
+    workload: str = "",
+    name: str = "",
+    devices: str = "",
+    collocation: str = "",
+    listeners: str = "",
+    environment: str = "",
+    cpus: str = "",
+    timeout: str = "",
+    model: str = "",
+    data: str = "",
+) -> ExperimentPlan:
+    """Return the plan of one program; the options mean what the columns mean.
+
+    ``file`` and ``arguments`` are taken as they are, nothing is filled into them. The experiment is
+    named after the program unless it is given; without a workload the run stands for itself, as a
+    script does that is started without radt.
+
+    Raises:
+        ExperimentError: With every problem of the options.
+        UsageError: The settings file that holds here cannot be used.
+    """
+    given = os.fspath(file)
+    values = {
+        Column.EXPERIMENT: experiment,
+        Column.WORKLOAD: workload,
+        Column.NAME: name,
+        Column.DEVICES: devices,
+        Column.COLLOCATION: collocation,
+        Column.ENVIRONMENT: environment,
+        Column.CPUS: cpus,
+        Column.TIMEOUT: timeout,
+        Column.MODEL: model,
+        Column.DATA: data,
+        Column.LISTENERS: listeners,
+        Column.FILE: given,
+        Column.PARAMS: shlex.join(arguments),
+    }
+    problems: list[Problem] = []
+
+    def complain(column: Column, error: RadtError) -> None:
+        option = None if column is Column.FILE else f"--{column.lower()}"
+        problems.append(Problem(error.message, error.remedy or "", column=option))
+
+    here = Path.cwd()
+    place = Place(machine, registry, (here,), _called(given), Mappings.of(here))
+    (spot,) = positions_of([(experiment.strip() or place.default_experiment, workload.strip())])
+    check = RowCheck(
+        Row(values, {Column.MODEL: model, Column.DATA: data}, is_literal=True),
+        spot,
+        place,
+        complain,
+    )
+    run = check.run()
+    workloads = workloads_of([] if run is None else [run])
+    for plan in workloads:
+        for conflict in conflicts(plan, place):
+            complain(conflict.column, conflict.error)
+    if run is None or problems:
+        raise ExperimentError(
+            f"radt {given}", sorted(problems, key=lambda problem: bool(problem.column))
+        )
+    if not workload:  # it shares the hardware with nobody, and has no workload to be named after
+        workloads = tuple(
+            replace(plan, label="", runs=(replace(run, workload=""),)) for plan in workloads
+        )
+    return ExperimentPlan(run.program.path, workloads, listener_warnings(workloads, registry))
+
+
+def _called(given: str) -> str:
+    """Name an experiment after a File: ``train`` for train.py, a module by its name."""
+    module = given.removeprefix("-m").strip()
+    return module if module != given.strip() else Path(given).stem or "run"
+
+
+def experiment_names(path: Path) -> list[str]:
+    """Return the names of the experiments in a CSV file, in the order of its rows.
+
+    Raises:
+        ExperimentError: The file cannot be read, or has no header.
+    """
+    file = ExperimentFile.read(path)
+    header = read_header(file.shown, file.table)
+    names = (header.value(record, Column.EXPERIMENT).strip() for record in file.table.rows)
+    return list(dict.fromkeys(name or path.stem for name in names))

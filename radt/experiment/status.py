@@ -1,4 +1,4 @@
-"""Writes statuses and run ids back into an experiment file that its user may be editing."""
+"""Write statuses and run ids back into an experiment file that its user may be editing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from radt.errors import StatusError
 from radt.experiment.columns import Column, Header
 from radt.experiment.edit import RowEdit, edited
-from radt.experiment.rewriting import SharedFile
+from radt.experiment.files import SharedFile
 from radt.experiment.table import Record, Table, parse_table
 
 #: Longer texts would make the file unreadable; the whole story is in the run's log.
@@ -21,7 +21,7 @@ MAX_STATUS_LENGTH = 120
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """What a row is to say; ``run_id`` None leaves the Run cell as it is."""
+    """The new status of a row; ``run_id`` None leaves the Run cell unchanged."""
 
     text: str
     run_id: str | None = None
@@ -47,7 +47,7 @@ class StatusSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """How a row is found again.
+    """What identifies a row when the file has changed.
 
     ``identity`` is all that the user wrote in it, ``ordinal`` and ``twins`` are its place among
     rows of the same identity and their number, ``run_id`` is what its Run cell says.
@@ -118,18 +118,18 @@ class StatusWriter:
                 self._write()
 
     def _write(self) -> None:
-        found: dict[int, Record] = {}
+        rows: dict[int, Record] = {}
         lost: list[int] = []
 
         def change(content: bytes) -> bytes:
-            nonlocal found, lost
+            nonlocal rows, lost
             table = self._parse(content)
-            found, lost = self._locate(table)
-            edits = [RowEdit(row, _values(self._pending[line])) for line, row in found.items()]
+            rows, lost = self._locate(table)
+            edits = [RowEdit(row, _values(self._pending[line])) for line, row in rows.items()]
             return edited(table, _header_of(table), edits).encode()
 
         self._file.rewrite(change)
-        for line in found:
+        for line in rows:
             written = self._pending[line].run_id
             if written is not None:
                 self._known[line] = replace(self._known[line], run_id=one_line(written))
@@ -139,24 +139,24 @@ class StatusWriter:
             raise self._lost(given_up)
 
     def _locate(self, table: Table) -> tuple[dict[int, Record], list[int]]:
-        """The rows to write, by planned line, and the planned lines that are gone."""
+        """Return the rows to write, by planned line, and the planned lines that are gone."""
         header = _header_of(table)
         by_identity: dict[tuple[str, ...], list[Record]] = {}
         for row in table.rows:
             by_identity.setdefault(header.identity(row), []).append(row)
-        found: dict[int, Record] = {}
+        rows: dict[int, Record] = {}
         lost: list[int] = []
         for line in self._pending:
             known = self._known[line]
             twins = by_identity.get(known.identity, [])
             same_run = [row for row in twins if header.value(row, Column.RUN) == known.run_id]
             if known.run_id and len(same_run) == 1:
-                found[line] = same_run[0]
+                rows[line] = same_run[0]
             elif len(twins) == known.twins:
-                found[line] = twins[known.ordinal]
+                rows[line] = twins[known.ordinal]
             else:
                 lost.append(line)
-        return found, lost
+        return rows, lost
 
     def _lost(self, given_up: Mapping[int, str]) -> StatusError:
         rows = "; ".join(f"line {line}: {text}" for line, text in sorted(given_up.items()))
@@ -170,13 +170,11 @@ class StatusWriter:
         try:
             table = parse_table(content.decode())
         except UnicodeDecodeError as error:
-            raise self._file.in_disorder(" is not UTF-8 any more") from error
+            raise self._file.invalid(" is no longer UTF-8") from error
         if table.defects:
-            raise self._file.in_disorder(
-                f" has a quote that is not closed, line {table.defects[0].line}"
-            )
+            raise self._file.invalid(f" has an unclosed quote in line {table.defects[0].line}")
         if table.header is None or not Header.of(table.header).names_programs:
-            raise self._file.in_disorder(" has no header any more")
+            raise self._file.invalid(" no longer has a header")
         return table
 
 
@@ -215,7 +213,7 @@ def _values(status: RowStatus) -> dict[Column, str]:
 
 
 def one_line(text: str) -> str:
-    """Blanks and line ends as one blank each, what cannot be printed as ``?``, not too long."""
+    """Return a text as one short line; characters that cannot be printed become ``?``."""
     line = " ".join(text.split())
     line = "".join(character if character.isprintable() else "?" for character in line)
     return line if len(line) <= MAX_STATUS_LENGTH else line[: MAX_STATUS_LENGTH - 1] + "…"

@@ -1,4 +1,4 @@
-"""Sweeps: YAML files that hold one run and the values that its parameters are to take.
+"""Sweeps: YAML files that say which values parameters take, expanded into a CSV file beside them.
 
 ::
 
@@ -10,207 +10,402 @@
       lr: {min: 0.001, max: 0.1, distribution: log_uniform}
       batch-size: {values: [32, 64, 128]}
 
-The original radT's files work as they are. What became of each run is written below ``status:``
-with its parameters; a start runs those that are not there yet.
+``radt sweep.yaml`` writes ``sweep.csv`` and runs that. From then on the CSV is the state: it holds
+the statuses, and may be edited. A comment in it has a hash of the expansion. While the hash fits,
+the CSV is left alone. When the YAML changes, rows with parameters that the CSV does not have are
+added at its end. No row is ever changed or removed.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
+import hashlib
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-from radt.errors import ExperimentError, Problem, RadtError, UsageError
-from radt.experiment.cells import parse_params
-from radt.experiment.check import NumberedRow, workloads_of
-from radt.experiment.columns import LOGGED, Column
-from radt.experiment.devices import Machine
-from radt.experiment.plan import ExperimentPlan, RunSpec, WorkloadPlan, letter
-from radt.experiment.raw import RawFile
-from radt.experiment.row import Place, Row, RowCheck, Spot
-from radt.experiment.sources import absences
-from radt.experiment.structure import UNREADABLE
-from radt.experiment.sweep_document import Document, noting, parse_document
-from radt.experiment.sweep_groups import SweepRun, grouped, recorded
-from radt.experiment.sweep_parameters import PARAMETERS
-from radt.experiment.sweep_space import SweepMethod, combinations
-from radt.experiment.sweep_spec import TRIALS, SweepSpec, read_spec
-from radt.experiment.sweep_writer import SweepWriter, joined
-from radt.experiment.together import conflicts
-from radt.listeners.api import Registry
+import yaml
 
+from radt.errors import ExperimentError, Problem, StatusError, UsageError
+from radt.experiment.cells import NEAR_MISS, did_you_mean, parse_params
+from radt.experiment.columns import IN_EVERY_TABLE, Column, Header
+from radt.experiment.devices import Machine
+from radt.experiment.edit import encoded, with_columns
+from radt.experiment.files import RawFile, SharedFile, create_file, table_path
+from radt.experiment.plan import ExperimentPlan
+from radt.experiment.source import ExperimentFile
+from radt.experiment.status import StatusWriter
+from radt.experiment.sweep_expand import Combination, Parameter, SweepMethod, expand
+from radt.experiment.sweep_yaml import (
+    PARAMETERS,
+    Entry,
+    collecting,
+    entries_of,
+    is_null,
+    parse_parameters,
+    parse_yaml,
+    text_of,
+)
+from radt.experiment.table import Table, parse_table
+from radt.listeners.api import Registry
+from radt.params import split_params
+from radt.units import plural
+
+_AT_ONCE, _TRIALS, _STATUS = "at_once", "trials", "status"
 _PARAMS = Column.PARAMS.lower()
+#: Keys that are columns of CSV files; Params are the arguments that all runs have.
+_COLUMN_KEYS: Mapping[str, Column] = {
+    column.lower(): column
+    for column in Column
+    if column not in (Column.STATUS, Column.RUN, Column.WORKLOAD)
+}
+#: ``parent`` is radT 0.2's run of the whole sweep in MLflow; it is ignored.
+_OWN_KEYS = ("method", PARAMETERS, "seed", _TRIALS, "repeat", _AT_ONCE, _STATUS, "parent")
+_COUNT = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)
+_SEED = re.compile(r"-?\d{1,18}", re.ASCII)
+#: The comment that marks a CSV as an expansion.
+_MARK = re.compile(
+    r'^\ufeff?"?# *Expanded from [^\r\n]*? by radt(?P<hash> \([0-9a-f]+\))?', re.MULTILINE
+)
+_OTHER_LINES = re.compile(r" \(with line [\d, ]+\)$")
+
+
+@dataclass(slots=True)
+class SweepSpec:
+    """The keys of a sweep.
+
+    ``cells`` are shared by all runs, by column; ``lines`` are the lines of keys. ``trials`` is None
+    for all combinations, ``at_once`` for all runs in one workload.
+    """
+
+    cells: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    method: SweepMethod = SweepMethod.GRID
+    parameters: tuple[Parameter, ...] = ()
+    seed: int = 0
+    trials: int | None = None
+    repeat: int = 1
+    at_once: int | None = 1
+
+    def rows(self, combinations: Sequence[Combination]) -> list[dict[str, str]]:
+        """Return the cells of each run, without its workload."""
+        fixed = self.cells.get(Column.PARAMS, "")
+        return [
+            {**self.cells, Column.PARAMS: f"{fixed} {combination.params}".strip()}
+            for combination in combinations
+        ]
 
 
 @dataclass(frozen=True)
-class SweepFile:
-    """A sweep as it was read; ``shown`` is for messages.
+class SweepFile(ExperimentFile):
+    """A sweep and its CSV: ``path``, ``shown`` and ``table`` are those of the CSV as expanded.
 
-    ``drawn_seed`` is the seed of a random sweep whose file has none.
+    ``content`` are the bytes of the CSV as read (None if there is none yet), ``first_added`` is
+    the line from which on rows are not in it, ``orphans`` the number of rows that have not run and
+    that a changed sweep does not ask for.
     """
 
-    path: Path
-    shown: str
-    document: Document = field(repr=False)
-    drawn_seed: int = field(default_factory=lambda: secrets.randbelow(2**31))
+    sweep: str = ""
+    spec: SweepSpec = field(default_factory=SweepSpec)
+    combinations: tuple[Combination, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    content: bytes | None = None
+    first_added: int = 0
+    orphans: int = 0
 
     @classmethod
     def read(cls, path: Path | str) -> SweepFile:
-        """Read a file; what is wrong with its keys is said by `plan`.
+        """Read and expand a sweep; `plan` reports what is wrong with its keys.
 
         Raises:
-            ExperimentError: It cannot be read, or is not YAML.
+            ExperimentError: It cannot be read or is not YAML, or the CSV beside it cannot be read
+                or is not an expansion.
         """
         raw = RawFile.read(path, "YAML")
-        if problems := list(_undecoded(raw.text)):
-            raise ExperimentError(raw.shown, problems)
-        return cls(raw.path, raw.shown, parse_document(raw.shown, raw.text))
+        problems: list[Problem] = []
+        spec = parse_spec(parse_yaml(raw.shown, raw.text), problems)
+        combinations: tuple[Combination, ...] = ()
+        if not problems:
+            size_key = _TRIALS if _TRIALS in spec.lines else PARAMETERS
+            with collecting(problems, spec.lines.get(size_key), size_key):
+                combinations = expand(spec.parameters, spec.method, spec.seed, spec.trials)
+        csv, csv_shown = table_path(raw.path), str(table_path(raw.shown))
+        if not spec.cells.get(Column.EXPERIMENT):
+            spec.cells[Column.EXPERIMENT] = csv.stem
+        rows = spec.rows(combinations)
+        content = RawFile.read(csv, "CSV").content if csv.exists() else None
+        old = None if content is None else content.decode(errors="surrogateescape")
+        if old is not None and _MARK.search(old) is None:
+            raise _foreign(csv_shown, raw.path.name, old)
+        if problems:  # the cells are checked with one row, so that all problems are reported
+            old, rows = None, spec.rows([Combination(())])
+        text = _expanded(old, rows, spec.at_once, raw.path.name)
+        table = parse_table(text)
+        added = len(table.rows) - (0 if old is None else len(parse_table(old).rows))
+        return cls(
+            path=csv,
+            shown=csv_shown,
+            table=table,
+            repeat=spec.repeat,
+            sweep=raw.shown,
+            spec=spec,
+            combinations=combinations,
+            problems=tuple(problems),
+            content=content,
+            first_added=table.rows[-added].line if added else len(text),
+            added=added,
+            orphans=0 if old is None or old == text else _orphans(table, rows),
+        )
 
     @property
-    def repeat(self) -> int:
-        """How often the file wants every workload."""
-        return self.spec.repeat
-
-    @property
-    def spec(self) -> SweepSpec:
-        """What its keys say, as far as they can be understood."""
-        return self._read_spec[0]
-
-    @cached_property
-    def workloads(self) -> list[list[SweepRun]]:
-        """The runs of the sweep and what is known of each.
-
-        Raises:
-            UsageError: They have no end, or are too many.
-        """
-        spec = self.spec
-        if not spec.parameters:
-            return []
-        seed = self.drawn_seed if spec.seed is None else spec.seed
-        runs = combinations(spec.parameters, spec.method, seed, spec.trials)
-        return grouped(runs, recorded(spec.entries, runs, spec.fixed), spec.at_once)
+    def note(self) -> str:
+        """What `writer` adds to the CSV, as a note to the user; "" for nothing."""
+        if self.content == self._new_content:
+            return ""
+        parts = [f"added {plural(self.added, 'row')} to {self.shown}"]
+        if not self.added:
+            parts = [f"{self.sweep} has changed, but adds no row; {self.shown} keeps its rows"]
+        if self.orphans:
+            parts.append(
+                f"{plural(self.orphans, 'row')} of {self.shown} will run that {self.sweep} no "
+                "longer asks for: delete them there to drop them"
+            )
+        return "; ".join(parts)
 
     def plan(self, machine: Machine, registry: Registry) -> ExperimentPlan:
-        """What the file asks for on this machine with these listeners.
+        """Return what the CSV asks for on this machine with these listeners.
 
         Raises:
-            ExperimentError: With every problem of the file.
+            ExperimentError: With all problems, of rows in the CSV or of the sweep.
             UsageError: The settings file that holds for it cannot be used.
         """
-        spec, found = self._read_spec
-        check = _SweepCheck(spec, Place.beside(self.path, machine, registry), list(found))
-        workloads: Sequence[Sequence[SweepRun]] = []
-        if not check.problems:
-            with noting(check.problems, *check.place_of_size()):
-                workloads = self.workloads
-        plan = check.plan(self.path, workloads)
-        if check.problems:
-            raise ExperimentError(self.shown, sorted(check.problems, key=lambda one: one.line or 0))
+        problems = list(self.problems)
+        try:
+            plan = ExperimentFile.plan(self, machine, registry)
+        except ExperimentError as error:
+            in_csv = [each for each in error.problems if (each.line or 0) < self.first_added]
+            if in_csv:
+                raise ExperimentError(self.shown, in_csv) from error
+            problems += [self._in_sweep(problem) for problem in error.problems]
+        if problems:
+            unique = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+            raise ExperimentError(self.sweep, unique)
         return plan
 
-    def writer(self) -> SweepWriter:
-        """Writes statuses of this file's runs; the caller holds its lock.
-
-        The seed of a random sweep is written at once, so that the next start draws the same runs.
+    def writer(self) -> StatusWriter:
+        """Write the added rows, and return what writes statuses; the caller holds the lock.
 
         Raises:
-            StatusError: The file cannot be read or written.
+            StatusError: The CSV cannot be written, or has changed since it was read.
         """
-        spec = self.spec
-        needs_seed = spec.method is SweepMethod.RANDOM and spec.seed is None
-        seed = self.drawn_seed if needs_seed else None
-        return SweepWriter(self.path, self.workloads, spec.fixed, seed)
+        if self.content is None:
+            try:
+                create_file(self.path, self._new_content)
+            except OSError as error:
+                raise StatusError(
+                    f"{self.path} cannot be written: {error.strerror}",
+                    f"Check the mode and the disk of {self.path.parent}",
+                ) from error
+        elif self.content != self._new_content:
+            SharedFile(self.path).rewrite(self._replaced)
+        return StatusWriter(self.path, self.table)
 
-    @cached_property
-    def _read_spec(self) -> tuple[SweepSpec, Sequence[Problem]]:
-        problems: list[Problem] = []
-        spec = read_spec(self.document.root, problems)
-        with noting(problems, spec.lines.get(_PARAMS, 0), _PARAMS):
-            _check_fixed(spec)
-        return spec, problems
+    def swept_values(self, params: Iterable[str]) -> list[Mapping[str, object]]:
+        """Return the swept values of rows by their Params; empty for other rows."""
+        rows = self.spec.rows(self.combinations)
+        by_key = {
+            _key(row[Column.PARAMS]): dict(combination.values)
+            for row, combination in zip(rows, self.combinations, strict=True)
+        }
+        return [by_key.get(_key(text), {}) for text in params]
 
+    @property
+    def _new_content(self) -> bytes:
+        return self.table.text.encode(errors="surrogateescape")
 
-class _SweepCheck:
-    """Checks the runs of a sweep as those of a table are, and collects problems."""
+    def _replaced(self, content: bytes) -> bytes:
+        if content != self.content:
+            raise StatusError(f"{self.path} changed while radt read it", "Run the command again")
+        return self._new_content
 
-    def __init__(self, spec: SweepSpec, place: Place, problems: list[Problem]) -> None:
-        self._spec = spec
-        self._place = place
-        self.problems = problems
-
-    def plan(self, path: Path, workloads: Sequence[Sequence[SweepRun]]) -> ExperimentPlan:
-        """The plan of these runs; where there are none, what they share is checked all the same."""
-        rows: list[NumberedRow] = []
-        if not workloads:
-            self._checked(None, self._spot("000", 0))
-        for workload in workloads:
-            for index, run in enumerate(workload):
-                spot = self._spot(run.number.label, index)
-                row = self._checked(run, spot)
-                if row is not None:
-                    rows.append(NumberedRow(run.position, row))
-        planned = workloads_of(rows)
-        if not self.problems:
-            self._check_together(planned)
-        return ExperimentPlan(path, planned, absences(planned, self._place.registry))
-
-    def place_of_size(self) -> tuple[int, str]:
-        """The line and key by which the number of runs is changed."""
-        key = TRIALS if TRIALS in self._spec.lines else PARAMETERS
-        return self._spec.lines.get(key, 0), key
-
-    def _spot(self, label: str, index: int) -> Spot:
-        given = self._spec.values.get(Column.EXPERIMENT, "").strip()
-        return Spot(given or self._place.default_experiment, label, letter(index))
-
-    def _checked(self, run: SweepRun | None, spot: Spot) -> RunSpec | None:
-        values = {**self._spec.values, Column.WORKLOAD: spot.workload}
-        if run is not None:
-            values[Column.PARAMS] = joined(self._spec.fixed, run)
-        if run is not None and run.entry is not None:
-            values |= {Column.STATUS: run.entry.status, Column.RUN: run.entry.run_id}
-        logged = {str(column): values[column] for column in LOGGED if column in values}
-        swept = run.combination.params if run is not None else ""
-
-        def complain(column: Column, error: UsageError) -> None:
-            key = column.lower()
-            # Of what goes into Params the fixed part has a key of its own.
-            if column is Column.PARAMS and ("{" in swept or not self._spec.fixed):
-                key = PARAMETERS
-            self._add(key, error)
-
-        row = Row(values, logged | self._spec.columns)
-        return RowCheck(row, spot, self._place, complain).run()
-
-    def _check_together(self, workloads: Sequence[WorkloadPlan]) -> None:
-        for workload in workloads:
-            for conflict in conflicts(workload, self._place):
-                self._add(conflict.column.lower(), conflict.error)
-
-    def _add(self, key: str, error: RadtError) -> None:
-        problem = Problem(error.message, error.remedy or "", self._spec.lines.get(key), key)
-        if problem not in self.problems:  # all runs have it
-            self.problems.append(problem)
+    def _in_sweep(self, problem: Problem) -> Problem:
+        """Return a problem of an expanded row as one of the key that its cell comes from."""
+        key = (problem.column or "").lower()
+        if key == _PARAMS and _PARAMS not in self.spec.lines:
+            key = PARAMETERS
+        cause = _OTHER_LINES.sub("", problem.cause)
+        return Problem(cause, problem.remedy, self.spec.lines.get(key), key or None)
 
 
-def _check_fixed(spec: SweepSpec) -> None:
-    words = parse_params(spec.fixed)
-    for parameter in spec.parameters:
-        option = f"--{parameter.name}"
-        if any(word == option or word.startswith(f"{option}=") for word in words):
-            raise UsageError(
-                f"{option} is here and among the parameters", "Remove it from one of the two"
-            )
+def parse_spec(root: yaml.MappingNode, problems: list[Problem]) -> SweepSpec:
+    """Parse all keys; what is wrong is added to ``problems``."""
+    spec = SweepSpec()
+    entries: dict[str, Entry] = {}
+    for entry in entries_of(root, problems).values():
+        key = entry.name.lower()
+        if key in entries:
+            cause = "this key is written twice"
+            problems.append(Problem(cause, "Remove one of them", entry.line, entry.name))
+        entries[key] = entry
+        spec.lines[key] = entry.line
+    for key, entry in entries.items():
+        with collecting(problems, entry.line, entry.name):
+            if key in _COLUMN_KEYS:
+                spec.cells[_COLUMN_KEYS[key]] = text_of(entry.value)
+            elif key in _PARSERS and not is_null(entry.value):
+                setattr(spec, key, _PARSERS[key](text_of(entry.value)))
+            elif key == _STATUS and not is_null(entry.value):
+                raise UsageError(
+                    "an earlier version of radt wrote these statuses",
+                    "Remove the key: statuses are in the CSV file now, and all runs start anew",
+                )
+            elif key not in _OWN_KEYS:
+                _check_own_column(entry, entries)
+                spec.cells[entry.name] = text_of(entry.value)
+    if PARAMETERS in entries:
+        spec.parameters = parse_parameters(entries[PARAMETERS], spec.method, problems)
+    else:
+        remedy = "Write parameters: {lr: {values: [0.1, 0.01]}}"
+        problems.append(Problem("this key is missing", remedy, column=PARAMETERS))
+    with collecting(problems, spec.lines.get(_PARAMS), _PARAMS):
+        words = parse_params(spec.cells.get(Column.PARAMS, ""))
+        for option in (f"--{parameter.name}" for parameter in spec.parameters):
+            if any(word == option or word.startswith(f"{option}=") for word in words):
+                raise UsageError(
+                    f"{option} is in both params and parameters", "Remove it from one of them"
+                )
+    return spec
 
 
-def _undecoded(text: str) -> list[Problem]:
-    """One problem for each line with bytes that are not UTF-8, or with a NUL."""
-    problems: list[Problem] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        bad = UNREADABLE.search(line)
-        if bad is not None:
-            what = "a NUL byte" if bad.group() == "\0" else "a byte that is not UTF-8"
-            problems.append(Problem(what, "Save the file as text in UTF-8", number))
-    return problems
+def _check_own_column(entry: Entry, entries: Iterable[str]) -> None:
+    """Take an unknown key as a column of the user's own, unless it looks misspelt."""
+    if entry.name.lower() == Column.WORKLOAD.lower():
+        raise UsageError(
+            "radt numbers the workloads of a sweep",
+            f"Remove it; {_AT_ONCE}: 4 puts four runs into a workload, {_AT_ONCE}: all puts all",
+        )
+    if entry.name.lower() == Column.RUN.lower():
+        raise UsageError("a sweep has several runs", "Remove it; run ids are in the CSV file")
+    known = {*_COLUMN_KEYS, *_OWN_KEYS} - set(entries)
+    hint = did_you_mean(entry.name, known, cutoff=NEAR_MISS)
+    if hint and not entry.key.style:
+        raise UsageError("unknown key", f'{hint} Quote it to have your own column: "{entry.name}"')
+
+
+def _method(text: str) -> SweepMethod:
+    try:
+        return SweepMethod(text.lower())
+    except ValueError:
+        expected = " or ".join(SweepMethod)
+        raise UsageError(
+            f"expected {expected}, got {text!r}",
+            did_you_mean(text, SweepMethod) or f"Write {expected}",
+        ) from None
+
+
+def _seed(text: str) -> int:
+    if _SEED.fullmatch(text) is None:
+        raise UsageError(f"expected a whole number, got {text!r}", "Write seed: 1")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if _COUNT.fullmatch(text) is None:
+        raise UsageError(f"expected a whole number from 1, got {text!r}", "Write 1, 2 or more")
+    return int(text)
+
+
+def _at_once(text: str) -> int | None:
+    return None if text.lower() == "all" else _count(text)
+
+
+#: Keys that are fields of `SweepSpec`.
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "method": _method,
+    "seed": _seed,
+    _TRIALS: _count,
+    "repeat": _count,
+    _AT_ONCE: _at_once,
+}
+
+
+def _expanded(
+    old: str | None, rows: Sequence[Mapping[str, str]], at_once: int | None, sweep: str
+) -> str:
+    """Return the text of the CSV with the rows that it lacks added at its end.
+
+    Args:
+        old: Its text as it is; None for a new file.
+        rows: The cells that the sweep asks for.
+        at_once: The number of rows in a workload; None for all.
+        sweep: The name of the YAML file.
+    """
+    digest = hashlib.sha256(repr([sorted(row.items()) for row in rows]).encode()).hexdigest()[:8]
+    names = list(dict.fromkeys([*IN_EVERY_TABLE, *(name for row in rows for name in row)]))
+    names = [name for name in names if name in IN_EVERY_TABLE or any(r.get(name) for r in rows)]
+    if old is None:
+        # Columns of the user's own are quoted, so that none looks like a misspelt one of radt's.
+        first_line = ",".join(name if Column.named(name) else f'"{name}"' for name in names)
+        old = (
+            f"# Expanded from {sweep} by radt. Statuses go here; rows may be edited.\n"
+            f"{first_line}\n"
+        )
+    mark = _MARK.search(old)
+    assert mark is not None  # the caller has checked it, or it was written above
+    table = parse_table(old)
+    if mark["hash"] == f" ({digest})" or table.header is None or table.defects:
+        return old  # unchanged, or damaged: the check of the table reports that
+    end = mark.end() - len(mark["hash"] or "")
+    table = parse_table(f"{old[:end]} ({digest}){old[mark.end() :]}")
+    assert table.header is not None
+    present = {cell.value.strip().lower() for cell in table.header.cells}
+    new_columns = [name for name in names if name.lower() not in present]
+    table = parse_table(with_columns(table, new_columns))
+    assert table.header is not None
+    header = Header.of(table.header)
+    keys = {_key(header.value(record, Column.PARAMS)) for record in table.rows}
+    labels = [header.value(record, Column.WORKLOAD).strip() for record in table.rows]
+    first = max((int(label) + 1 for label in labels if label.isdecimal()), default=0)
+    missing = [row for row in rows if _key(row[Column.PARAMS]) not in keys]
+    lines: list[str] = []
+    for index, row in enumerate(missing):
+        number = first + index // (at_once or len(missing))
+        cells = {name.lower(): text for name, text in row.items()}
+        cells[Column.WORKLOAD.lower()] = f"{number:03}"
+        values = [cells.get(cell.value.strip().lower(), "") for cell in table.header.cells]
+        lines.append(",".join(encoded(value, place) for place, value in enumerate(values)))
+    newline = "\r\n" if "\r\n" in table.text else "\n"
+    gap = newline if lines and not table.text.endswith(("\n", "\r")) else ""
+    return table.text + gap + "".join(f"{line}{newline}" for line in lines)
+
+
+def _key(params: str) -> frozenset[tuple[str, str]] | None:
+    """Return what makes two Params the same run, in any order; None if they cannot be split."""
+    try:
+        return frozenset(split_params(shlex.split(params)).items())
+    except ValueError:
+        return None
+
+
+def _orphans(table: Table, rows: Sequence[Mapping[str, str]]) -> int:
+    """Return the number of rows without a status that are not among these."""
+    assert table.header is not None
+    header = Header.of(table.header)
+    keys = {_key(row[Column.PARAMS]) for row in rows}
+    return sum(
+        not header.value(record, Column.STATUS).strip()
+        and _key(header.value(record, Column.PARAMS)) not in keys
+        for record in table.rows
+    )
+
+
+def _foreign(shown: str, sweep: str, text: str) -> ExperimentError:
+    first = text.partition("\n")[0].strip()[:60]
+    mark = f"# Expanded from {sweep} by radt"
+    problem = Problem(
+        f"expected a comment {mark!r}, got {first!r}: this file is not from {sweep}",
+        "Rename it, or write the comment at its top: radt then adds the rows it lacks",
+        1,
+    )
+    return ExperimentError(shown, [problem])

@@ -1,4 +1,4 @@
-"""Splits the text of an experiment file into records and cells that know where they stand.
+"""Split the text of an experiment file into records and cells that know their place.
 
 The ``csv`` module gives neither physical lines of cells nor their place in the text; both are
 needed here, for messages that point at a line and for writing one cell without touching the
@@ -46,7 +46,7 @@ class Cell:
 
 
 class RecordKind(Enum):
-    """What a record is to radt."""
+    """The kind of a record."""
 
     DATA = "data"
     COMMENT = "comment"
@@ -91,7 +91,7 @@ class Table:
 
 
 def parse_table(text: str) -> Table:
-    """Split the whole text; never fails, what is wrong with quotes is in ``defects``."""
+    """Split the whole text; this never fails: problems with quotes are in ``defects``."""
     reader = _Reader(text)
     records = [record for record in reader.records() if record.kind is RecordKind.DATA]
     if records and _SEPARATOR_HINT.match(text, records[0].start, records[0].end):
@@ -105,7 +105,7 @@ def parse_table(text: str) -> Table:
 
 
 class _Reader:
-    """Goes through the text once, from ``position``, counting physical lines."""
+    """A pass over the text, from ``position``, that counts physical lines."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -152,7 +152,7 @@ class _Reader:
         return self._badly_quoted(quoted, index)
 
     def _badly_quoted(self, quoted: re.Match[str] | None, index: int) -> Cell:
-        """Say what is wrong, and go on at the next comma or, if that is far off, the next line."""
+        """Record the defect, and go on at the next comma or, if that is far off, the next line."""
         start, line = self.position, self.line
         if quoted is not None and _NEWLINE.search(quoted.group()) is None:
             self.defects.append(

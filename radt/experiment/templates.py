@@ -1,4 +1,4 @@
-"""Fills ``{Model}``, ``{Letter}``, ``{AnyColumn}`` into the words of a command.
+"""Placeholders in commands (``{Model}``, ``{Letter}``, ``{AnyColumn}``), and commands of models.
 
 Words are filled after they were split, so that a value with blanks stays one word. What stands in
 braces and is no column is left as it is: JSON and other people's templates survive, as does
@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 from radt.errors import UsageError
 from radt.experiment.cells import NEAR_MISS, did_you_mean
 from radt.experiment.columns import WRITTEN, Column
+from radt.settings_file import SETTINGS_NAME, SettingsFile, find_settings
 
 #: Stands in the commands of ``[models]`` for each word of the row's Params.
-PARAMS_BLANK = Column.PARAMS
-LETTER_BLANK = "Letter"
+PARAMS_PLACEHOLDER = Column.PARAMS
+LETTER_PLACEHOLDER = "Letter"
 #: What changes from start to start, and what is itself being filled.
 BARRED = WRITTEN | {Column.PARAMS}
 
-_BLANK = re.compile(r"\{\{(?P<kept>[^{}]*)\}\}|(?<!\$)\{(?P<name>[^{}]*)\}")
-#: For blanks within braces while a text is split; no argument can hold it.
+_PLACEHOLDER = re.compile(r"\{\{(?P<kept>[^{}]*)\}\}|(?<!\$)\{(?P<name>[^{}]*)\}")
+#: For spaces within braces while a text is split; no argument can hold it.
 _SPACE = "\0"
 #: What may be the name of a column; `{"a": 1}` and `{1,2}` are not.
 _NAME = re.compile(r"[^\W\d_][\w .()/%-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Blanks:
-    """What there is to fill in for one row: texts by the names of columns, in any case.
+class Placeholders:
+    """The values of placeholders of one row: texts by the names of columns, in any case.
 
     ``barred`` columns may not be filled in. ``source`` says what is being filled where that is not
     a cell of the row itself, for messages.
@@ -47,15 +51,15 @@ class Blanks:
         object.__setattr__(self, "_lower", lower)
 
     def fill(self, word: str, params: str | None = None) -> str:
-        """The word with its blanks filled.
+        """Return the word with its placeholders filled.
 
         Args:
             word: Any text.
             params: What ``{Params}`` stands for, None where it may not stand at all.
 
         Raises:
-            UsageError: A blank's column is not there or empty, or a blank looks like a typing error
-                in a column's name.
+            UsageError: The column of a placeholder is missing or empty, or a placeholder looks
+                like a misspelt column.
         """
 
         def filled(match: re.Match[str]) -> str:
@@ -63,15 +67,15 @@ class Blanks:
             if kept is not None:
                 return f"{{{kept}}}" if self._means_a_column(kept) else match[0]
             name = match["name"]
-            if params is not None and name.lower() == PARAMS_BLANK.lower():
+            if params is not None and name.lower() == PARAMS_PLACEHOLDER.lower():
                 return params
             value = self._value(name)
             return match[0] if value is None else value
 
-        return _BLANK.sub(filled, word)
+        return _PLACEHOLDER.sub(filled, word)
 
     def split(self, text: str) -> list[str]:
-        """The words of a command line, as a shell would split it; blanks are not filled yet.
+        """Split a command line as a shell would, without filling placeholders.
 
         ``{Batch Size}`` stays in one word without quotes.
 
@@ -83,10 +87,10 @@ class Blanks:
             name = match["kept"] if match["kept"] is not None else match["name"]
             return match[0].replace(" ", _SPACE) if self._means_a_column(name) else match[0]
 
-        return [word.replace(_SPACE, " ") for word in shlex.split(_BLANK.sub(kept, text))]
+        return [word.replace(_SPACE, " ") for word in shlex.split(_PLACEHOLDER.sub(kept, text))]
 
     def expand(self, words: Sequence[str], params: Sequence[str]) -> list[str]:
-        """The words of a command from ``[models]``, filled.
+        """Return the words of a command from ``[models]`` with placeholders filled.
 
         A word with ``{Params}`` stands there once for each of the row's parameters; where no word
         has it, they come last.
@@ -105,9 +109,9 @@ class Blanks:
         return command if used else [*command, *params]
 
     def _value(self, name: str) -> str | None:
-        """What the blank stands for; None if it is no blank."""
+        """Return the value of a placeholder; None if it is not one."""
         where = f" in {self.source}" if self.source else ""
-        literal = f"{{{{{name}}}}} is the text {{{name}}}"
+        literal = f"Write {{{{{name}}}}} for the text {{{name}}}"
         column = Column.named(name) if name == name.strip() else None
         if column is not None and column in self.barred:
             raise UsageError(f"{{{name}}}{where} cannot be filled in", literal)
@@ -116,14 +120,12 @@ class Blanks:
             return value
         if value is not None:
             raise UsageError(
-                f"{{{name}}}{where} has nothing to stand for", f"Fill the row's {name} cell"
+                f"{{{name}}}{where} is empty in this row", f"Fill the row's {name} cell"
             )
         if column is not None:
-            raise UsageError(
-                f"{{{name}}}{where}: there is no such column", f"Add it, or: {literal}"
-            )
+            raise UsageError(f"{{{name}}}{where}: there is no such column", f"Add it. {literal}")
         if hint := self._near(name):
-            raise UsageError(f"{{{name}}}{where} is no column", f"{hint} {literal}")
+            raise UsageError(f"{{{name}}}{where} is not a column", f"{hint} {literal}")
         return None
 
     def _near(self, name: str) -> str:
@@ -138,8 +140,112 @@ class Blanks:
 
 
 def has_params(word: str) -> bool:
-    """Whether the word stands once for each parameter."""
+    """Return whether the word is repeated for each parameter."""
     return any(
-        match["name"] is not None and match["name"].lower() == PARAMS_BLANK.lower()
-        for match in _BLANK.finditer(word)
+        match["name"] is not None and match["name"].lower() == PARAMS_PLACEHOLDER.lower()
+        for match in _PLACEHOLDER.finditer(word)
     )
+
+
+MODELS_TABLE = "models"
+ENVIRONMENTS_TABLE = "environments"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCommand:
+    """The command of a model: ``program`` is what a File cell would name, ``arguments`` follow.
+
+    Placeholders are not filled. ``source`` is where it stands, for messages.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """The two tables of the nearest settings file; ``file`` is None where there is none."""
+
+    file: SettingsFile | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Mappings:
+        """Return the tables that hold for experiments in this folder.
+
+        Raises:
+            UsageError: The file cannot be read, or a table is not what it should be.
+        """
+        file = find_settings(folder)
+        if file is None:
+            return cls()
+        return cls(file, _texts(file, MODELS_TABLE), _texts(file, ENVIRONMENTS_TABLE))
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder in which relative paths of the settings file start."""
+        return None if self.file is None else self.file.path.parent
+
+    def command(self, model: str, split: Callable[[str], list[str]] = shlex.split) -> ModelCommand:
+        """Return the command of a model: that of its name, else of the first matching pattern.
+
+        Args:
+            model: The row's Model.
+            split: Makes words of a command line.
+
+        Raises:
+            UsageError: There is none, or it is none.
+        """
+        key = model if model in self.models else None
+        if key is None:
+            key = next((pattern for pattern in self.models if fnmatchcase(model, pattern)), None)
+        if key is None or self.file is None:
+            raise self._unmapped(model)
+        source = f"{self.file.path.name} {self.file.key(MODELS_TABLE)} {key!r}"
+        try:
+            words = split(self.models[key])
+        except ValueError as error:
+            raise UsageError(f"{source}: {str(error).lower()}", "Quote it as in a shell") from error
+        if words[:1] == ["-m"] and len(words) > 1:
+            words[:2] = [f"-m {words[1]}"]
+        if not words:
+            raise UsageError(f"{source} is empty", 'Write a command: "train.py --model {Model}"')
+        return ModelCommand(words[0], tuple(words[1:]), source)
+
+    def _unmapped(self, model: str) -> UsageError:
+        entry = f'"{model}" = "train.py --model {{Model}} {{Params}}"'
+        if self.file is None:
+            return UsageError(
+                f"no script is known for the model {model!r}",
+                f"Fill File, or put [{MODELS_TABLE}] {entry} into {SETTINGS_NAME} beside this file",
+            )
+        return UsageError(
+            f"{self.file.key(MODELS_TABLE)} of {self.file.path} has no command for {model!r}",
+            did_you_mean(model, self.models, cutoff=0.8) or f"Add {entry}, or fill File",
+        )
+
+
+def _texts(file: SettingsFile, name: str) -> dict[str, str]:
+    table = file.table.get(name, {})
+    where = f"{file.key(name)} of {file.path}"
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is not a table", f"Write {file.key(name)} on its own line")
+    for key, value in table.items():
+        if isinstance(value, dict):
+            raise UsageError(
+                f"{where}: {key} is a table", f'Put the name in quotes: "{_dotted(key, value)}" = …'
+            )
+        if not isinstance(value, str):
+            raise UsageError(f"{where}: {key} is not a text", f'Write "{key}" = "…"')
+    return table
+
+
+def _dotted(key: str, table: Mapping[str, Any]) -> str:
+    """Return the name that TOML took for a path of tables: ``timm.resnet26`` without quotes."""
+    while table:
+        inner, value = next(iter(table.items()))
+        key = f"{key}.{inner}"
+        table = value if isinstance(value, dict) else {}
+    return key

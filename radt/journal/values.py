@@ -1,4 +1,9 @@
-"""What scripts may log: names, values and steps, and what is said about those they may not.
+"""What may be logged: names, values and steps, and the errors for those that may not.
+
+What scripts log has a name and nothing else. What radt itself reads inside the process (memory of
+PyTorch, the time of a step) has a unit, a scope and a listener, as what the collector reads has.
+All of that travels as the name: it is said once for each series, kept with the journal's cursor,
+and begins with a character that names of scripts cannot have. Imports the standard library only.
 
 These errors are the script's own mistakes and the only ones that logging ever raises.
 """
@@ -6,10 +11,49 @@ These errors are the script's own mistakes and the only ones that logging ever r
 from __future__ import annotations
 
 import operator
-from typing import Any, SupportsFloat, SupportsIndex
+from dataclasses import dataclass
+from typing import Any, Self, SupportsFloat, SupportsIndex
 
 from radt.errors import UsageError
-from radt.model import NO_STEP
+from radt.model import NO_STEP, Scope, SeriesKind
+
+#: The ASCII unit separator: `radt.journal.values.checked_name` refuses what cannot be printed.
+_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSeries:
+    """A series that a training process fills; the fields are those of `radt.listeners.api.Metric`.
+
+    ``entity`` is what was read within the process: ``cuda:0``, empty if there is only one.
+    """
+
+    listener: str
+    metric: str
+    unit: str
+    scope: Scope
+    kind: SeriesKind = SeriesKind.GAUGE
+    entity: str = ""
+    method: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its values are written under (`radt.journal.writer.JournalWriter.sample`)."""
+        texts = (self.listener, self.metric, self.unit, self.scope.value, self.kind.value)
+        return "".join(_SEPARATOR + text for text in (*texts, self.entity, self.method))
+
+    @classmethod
+    def from_name(cls, name: str) -> Self | None:
+        """What a name says; None for the plain name of something that a script logs."""
+        before, *texts = name.split(_SEPARATOR)
+        if before or len(texts) != 7:
+            return None
+        listener, metric, unit, scope, kind, entity, method = texts
+        try:
+            return cls(listener, metric, unit, Scope(scope), SeriesKind(kind), entity, method)
+        except ValueError:  # written by a later version
+            return None
+
 
 MAX_NAME_LENGTH = 250  # MLflow's limit for the names of metrics and params
 

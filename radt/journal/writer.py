@@ -23,10 +23,8 @@ from itertools import count
 from mmap import mmap
 from typing import Any, Protocol, SupportsFloat, SupportsIndex
 
-from radt.journal.events import EventLog
-from radt.journal.folder import create_folder, mark_closed
+from radt.journal.files import EventLog, allocate, create_folder, discard, mark_closed
 from radt.journal.format import RECORD, RECORD_BYTES, EventKind, RecordKind
-from radt.journal.segments import allocate, discard
 from radt.journal.values import checked_name, to_number, to_step
 from radt.model import NO_STEP
 
@@ -150,7 +148,7 @@ class JournalWriter:
         self._record(kind, name, NO_STEP if step is None else step, float(token))
 
     def sample(self, name: str, value: float, step: int | None = None) -> None:
-        """Record one value of a `radt.journal.series.JournalSeries`, by its ``name``."""
+        """Record one value of a `radt.journal.values.JournalSeries`, by its ``name``."""
         name_id = self._ids.get(name)
         number = NO_STEP if step is None else step
         if name_id is None:

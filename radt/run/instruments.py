@@ -8,7 +8,7 @@ from radt.journal.format import EventKind, RecordKind
 from radt.run.markers import Marker, Marking
 from radt.run.steps import Sampled, StepRecorder
 from radt.run.torch_options import TRACE_WORD, TorchWishes
-from radt.store.tags import PROFILER_PROBLEM
+from radt.tags import PROFILER_PROBLEM
 
 if TYPE_CHECKING:
     from radt.run.target import Target

@@ -27,7 +27,7 @@ from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.notices import warn_once
 from radt.run.steps import ASKING
 
-#: Set by the runner; the same names as in `radt.runner.environment`.
+#: Set by the runner; the same names as in `radt.runner.command`.
 MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
 LIMIT_TAG = "radt.limit"

@@ -1,12 +1,19 @@
-"""Epochs and spans of a script, as context managers."""
+"""Epochs, spans and the profiled range of a script, as context managers."""
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
+from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Protocol, Self
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, Protocol, Self
 
 from radt.journal.format import RecordKind
+from radt.run.notices import warn_once
+from radt.run.torch_options import loaded_torch
 
 
 class Marking(Protocol):
@@ -76,3 +83,100 @@ class Span(ContextDecorator):
     def __exit__(self, *error: object) -> None:
         if self._marker is not None:
             self._marker.end()
+
+
+#: What nsys and ncu are told to look for (`radt.listeners.nsight`).
+RANGE_NAME = "profile"
+
+End = Callable[[], object]
+
+
+class RangeTracing(Protocol):
+    """What hears of a range's begin and end."""
+
+    def range_begins(self) -> None: ...
+    def range_ended(self) -> None: ...
+
+
+class ProfileRange(ContextDecorator):
+    """A stretch that profilers record and that is a span of the run; cheap without any.
+
+    To NVIDIA's tools it is an NVTX range that is pushed and popped, in the thread that enters it.
+
+    Args:
+        journal: Where the span goes.
+        tracer: PyTorch's profiler, if it is on.
+    """
+
+    def __init__(self, journal: Marking, tracer: RangeTracing | None) -> None:
+        self._journal = journal
+        self._tracer = tracer
+        self._marker: Marker | None = None
+        self._end_nvtx: End | None = None
+
+    def _recreate_cm(self) -> ProfileRange:
+        return ProfileRange(self._journal, self._tracer)
+
+    def __enter__(self) -> Self:
+        if self._tracer is not None:
+            self._tracer.range_begins()  # starting takes its time, which is not the span's
+        try:
+            self._marker = Marker.span(self._journal, RANGE_NAME)
+        except BaseException:  # the run's time is over
+            if self._tracer is not None:
+                self._tracer.range_ended()
+            raise
+        self._end_nvtx = push_nvtx_range(RANGE_NAME)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        end, self._end_nvtx = self._end_nvtx, None
+        if end is not None:
+            end()
+        if self._marker is not None:
+            self._marker.end()
+        if self._tracer is not None:
+            self._tracer.range_ended()
+
+
+def push_nvtx_range(name: str) -> End | None:
+    """Push a range through PyTorch or the package nvtx; what pops it, None without either."""
+    torch = loaded_torch()
+    if torch is not None and (torch.version.cuda or getattr(torch.version, "hip", None)):
+        nvtx = torch.cuda.nvtx
+        push, pop = nvtx.range_push, nvtx.range_pop
+    elif (package := _nvtx_package()) is not None:
+        push, pop = package.push_range, package.pop_range
+    else:
+        return None
+    if not _works(partial(push, name)):
+        return None
+    thread = os.getpid(), threading.get_ident()
+
+    def end() -> None:
+        if (os.getpid(), threading.get_ident()) == thread:  # others have stacks of their own
+            _works(pop)
+
+    return end
+
+
+@cache
+def _nvtx_package() -> Any:
+    if (loaded := sys.modules.get("nvtx")) is not None:
+        return loaded
+    try:
+        return import_module("nvtx")
+    except ImportError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a broken installation must not end training
+        warn_once(f"the package nvtx does not work: {type(error).__name__}: {error}")
+        return None
+
+
+def _works(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - a profiler must never end training
+        warn_once(f"NVTX ranges do not work: {type(error).__name__}: {error}")
+        return False
+    return True

@@ -1,6 +1,6 @@
 """Waits at the entrance of `with radt.Run()` for the other rows of the workload.
 
-The runner's side, and how they talk, is `radt.runner.rendezvous`. Imports the standard library
+The runner's side, and how they talk, is `radt.runner.barrier`. Imports the standard library
 only. Whatever goes wrong, training goes on.
 """
 
@@ -14,7 +14,7 @@ from contextlib import suppress
 from radt.home import RUN_ID_VARIABLE
 from radt.run.notices import warn_once
 
-#: Path of the runner's socket; the same name as in `radt.runner.rendezvous`.
+#: Path of the runner's socket; the same name as in `radt.runner.barrier`.
 BARRIER_VARIABLE = "RADT_BARRIER"
 #: The runner answers at once, unless it is stopped or something else listens there.
 ANSWER_TIMEOUT_S = 30.0

@@ -17,9 +17,8 @@ from radt.run.inert import NullJournal
 from radt.run.instruments import EpochMarker, Instruments
 from radt.run.lifecycle import ActiveRun, current, enter, leave, measure
 from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
-from radt.run.markers import Span
+from radt.run.markers import ProfileRange, Span
 from radt.run.notices import warn_once
-from radt.run.profile_range import ProfileRange
 from radt.run.rendezvous import wait_for_others
 from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches

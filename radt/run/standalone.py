@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import socket
 import sys
@@ -14,15 +16,68 @@ from pathlib import Path
 
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.collector.settings import problems
 from radt.errors import RadtError
+from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
 from radt.params import command_params
-from radt.run.machine import visible_gpus
+from radt.procfs import start_ticks
 from radt.run.notices import warn_once
-from radt.run.ranks import wait_for_ranks
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
-from radt.store.tags import PROFILED
+from radt.tags import PROFILED
+
+_DEVICE = re.compile(r"nvidia\d+")
+
+
+def has_nvidia(dev: Path = Path("/dev")) -> bool:
+    """Whether the kernel shows an NVIDIA GPU (or a Windows host's)."""
+    return (dev / "dxg").exists() or _count(dev) > 0
+
+
+def visible_gpus(
+    environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")
+) -> tuple[str, ...]:
+    """GPUs that CUDA would offer this process: indices or UUIDs; none for a CPU run."""
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return tuple(str(index) for index in range(_count(dev)))
+    devices = []
+    for device in (part.strip() for part in chosen.split(",")):
+        if not device or device.startswith("-"):
+            break  # CUDA stops at the first that is no device
+        devices.append(device)
+    return tuple(devices) if has_nvidia(dev) else ()
+
+
+def _count(dev: Path) -> int:
+    try:
+        return sum(_DEVICE.fullmatch(name) is not None for name in os.listdir(dev))  # noqa: PTH208
+    except OSError:
+        return 0
+
+
+_POLL_S = 0.02
+
+
+def wait_for_ranks(journal: Path, timeout_s: float) -> None:
+    """Return when all ranks have closed their journals or ended, or when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while any(_writing(folder) for folder in journal.glob("*-*")):
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_POLL_S)
+
+
+def _writing(folder: Path) -> bool:
+    try:
+        meta = JournalMeta.from_json(json.loads((folder / META_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return False
+    if meta.rank is None or not meta.main or meta.pid == os.getpid():
+        return False
+    return not (folder / CLOSED_FILE).exists() and start_ticks(meta.pid) == meta.start_ticks
+
 
 #: How long the end of a script may wait for its values to be in the store; nothing is lost then.
 FINISH_TIMEOUT_S = 10.0
@@ -50,6 +105,8 @@ class StandaloneSession:
         self._begin(_describe(target, options))
 
     def _begin(self, run: StandaloneRun) -> None:
+        for problem in problems():  # the collector's log, where it says so, too, is not read
+            warn_once(f"{problem}. The default is used")
         try:
             self._client = CollectorClient.connect(start=True)
             for warning in self._client.begin(run):
@@ -145,7 +202,7 @@ def _script() -> Path | None:
 
 
 def _inventory(folder: Path, artifacts: Path) -> dict[str, str]:
-    from radt.tracking.inventory import collect_inventory  # psutil, and only needed here
+    from radt.inventory import collect_inventory  # psutil, and only needed here
 
     inventory = collect_inventory(folder, artifacts)
     return inventory.tags

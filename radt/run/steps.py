@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from radt.errors import UsageError
-from radt.journal.series import JournalSeries
-from radt.journal.values import to_step
+from radt.journal.values import JournalSeries, to_step
 from radt.model import SOFTWARE, Scope
 from radt.run.notices import warn_once
 
@@ -23,7 +22,7 @@ Batch = TypeVar("Batch")
 STEP_TIME = JournalSeries(
     "steps", "step.time", "s", Scope.RUN, method="from the end of the step before, data included"
 )
-#: The name is what reports look for (`radt.report.quantities.THROUGHPUT_METRICS`).
+#: The name is what reports look for (`radt.analysis.quantities.THROUGHPUT_METRICS`).
 SAMPLES_PER_S = JournalSeries(SOFTWARE, "samples_per_s", "1/s", Scope.RUN)
 DATA_WAIT = JournalSeries(
     SOFTWARE, "data_wait", "1", Scope.RUN, method="share of the steps' time spent in the loader"

@@ -11,12 +11,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from radt.journal.series import JournalSeries
+from radt.journal.values import JournalSeries
 from radt.model import Scope, SeriesKind
 from radt.run.notices import warn_once
 from radt.run.steps import Sampled
-from radt.run.torch_module import loaded_torch
-from radt.run.torch_options import METRICS_WORD
+from radt.run.torch_options import METRICS_WORD, loaded_torch
 
 INTERVAL_S = 1.0
 _JOIN_S = 2.0

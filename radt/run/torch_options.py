@@ -1,18 +1,28 @@
-"""What a run wants to know of PyTorch: said by the runner, in variables, or by the script."""
+"""What a run records of PyTorch: set by the runner, in variables, or by the script."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from radt.errors import UsageError
 from radt.home import RunDir
 from radt.model import ListenerChoice
 from radt.run.notices import warn_once
+
+
+def loaded_torch() -> Any:
+    """The module; None while there is none, or while another thread is still importing it."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
+        return None
+    return torch
+
 
 #: Set by the runner; the same names as in `radt.listeners.pytorch`.
 METRICS_VARIABLE = "RADT_TORCH"

@@ -42,8 +42,7 @@ from typing import Any
 from radt.clock import Clock
 from radt.run.notices import warn_once
 from radt.run.target import Target
-from radt.run.torch_module import loaded_torch
-from radt.run.torch_options import TRACE_WORD, TraceOptions
+from radt.run.torch_options import TRACE_WORD, TraceOptions, loaded_torch
 
 #: Name of the events that tie a trace to the monotonic clock.
 CLOCK_MARKER = "radt.clock"

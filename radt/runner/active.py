@@ -1,4 +1,4 @@
-"""A workload under way: what its start, its following and its end have in common."""
+"""A workload under way, and each of its runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,123 @@ from radt import units
 from radt.errors import RadtError
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
-from radt.runner.due import Due
-from radt.runner.ending import Ending
-from radt.runner.live import WorkloadView
+from radt.runner.barrier import ContextBarrier
+from radt.runner.live import RunView, WorkloadView
 from radt.runner.options import ExperimentOptions
-from radt.runner.outcome import RunOutcome
-from radt.runner.process import Exit
-from radt.runner.provision import Provision
-from radt.runner.recording import Recording
-from radt.runner.rendezvous import ContextBarrier
-from radt.runner.row import Row
-from radt.runner.session import Session
-from radt.runner.stop import StopRequest
+from radt.runner.outcome import RunEnd, RunOutcome
+from radt.runner.pending import PendingWorkload
+from radt.runner.preparation import RecordedRun
+from radt.runner.process import Exit, TrainingProcess
+from radt.runner.profiling import PATIENCE_S, Profiling
+from radt.runner.provision import LaunchSpec, Provision
+from radt.runner.recording import Recording, Session
+from radt.runner.stop import Escalation, StopRequest
+
+#: Of the signals that end runs; all others ask as politely as SIGINT.
+_URGENCY: Mapping[int, int] = {signal.SIGTERM: 2, signal.SIGKILL: 3}
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRun:
+    """See the module's text.
+
+    ``verdict`` is set where radt itself ends the run, and then says how; ``timed_out`` where its
+    time was over. ``outcome`` is there once the run has ended.
+    """
+
+    recorded: RecordedRun
+    view: RunView
+    mlflow_run_id: str | None = None
+    startable: LaunchSpec | None = None
+    process: TrainingProcess | None = None
+    escalation: Escalation | None = None
+    verdict: RunEnd | None = None
+    timed_out: bool = False
+    started_monotonic_s: float | None = None
+    outcome: RunOutcome | None = None
+    _urgency: int = 0
+
+    @property
+    def letter(self) -> str:
+        return self.recorded.plan.letter
+
+    @property
+    def run_id(self) -> str:
+        return self.recorded.run_id
+
+    @property
+    def shown_id(self) -> str:
+        """The id for the Run column: MLflow's, as people paste it there; else radt's own."""
+        return self.mlflow_run_id or self.run_id
+
+    @property
+    def running(self) -> TrainingProcess:
+        """The process, which has been started."""
+        assert self.process is not None
+        return self.process
+
+    @property
+    def exceeded_s(self) -> float | None:
+        """The Timeout that the run exceeded."""
+        return self.recorded.plan.timeout_s if self.timed_out else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process was started and has not been seen to end."""
+        return self.process is not None and self.outcome is None
+
+    @property
+    def profiling(self) -> Profiling | None:
+        """The profilers that the run is under."""
+        return self.startable.profiling if self.startable is not None else None
+
+    @property
+    def is_prefixed(self) -> bool:
+        """Whether a profiler is its parent, which writes a report after the program has ended."""
+        return self.profiling is not None and bool(self.profiling.prefix)
+
+    def stop(self, verdict: RunEnd) -> None:
+        """Begin to end the run: it asks, insists and kills; the first verdict counts."""
+        if self.escalation is None and self.outcome is None:
+            self.escalate()
+            self.verdict = verdict
+
+    def escalate(self) -> None:
+        """Begin to end it. Where a report is to be written, it has time for that.
+
+        SIGINT, unlike SIGTERM, leaves alone what the profiler has in groups of its own.
+        """
+        patience_s = PATIENCE_S if self.is_prefixed else 0.0
+        self.escalation = Escalation(signal.SIGINT, patience_s=patience_s)
+
+    def is_news(self, number: int) -> bool:
+        """Whether the run has not been asked to end as urgently before; noted as asked now.
+
+        The user and radt may both ask; many programs take a second Ctrl-C for leave to drop what
+        they are saving. What kills may come again.
+        """
+        urgency = _URGENCY.get(number, 1)
+        news = urgency > self._urgency or number == signal.SIGKILL
+        self._urgency = max(self._urgency, urgency)
+        return news
+
+    def check_time(self) -> bool:
+        """Begin to stop the run if its Timeout is over; whether it just was."""
+        timeout_s = self.recorded.plan.timeout_s
+        if (
+            timeout_s is None
+            or self.started_monotonic_s is None
+            or not self.alive
+            or self.escalation is not None
+            or time.monotonic() < self.started_monotonic_s + timeout_s
+        ):
+            return False
+        if self.profiling is not None and self.profiling.program_end is not None:
+            return False  # it was in time; its report does not count
+        self.timed_out = True
+        self.escalate()
+        return True
+
 
 #: How long a killed process may take to be gone.
 JOIN_TIMEOUT_S = 10.0
@@ -33,7 +138,7 @@ JOIN_TIMEOUT_S = 10.0
 class Ended:
     """A process has ended."""
 
-    row: Row
+    row: ActiveRun
     exit: Exit
 
 
@@ -46,12 +151,12 @@ class ActiveWorkload:
     """
 
     session: Session
-    due: Due
+    pending: PendingWorkload
     options: ExperimentOptions
     stop: StopRequest
     statuses: StatusSink | None
     workload_id: str
-    rows: Sequence[Row]
+    rows: Sequence[ActiveRun]
     view: WorkloadView
     provision: Provision
     recording: Recording
@@ -60,7 +165,7 @@ class ActiveWorkload:
     events: queue.SimpleQueue[Ended | None] = field(default_factory=queue.SimpleQueue)
 
     @property
-    def alive(self) -> list[Row]:
+    def alive(self) -> list[ActiveRun]:
         """Rows whose process was started and has not been seen to end."""
         return [row for row in self.rows if row.alive]
 
@@ -80,7 +185,7 @@ class ActiveWorkload:
         self.recording.barrier(self.workload_id, barrier_ns, self.skew_ns)
 
     def end(
-        self, row: Row, ending: Ending, exit_code: int | None = None, tail: Sequence[str] = ()
+        self, row: ActiveRun, ending: RunEnd, exit_code: int | None = None, tail: Sequence[str] = ()
     ) -> None:
         """Record a row's end everywhere; what cannot be reached hears of it later."""
         row.view.ended_monotonic_s = time.monotonic()
@@ -107,9 +212,9 @@ class ActiveWorkload:
         if self.options.fail_fast and ending.status is not RunStatus.FINISHED and not self.stop:
             for other in self.rows:
                 why = f"row {row.letter} is {ending.status} (--fail-fast)"
-                other.stop(Ending(RunStatus.KILLED, why))
+                other.stop(RunEnd(RunStatus.KILLED, why))
 
-    def signal(self, row: Row, number: signal.Signals) -> None:
+    def signal(self, row: ActiveRun, number: signal.Signals) -> None:
         """Send a signal to a row's processes; an MPS client is taken off its server before."""
         devices = self.provision.devices
         if number == signal.SIGKILL and devices is not None and not devices.plan.is_naive:
@@ -125,14 +230,14 @@ class ActiveWorkload:
                 self.signal(row, signal.SIGKILL)
         for row in started:
             if not row.running.join(JOIN_TIMEOUT_S):
-                self.say(f"{row.letter}: its processes could not be ended", "red")
+                self.say(f"{row.letter}: its processes did not end", "red")
 
     def fail_all(self, reason: str) -> None:
         """End the whole workload: what it measures is not what was asked for."""
         for row in self.rows:
-            row.stop(Ending(RunStatus.FAILED, reason))
+            row.stop(RunEnd(RunStatus.FAILED, reason))
 
-    def write(self, statuses: Mapping[Row, Ending]) -> None:
+    def write(self, statuses: Mapping[ActiveRun, RunEnd]) -> None:
         """Write statuses into the experiment file.
 
         Raises:
@@ -142,7 +247,7 @@ class ActiveWorkload:
             self.statuses.set_many(
                 {
                     row.recorded.plan.line: RowStatus(
-                        status_text(ending, self.due.repeat, self.due.repeats), row.shown_id
+                        status_text(ending, self.pending.repeat, self.pending.repeats), row.shown_id
                     )
                     for row, ending in statuses.items()
                 }
@@ -153,7 +258,7 @@ class ActiveWorkload:
         self.session.console.say(f"  {text}", style=style, indent=2)
 
 
-def status_text(ending: Ending, repeat: int, repeats: int) -> str:
+def status_text(ending: RunEnd, repeat: int, repeats: int) -> str:
     """What the Status cell says: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
     count = f" {repeat}/{repeats}" if repeats > 1 else ""
     return (

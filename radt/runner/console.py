@@ -20,8 +20,14 @@ from rich.text import Text
 
 from radt import units
 from radt.model import RunStatus
-from radt.runner.estimate import ProgressView
-from radt.runner.live import RUN_COLOURS, WorkloadView, label_width, live_table, repeated
+from radt.runner.live import (
+    RUN_COLOURS,
+    ProgressView,
+    WorkloadView,
+    label_width,
+    live_table,
+    repeated,
+)
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 WAITING_LINES = 5000
@@ -127,11 +133,11 @@ class RunConsole:
             self._lines.put(_Line(lead, rest, Text(" " * indent)))
 
     def print(self, *renderables: object) -> None:
-        """Print tables and the like after everything said so far."""
+        """Print tables and the like after all lines so far."""
         self._lines.put(renderables)
 
     def flush(self) -> None:
-        """Return when everything said so far has been printed."""
+        """Return when all lines so far has been printed."""
         self._lines.join()
 
     def show_live(self, view: WorkloadView) -> None:
@@ -184,7 +190,7 @@ class RunConsole:
         lead = f"       {run.letter}  "
         reason, *more = run.reason.splitlines() or [""]
         self.say(f"{lead}{run.name}  {run.status}: {reason}", style, indent=len(lead))
-        for line in more:  # what a tool said
+        for line in more:  # a tool's output
             self.say(" " * (len(lead) + 2) + line, style, indent=len(lead) + 2)
         if run.reason == STOPPED:
             return  # who stopped it knows why, and its last lines only say that it was stopped
@@ -260,7 +266,7 @@ class RunConsole:
 
 
 def shown_path(path: Path) -> str:
-    """A path as short as it can be said from here."""
+    """Return the path relative to the current folder if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

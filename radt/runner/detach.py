@@ -15,7 +15,7 @@ from pathlib import Path
 from radt.errors import UsageError
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.home import Home
-from radt.runner import attendant
+from radt.runner import supervisor
 
 _POLL_S = 0.05
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -45,7 +45,7 @@ def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached
     runner = [sys.executable, "-P", *program, *arguments]
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", attendant.__file__, *runner],
+            [sys.executable, "-I", "-S", supervisor.__file__, *runner],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -88,8 +88,8 @@ def new_log(file: Path, home: Home) -> Path:
             number += 1
         except OSError as error:
             raise UsageError(
-                f"the log {path} cannot be written: {error.strerror}",
-                f"Make room in {home.logs}, or check its mode",
+                f"cannot write the log {path}: {error.strerror}",
+                f"Free disk space in {home.logs}, or check its permissions",
             ) from error
         else:
             return path

@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from radt import units
 from radt.model import RunStatus
-from radt.runner.active import ActiveWorkload, Ended
-from radt.runner.ending import Ending, MemoryWatch, ending_of
-from radt.runner.outcome import STOPPED
+from radt.runner.active import ActiveRun, ActiveWorkload, Ended
+from radt.runner.oom import MemoryWatch
+from radt.runner.outcome import STOPPED, RunEnd, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.runner.profiling import Profiling
-from radt.runner.row import Row
-from radt.store.tags import PROFILER_PROBLEM
+from radt.tags import PROFILER_PROBLEM
 
 #: How often the live table is brought up to date, and clocks and pending signals are looked at.
 TICK_S = 0.5
@@ -68,7 +67,7 @@ class Follower:
         """Say what is waited for: a report may take longer than the run."""
         view = self._workload.view
         writing = [
-            f"{row.letter}: {profiling.name} writes its report"
+            f"{row.letter}: {profiling.name} is writing its report"
             for row in self._workload.alive
             if (profiling := row.profiling) is not None and profiling.program_end is not None
         ]
@@ -136,7 +135,7 @@ class Follower:
                 row.view.detail = f"stopping ({number.name})"
                 self._signal(row, number)
 
-    def _signal(self, row: Row, number: signal.Signals) -> None:
+    def _signal(self, row: ActiveRun, number: signal.Signals) -> None:
         if row.alive and row.is_news(number):
             self._workload.signal(row, number)
 
@@ -162,12 +161,12 @@ class Follower:
             workload.recording.tags(row.run_id, devices.final_tags(row.letter))
         workload.end(row, ending, exit_code=how.code, tail=how.tail)
 
-    def _ending(self, row: Row, how: Exit) -> Ending:
+    def _ending(self, row: ActiveRun, how: Exit) -> RunEnd:
         verdict = row.verdict
         # What ran on the wrong device has not done what was asked for, whatever its exit code.
         if verdict is not None and (how.code != 0 or verdict.status is RunStatus.FAILED):
             return verdict
-        return ending_of(
+        return run_end(
             how,
             stopped=STOPPED if self._workload.stop and not row.timed_out else "",
             timed_out_s=row.exceeded_s,
@@ -175,16 +174,16 @@ class Follower:
             memory=self._memory.evidence(),
         )
 
-    def _say_of_profiler(self, row: Row, profiling: Profiling, how: Exit) -> None:
+    def _say_of_profiler(self, row: ActiveRun, profiling: Profiling, how: Exit) -> None:
         if problem := profiling.problem(how, how.tail):
             self._workload.recording.tags(row.run_id, {PROFILER_PROBLEM: problem})
             self._workload.say(f"{row.letter}: {problem}", "red")
 
-    def _say_what_was_left(self, row: Row, event: Ended) -> None:
+    def _say_what_was_left(self, row: ActiveRun, event: Ended) -> None:
         stopped = bool(self._workload.stop) or row.escalation is not None
         if event.exit.leftovers and not stopped:
             left = units.plural(event.exit.leftovers, "process", "processes")
-            self._workload.say(f"{row.letter}: {left} that the run left behind were stopped")
+            self._workload.say(f"{row.letter}: stopped {left} that the run left behind")
         if event.exit.immortal:
             left = units.plural(event.exit.immortal, "process", "processes")
-            self._workload.say(f"{row.letter}: {left} of the run could not be ended", "red")
+            self._workload.say(f"{row.letter}: {left} of the run did not end", "red")

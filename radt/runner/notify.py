@@ -1,13 +1,13 @@
-"""Tells somebody, by a command or a webhook, that a workload failed or an experiment ended.
+"""Notifies somebody that runs of a workload failed or that the experiment ended.
 
-A command gets the notice as JSON on its standard input, and `EVENT_VARIABLE` and `TEXT_VARIABLE`
-in its environment. A webhook gets the same JSON by POST; ``text`` is what Slack, Mattermost and
-Teams show of it, ``content`` what Discord does.
+A command gets the notification as JSON on its standard input, and `EVENT_VARIABLE` and
+`TEXT_VARIABLE` in its environment. Everything else is an address that apprise understands.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import re
@@ -31,31 +31,31 @@ from radt.runner.outcome import ExperimentOutcome, WorkloadOutcome
 
 EVENT_VARIABLE = "RADT_NOTIFY_EVENT"
 TEXT_VARIABLE = "RADT_NOTIFY_TEXT"
-COMMAND_TIMEOUT_S = 60.0
-#: How long the end of an experiment waits for notices that are under way.
+SEND_TIMEOUT_S = 60.0
+#: How long the end of an experiment waits for notifications that are being sent.
 CLOSE_TIMEOUT_S = 15.0
 
-#: Webhooks carry their secret in the path; only the host is ever shown.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+#: Addresses carry secrets in user, path and query, those of chat services also in the host.
+_SHOWN_HOSTS = ("http://", "https://", "json://", "jsons://")
 _ADDRESS = re.compile(
-    r"(https?://)(?:\S*@)?([^\s/?#'\"]+)[^\s'\"]*?(?=[:,.;)]*(?:[\s'\"]|$))", re.IGNORECASE
+    r"([a-z][a-z0-9+.-]*://)(?:\S*@)?([^\s/?#'\"]+)[^\s'\"]*?(?=[:,.;)]*(?:[\s'\"]|$))",
+    re.IGNORECASE,
 )
 
 
-class NoticeEvent(StrEnum):
-    """What a notice is about."""
+class NotificationEvent(StrEnum):
+    """What a notification is about."""
 
-    FAILED = "failed"  # a workload, with runs that did not finish
+    FAILED = "failed"  # a workload with runs that did not finish
     ENDED = "ended"  # the experiment, however it ended
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """Something worth telling.
+class Notification:
+    """What is sent: ``text`` for people, ``counts`` of runs by status."""
 
-    ``text`` is for people; ``counts`` are numbers of runs by status; ``file`` is the experiment's.
-    """
-
-    event: NoticeEvent
+    event: NotificationEvent
     experiment: str
     text: str
     counts: Mapping[str, int]
@@ -64,141 +64,99 @@ class Notice:
     host: str = field(default_factory=socket.gethostname)
 
     @classmethod
-    def of_workload(cls, plan: WorkloadPlan, outcome: WorkloadOutcome, file: str) -> Notice:
-        """A workload had runs that did not finish."""
+    def of_workload(cls, plan: WorkloadPlan, outcome: WorkloadOutcome, file: str) -> Notification:
+        """Say that runs of a workload did not finish."""
         counts = Counter(run.status for run in outcome.runs)
         label = plan.label or ", ".join(dict.fromkeys(run.label for run in plan.runs))
-        bad = _numbers({status: n for status, n in counts.items() if status != "FINISHED"})
-        return cls(
-            event=NoticeEvent.FAILED,
-            experiment=plan.experiment,
-            text=f"{plan.experiment}: workload {label} had {bad} ({_rows(plan)})",
-            counts=_by_name(counts),
-            elapsed_s=outcome.elapsed_s,
-            file=file,
-        )
+        failed = _counts_text({status: n for status, n in counts.items() if status != "FINISHED"})
+        text = f"{plan.experiment}: workload {label} had {failed} ({_runs_text(plan)})"
+        event = NotificationEvent.FAILED
+        return cls(event, plan.experiment, text, _by_name(counts), outcome.elapsed_s, file)
 
     @classmethod
     def of_experiment(
         cls, experiment: str, outcome: ExperimentOutcome, file: str, problem: str = ""
-    ) -> Notice:
-        """The experiment has ended; ``problem`` is why radt itself could not go on."""
+    ) -> Notification:
+        """Say that the experiment ended; ``problem`` is why radt itself could not go on."""
         how = "ended"
         if problem:
-            how = f"stopped by a problem ({without_secrets(problem)})"
+            how = f"was stopped by an error ({without_secrets(problem)})"
         elif outcome.interrupted_by is not None:
             how = f"was stopped by {signal.Signals(outcome.interrupted_by).name}"
-        numbers = _numbers(outcome.counts) or "no run"
-        return cls(
-            event=NoticeEvent.ENDED,
-            experiment=experiment,
-            text=f"{experiment} {how} after {units.duration(outcome.elapsed_s)}: {numbers}",
-            counts=_by_name(outcome.counts),
-            elapsed_s=outcome.elapsed_s,
-            file=file,
-        )
+        counts = _counts_text(outcome.counts) or "no run"
+        text = f"{experiment} {how} after {units.duration(outcome.elapsed_s)}: {counts}"
+        event = NotificationEvent.ENDED
+        return cls(event, experiment, text, _by_name(outcome.counts), outcome.elapsed_s, file)
 
     def to_json(self) -> bytes:
-        """What commands and webhooks get."""
-        text = json.dumps(asdict(self) | {"content": self.text}, ensure_ascii=False)
+        """Return what commands get."""
+        text = json.dumps(asdict(self), ensure_ascii=False)
         return text.encode("utf-8", "backslashreplace")  # undecodable file names: JSON's escapes
 
 
 class Notifier:
-    """Sends notices from a thread of its own: it never delays or fails the experiment.
+    """Sends notifications from its own thread: it never delays or fails the experiment.
 
     Args:
-        target: A command line, or an http(s) address. Empty: nothing is sent.
-        say: Told, once, why a notice could not be sent; called from any thread.
+        target: A command line or an address. Empty: nothing is sent.
+        say: Called once, from any thread, with the reason why a notification was not sent.
 
     Raises:
-        UsageError: The target is neither, or the command is not there.
+        UsageError: The target is neither, or apprise is not installed.
     """
 
     def __init__(self, target: str, say: Callable[[str], None]) -> None:
         self._say = say
-        self._said = False
-        self._waiting: queue.SimpleQueue[Notice | None] = queue.SimpleQueue()
+        self._has_complained = False
+        self._waiting: queue.SimpleQueue[Notification | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._command: Command | None = None
-        self._deliver: Callable[[Notice], None] | None = None
-        if not (target := target.strip()):
-            return
-        if target.lower().startswith(("http://", "https://")):
-            from radt.runner.webhook import Webhook  # http and ssl, and only needed here
+        self._process: subprocess.Popen[bytes] | None = None
+        self._arguments: list[str] = []
+        self._send: Callable[[Notification], None] | None = None
+        if _URL.match(target := target.strip()):
+            self._send = _apprise(target)
+        elif target:
+            self._arguments = _command(target)
+            self._send = self._run_command
 
-            self._deliver = Webhook(target).deliver
-        else:
-            self._command = Command(target)
-            self._deliver = self._command.deliver
-
-    def send(self, notice: Notice) -> None:
-        """Send it in the background; they are sent one after another."""
-        if self._deliver is None:
+    def send(self, notification: Notification) -> None:
+        """Send it in the background, after those before it."""
+        if self._send is None:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="notifications", daemon=True)
             self._thread.start()
-        self._waiting.put(notice)
+        self._waiting.put(notification)
 
     def close(self) -> None:
-        """Wait for what is being sent, at most `CLOSE_TIMEOUT_S`; what takes longer is dropped."""
+        """Wait at most `CLOSE_TIMEOUT_S` for what is being sent; drop what takes longer."""
         if self._thread is None:
             return
         self._waiting.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
-            self._complain(f"was not sent within {CLOSE_TIMEOUT_S:.0f} s")
-            if self._command is not None:
-                self._command.stop()
+            self._complain(f"no answer within {CLOSE_TIMEOUT_S:.0f} s")
+            self._kill_command()
         self._thread = None
 
     def _work(self) -> None:
-        assert self._deliver is not None
-        while (notice := self._waiting.get()) is not None:
+        assert self._send is not None
+        while (notification := self._waiting.get()) is not None:
             try:
-                self._deliver(notice)
-            except NotSentError as error:
-                self._complain(str(error))
-            except Exception as error:  # noqa: BLE001 - the next notice must still be sent
-                self._complain(f"was not sent: {type(error).__name__}: {error}")
+                self._send(notification)
+            except Exception as error:  # noqa: BLE001 - the next notification is sent all the same
+                known = isinstance(error, _NotSentError)
+                self._complain(str(error) if known else f"{type(error).__name__}: {error}")
 
-    def _complain(self, what: str) -> None:
-        if not self._said:
-            self._said = True
-            self._say(f"a notice {without_secrets(what)}")
+    def _complain(self, reason: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            self._say(f"a notification was not sent: {without_secrets(reason)}")
 
-
-class NotSentError(Exception):
-    """Why a notice did not arrive, to be read after "a notice"."""
-
-
-class Command:
-    """A program that is given notices.
-
-    Raises:
-        UsageError: The command line cannot be understood or its program is not there.
-    """
-
-    def __init__(self, line: str) -> None:
-        try:
-            self._arguments = shlex.split(line)
-        except ValueError as error:
-            raise UsageError(
-                f"the command of --notify cannot be understood: {error}", "Quote as in a shell"
-            ) from error
-        program = self._arguments[0]
-        if shutil.which(program) is None:
-            raise UsageError(
-                f"the command of --notify is not there: {without_secrets(program)}",
-                "Give an executable on PATH with its arguments, or an http(s) address",
-            )
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def deliver(self, notice: Notice) -> None:
-        """Run it to its end, in a session of its own: Ctrl-C is not for it."""
-        name = without_secrets(self._arguments[0])
-        variables = {EVENT_VARIABLE: str(notice.event), TEXT_VARIABLE: notice.text}
+    def _run_command(self, notification: Notification) -> None:
+        """Run the command to its end, in its own session: Ctrl-C does not reach it."""
+        name = self._arguments[0]
+        variables = {EVENT_VARIABLE: str(notification.event), TEXT_VARIABLE: notification.text}
         try:
             self._process = subprocess.Popen(
                 self._arguments,
@@ -209,58 +167,112 @@ class Command:
                 start_new_session=True,
             )
         except OSError as error:
-            raise NotSentError(f"was not sent: {name}: {error.strerror}") from error
+            raise _NotSentError(f"{name}: {error.strerror}") from error
         try:
-            _, output = self._process.communicate(notice.to_json(), COMMAND_TIMEOUT_S)
+            _, output = self._process.communicate(notification.to_json(), SEND_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            self.stop()
+            self._kill_command()
             self._process.communicate()
-            raise NotSentError(
-                f"was not sent: {name} took longer than {COMMAND_TIMEOUT_S:.0f} s"
-            ) from error
+            raise _NotSentError(f"{name} took longer than {SEND_TIMEOUT_S:.0f} s") from error
         if code := self._process.returncode:
-            lines = output.decode(errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
+            reason = ", ".join([*filter(None, lines)][-1:])
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
-            raise NotSentError(f"was not sent: {name}: {how}{f', {last}' if last else ''}")
+            raise _NotSentError(f"{name}: {how}{', ' if reason else ''}{reason}")
 
-    def stop(self) -> None:
-        """End it and what it has started; harmless if it has ended."""
-        process = self._process
-        if process is not None and process.poll() is None:
+    def _kill_command(self) -> None:
+        """Kill the command and its children; harmless if it has ended."""
+        if self._process is not None and self._process.poll() is None:
             try:
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # it has ended by itself in the meantime
 
 
+class _NotSentError(Exception):
+    """Why a notification was not sent."""
+
+
+def _command(line: str) -> list[str]:
+    try:
+        arguments = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(
+            f"Expected a command in --notify, got {without_secrets(line)!r}: {error}",
+            "Quote as in a shell",
+        ) from error
+    if shutil.which(arguments[0]) is None:
+        raise UsageError(
+            f"Command {without_secrets(arguments[0])!r} of --notify not found",
+            "Give an executable on PATH with its arguments, or an address such as slack://…",
+        )
+    return arguments
+
+
+def _apprise(address: str) -> Callable[[Notification], None]:
+    """Return what sends to an address: apprise's own, or any web address, which gets JSON."""
+    try:
+        import apprise  # here: it takes half a second to import
+    except ImportError as error:
+        raise UsageError(
+            "--notify with an address needs apprise", "Run pip install 'radt[notify]'"
+        ) from error
+    apprise.logger.propagate = False  # its messages are reported by `Notifier`
+    apprise.logger.addHandler(logging.NullHandler())
+    # apprise knows the web addresses of Slack, Discord and others; the rest get JSON, with the
+    # query's keys marked as those of the web server.
+    as_json = re.sub(r"^http(s?)://", r"json\1://", address, flags=re.IGNORECASE)
+    if as_json != address:
+        as_json = re.sub(r"([?&])(?=\w)", r"\1-", as_json)
+    service = apprise.Apprise.instantiate(address) or apprise.Apprise.instantiate(as_json)
+    if not isinstance(service, apprise.NotifyBase) or re.search(r"\s", address):
+        raise UsageError(
+            f"Expected an address in --notify, got {without_secrets(address)}",
+            "See https://appriseit.com/services for what apprise supports, such as slack://, "
+            "mailto:// and json://",
+        )
+    service.redirects = False  # a redirected POST becomes a GET, which loses the notification
+    sender = apprise.Apprise()
+    sender.add(service)
+
+    def send(notification: Notification) -> None:
+        title = f"radt: {notification.experiment} {notification.event}"
+        result = sender.notify(body=notification.text, title=title, timeout=SEND_TIMEOUT_S)
+        if not result:
+            logs = [entry.message for entry in result.logs()]
+            raise _NotSentError(f"{without_secrets(address)}: {'; '.join(logs)}")
+
+    return send
+
+
 def without_secrets(text: str) -> str:
-    """The text with nothing but the host of each web address in it.
+    """Return the text with nothing but the scheme, and the host of web servers, of each address.
 
     >>> without_secrets("curl https://me:pw@hooks.example.org/T0/secret?a=b failed")
     'curl https://hooks.example.org/… failed'
+    >>> without_secrets("slack://token/token2/token3")
+    'slack://…'
     """
-    return masked(_ADDRESS.sub(r"\1\2/…", text))
+
+    def shown(match: re.Match[str]) -> str:
+        is_web = match[1].lower() in _SHOWN_HOSTS
+        return f"{match[1]}{match[2]}/…" if is_web else f"{match[1]}…"
+
+    return masked(_ADDRESS.sub(shown, text))
 
 
-def _numbers(counts: Mapping[RunStatus, int]) -> str:
+def _counts_text(counts: Mapping[RunStatus, int]) -> str:
     """``2 FAILED and 1 OOM``."""
     parts = [f"{counts[status]:,} {status}" for status in RunStatus if counts.get(status)]
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def _by_name(counts: Mapping[RunStatus, int]) -> dict[str, int]:
     return {str(status): counts[status] for status in RunStatus if counts.get(status)}
 
 
-def _rows(plan: WorkloadPlan) -> str:
-    """``7 × resnet50 on GPU 0``, ``2 × a, b on GPUs 0, 1+2``."""
+def _runs_text(plan: WorkloadPlan) -> str:
+    """``7 × resnet50 on 0``, ``a, 2 × b on 0, 1+2, cpu``."""
     names = Counter(run.label for run in plan.runs)
-    devices = dict.fromkeys(str(run.devices) for run in plan.runs)
-    gpus = [device for device in devices if device != "cpu"]
-    several = len(gpus) > 1 or any("+" in device for device in gpus)
-    places = [f"GPU{'s' if several else ''} {', '.join(gpus)}"] if gpus else []
-    if "cpu" in devices:
-        places.append("the CPU")
     runs = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in names.items())
-    return f"{runs} on {' and '.join(places)}"
+    return f"{runs} on {', '.join(dict.fromkeys(str(run.devices) for run in plan.runs))}"

@@ -1,14 +1,114 @@
-"""How runs, workloads and experiments ended."""
+"""How runs end: what an exit means, and the outcomes of runs, workloads and experiments."""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from radt.durations import duration_text
 from radt.errors import RadtError
 from radt.model import RunStatus
+from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
+from radt.runner.process import Exit
+
+KEEPER_KILLED = "its keeper process was killed"
+#: Shells report a signal N that ended a command as exit code 128 + N.
+_SHELL_SIGNAL = 128
+#: Ways in which a process goes down by itself; memory that ran out may be why.
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended; ``reason`` is for people, and empty for FINISHED."""
+
+    status: RunStatus
+    reason: str = ""
+
+
+def run_end(
+    exit_: Exit,
+    *,
+    stopped: str,
+    timed_out_s: float | None,
+    tail: Sequence[str],
+    memory: MemoryEvidence,
+) -> RunEnd:
+    """What an exit means.
+
+    A process that ends with exit code 0 has finished, also if it was asked to end a moment before:
+    what it says counts. An exit code above 128 by which a shell reports a signal stays FAILED, as
+    nothing tells it from one that a program chose; its reason names the signal.
+
+    Args:
+        stopped: Why radt ended the run, empty if it did not.
+        timed_out_s: The Timeout that the run exceeded.
+        tail: The last lines of its output.
+        memory: What the kernel has said of memory since the run started.
+    """
+    if exit_.code == 0:
+        return RunEnd(RunStatus.FINISHED)
+    if stopped:
+        return RunEnd(RunStatus.KILLED, stopped)
+    if timed_out_s is not None:
+        return RunEnd(RunStatus.TIMEOUT, f"longer than {duration_text(timed_out_s)}")
+    if exit_.keeper_died:
+        return RunEnd(RunStatus.KILLED, KEEPER_KILLED)
+    words = OutputDiagnosis(tail)
+    return (
+        _by_the_kernel(exit_, words, memory) or _by_its_own_words(exit_, words) or _otherwise(exit_)
+    )
+
+
+def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: MemoryEvidence) -> RunEnd | None:
+    """Out of memory if the kernel's word and the way the run ended agree."""
+    killed = exit_.code in (-signal.SIGKILL, _SHELL_SIGNAL + signal.SIGKILL)
+    pids = words.killed_pids | ({exit_.pid} if killed and exit_.pid is not None else set())
+    if not (killed or words.child_killed):
+        return None
+    if memory.names(pids):
+        memory.claim()
+        return RunEnd(RunStatus.OOM, "host memory: killed by the kernel")
+    if not memory.kills_unnamed:
+        return None
+    certain = memory.own == 1
+    memory.claim()
+    how = "killed" if certain else "probably killed"
+    return RunEnd(RunStatus.OOM, f"host memory: {how} by the kernel")
+
+
+def _by_its_own_words(exit_: Exit, words: OutputDiagnosis) -> RunEnd | None:
+    if exit_.code < 0 and -exit_.code not in _CRASHES:
+        return None
+    match words.memory:
+        case None:
+            return None
+        case Memory.SHARED:
+            return RunEnd(RunStatus.OOM, f"{Memory.SHARED}: larger than /dev/shm")
+        case where:
+            amount = words.amount
+            what = f"tried to allocate {amount}" if amount else "an allocation failed"
+            return RunEnd(RunStatus.OOM, f"{where}: {what}")
+
+
+def _otherwise(exit_: Exit) -> RunEnd:
+    if exit_.code < 0:
+        return RunEnd(RunStatus.KILLED, f"killed by {_signal_name(-exit_.code)}")
+    reason = f"exit code {exit_.code}"
+    if _SHELL_SIGNAL < exit_.code <= _SHELL_SIGNAL + signal.SIGSYS:
+        reason += f" (as shells report {_signal_name(exit_.code - _SHELL_SIGNAL)})"
+    return RunEnd(RunStatus.FAILED, reason)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
 
 #: The reason of runs that Ctrl-C or `radt stop` ended.
 STOPPED = "stopped by the user"

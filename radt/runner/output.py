@@ -1,7 +1,7 @@
 """Follows what a run prints: every byte into its log file, lines to the console while it keeps up.
 
 A script that prints faster than a terminal can show must not be slowed down by it, so the console
-is served through a bounded buffer and is told how many lines it missed; the file misses none.
+is served through a bounded buffer and shows how many lines it missed; the file misses none.
 """
 
 from __future__ import annotations

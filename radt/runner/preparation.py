@@ -14,20 +14,21 @@ from pathlib import Path
 
 from radt.collector.protocol import Registration, delivery_env
 from radt.collocation.ledger import Owner
+from radt.delivery.problems import EVERYTHING, problem_file, read_problems
+from radt.durations import seconds_text
 from radt.errors import RadtError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
+from radt.inventory import collect_inventory
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.params import command_params
-from radt.runner.due import Due
-from radt.runner.environment import program_command
+from radt.runner.command import program_command
+from radt.runner.pending import PendingWorkload
 from radt.runner.profiling import Profilers, workload_tags
-from radt.runner.session import Session
+from radt.runner.recording import Session
 from radt.store.records import RunRecord, WorkloadRecord
-from radt.tracking.inventory import collect_inventory
-from radt.tracking.problems import EVERYTHING, problem_file, read_problems
 
 #: Tag of a run: the process that answers for it until the collector knows of the run, too.
 RUNNER_TAG = "radt.runner"
@@ -65,7 +66,7 @@ class MlflowIds:
     experiment: str | None
 
 
-def record_workload(session: Session, due: Due, series_id: str) -> RecordedWorkload:
+def record_workload(session: Session, pending: PendingWorkload, series_id: str) -> RecordedWorkload:
     """Record the rows of a workload and register them with the collector.
 
     Args:
@@ -76,8 +77,8 @@ def record_workload(session: Session, due: Due, series_id: str) -> RecordedWorkl
     """
     workload_id = uuid.uuid4().hex
     registry = load()
-    runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in due.plan.runs]
-    _record(session, due, runs, workload_id, series_id)
+    runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in pending.plan.runs]
+    _record(session, pending, runs, workload_id, series_id)
     try:
         warnings = _register(session, runs)
     except RadtError as error:
@@ -94,8 +95,8 @@ def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> Record
         profilers.make_folder(folder)
     except OSError as error:
         raise StoreError(
-            f"the run's folder {folder.path} cannot be made: {error.strerror}",
-            "Make room, or check the mode of the folders above it",
+            f"cannot create the run's folder {folder.path}: {error.strerror}",
+            "Free disk space, or check the permissions of its parent folders",
         ) from error
     return run
 
@@ -112,8 +113,8 @@ def wait_for_mlflow(
         if missed := len(known) < len(run_ids):
             why = trouble.text or f"no answer within {session.mlflow_patience.timeout_s:.0f} s"
             warning = (
-                f"MLflow at {masked(session.tracking_uri)}: {why}; runs start now, it gets them "
-                "when it is back"
+                f"MLflow at {masked(session.tracking_uri)}: {why}; runs start now and are "
+                "uploaded when it answers"
             )
         session.mlflow_patience.answered(in_time=not missed)
     experiment = session.reader.workload(workload.workload_id).mlflow_experiment_id
@@ -165,7 +166,11 @@ def _abandon(session: Session, workload_id: str, runs: Sequence[RecordedRun], re
 
 
 def _record(
-    session: Session, due: Due, runs: Sequence[RecordedRun], workload_id: str, series_id: str
+    session: Session,
+    pending: PendingWorkload,
+    runs: Sequence[RecordedRun],
+    workload_id: str,
+    series_id: str,
 ) -> None:
     now_ns = session.clock.now_ns()
     profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
@@ -173,8 +178,8 @@ def _record(
         session.writer.put_workload(
             WorkloadRecord(
                 workload_id=workload_id,
-                experiment=due.plan.experiment,
-                label=due.plan.label,
+                experiment=pending.plan.experiment,
+                label=pending.plan.label,
                 created_ns=now_ns,
                 tracking_uri=session.tracking_uri,
             )
@@ -185,7 +190,7 @@ def _record(
             inventory = collect_inventory(
                 run.plan.program.folder, run.run_dir.artifacts, interpreter=sys.executable
             )
-            tags = _tags(due, run.plan, series_id) | profiled[run.plan.letter]
+            tags = _tags(pending, run.plan, series_id) | profiled[run.plan.letter]
             session.writer.put_tags(run.run_id, tags | inventory.tags)
 
 
@@ -224,14 +229,14 @@ def _params(row: RunPlan) -> dict[str, str]:
     columns = {
         "Environment": str(row.environment),
         "Cpus": str(row.cpus) if row.cpus.count or row.cpus.cpus else "",
-        "Timeout": f"{row.timeout_s:g} s" if row.timeout_s is not None else "",
+        "Timeout": f"{seconds_text(row.timeout_s)} s" if row.timeout_s is not None else "",
         **row.columns,
     }
     # What the script is called with wins: a column of the same name is mostly where it came from.
     return {name: value for name, value in columns.items() if value} | params
 
 
-def _tags(due: Due, row: RunPlan, series_id: str) -> dict[str, str]:
+def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, str]:
     tags = {
         "radt.workload": row.workload,
         "radt.letter": row.letter,
@@ -240,8 +245,8 @@ def _tags(due: Due, row: RunPlan, series_id: str) -> dict[str, str]:
         "radt.listeners": _listeners(row),
         RUNNER_TAG: str(Owner.me()),
     }
-    if due.repeats > 1:
-        tags |= {"radt.repeat": f"{due.repeat}/{due.repeats}", "radt.series": series_id}
+    if pending.repeats > 1:
+        tags |= {"radt.repeat": f"{pending.repeat}/{pending.repeats}", "radt.series": series_id}
     return tags
 
 

@@ -1,4 +1,8 @@
-"""One training process: started behind the barrier, its output followed, its tree ended with it."""
+"""A run's processes: started behind the barrier, output followed, the tree ended with the run.
+
+All processes that a run starts stay below its keeper (`radt.runner.keeper`). If the keeper is gone,
+they are found by the run's id in their environment; one that cleared its environment is missed.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,78 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.errors import LaunchError
-from radt.runner import keeper, trees
+from radt.home import RUN_ID_VARIABLE
+from radt.procfs import all_pids, environment, process_stat
+from radt.runner import keeper
+from radt.runner.barrier import Barrier
 from radt.runner.output import OutputPump
+
+#: One that waits for a disk cannot die; it must not keep anybody waiting.
+KILL_PATIENCE_S = 10.0
+_POLL_S = 0.01
+
+
+def descendants_of_roots(roots: Iterable[int]) -> dict[int, list[int]]:
+    """Return the live processes below each root, parents before their children.
+
+    One scan of all processes, which is what it costs.
+    """
+    children: dict[int, list[int]] = {}
+    for pid in sorted(all_pids()):
+        stat = process_stat(pid)
+        if stat is not None and stat.alive:
+            children.setdefault(stat.parent, []).append(pid)
+    found: dict[int, list[int]] = {}
+    for root in roots:
+        below = found[root] = list(children.get(root, ()))
+        for pid in below:  # which grows
+            below += children.get(pid, ())
+    return found
+
+
+def processes_of(run_id: str) -> list[int]:
+    """Ids of the user's live processes that carry the run's id, this one left out."""
+    mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    own = os.getpid()
+    return [pid for pid in all_pids() if pid != own and mark in environment(pid)]
+
+
+def group_members(pgid: int) -> list[int]:
+    """Ids of the live processes of a process group."""
+    stats = (process_stat(pid) for pid in all_pids())
+    return [stat.pid for stat in stats if stat is not None and stat.alive and stat.group == pgid]
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone, or be another user's by now."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def stop_processes_of(run_id: str, pgid: int | None = None) -> int:
+    """SIGKILL to what is left of a run whose keeper is gone, until nothing is.
+
+    Args:
+        pgid: The process group that was made for the run, if it may still be the run's.
+
+    Returns:
+        How many processes there were.
+    """
+    ended: set[int] = set()
+    deadline = time.monotonic() + KILL_PATIENCE_S
+    while True:
+        left = set(processes_of(run_id))
+        if pgid is not None:
+            left |= set(group_members(pgid))
+        if not left or time.monotonic() > deadline:
+            return len(ended)
+        for pid in left:
+            send_signal(pid, signal.SIGKILL)
+        ended |= left
+        time.sleep(_POLL_S)  # not our children: there is nothing to wait on
+
 
 #: What Python's shared libraries may need; the keeper's environment is empty but for these.
 _KEEPER_VARIABLES = ("LD_LIBRARY_PATH",)
@@ -26,7 +100,7 @@ _KEEPER_VARIABLES = ("LD_LIBRARY_PATH",)
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a training process ended; what it means is for `radt.runner.ending`.
+    """How a training process ended; what it means is for `radt.runner.outcome`.
 
     ``code`` is negative for a signal, as in `subprocess`. ``leftovers`` counts the processes that
     it left behind and that were ended, ``immortal`` those that could not be (they wait for a disk
@@ -42,27 +116,6 @@ class Exit:
     ended_ns: int | None = None
     keeper_died: bool = False
     tail: tuple[str, ...] = ()
-
-
-class Barrier:
-    """Releases all rows of a workload at one instant: they wait for the end of one pipe."""
-
-    def __init__(self) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-
-    def release(self) -> None:
-        """Let all go. Harmless when done already."""
-        if self._write_fd >= 0:
-            os.write(self._write_fd, b"g")  # without it, the end would be that of a killed runner
-            os.close(self._write_fd)
-            self._write_fd = -1
-
-    def close(self) -> None:
-        """Release, and give back the pipe."""
-        self.release()
-        if self.read_fd >= 0:
-            os.close(self.read_fd)
-            self.read_fd = -1
 
 
 class TrainingProcess:
@@ -125,8 +178,8 @@ class TrainingProcess:
                 self._status.close()
                 raise LaunchError(
                     f"{command[0]} could not be started in {cwd}: {error.strerror}",
-                    "Check that the folder exists and that the machine has memory and processes "
-                    "left",
+                    "Check that the folder exists and that the machine has free memory and "
+                    "processes",
                 ) from error
         self._tell(len(specification).to_bytes(8, sys.byteorder) + specification)
         assert self._popen.stdout is not None
@@ -173,7 +226,7 @@ class TrainingProcess:
                 how = "ended before the start barrier"
             raise LaunchError(
                 f"{self.command[0]} {how}",
-                "Look at the run's output.log, and at the load and memory of the machine",
+                "Check the run's output.log, and the machine's load and memory",
             )
         self._pid, self._keeper_pid = ready.first, ready.second
 
@@ -192,9 +245,9 @@ class TrainingProcess:
         if problem is not None:
             remedy = "Make it executable (chmod +x) and give it a #! line"
             if problem.first == errno.ENOENT:
-                remedy = "Check the name, and the interpreter that its #! line names"
+                remedy = "Check the name and the interpreter in its #! line"
             elif problem.first == errno.E2BIG:
-                remedy = "Shorten the parameters, or put them into a file"
+                remedy = "Shorten the parameters or pass them in a file"
             raise LaunchError(
                 f"{Path(self.command[0]).name} cannot be executed: {os.strerror(problem.first)}",
                 remedy,
@@ -208,7 +261,7 @@ class TrainingProcess:
         """
         if self._popen.returncode is None:
             for pid in self.keeper_pids:  # somebody may have stopped them, with all the user's
-                trees.send_signal(pid, signal.SIGCONT)
+                send_signal(pid, signal.SIGCONT)
         self._tell(bytes([number]))
 
     def descendants(self) -> list[int]:
@@ -251,7 +304,7 @@ class TrainingProcess:
         return _Record.of(data)
 
     def _follow(self) -> None:
-        """Until the keeper has said that nothing is left, or is gone."""
+        """Wait until the keeper reports that nothing is left, or is gone."""
         exited = left = None
         with self._status:
             while data := self._status.read(keeper.RECORD_BYTES):
@@ -261,7 +314,7 @@ class TrainingProcess:
                     left = _Record.of(data)
         self._popen.wait()  # the guard; if the keeper was killed, it has ended the tree
         if left is None:
-            trees.stop_processes_of(self.run_id, self._pid)
+            stop_processes_of(self.run_id, self._pid)
         self._ended = True
         with self._control_lock:
             os.close(self._control_fd)
@@ -284,7 +337,7 @@ class TrainingProcess:
 def descendants_of_each(processes: Sequence[TrainingProcess]) -> list[list[int]]:
     """`TrainingProcess.descendants` of each, by one look at all processes of the machine."""
     roots = [process.tree_root for process in processes]
-    found = trees.descendants_of_each(root for root in roots if root is not None)
+    found = descendants_of_roots(root for root in roots if root is not None)
     return [found[root] if root is not None else [] for root in roots]
 
 
@@ -311,7 +364,7 @@ def _specification(
     cpus: frozenset[int] | None,
     kill_command: Sequence[str] | None,
 ) -> bytes:
-    """What the keeper is told to start.
+    """Encode the process for the keeper to start.
 
     Raises:
         LaunchError: No program can get such arguments or variables.
@@ -320,8 +373,8 @@ def _specification(
     variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
     if any(b"\0" in text for text in (*words, *variables, *variables.values())):
         raise LaunchError(
-            f"{command[0]} cannot be started: a parameter or variable has a NUL character in it",
-            "Take it out",
+            f"{command[0]} cannot be started: a parameter or variable contains a NUL character",
+            "Remove it",
         )
     return marshal.dumps(
         (

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt import tags
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
 from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
-from radt.runner import witness
-from radt.runner.ending import Ending
+from radt.runner import exit_recorder
+from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
-from radt.store import tags
 
 #: Where reports are, in the run's artifacts.
 REPORTS = "profiles"
@@ -32,15 +32,15 @@ _SHUT_DOWN = "Trying to shutdown target application"
 _KNOWN_ERRORS = (
     (
         re.compile("ERR_NVGPUCTRPERM"),
-        "the driver lets administrators only read the GPU's counters (ERR_NVGPUCTRPERM). Set the "
+        "only administrators may read the GPU's counters (ERR_NVGPUCTRPERM). Set the "
         "option NVreg_RestrictProfilingToAdminUsers=0 of the kernel module nvidia, or run as root",
     ),
     (
         re.compile("driver resource was unavailable"),
-        "somebody else reads the GPU's counters, another profiler or DCGM. End it, or pause it by "
+        "another profiler or DCGM is reading the GPU's counters. Stop it, or pause DCGM with "
         "dcgmi profile --pause",
     ),
-    (re.compile("No kernels were profiled"), "no kernel ran that it was to record"),
+    (re.compile("No kernels were profiled"), "no kernel ran while it recorded"),
 )
 
 
@@ -118,10 +118,10 @@ class Profiling:
     note: Path
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command under the profiler, with a witness of how it ends."""
+        """The command under the profiler, with an exit recorder."""
         if not self.prefix:
             return list(command)
-        own = (sys.executable, "-I", "-S", witness.__file__, str(self.note))
+        own = (sys.executable, "-I", "-S", exit_recorder.__file__, str(self.note))
         return [*self.prefix, *own, *command]
 
     @property
@@ -139,7 +139,7 @@ class Profiling:
         folder = self.note.parent / "artifacts" / REPORTS
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
-    def ending(self, ending: Ending, how: Exit, tail: Sequence[str]) -> Ending:
+    def ending(self, ending: RunEnd, how: Exit, tail: Sequence[str]) -> RunEnd:
         """How the run ended, which nobody asked to end.
 
         Args:
@@ -151,12 +151,12 @@ class Profiling:
             return ending
         error = profiler_error(tail)
         if self._is_first(how):
-            said = f"{self.name} ended before the program did (exit code {how.code})"
-            return Ending(RunStatus.FAILED, f"{said}: {error}" if error else said)
+            message = f"{self.name} ended before the program did (exit code {how.code})"
+            return RunEnd(RunStatus.FAILED, f"{message}: {error}" if error else message)
         ended = ending.status in (RunStatus.FAILED, RunStatus.KILLED)
         if ended and any(_SHUT_DOWN in line for line in tail):
-            why = error or "it does not say why"
-            return Ending(RunStatus.FAILED, f"{self.name} ended it: {why}")
+            why = error or "no reason given"
+            return RunEnd(RunStatus.FAILED, f"{self.name} ended it: {why}")
         return ending
 
     def problem(self, how: Exit, tail: Sequence[str]) -> str:
@@ -165,7 +165,7 @@ class Profiling:
             return ""
         error = profiler_error(tail)
         if not self.reports:
-            return f"{self.name} has left no report" + (f": {error}" if error else "")
+            return f"{self.name} wrote no report" + (f": {error}" if error else "")
         end = self.program_end
         if error and how.code != 0 and (end is None or end.code == 0):
             return f"{self.name}: {error}"

@@ -1,4 +1,4 @@
-"""What a runner is doing, seen from another process: from the file, its lock, store and collector.
+"""The progress of an experiment, seen from another process: file, lock, store and collector.
 
 Nothing here disturbs the runner: the file is read, the lock is only looked at, the store is read,
 and a collector that does not run is not started.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
@@ -15,27 +17,118 @@ from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import LiveView
 from radt.errors import CollectorError, ExperimentError, RunNotFoundError, StoreError
-from radt.experiment.decision import first_repeat
 from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock, Holder
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, actions, first_repeat
 from radt.experiment.source import open_source
 from radt.home import Home
 from radt.listeners import registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
-from radt.runner.estimate import ProgressView, remaining_s
-from radt.runner.live import RunView, WorkloadView
+from radt.runner.live import ProgressView, RunView, WorkloadView, remaining_s
 from radt.runner.recording import problem_of
-from radt.runner.standing import Key, Standing, WorkloadState, key_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+
+#: A workload's experiment and label.
+Key = tuple[str, str]
+
+
+class WorkloadState(StrEnum):
+    """Where a workload stands."""
+
+    DONE = "done"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"  # its runner died; the next start runs it again
+    NEXT = "next"
+    WAITING = "waiting"
+    LEFT_OUT = "left out"  # --only names others
+
+
+class RemainingWork:
+    """What the present start, or the next, has still to do.
+
+    Args:
+        plan: The file as it is now.
+        holder: Who runs it; None if nobody does.
+        repeat: How often each workload is wanted.
+        records: What the store has of the last run of each row.
+    """
+
+    def __init__(
+        self,
+        plan: ExperimentPlan,
+        holder: Holder | None,
+        repeat: int,
+        records: Mapping[Key, Sequence[RunRecord | None]],
+    ) -> None:
+        self._holder = holder
+        self._repeat = repeat
+        self._records = records
+        self.since_s = None if holder is None else datetime.fromisoformat(holder.since).timestamp()
+        due = [
+            (number, index, key_of(workload))
+            for index, workload in enumerate(plan.workloads)
+            for number in self._numbers(workload)
+        ]
+        #: In the runner's order: repeat after repeat, within one in the file's.
+        self.left: Sequence[Key] = [key for _, _, key in sorted(due)]
+        at_work = holder is not None
+        running = {key_of(workload) for workload in plan.workloads if at_work and _runs(workload)}
+        self._next = next((key for key in self.left if key not in running), None)
+
+    def state(self, workload: WorkloadPlan) -> WorkloadState:
+        """Where a workload stands."""
+        key = key_of(workload)
+        if _runs(workload):
+            at_work = self._holder is not None
+            return WorkloadState.RUNNING if at_work else WorkloadState.INTERRUPTED
+        if key in self.left:
+            return WorkloadState.NEXT if key == self._next else WorkloadState.WAITING
+        return WorkloadState.LEFT_OUT if self._left_out(workload) else WorkloadState.DONE
+
+    def _numbers(self, workload: WorkloadPlan) -> range:
+        """The repeats that are still to come, the present one included."""
+        rerun = self._holder is not None and self._holder.rerun
+        found = actions(workload, rerun=rerun, repeat=self._repeat)
+        if self._left_out(workload) or not any(action.runs for action in found.values()):
+            return range(0)
+        if self._given_up(workload):
+            return range(0)
+        return range(min(first_repeat(workload), self._repeat), self._repeat + 1)
+
+    def _left_out(self, workload: WorkloadPlan) -> bool:
+        only = self._holder.only if self._holder is not None else ()
+        return bool(only) and workload.label not in only
+
+    def _given_up(self, workload: WorkloadPlan) -> bool:
+        """Whether this start has run it and it did not finish: it will not be tried again."""
+        if self.since_s is None or _runs(workload):
+            return False
+        return any(
+            run.status is not None
+            and run.status.ended
+            and run.status is not RunStatus.FINISHED
+            and record is not None
+            and record.created_ns / 1e9 >= self.since_s
+            for run, record in zip(workload.runs, self._records[key_of(workload)], strict=True)
+        )
+
+
+def key_of(workload: WorkloadPlan) -> Key:
+    """What tells a workload from the others of its file."""
+    return workload.experiment, workload.label
+
+
+def _runs(workload: WorkloadPlan) -> bool:
+    return any(run.status is RunStatus.RUNNING for run in workload.runs)
+
 
 _CPU_METRIC = "process.cpu.utilization"
 _MEMORY_METRIC = "process.memory.rss"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadLook:
+class WorkloadProgress:
     """One workload of the file.
 
     ``repeats_done`` of ``repeats`` have finished; ``runs`` are its rows as a live table shows
@@ -77,7 +170,7 @@ class WorkloadLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentLook:
+class ExperimentProgress:
     """An experiment at one instant.
 
     ``holder`` is its runner, ``progress`` how far that is with its start (None if there is none).
@@ -86,18 +179,20 @@ class ExperimentLook:
 
     name: str
     holder: Holder | None
-    workloads: Sequence[WorkloadLook]
+    workloads: Sequence[WorkloadProgress]
     progress: ProgressView | None
     problems: Sequence[str] = ()
 
     @property
-    def running(self) -> WorkloadLook | None:
+    def running(self) -> WorkloadProgress | None:
         """The workload that is running."""
-        at_work = (one for one in self.workloads if one.state is WorkloadState.RUNNING)
+        at_work = (
+            workload for workload in self.workloads if workload.state is WorkloadState.RUNNING
+        )
         return next(at_work, None)
 
 
-class Observer:
+class ProgressReader:
     """Looks at one experiment as often as wanted. Use as a context manager.
 
     Args:
@@ -130,7 +225,7 @@ class Observer:
         """Who runs the experiment."""
         return self._lock.holder()
 
-    def look(self) -> ExperimentLook:
+    def look(self) -> ExperimentProgress:
         """How things are now.
 
         Raises:
@@ -146,8 +241,11 @@ class Observer:
             problems.append(f"{error.message.partition(',')[0]}: radt validate shows them")
             plan = ExperimentPlan(self._path.absolute(), ())
         repeat = source.repeat if holder is None else max(source.repeat, holder.repeat)
-        records = {key_of(one): [self._record(run) for run in one.runs] for one in plan.workloads}
-        start = Standing(plan, holder, repeat, records)
+        records = {
+            key_of(workload): [self._record(run) for run in workload.runs]
+            for workload in plan.workloads
+        }
+        start = RemainingWork(plan, holder, repeat, records)
         live = self._live(
             [
                 record.run_id
@@ -158,20 +256,20 @@ class Observer:
             problems,
         )
         looks = [
-            WorkloadLook(
-                plan=one,
-                state=start.state(one),
+            WorkloadProgress(
+                plan=workload,
+                state=start.state(workload),
                 runs=[
                     self._run_view(run, record, live, ongoing=holder is not None)
-                    for run, record in zip(one.runs, records[key_of(one)], strict=True)
+                    for run, record in zip(workload.runs, records[key_of(workload)], strict=True)
                 ],
-                records=records[key_of(one)],
-                repeats_done=first_repeat(one) - 1,
+                records=records[key_of(workload)],
+                repeats_done=first_repeat(workload) - 1,
                 repeats=repeat,
             )
-            for one in plan.workloads
+            for workload in plan.workloads
         ]
-        return ExperimentLook(
+        return ExperimentProgress(
             name=plan.name if plan.workloads else self._path.stem,
             holder=holder,
             workloads=looks,
@@ -226,7 +324,7 @@ class Observer:
         except CollectorError:
             self._client = None
             found = {}
-        return found | {one: self._stored(one) for one in run_ids if one not in found}
+        return found | {run_id: self._stored(run_id) for run_id in run_ids if run_id not in found}
 
     def _stored(self, run_id: str) -> LiveView:
         """As much of a live view as the store has."""
@@ -237,16 +335,16 @@ class Observer:
         except StoreError:
             return LiveView()
         last = {
-            one.series.metric: one.last
-            for one in summaries
-            if one.last is not None and one.series.listener == SOFTWARE
+            summary.series.metric: summary.last
+            for summary in summaries
+            if summary.last is not None and summary.series.listener == SOFTWARE
         }
         hardware = {
-            one.series.metric: one.last
-            for one in summaries
-            if one.last is not None and one.series.listener != SOFTWARE
+            summary.series.metric: summary.last
+            for summary in summaries
+            if summary.last is not None and summary.series.listener != SOFTWARE
         }
-        epochs = [one.step for one in markers if one.kind is MarkerKind.EPOCH]
+        epochs = [marker.step for marker in markers if marker.kind is MarkerKind.EPOCH]
         return LiveView(
             cpu_cores=hardware.get(_CPU_METRIC),
             rss_bytes=hardware.get(_MEMORY_METRIC),
@@ -271,11 +369,13 @@ class Observer:
         return view
 
     def _progress(
-        self, plan: ExperimentPlan, start: Standing, looks: Sequence[WorkloadLook]
+        self, plan: ExperimentPlan, start: RemainingWork, looks: Sequence[WorkloadProgress]
     ) -> ProgressView | None:
         if start.since_s is None:
             return None
-        running = next((one for one in looks if one.state is WorkloadState.RUNNING), None)
+        running = next(
+            (workload for workload in looks if workload.state is WorkloadState.RUNNING), None
+        )
         left = start.left
         if running is not None:  # first, whatever the file says of its place
             left = [key_of(running.plan), *_without_first(left, key_of(running.plan))]
@@ -296,8 +396,8 @@ class Observer:
         done = 0
         now_s: dict[Key, list[float]] = {}
         before_s: dict[Key, list[float]] = {}
-        known = {key_of(one) for one in plan.workloads}
-        for experiment in dict.fromkeys(one.experiment for one in plan.workloads):
+        known = {key_of(workload) for workload in plan.workloads}
+        for experiment in dict.fromkeys(workload.experiment for workload in plan.workloads):
             for record in self._reader.workloads(experiment) if self._reader is not None else ():
                 key = (experiment, record.label)
                 if key not in known or record.ended_ns is None:
@@ -312,11 +412,11 @@ class Observer:
 
 def _without_first(keys: Sequence[Key], key: Key) -> Iterator[Key]:
     found = False
-    for one in keys:
-        if one == key and not found:
+    for other in keys:
+        if other == key and not found:
             found = True
         else:
-            yield one
+            yield other
 
 
 def _monotonic_s(wall_ns: int | None) -> float | None:

@@ -12,17 +12,18 @@ from pathlib import Path
 
 from radt.collocation.busy import BusyPolicy, wait_until_free
 from radt.collocation.ledger import Container, Entry, Ledger
-from radt.collocation.planner import DevicePlan, PlacementError, Request, plan_devices
+from radt.collocation.packing import PlacementError
+from radt.collocation.planner import DevicePlan, Request, plan_devices
 from radt.collocation.setup import DeviceSetup, inventory_for
 from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec
 from radt.errors import DeviceError, EnvironmentBuildError, UsageError
-from radt.experiment.affinity import CpuTopology, assign_cpus
+from radt.experiment.cpus import CpuTopology, assign_cpus, cpu_list
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
-from radt.experiment.sources import not_in_containers
-from radt.runner.environment import (
+from radt.experiment.row import profiler_in_container
+from radt.runner.command import (
     RunIdentity,
     environment_of,
     program_arguments,
@@ -30,7 +31,8 @@ from radt.runner.environment import (
 )
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
 from radt.runner.profiling import Profiling
-from radt.runner.session import Session
+from radt.runner.recording import Session
+from radt.tags import CPUS
 
 Say = Callable[[str], None]
 
@@ -48,7 +50,7 @@ class SetUpError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StartableRun:
+class LaunchSpec:
     """A run and all that it takes to start it."""
 
     recorded: RecordedRun
@@ -104,12 +106,12 @@ class Provision:
         """What is recorded of a run's environment, devices and CPUs."""
         tags = dict(self.devices.tags(letter)) if self.devices is not None else {}
         if cpus := self._cpus.get(letter):
-            tags["radt.cpus"] = ",".join(map(str, sorted(cpus)))
+            tags[CPUS] = cpu_list(sorted(cpus), separator=",")
         return tags
 
     def startable(
         self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
-    ) -> StartableRun:
+    ) -> LaunchSpec:
         """Put together what starts a run.
 
         Args:
@@ -123,7 +125,7 @@ class Provision:
 
     def _startable(
         self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
-    ) -> StartableRun:
+    ) -> LaunchSpec:
         row = run.plan
         identity = RunIdentity(
             run_id=run.run_id,
@@ -155,11 +157,11 @@ class Provision:
         command, variables = environment.command(launch), environment.variables(launch)
         if profiling is not None:
             if profiling.prefix and environment.container(launch):
-                raise not_in_containers(profiling.name)
+                raise profiler_in_container(profiling.name)
             command = profiling.command(command)
         if name := environment.container(launch):
             self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
-        return StartableRun(
+        return LaunchSpec(
             recorded=run,
             command=command,
             env=env | variables,
@@ -225,7 +227,7 @@ class Provision:
         Raises:
             DeviceError: There is none, or somebody is in its way and the policy is not to wait.
         """
-        said = ""
+        announced = ""
         while not self.cancelled():
             try:
                 gpus = self.session.machine.gpus
@@ -233,9 +235,9 @@ class Provision:
             except PlacementError as error:
                 if not error.may_pass or self.busy is not BusyPolicy.WAIT:
                     raise
-                if error.message != said:
-                    said = error.message
-                    self.say(f"{said}: waiting")
+                if error.message != announced:
+                    announced = error.message
+                    self.say(f"{announced}: waiting")
             end_s = time.monotonic() + PLACE_POLL_S
             while time.monotonic() < end_s and not self.cancelled():
                 time.sleep(_CANCEL_S)

@@ -1,24 +1,93 @@
-"""Tells collector and store of starts and ends, in order, on a thread of its own.
-
-Stopping a run must not wait for a collector that hangs or a disk that is slow; what goes wrong
-here is said and stops nothing.
-"""
+"""What one call of the runner works with, and its thread that reports to collector and store."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Self
 
+from radt.clock import Clock
+from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus, LiveView
 from radt.errors import CollectorError, RadtError
+from radt.experiment.devices import Machine
 from radt.home import Home
 from radt.model import RunStatus
-from radt.runner.session import Session
+from radt.runner.console import RunConsole
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
 
-#: How long the end of a workload waits for what is still to be told.
+
+@dataclass(slots=True)
+class MlflowPatience:
+    """How long a workload waits for MLflow before it starts without; little after a vain wait."""
+
+    timeout_s: float = 30.0
+
+    def answered(self, *, in_time: bool) -> None:
+        """What the wait came to."""
+        self.timeout_s = 30.0 if in_time else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """See the module's text. ``shown_warnings`` are not shown a second time."""
+
+    home: Home
+    tracking_uri: str
+    store_uri: str
+    writer: StoreWriter
+    reader: StoreReader
+    client: CollectorClient
+    clock: Clock
+    console: RunConsole
+    machine: Machine
+    mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
+    shown_warnings: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def open_session(
+    home: Home,
+    machine: Machine,
+    console: RunConsole,
+    *,
+    explicit_tracking_uri: str | None = None,
+    explicit_store_uri: str | None = None,
+) -> Iterator[Session]:
+    """Everything open and running, closed again at the end.
+
+    Raises:
+        RadtError: The data folder, the store or the collector cannot be used.
+    """
+    home.create()
+    tracking_uri = home.tracking_uri(explicit_tracking_uri)
+    writer = StoreWriter(home.store_path)
+    try:
+        client = CollectorClient.connect(start=True)
+        try:
+            yield Session(
+                home=home,
+                tracking_uri=tracking_uri,
+                store_uri=home.store_uri(explicit_store_uri, tracking_uri=tracking_uri),
+                writer=writer,
+                reader=StoreReader(home.store_path),
+                client=client,
+                clock=Clock.for_machine(),
+                console=console,
+                machine=machine,
+            )
+        finally:
+            client.close()
+    finally:
+        writer.close()
+
+
+#: How long the end of a workload waits for what is still to be reported.
 FLUSH_TIMEOUT_S = 30.0
 #: How often the collector is asked whether it can write.
 _PROBLEMS_EVERY_S = 2.0
@@ -52,7 +121,7 @@ class Recording:
         self._thread.join(FLUSH_TIMEOUT_S)
         if self._thread.is_alive():
             self._session.console.say(
-                "  the collector does not answer; it hears of the runs' ends when it does",
+                "  the collector does not answer; it gets the ends of the runs later",
                 style="red",
             )
 
@@ -133,9 +202,9 @@ class Recording:
         session = self._session
         problem = problem_of(session.client.status(), session.home)
         if problem and not self._problem:
-            session.console.say(f"  training goes on, but {problem}", style="red")
+            session.console.say(f"  training continues, but {problem}", style="red")
         elif self._problem and not problem:
-            session.console.say("  recording goes on, too; what was lost meanwhile is counted")
+            session.console.say("  recording continues; `radt report` counts lost samples")
         self._problem = problem
 
     def _work(self) -> None:
@@ -144,5 +213,5 @@ class Recording:
                 task()
             except RadtError as error:
                 self._session.console.say(f"  {error}", style="red")
-            except Exception as error:  # noqa: BLE001 - what comes next has to be told all the same
+            except Exception as error:  # noqa: BLE001 - the next task runs all the same
                 self._session.console.say(f"  {type(error).__name__}: {error}", style="red")

@@ -1,34 +1,124 @@
-"""Runs an experiment: workload after workload, resuming what was cut off."""
+"""Runs an experiment: workload after workload, once what a dead runner left is recovered."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 import uuid
 from collections.abc import Sequence
 
 from radt import units
-from radt.errors import RadtError, RunNotFoundError, StatusError
+from radt.collector.protocol import Registration, delivery_env
+from radt.collocation.ledger import Owner
+from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.active import status_text
-from radt.runner.due import Due
-from radt.runner.ending import Ending
-from radt.runner.estimate import ProgressView, remaining_s
-from radt.runner.live import label_width, repeated
-from radt.runner.notify import Notice, Notifier
+from radt.runner.live import ProgressView, label_width, remaining_s, repeated
+from radt.runner.notify import Notification, Notifier
 from radt.runner.options import ExperimentOptions
-from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
-from radt.runner.recovery import Settled, recover
-from radt.runner.session import Session
+from radt.runner.outcome import ExperimentOutcome, RunEnd, RunOutcome, WorkloadOutcome
+from radt.runner.pending import PendingWorkload, Settled
+from radt.runner.preparation import RUNNER_TAG
+from radt.runner.process import stop_processes_of
+from radt.runner.recording import Session
 from radt.runner.stop import StopRequest
 from radt.runner.workload import WorkloadRunner
+
+RUNNER_DIED = "its runner died"
+
+
+def recover(
+    session: Session, settled: Settled, statuses: StatusSink | None, *, repeats: int = 1
+) -> None:
+    """End what a runner that died left open: processes, store rows, MLflow runs, CSV rows.
+
+    Args:
+        repeats: How often rows are to be run; the count in a Status cell stays.
+
+    Raises:
+        StatusError: The file cannot be written.
+    """
+    lost = [row for row in settled.plan.runs if row.status is RunStatus.RUNNING]
+    for row in lost:
+        if row.run_id:
+            _end_orphan(session, row.run_id)
+    for run_id in _recorded_and_no_more(session):
+        _end_orphan(session, run_id)
+    if statuses is None:
+        return
+    killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
+    rows = {row.line: _said(row, killed, row.repeats_done + 1, repeats) for row in lost}
+    for row in settled.plan.runs:
+        if (ending := settled.endings.get(row.line)) is not None:
+            finished = ending.status is RunStatus.FINISHED
+            number = row.repeats_done if finished else row.repeats_done + 1
+            rows[row.line] = _said(row, ending, number, repeats)
+    if rows:
+        statuses.set_many(rows)
+
+
+def _said(row: RunPlan, ending: RunEnd, number: int, repeats: int) -> RowStatus:
+    return RowStatus(status_text(ending, number, max(repeats, number)), row.run_id)
+
+
+def _recorded_and_no_more(session: Session) -> list[str]:
+    """Runs whose runner died before it had reported them to collector and file."""
+    here = platform.node()
+    runs = [run.run_id for run in session.reader.unended_runs() if run.host == here]
+    tags = session.reader.tags_of(runs)
+    return [run_id for run_id in runs if _is_dead(tags.get(run_id, {}).get(RUNNER_TAG, ""))]
+
+
+def _is_dead(runner: str) -> bool:
+    """Whether the process of a tag is gone; what cannot be understood is left to its own."""
+    try:
+        return not Owner.parse(runner).alive
+    except ValueError:
+        return False
+
+
+def _end_orphan(session: Session, shown_id: str) -> None:
+    try:
+        run = session.reader.find_run(shown_id)
+    except RunNotFoundError:
+        session.console.say(
+            f"  run {shown_id} of a dead runner is not in {session.home.store_path}",
+            style="dim",
+        )
+        return
+    stop_processes_of(run.run_id)
+    if run.status.ended:
+        return  # the collector was faster
+    try:
+        session.client.register(
+            Registration(
+                run_id=run.run_id,
+                store_path=str(session.home.store_path),
+                spool=run.spool,
+                tracking_uri=run.tracking_uri,
+                store_uri=session.store_uri,
+                listeners=(),
+                devices=(),
+                env=delivery_env(os.environ),
+            )
+        )
+        session.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
+    except CollectorError as error:
+        session.console.say(f"  {error}", style="red")
+        session.writer.end_run(
+            run.run_id, RunStatus.KILLED, session.clock.now_ns(), reason=RUNNER_DIED
+        )
+        session.writer.end_workload(run.workload_id)
+
 
 SERIES_TAG = "radt.series"
 
 
 class Schedule:
-    """Runs what is due of a plan. One object, one call of `run`.
+    """Runs what is pending of a plan. One object, one call of `run`.
 
     Args:
         statuses: Writes them into the experiment file; None for a script run directly.
@@ -38,7 +128,7 @@ class Schedule:
         self,
         session: Session,
         settled: Settled,
-        due: Sequence[Due],
+        pending: Sequence[PendingWorkload],
         options: ExperimentOptions,
         stop: StopRequest,
         statuses: StatusSink | None,
@@ -47,7 +137,7 @@ class Schedule:
         self._session = session
         self._settled = settled
         self._plan = settled.plan
-        self._due = due
+        self._pending = pending
         self._options = options
         self._stop = stop
         self._statuses = statuses
@@ -83,66 +173,71 @@ class Schedule:
         outcome = self._outcome(started_s, problem)
         file = str(self._plan.path)
         what = str(problem or "")
-        self._notifier.send(Notice.of_experiment(self._plan.name, outcome, file, problem=what))
+        self._notifier.send(
+            Notification.of_experiment(self._plan.name, outcome, file, problem=what)
+        )
         return outcome
 
     def _run_all(self, started_s: float) -> None:
         self._session.console.label_width = label_width(
-            repeated(due.plan.label, due.repeat, due.repeats) for due in self._due
+            repeated(pending.plan.label, pending.repeat, pending.repeats)
+            for pending in self._pending
         )
-        for position, due in enumerate(self._due, start=1):
+        for position, pending in enumerate(self._pending, start=1):
             if self._stop:
                 break
             self._show_progress(position, started_s)
-            if _key(due.plan) in self._given_up:
+            if _key(pending.plan) in self._given_up:
                 continue
             if self._options.fail_fast and self._given_up:
-                self._skip(due, f"{self._first_failure} did not finish (--fail-fast)")
+                self._skip(pending, f"{self._first_failure} did not finish (--fail-fast)")
                 continue
             if self._outcomes:
                 self._cool_down()
             if not self._stop:
-                self._run_one(position, due)
+                self._run_one(position, pending)
 
-    def _run_one(self, position: int, due: Due) -> None:
+    def _run_one(self, position: int, pending: PendingWorkload) -> None:
         outcome = WorkloadRunner(
             self._session,
-            due,
+            pending,
             self._options,
-            series_id=self._series_of(due),
+            series_id=self._series_of(pending),
             position=position,
-            total=len(self._due),
+            total=len(self._pending),
             stop=self._stop,
             statuses=self._statuses,
         ).run()
         self._outcomes.append(outcome)
-        self._session.console.workload_ended(position, len(self._due), outcome)
+        self._session.console.workload_ended(position, len(self._pending), outcome)
         if outcome.status is RunStatus.FINISHED:
-            self._ended_s.setdefault(_key(due.plan), []).append(outcome.elapsed_s)
+            self._ended_s.setdefault(_key(pending.plan), []).append(outcome.elapsed_s)
         else:
-            self._given_up.add(_key(due.plan))
+            self._given_up.add(_key(pending.plan))
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
-                self._notifier.send(Notice.of_workload(due.plan, outcome, str(self._plan.path)))
+                self._notifier.send(
+                    Notification.of_workload(pending.plan, outcome, str(self._plan.path))
+                )
 
-    def _skip(self, due: Due, reason: str) -> None:
+    def _skip(self, pending: PendingWorkload, reason: str) -> None:
         """Say in the file why the rows were not run; the next start runs them."""
-        ending = Ending(RunStatus.SKIPPED, reason)
+        ending = RunEnd(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
-            text = status_text(ending, due.repeat, due.repeats)
+            text = status_text(ending, pending.repeat, pending.repeats)
             try:
-                self._statuses.set_many({run.line: RowStatus(text) for run in due.plan.runs})
+                self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
             except StatusError as error:  # the next write tries again
                 self._session.console.say(f"  {error}", style="red")
-        self._given_up.add(_key(due.plan))
+        self._given_up.add(_key(pending.plan))
         self._outcomes.append(
             WorkloadOutcome(
-                label=due.plan.label,
+                label=pending.plan.label,
                 workload_id="",
-                runs=[_skipped(run, reason) for run in due.plan.runs],
+                runs=[_skipped(run, reason) for run in pending.plan.runs],
                 start_skew_s=None,
-                repeat=due.repeat,
-                repeats=due.repeats,
+                repeat=pending.repeat,
+                repeats=pending.repeats,
             )
         )
 
@@ -154,15 +249,17 @@ class Schedule:
             self._stop.wait(min(left_s, 1.0))
         self._session.console.hide_live()
 
-    def _series_of(self, due: Due) -> str:
+    def _series_of(self, pending: PendingWorkload) -> str:
         """An id that all repeats of a workload share, also those of an earlier start."""
-        key = _key(due.plan)
+        key = _key(pending.plan)
         if key not in self._series:
-            self._series[key] = (due.repeat > 1 and self._earlier_series(due)) or uuid.uuid4().hex
+            self._series[key] = (
+                pending.repeat > 1 and self._earlier_series(pending)
+            ) or uuid.uuid4().hex
         return self._series[key]
 
-    def _earlier_series(self, due: Due) -> str:
-        for run in due.plan.runs:
+    def _earlier_series(self, pending: PendingWorkload) -> str:
+        for run in pending.plan.runs:
             if run.run_id:
                 try:
                     record = self._session.reader.find_run(run.run_id)
@@ -174,19 +271,21 @@ class Schedule:
         return ""
 
     def _show_progress(self, position: int, started_s: float) -> None:
-        left = [_key(due.plan) for due in self._due[position - 1 :]]
+        left = [_key(pending.plan) for pending in self._pending[position - 1 :]]
         self._session.console.experiment = ProgressView(
             done=position - 1,
-            total=len(self._due),
+            total=len(self._pending),
             elapsed_s=time.monotonic() - started_s,
             remaining_s=remaining_s(left, self._ended_s, cooldown_s=self._options.cooldown_s),
         )
 
     def _outcome(self, started_s: float, problem: RadtError | None) -> ExperimentOutcome:
-        ran = {_key(due.plan) for due in self._due}
+        ran = {_key(pending.plan) for pending in self._pending}
         return ExperimentOutcome(
             workloads=self._outcomes,
-            skipped=sum(len(one.runs) for one in self._plan.workloads if _key(one) not in ran),
+            skipped=sum(
+                len(workload.runs) for workload in self._plan.workloads if _key(workload) not in ran
+            ),
             elapsed_s=time.monotonic() - started_s,
             interrupted_by=self._stop.number,
             problem=problem,

@@ -2,34 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from radt import units
+from radt.analysis.report import left_out_text, read_report
+from radt.collector.protocol import CollectorStatus
 from radt.collocation.cleanup import clean_up
 from radt.collocation.ledger import Ledger
-from radt.errors import DeclinedError, RadtError
+from radt.delivery.backlog import backlogs
+from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock
-from radt.experiment.plan import ExperimentPlan, RunPlan
+from radt.experiment.plan import ExperimentPlan, RunPlan, decide
 from radt.experiment.source import open_source
 from radt.experiment.status import StatusSink
 from radt.home import Home
 from radt.listeners import registry
-from radt.runner.closing import print_closing, print_header
+from radt.masking import masked
+from radt.model import RunStatus
+from radt.render.report import summary_table
+from radt.render.terminal import table_lines
 from radt.runner.console import RunConsole
-from radt.runner.due import Due, due_workloads
-from radt.runner.notify import Notice, Notifier
+from radt.runner.console import shown_path as shown
+from radt.runner.notify import Notification, Notifier
 from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.recovery import settle
+from radt.runner.pending import PendingWorkload, pending_workloads, settle
+from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
-from radt.runner.session import open_session
 from radt.runner.stop import StopRequest
+from radt.store.address import StoreAddress
+
+
+def print_header(
+    session: Session, plan: ExperimentPlan, pending: Sequence[PendingWorkload]
+) -> None:
+    """What is about to run, on what, and where it is recorded."""
+    console = session.console
+    everything = len(list(plan.runs))
+    if not pending:
+        done = len(_done(plan, pending))
+        amount = units.plural(everything, "row")
+        what = f"all {amount} done" if done == everything else f"{done} of {amount} done"
+        console.say(Text.assemble((plan.name, "bold"), f" · {what}"))
+        console.say(
+            "  --rerun runs FAILED, OOM and TIMEOUT rows again; "
+            "clear a row's Status to run it again",
+            "dim",
+            indent=2,
+        )
+        return
+    console.say(
+        Text.assemble((plan.name, "bold"), f" · {_amount(plan, pending)} · {session.machine}")
+    )
+    tracking = (
+        "mlflow.db"
+        if session.tracking_uri == session.home.default_tracking_uri
+        else masked(session.tracking_uri)
+    )
+    console.say(
+        f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
+    )
+    if session.store_uri:
+        console.say(f"  uploaded to {StoreAddress.of(session.store_uri)}", "dim")
+    for label, again in _again(pending).items():
+        console.say(
+            f"  {label}: all rows run, including {units.plural(again, 'finished row')}, "
+            "because the rows of a workload are measured together",
+            "dim",
+            indent=2,
+        )
+    console.say("")
+
+
+def _done(plan: ExperimentPlan, pending: Sequence[PendingWorkload]) -> list[RunPlan]:
+    """Rows that are done and do not run again."""
+    runs = {id(workload.plan) for workload in pending}
+    return [
+        run
+        for workload in plan.workloads
+        if id(workload) not in runs
+        for run in workload.runs
+        if not decide(run).runs
+    ]
+
+
+def _amount(plan: ExperimentPlan, pending: Sequence[PendingWorkload]) -> str:
+    """How many workloads and runs, how often, and how many rows are done already."""
+    done = len(_done(plan, pending))
+    workloads = {(workload.plan.experiment, workload.plan.label) for workload in pending}
+    repeats = max(workload.repeats for workload in pending)
+    parts = [
+        units.plural(len(workloads), "workload"),
+        units.plural(sum(len(workload.plan.runs) for workload in pending), "run")
+        + (f" ({done} done before)" if done else ""),
+    ]
+    return ", ".join(parts) + (f", {repeats} repeats" if repeats > 1 else "")
+
+
+def _again(pending: Sequence[PendingWorkload]) -> dict[str, int]:
+    """Numbers of rows that are done and run again, by workload."""
+    return {workload.plan.label: len(workload.again) for workload in pending if workload.again}
+
+
+def print_closing(
+    session: Session, plan: ExperimentPlan, outcome: ExperimentOutcome, before: CollectorStatus
+) -> None:
+    """How it went, the summary table, and what to do next."""
+    console = session.console
+    names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
+    if outcome.runs:
+        console.say("")
+        console.say(_verdict(plan.name, outcome), indent=2)
+        console.say(f"  {_recording(session, outcome, before)}", "dim")
+        for backlog in backlogs(session.home.store_path, session.store_uri):
+            if backlog.problem:
+                console.say(f"  {backlog.sentence()}", "yellow", indent=2)
+    for name in names:
+        report = read_report(session.reader, name)
+        if report.workloads:
+            console.say("")
+            console.print(*table_lines(summary_table(report.workloads), console.width))
+        if report.left_out:
+            console.say(f"  {left_out_text(report.left_out)} (radt report --profiled)", "dim")
+    home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
+    program = _program()
+    console.say("")
+    hints = {f"{program} dashboard{home}": "compare in the browser at http://127.0.0.1:8050"}
+    hints |= {
+        f"{program} report {shlex.quote(name)}{home}": "show this table again" for name in names
+    }
+    for line in hint_lines(hints, console.width):
+        console.say(line)
+
+
+def hint_lines(hints: Mapping[str, str], width: int) -> Iterator[Text]:
+    """Commands and what they are for, in two columns or, where these do not fit, below each other.
+
+    A command stays on one line: folded, its end would be lost where it is copied.
+    """
+    columns = max(cell_len(command) for command in hints)
+    beside = columns + max(cell_len(purpose) for purpose in hints.values()) + 5 <= width
+    for command, purpose in hints.items():
+        if beside:
+            padding = " " * (columns - cell_len(command))
+            yield Text.assemble("  ", (command, "cyan"), (f"{padding}   {purpose}", "dim"))
+        else:
+            yield Text.assemble("  ", (command, "cyan"))
+            yield Text(f"    {purpose}", "dim")
+
+
+def _program() -> str:
+    """How this radt is called from here: by name if that finds it, else by its path."""
+    mine = Path(sys.argv[0])
+    if mine.name != "radt":  # a script or notebook that called radt.run_experiment
+        return "radt"
+    found = shutil.which("radt")
+    return "radt" if found and Path(found).samefile(mine) else shown(mine.absolute())
+
+
+def _verdict(name: str, outcome: ExperimentOutcome) -> Text:
+    verb = "interrupted after" if outcome.interrupted else "finished in"
+    ordered = sorted(outcome.counts.items(), key=_finished_first)
+    counts = ", ".join(
+        f"{count if number else units.plural(count, 'run')} {status}"
+        for number, (status, count) in enumerate(ordered)
+    )
+    failed = set(outcome.counts) - {RunStatus.FINISHED}
+    text = f" {verb} {units.duration(outcome.elapsed_s)} · {counts}"
+    return Text.assemble((name, "bold"), (text, "red" if failed else ""))
+
+
+def _finished_first(counted: tuple[RunStatus, int]) -> bool:
+    return counted[0] is not RunStatus.FINISHED
+
+
+def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus) -> str:
+    """What was sampled, and what that cost."""
+    ledger = session.reader.ledger([run.run_id for run in outcome.runs])
+    received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
+    parts = [
+        f"{units.plural(received, 'sample')}, {f'{missed:,} missed' if missed else 'none missed'}"
+    ]
+    try:
+        spent_s = session.client.status().cpu_s - before.cpu_s
+    except CollectorError:
+        spent_s = -1.0  # it was restarted a moment ago; its cost is not known
+    if spent_s >= 0 and outcome.elapsed_s > 0:
+        parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+    return " · ".join(parts)
+
 
 #: Asked before something is done that the user may not expect; the texts say what.
 Confirm = Callable[[Sequence[str]], bool]
@@ -45,7 +217,7 @@ def start_experiment(
     store_uri: str | None = None,
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
-    """Run what is due of an experiment file; statuses are written back into it.
+    """Run what is pending of an experiment file; statuses are written back into it.
 
     Raises:
         ExperimentError: The file has problems; nothing was started.
@@ -60,6 +232,9 @@ def start_experiment(
         # Read under the lock: a runner that has just ended may have written statuses.
         source = open_source(path)
         plan = source.plan(machine, registry.load())
+        statuses = source.writer()
+        if source.note:
+            console.print(f"  {source.note}", style="dim", markup=False, highlight=False)
         return start_plan(
             plan,
             machine=machine,
@@ -68,7 +243,7 @@ def start_experiment(
             console=console,
             tracking_uri=tracking_uri,
             store_uri=store_uri,
-            statuses=source.writer(),
+            statuses=statuses,
             confirm=confirm,
         )
 
@@ -95,8 +270,8 @@ def start_plan(
     """
     settled = settle(plan, home)
     plan = settled.plan
-    due = due_workloads(plan, options)
-    ask_first(due, options, confirm)
+    pending = pending_workloads(plan, options)
+    ask_first(pending, options, confirm)
     stop = StopRequest()
     with (
         RunConsole(console, quiet=options.quiet) as output,
@@ -110,9 +285,9 @@ def start_plan(
         ) as session,
         stop.listening(),
     ):
-        print_header(session, plan, due)
+        print_header(session, plan, pending)
         before = session.client.status()
-        outcome = Schedule(session, settled, due, options, stop, statuses, notifier).run()
+        outcome = Schedule(session, settled, pending, options, stop, statuses, notifier).run()
         try:
             print_closing(session, plan, outcome, before)
         except RadtError as error:
@@ -124,7 +299,9 @@ def start_plan(
     return replace(outcome, interrupted_by=stop.number)
 
 
-def ask_first(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm | None) -> None:
+def ask_first(
+    pending: Sequence[PendingWorkload], options: ExperimentOptions, confirm: Confirm | None
+) -> None:
     """Ask before what the user may not expect.
 
     Raises:
@@ -133,40 +310,42 @@ def ask_first(due: Sequence[Due], options: ExperimentOptions, confirm: Confirm |
     if confirm is None or options.yes:
         return
     questions = [
-        f"workload {one.plan.label}: {units.plural(len(one.again), 'row')} that would be done will "
+        f"workload {workload.plan.label}: {units.plural(len(workload.again), 'finished row')} will "
         "run again with the rest"
-        for one in due
-        if one.again
+        for workload in pending
+        if workload.again
     ]
-    if mig := sorted({str(run.collocation.mig) for run in _runs(due) if run.collocation.mig}):
-        questions.append(f"MIG instances will be made where there are none: {', '.join(mig)}")
+    if mig := sorted({str(run.collocation.mig) for run in _runs(pending) if run.collocation.mig}):
+        questions.append(f"MIG instances will be created if missing: {', '.join(mig)}")
     questions = list(dict.fromkeys(questions))  # a workload's repeats are one matter
     if questions and not confirm(questions):
         raise DeclinedError("nothing was started")
 
 
-def _runs(due: Sequence[Due]) -> Iterator[RunPlan]:
-    return (run for one in due for run in one.plan.runs)
+def _runs(pending: Sequence[PendingWorkload]) -> Iterator[RunPlan]:
+    return (run for workload in pending for run in workload.plan.runs)
 
 
 def clean_up_after_the_dead() -> list[str]:
     """Remove the MIG instances, daemons and containers of runners that were killed; say so."""
-    said: list[str] = []
-    problems = clean_up(Ledger(), say=said.append)
-    return said + problems
+    removed: list[str] = []
+    problems = clean_up(Ledger(), say=removed.append)
+    return removed + problems
 
 
 @contextmanager
 def _notifying(
     options: ExperimentOptions, plan: ExperimentPlan, console: RunConsole
 ) -> Iterator[Notifier]:
-    """Sends notices; also one if radt itself cannot go on."""
+    """Send notifications, also one if radt itself cannot go on."""
     notifier = Notifier(options.notify, lambda text: console.say(f"  {text}", "red"))
     try:
         yield notifier
     except RadtError as error:
         notifier.send(
-            Notice.of_experiment(plan.name, ExperimentOutcome(), str(plan.path), problem=str(error))
+            Notification.of_experiment(
+                plan.name, ExperimentOutcome(), str(plan.path), problem=str(error)
+            )
         )
         raise
     finally:

@@ -1,34 +1,121 @@
-"""Runs one workload: set-up, start, following, clean-up; nobody is left behind."""
+"""Runs one workload: set-up, start, following, clean-up; no process is left behind."""
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
-from radt.errors import StatusError
+from radt.errors import LaunchError, StatusError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
-from radt.runner.active import ActiveWorkload
-from radt.runner.due import Due
-from radt.runner.ending import Ending
-from radt.runner.environment import Limits
+from radt.runner.active import ActiveRun, ActiveWorkload, Ended
+from radt.runner.barrier import Barrier, ContextBarrier
+from radt.runner.command import Limits
 from radt.runner.follow import Follower
-from radt.runner.launch import start_together
 from radt.runner.live import RunView, WorkloadView
 from radt.runner.options import ExperimentOptions, SyncPoint
-from radt.runner.outcome import STOPPED, WorkloadOutcome
+from radt.runner.outcome import STOPPED, RunEnd, WorkloadOutcome
+from radt.runner.pending import PendingWorkload
 from radt.runner.preparation import (
     MlflowIds,
     RecordedWorkload,
     record_workload,
     wait_for_mlflow,
 )
+from radt.runner.process import TrainingProcess
 from radt.runner.provision import Provision, SetUpError
-from radt.runner.recording import Recording
-from radt.runner.rendezvous import ContextBarrier
-from radt.runner.row import Row
-from radt.runner.session import Session
+from radt.runner.recording import Recording, Session
 from radt.runner.stop import StopRequest
-from radt.store.tags import PROFILER_NOTICE
+from radt.tags import PROFILER_NOTICE
+
+READY_TIMEOUT_S = 60.0
+RELEASE_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+
+def start_together(workload: ActiveWorkload) -> None:
+    """Start all rows; one that cannot be started ends, and its neighbours go on."""
+    released = _through_the_barrier(workload)
+    workload.view.state = ""
+    setup = workload.provision.devices
+    for row in workload.rows:
+        if row.run_id in released:
+            workload.recording.started(
+                row.run_id,
+                row.running.pid,
+                released[row.run_id],
+                setup.devices(row.letter) if setup is not None else None,
+            )
+            row.view.status = RunStatus.RUNNING
+            row.started_monotonic_s = released[row.run_id] / 1e9
+            row.view.started_monotonic_s = row.started_monotonic_s
+    if workload.context is None:
+        workload.record_barrier(released)
+
+
+def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
+    """When each row went on, by run id; monotonic ns."""
+    barrier = Barrier()
+    try:
+        for row in workload.rows:
+            _guarded(workload, row, partial(_spawn, workload, barrier))
+        for row in workload.rows:
+            _guarded(workload, row, lambda one: one.running.wait_ready(READY_TIMEOUT_S))
+        # What is to end already ends where it stands: Ctrl-C, or a failed start with --fail-fast.
+        if workload.stop or any(row.verdict is not None for row in workload.rows):
+            workload.kill_all()
+            return {}
+        barrier.release()
+        stamps = {
+            row.run_id: _guarded(
+                workload, row, lambda one: one.running.wait_released(RELEASE_TIMEOUT_S)
+            )
+            for row in workload.rows
+        }
+    except BaseException:
+        workload.kill_all()  # before the barrier opens
+        raise
+    finally:
+        barrier.close()
+    return {run_id: stamp for run_id, stamp in stamps.items() if stamp is not None}
+
+
+def _spawn(workload: ActiveWorkload, barrier: Barrier, row: ActiveRun) -> None:
+    console, run = workload.session.console, row.startable
+    assert run is not None
+    position = workload.rows.index(row)
+    row.process = TrainingProcess(
+        run.command,
+        run_id=row.run_id,
+        cwd=row.recorded.plan.program.folder,
+        env=run.env,
+        barrier=barrier,
+        output_log=row.recorded.run_dir.output_log,
+        show=lambda line: console.output(position, row.letter, line),
+        on_exit=lambda exit_: workload.events.put(Ended(row, exit_)),
+        cpus=run.cpus,
+        kill_command=run.kill_command,
+    )
+
+
+def _guarded(
+    workload: ActiveWorkload, row: ActiveRun, action: Callable[[ActiveRun], T]
+) -> T | None:
+    """Do it; if the row cannot be started, end that row and let its neighbours go on."""
+    if row.outcome is not None:
+        return None
+    try:
+        return action(row)
+    except (LaunchError, OSError) as error:  # the latter: too many open files
+        if row.process is not None:
+            row.process.signal(signal.SIGKILL)
+        workload.end(row, RunEnd(RunStatus.FAILED, str(error)))
+        return None
+
 
 #: How often, and how far apart, the file is tried before rows are not started.
 NOTE_ATTEMPTS = 4
@@ -47,7 +134,7 @@ class WorkloadRunner:
     def __init__(
         self,
         session: Session,
-        due: Due,
+        pending: PendingWorkload,
         options: ExperimentOptions,
         *,
         series_id: str,
@@ -57,7 +144,7 @@ class WorkloadRunner:
         statuses: StatusSink | None,
     ) -> None:
         self._session = session
-        self._due = due
+        self._pending = pending
         self._options = options
         self._series_id = series_id
         self._stop = stop
@@ -65,10 +152,10 @@ class WorkloadRunner:
         self._view = WorkloadView(
             position=position,
             total=total,
-            label=due.plan.label or due.plan.runs[0].label,
-            runs=[RunView(row.letter, row.label) for row in due.plan.runs],
-            repeat=due.repeat,
-            repeats=due.repeats,
+            label=pending.plan.label or pending.plan.runs[0].label,
+            runs=[RunView(row.letter, row.label) for row in pending.plan.runs],
+            repeat=pending.repeat,
+            repeats=pending.repeats,
         )
 
     def run(self) -> WorkloadOutcome:
@@ -79,19 +166,19 @@ class WorkloadRunner:
         """
         started_s = time.monotonic()
         self._session.console.show_live(self._view)
-        recorded = record_workload(self._session, self._due, self._series_id)
+        recorded = record_workload(self._session, self._pending, self._series_id)
         with Recording(self._session) as recording:
             active = self._active(recorded, recording)
             for warning in recorded.warnings:
-                if warning not in self._session.said:
-                    self._session.said.add(warning)
+                if warning not in self._session.shown_warnings:
+                    self._session.shown_warnings.add(warning)
                     active.say(warning)
             self._stop.on_request = active.wake
             reason = STOPPED
             try:
                 self._run(active, recorded)
             except Exception as error:
-                reason = f"radt could not go on: {error}"
+                reason = f"radt stopped on an error: {error}"
                 raise
             finally:
                 self._clean_up(active, reason)
@@ -100,20 +187,23 @@ class WorkloadRunner:
             workload_id=recorded.workload_id,
             runs=[row.outcome for row in active.rows if row.outcome is not None],
             start_skew_s=None if active.skew_ns is None else active.skew_ns / 1e9,
-            repeat=self._due.repeat,
-            repeats=self._due.repeats,
+            repeat=self._pending.repeat,
+            repeats=self._pending.repeats,
             elapsed_s=time.monotonic() - started_s,
         )
 
     def _active(self, recorded: RecordedWorkload, recording: Recording) -> ActiveWorkload:
         return ActiveWorkload(
             session=self._session,
-            due=self._due,
+            pending=self._pending,
             options=self._options,
             stop=self._stop,
             statuses=self._statuses,
             workload_id=recorded.workload_id,
-            rows=[Row(run, view) for run, view in zip(recorded.runs, self._view.runs, strict=True)],
+            rows=[
+                ActiveRun(run, view)
+                for run, view in zip(recorded.runs, self._view.runs, strict=True)
+            ],
             view=self._view,
             provision=Provision(
                 self._session,
@@ -151,7 +241,7 @@ class WorkloadRunner:
         """
         for _ in range(NOTE_ATTEMPTS):
             try:
-                active.write(dict.fromkeys(active.rows, Ending(RunStatus.RUNNING)))
+                active.write(dict.fromkeys(active.rows, RunEnd(RunStatus.RUNNING)))
             except StatusError as error:
                 problem = error.message
             else:
@@ -161,7 +251,9 @@ class WorkloadRunner:
         for row in active.rows:
             active.end(
                 row,
-                Ending(RunStatus.SKIPPED, f"could not be noted in the experiment file: {problem}"),
+                RunEnd(
+                    RunStatus.SKIPPED, f"could not be recorded in the experiment file: {problem}"
+                ),
             )
         return False
 
@@ -199,7 +291,7 @@ class WorkloadRunner:
         active.kill_all()
         for row in active.rows:
             if row.outcome is None:
-                active.end(row, Ending(RunStatus.KILLED, reason))
+                active.end(row, RunEnd(RunStatus.KILLED, reason))
         if active.context is not None:
             active.context.close()
         for problem in active.provision.tear_down():
@@ -216,6 +308,6 @@ def _give_up(active: ActiveWorkload, error: SetUpError) -> None:
     for row in active.rows:
         reason = error.reasons.get(row.letter)
         if reason is not None:
-            active.end(row, Ending(RunStatus.FAILED, reason))
+            active.end(row, RunEnd(RunStatus.FAILED, reason))
         else:
-            active.end(row, Ending(RunStatus.SKIPPED, f"{culprits} could not be set up"))
+            active.end(row, RunEnd(RunStatus.SKIPPED, f"{culprits} could not be set up"))

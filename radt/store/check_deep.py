@@ -12,7 +12,7 @@ from sqlalchemy import Row, text
 from radt.errors import CodecError
 from radt.model import SOFTWARE
 from radt.store import chunks
-from radt.store.findings import Finding, Trouble
+from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, Samples
 

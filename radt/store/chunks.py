@@ -13,7 +13,7 @@ from radt.errors import StoreError
 from radt.model import NO_STEP
 from radt.store import copying
 from radt.store.backend import Dialect
-from radt.store.codec import Codec, EncodedSamples, decode, encode, encode_raw
+from radt.store.codec import Codec, EncodedSamples, decode, decode_into, encode, encode_raw
 from radt.store.records import Float64Array, Int64Array, Samples
 from radt.store.tables import Value
 
@@ -75,7 +75,7 @@ DATA_COLUMNS = (
     "WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
     "AND other.chunk_no = chunk.time_chunk_no)) AS time_data, value_data, step_data"
 )
-#: What these are, for `radt.store.fetching.fetch`.
+#: What these are, for `radt.store.points.fetch`.
 DATA_KINDS = (int, int, int, int, bytes, bytes, bytes)
 
 _EMPTY_TIMES = np.empty(0, dtype=np.int64)
@@ -318,3 +318,25 @@ def _statistics(
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(finite.sum())
     return len(finite), float(finite.min()), float(finite.max()), _or_infinity(total)
+
+
+def decoded(chunks: Sequence[ChunkData]) -> Samples:
+    """The points of all chunks, one after the other; `NO_STEP` where only others have steps.
+
+    Raises:
+        CodecError: A chunk is damaged.
+    """
+    count = sum(chunk.point_count for chunk in chunks)
+    samples = Samples(
+        np.empty(count, dtype=np.int64),
+        np.empty(count, dtype=np.float64),
+        # Filled before, so that chunks without steps need no care.
+        np.full(count, NO_STEP, dtype=np.int64)
+        if any(chunk.step_data is not None for chunk in chunks)
+        else None,
+    )
+    stop = 0
+    for chunk in chunks:
+        start, stop = stop, stop + chunk.point_count
+        decode_into(chunk.encoded, chunk.checksum, sliced(samples, start, stop))
+    return samples

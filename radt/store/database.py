@@ -9,9 +9,21 @@ from typing import TypeVar
 from sqlalchemy import Connection, bindparam, text
 
 from radt.store.address import StoreAddress
-from radt.store.backends import backend_of
+from radt.store.backend import Backend
 from radt.store.migrations import prepare_to_read
+from radt.store.sqlite import SqliteBackend
 from radt.store.tables import RecordT, Table
+
+
+def backend_of(address: StoreAddress) -> Backend:
+    """The database behind an address; nothing is opened."""
+    if address.is_postgres:
+        # Not above: who uses files only need not load a driver for Postgres.
+        from radt.store.postgres import PostgresBackend
+
+        return PostgresBackend(address)
+    return SqliteBackend(address)
+
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
 _IDS_PER_STATEMENT = 500

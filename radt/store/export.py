@@ -1,19 +1,165 @@
-"""Write the samples of a run to a file, one series after the other.
+"""Export series of the store: tidy pandas DataFrames, Parquet and CSV files.
 
 Only one series is in memory at a time, so the length of a run does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from radt.store.frames import select_series, series_frame
+import numpy as np
+import pandas as pd
+
+from radt.errors import UsageError
+from radt.model import NO_STEP, SeriesKind
+from radt.store import counters
+from radt.store.chunks import joined
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, SeriesRecord
-from radt.store.tidy import COLUMNS, SCHEMA, parquet_writer, tidy_table
+from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
+from radt.store.tidy import (
+    COLUMNS,
+    LABELS,
+    SCHEMA,
+    elapsed_s,
+    origin_ns,
+    parquet_writer,
+    tidy_table,
+)
 from radt.store.whole_file import whole_file
+
+
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """A run, its series, and what reads their points in time order: a store, or an archive."""
+
+    run: RunRecord
+    series: Sequence[SeriesRecord]
+    read: Callable[[Sequence[SeriesRecord]], list[Samples]]
+
+    @classmethod
+    def of_store(cls, reader: StoreReader, run: RunRecord) -> RunSource:
+        return cls(
+            run,
+            reader.series([run.run_id]),
+            lambda series: [reader.samples(one.run_id, one.series_no) for one in series],
+        )
+
+
+def load_frame(
+    sources: Sequence[RunSource],
+    metrics: Sequence[str] | None = None,
+    *,
+    with_run_id: bool = False,
+    rates: bool = False,
+) -> pd.DataFrame:
+    """The samples of runs; see `radt.load` for the columns and for ``rates``.
+
+    Raises:
+        UsageError: No run has one of the metrics.
+    """
+    _check_metrics([one for source in sources for one in source.series], metrics, len(sources))
+    chosen: list[SeriesRecord] = []
+    samples: list[Samples] = []
+    for source in sources:
+        mine = [one for one in source.series if metrics is None or one.metric in metrics]
+        chosen += mine
+        samples += source.read(mine)
+    if rates:
+        for index, series in enumerate(chosen):
+            if series.kind is SeriesKind.COUNTER:
+                samples[index] = counters.rates(samples[index], series)
+                chosen[index] = counters.rate_series(series)
+    runs = [source.run for source in sources]
+    return series_frame(runs, chosen, samples, with_run_id=with_run_id)
+
+
+def select_series(
+    reader: StoreReader, run: RunRecord, metrics: Sequence[str] | None
+) -> list[SeriesRecord]:
+    """All series of a run, or those of some metrics.
+
+    Raises:
+        UsageError: The run has none of one of the metrics.
+    """
+    series = reader.series([run.run_id])
+    _check_metrics(series, metrics, 1)
+    return [one for one in series if metrics is None or one.metric in metrics]
+
+
+def _check_metrics(
+    series: Sequence[SeriesRecord], metrics: Sequence[str] | None, run_count: int
+) -> None:
+    known = sorted({one.metric for one in series})
+    for metric in metrics or ():
+        if metric not in known:
+            near = difflib.get_close_matches(metric, known, n=1)
+            remedy = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(known)}"
+            noun = "run has" if run_count == 1 else "runs have"
+            raise UsageError(f"the {noun} no metric '{metric}'", remedy if known else None)
+
+
+def series_frame(
+    runs: Sequence[RunRecord],
+    series: Sequence[SeriesRecord],
+    samples: Sequence[Samples],
+    *,
+    with_run_id: bool = False,
+) -> pd.DataFrame:
+    """The points of some series below each other.
+
+    Args:
+        runs: The runs of the series.
+        series: The series.
+        samples: The points of each.
+        with_run_id: Whether ``run_id`` is the first column.
+    """
+    filled = [position for position, one in enumerate(samples) if len(one)]
+    series, samples = [series[i] for i in filled], [samples[i] for i in filled]
+    counts = [len(one) for one in samples]
+    together = joined(samples)
+    origins = {run.run_id: origin_ns(run) for run in runs}
+    starts = np.repeat(np.array([origins[one.run_id] for one in series], dtype=np.int64), counts)
+    columns: dict[str, object] = {
+        "time": pd.DatetimeIndex(together.times_ns.view("datetime64[ns]")).tz_localize("UTC"),
+        "elapsed_s": elapsed_s(together.times_ns, starts),
+        "value": together.values,
+        "step": _steps(together.steps, len(together)),
+        "estimated": np.repeat(np.array([one.estimated for one in series], dtype=np.bool_), counts),
+        "wraps_at": _limits([one.wraps_at for one in series], counts),
+    }
+    for label in LABELS:
+        columns[label] = _labels([str(getattr(one, label)) for one in series], counts)
+    names = list(COLUMNS)
+    if with_run_id:
+        columns["run_id"] = _labels([one.run_id for one in series], counts)
+        names.insert(0, "run_id")
+    return pd.DataFrame({name: columns[name] for name in names})
+
+
+def _labels(labels: Sequence[str], counts: Sequence[int]) -> pd.Categorical:
+    categories = list(dict.fromkeys(labels))
+    codes = [categories.index(label) for label in labels]
+    return pd.Categorical.from_codes(
+        np.repeat(np.array(codes, dtype=np.int32), counts),
+        categories=pd.Index(categories, dtype="str"),
+    )
+
+
+def _limits(limits: Sequence[float | None], counts: Sequence[int]) -> pd.arrays.FloatingArray:
+    missing = np.array([limit is None for limit in limits], dtype=np.bool_)
+    values = np.array([limit or 0.0 for limit in limits], dtype=np.float64)
+    return pd.arrays.FloatingArray(np.repeat(values, counts), np.repeat(missing, counts))
+
+
+def _steps(steps: Int64Array | None, count: int) -> pd.arrays.IntegerArray:
+    if steps is None:
+        return pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, np.bool_))
+    missing = steps == NO_STEP
+    return pd.arrays.IntegerArray(np.where(missing, 0, steps), missing)
 
 
 class ExportFormat(StrEnum):

@@ -19,9 +19,9 @@ from sqlalchemy import Connection, make_url, text
 from radt.errors import StoreError, UsageError
 from radt.store.address import StoreAddress
 from radt.store.backend import Backend
-from radt.store.backends import backend_of
-from radt.store.front_end_views import READABLE, mlflow_schema
+from radt.store.database import backend_of
 from radt.store.migrations import check_not_newer, check_not_older, current_version
+from radt.store.upgrading import READABLE, mlflow_schema
 
 SCHEMA = "radt"
 #: How a role is known as one that was made here.

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, text
 
 from radt.store import chunks
-from radt.store.decoding import decoded
-from radt.store.fetching import fetch
+from radt.store.chunks import decoded
+from radt.store.points import fetch
 from radt.store.records import Samples
 from radt.store.tables import Value
 

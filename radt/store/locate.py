@@ -15,16 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from radt.errors import RunNotFoundError, StoreError, UsageError
+from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
-from radt.masking import masked
 from radt.settings import DASHBOARD_LOAD_URI, HOME, STORE_URI, TRACKING_URI, Setting, Settings
 from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.uris import is_postgres, with_driver
-
-_SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +71,15 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a dashboard shows: a store, and what an MLflow server has beside it (empty for none).
+    """What a dashboard shows: a store, into which it may import from MLflow meanwhile.
 
-    ``mlflow`` is the address of an MLflow database whose runs are shown, too, where it is not
-    beside the store anyway: ``mlflow.db`` in the same folder, or in the same Postgres database.
-    ``load_into`` is the same store as who may write there, where the one that is shown is read by
-    somebody who may not.
+    ``import_from`` is MLflow's server, database or folder; empty for none. ``import_into`` is the
+    same store as a role that may write there, where the one that is shown may only read.
     """
 
     store: StoreAddress
-    server: str = ""
-    load_into: StoreAddress | None = None
-    mlflow: str = field(default="", repr=False)
+    import_from: str = field(default="", repr=False)
+    import_into: StoreAddress | None = None
 
     @classmethod
     def of(
@@ -94,74 +88,34 @@ class View:
         store_uri: str | None = None,
         tracking_uri: str | None = None,
     ) -> View:
-        """The store of most machines: Postgres where there is one, else the data folder's file.
+        """Return the store of most machines: Postgres if there is one, else the data folder's file.
 
-        A tracking URI that is an HTTP server adds its runs where the store is a file, which those
-        that are opened are loaded into; into Postgres only if both were named, or a role that may
-        write there is (``RADT_DASHBOARD_LOAD_URI``).
+        A tracking URI that was named is imported from: into the data folder's file, or into the
+        Postgres store that was named, too. A Postgres store is also filled from the MLflow server
+        of the settings if they name a role that may write there (``RADT_DASHBOARD_LOAD_URI``).
 
         Args:
-            home: A data folder that was named: its file is shown, and nothing else but a
-                ``tracking_uri`` that was named, too.
+            home: A data folder that was named.
             store_uri: A Postgres store that was named.
-            tracking_uri: An MLflow server or an MLflow database that was named.
+            tracking_uri: MLflow's server, database or folder that was named.
 
         Raises:
-            UsageError: A URI is none.
+            UsageError: A URI is not one, or the settings file is wrong.
         """
-        if tracking_uri is not None:
-            settings = Settings.of(Path.cwd(), {TRACKING_URI: tracking_uri})
-            server = _server_of(settings)
-            if not server:
-                uri = settings[TRACKING_URI]
-                return cls(_store_of_database(home, store_uri, uri), mlflow=uri)
-            if store_uri is not None:
-                return cls(Places.of(home, store_uri).stores[-1], server)
-            places = Places.of(home)
-            assert places.file is not None
-            return cls(places.file, server)
         places = Places.of(home, store_uri)
+        if tracking_uri is not None:
+            uri = Settings.of(Path.cwd(), {TRACKING_URI: tracking_uri})[TRACKING_URI].rstrip("/")
+            store = places.stores[-1] if store_uri is not None else places.file
+            assert store is not None
+            return cls(store, uri)
         store = places.stores[-1]
         if store.is_postgres:
             settings = Settings.of(Path.cwd())
-            if into := settings[DASHBOARD_LOAD_URI]:
-                return cls(store, _server_of(settings), StoreAddress.of(into))
-            return cls(store)
-        if places.is_chosen:
-            return cls(store)
-        settings = Settings.of(Path.cwd())
-        server = _server_of(settings)
-        uri = settings[TRACKING_URI]
-        return cls(store, server, mlflow=uri if uri.lower().startswith(_SQLITE) else "")
-
-
-def _store_of_database(home: Path | str | None, store_uri: str | None, uri: str) -> StoreAddress:
-    """The store that is shown with an MLflow database: what was named, else what is beside it.
-
-    Raises:
-        UsageError: It is no database of which MLflow's runs can be read.
-    """
-    if not is_postgres(uri) and not uri.lower().startswith(_SQLITE):
-        raise UsageError(
-            f"{masked(uri)} is no MLflow server, and no database of one that can be read",
-            "Give its http://… or https://…, sqlite:///FILE or postgresql://…; for a folder "
-            "mlruns start `mlflow server --backend-store-uri FOLDER` and give its address",
-        )
-    if home is None and store_uri is None:
-        if is_postgres(uri):
-            return StoreAddress.of(uri)
-        beside = Path(uri.partition("://")[2].removeprefix("/")).absolute().with_name("radt.db")
-        if beside.exists():
-            return StoreAddress.of(beside)
-        file = Places.of(home).file
-        assert file is not None
-        return file
-    return Places.of(home, store_uri).stores[-1]
-
-
-def _server_of(settings: Settings) -> str:
-    uri = settings[TRACKING_URI]
-    return uri.rstrip("/") if uri.lower().startswith(("http://", "https://")) else ""
+            uri = settings[TRACKING_URI].rstrip("/")
+            into = settings[DASHBOARD_LOAD_URI]
+            if into and uri.lower().startswith(("http://", "https://")):
+                return cls(store, uri, StoreAddress.of(into))
+        return cls(store)
 
 
 def _shared_tracking_uri(settings: Settings) -> str:

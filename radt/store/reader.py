@@ -14,8 +14,7 @@ from radt.model import RunStatus
 from radt.store import chunks
 from radt.store.address import StoreAddress
 from radt.store.database import ReadDatabase
-from radt.store.downsample import envelope
-from radt.store.overview import plan, read_headers
+from radt.store.overview import envelope, plan, read_headers
 from radt.store.points import (
     Part,
     chunks_after,
@@ -23,15 +22,6 @@ from radt.store.points import (
     chunks_numbered,
     mean_between,
     point_counts,
-)
-from radt.store.queries import (
-    EXPERIMENTS,
-    FIND_RUN,
-    RUN_COUNTS,
-    SUMMARY,
-    TAGGED,
-    TO_DELIVER,
-    summary_record,
 )
 from radt.store.records import (
     ExperimentSummary,
@@ -44,6 +34,15 @@ from radt.store.records import (
     SeriesRecord,
     SummaryRecord,
     WorkloadRecord,
+)
+from radt.store.statements import (
+    EXPERIMENTS,
+    FIND_RUN,
+    RUN_COUNTS,
+    SUMMARY,
+    TAGGED,
+    TO_DELIVER,
+    summary_record,
 )
 from radt.store.tables import CURSORS, GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS
 
@@ -320,7 +319,7 @@ class StoreReader:
     ) -> Samples:
         """At most ``max_points`` real points of a series that keep its peaks, for a chart.
 
-        See `radt.store.downsample.envelope`.
+        See `radt.store.overview.envelope`.
 
         Raises:
             CodecError: A chunk is damaged.

@@ -69,6 +69,11 @@ class RunRecord:
     exit_code: int | None = None
     end_reason: str = ""
 
+    @property
+    def is_from_mlflow(self) -> bool:
+        """Whether it was imported from MLflow and not recorded by radt: it has MLflow's id only."""
+        return self.run_id == self.mlflow_run_id
+
 
 @dataclass(frozen=True, slots=True)
 class SeriesRecord:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from radt.errors import StoreError
 from radt.home import Home
-from radt.store.findings import Finding, Trouble
+from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
 
 #: A folder in each journal's place that says which process had which number; not a journal.

@@ -3,7 +3,7 @@
 Of each series a few hundred points stay, and the headers that describe all of it: count, mean,
 extremes, first and last value stay exact, and so does the mean over the epochs that reports count,
 because a series is cut where these begin and end. The points that stay are real ones and keep peaks
-(`radt.store.downsample`). Of a counter both sides of every fall stay, so that what it grew in all
+(`radt.store.overview`). Of a counter both sides of every fall stay, so that what it grew in all
 comes out the same.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from radt.model import MarkerKind, SeriesKind
 from radt.store import chunks
-from radt.store.downsample import envelope_indices
+from radt.store.overview import envelope_indices
 from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, MarkerRecord, Samples, SeriesRecord
 from radt.store.tables import Value

@@ -1,4 +1,7 @@
-"""Files for users that are there when they are complete, or not at all."""
+"""Files that appear whole or not at all.
+
+A module of its own: processes that must not import pandas write files too.
+"""
 
 from __future__ import annotations
 

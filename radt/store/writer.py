@@ -15,8 +15,8 @@ from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.store import chunks, statements
 from radt.store.address import StoreAddress
-from radt.store.backends import backend_of
 from radt.store.compaction import Loose, loose_series, merge_loose
+from radt.store.database import backend_of
 from radt.store.migrations import prepare_to_write
 from radt.store.records import (
     GapRecord,

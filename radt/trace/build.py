@@ -1,4 +1,4 @@
-"""Puts a run's trace together."""
+"""Build a run's trace."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from radt import __version__
 from radt.model import Scope
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, RunRecord, Samples
-from radt.trace.budget import fair_limit
-from radt.trace.chrome import TraceFile, written
+from radt.trace.chrome import BrokenTraceError, TraceFile, written
 from radt.trace.curves import merged, steps, unit_of
 from radt.trace.gather import (
     Curve,
@@ -24,10 +23,30 @@ from radt.trace.gather import (
     folder_as_stored,
     gather,
 )
-from radt.trace.jsonstream import BrokenTraceError
 from radt.trace.rows import write_rows
-from radt.trace.torch_clock import ClockMap
-from radt.trace.torch_trace import TorchMerger, TorchTrace
+from radt.trace.torch_trace import ClockMap, TorchMerger, TorchTrace
+
+#: Values in a whole file. Perfetto opens some ten times as many, at a gigabyte of memory.
+MAX_POINTS = 1_000_000
+
+
+def fair_limit(counts: Sequence[int], total: int = MAX_POINTS) -> int:
+    """The number of points that no series exceeds if all of them together have ``total``.
+
+    Short series stay whole; what they leave of their share, the long ones have.
+
+    >>> fair_limit([10, 100, 100], 150), fair_limit([10, 20], 150)
+    (70, 20)
+    """
+    left = total
+    ordered = sorted(counts)
+    for place, count in enumerate(ordered):
+        share = left // (len(ordered) - place)
+        if count > share:
+            return share
+        left -= count
+    return max(ordered, default=0)
+
 
 #: Places in the list of processes: a run, then its PyTorch processes, then the next run.
 _PLACES_A_RUN = 10

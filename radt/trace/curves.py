@@ -14,7 +14,7 @@ import numpy as np
 
 from radt.model import SeriesKind
 from radt.store.counters import increases, rate_unit
-from radt.store.downsample import envelope
+from radt.store.overview import envelope
 from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
 #: A pause longer than this many intervals is a gap, not jitter.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from radt.advice.advise import Advice, advise
-from radt.advice.choice import Wish
-from radt.advice.words import Prediction
+from radt.analysis.advice import Advice, advise
+from radt.analysis.advice_choice import Preferences
+from radt.analysis.advice_model import Prediction
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import (
@@ -72,6 +72,7 @@ class Lab:
         self.gpus = gpus
         self.cores: int | None = CORES
         self.host_load: float | None = None
+        self.tags: dict[str, str] = {}
         self._writer = StoreWriter(self.store)
         self._count = 0
 
@@ -131,9 +132,9 @@ class Lab:
         script = Path(run.script).name
         given = {"File": script, "Params": arguments, **params, **run.logged}
         self._writer.put_params(run_id, given)
-        tags = {"radt.gpus": self.gpus}
+        tags = {"radt.gpus": self.gpus, **self.tags}
         if self.cores is not None:
-            tags["radt.cpus"] = str(self.cores)
+            tags["radt.cpu_count"] = str(self.cores)
         self._writer.put_tags(run_id, tags)
         if run.epoch_s is not None:
             edges = [began_ns + round(second * S) for second in times_s]
@@ -204,20 +205,19 @@ class Lab:
         self._writer.add_series(records)
         self._writer.append(run_id, batches)
 
-    def advice(self, wish: Wish | None = None, **options: object) -> Advice:
+    def advice(self, preferences: Preferences | None = None, **options: object) -> Advice:
         """What is advised on it."""
         with StoreReader(self.store) as reader:
-            return advise(reader, self.experiment, wish or Wish(), **options)  # type: ignore[arg-type]
+            return advise(reader, self.experiment, preferences or Preferences(), **options)  # type: ignore[arg-type]
 
 
 def find(advice: Advice, names: Sequence[str], how: str) -> Prediction:
     """The prediction of these models, sharing in this way."""
-    from radt.advice.texts import way_text
 
     (one,) = (
         one
         for one in advice.predictions
         if sorted(row.solo.name for row in one.candidate.rows) == sorted(names)
-        and way_text(one.candidate) == how
+        and one.candidate.sharing_text == how
     )
     return one

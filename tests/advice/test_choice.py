@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from radt.advice.choice import Recommendation, Wish
-from radt.advice.rules import Rule
-from radt.advice.texts import way_text
-from radt.advice.words import Goal
+from radt.analysis.advice_choice import Preferences, Recommendation, Rule
+from radt.analysis.advice_model import Goal
 from tests.advice.planting import GB, Lab, Run
 
 LATENCY, ENERGY = Goal.LATENCY, Goal.ENERGY
@@ -21,15 +19,15 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "home")
 
 
-def of(lab: Lab, subject: str, wish: Wish | None = None) -> Recommendation:
-    (one,) = (one for one in lab.advice(wish).recommendations if one.subject == subject)
+def of(lab: Lab, subject: str, preferences: Preferences | None = None) -> Recommendation:
+    (one,) = (one for one in lab.advice(preferences).recommendations if one.subject == subject)
     return one
 
 
 def chosen(found: Recommendation) -> tuple[int, str] | None:
     if found.best is None:
         return None
-    return found.best.candidate.degree, way_text(found.best.candidate)
+    return found.best.candidate.degree, found.best.candidate.sharing_text
 
 
 def rules(found: Recommendation) -> set[Rule]:
@@ -73,7 +71,7 @@ def test_a_mix_that_stresses_different_parts_is_found(lab: Lab) -> None:
 
 def test_separation_is_there_on_instances_only(lab: Lab) -> None:
     lab.alone(Run("small", sm=0.3, kernel=0.6, memory=5 * GB))
-    found = of(lab, "small", Wish(separate=True))
+    found = of(lab, "small", Preferences(separate=True))
     assert chosen(found) == (7, "1g.5gb")
     assert Rule.SEPARATION in rules(found)
 
@@ -83,14 +81,14 @@ def test_separation_is_not_to_be_had_on_a_card_that_cannot_be_divided(tmp_path: 
     small = Run("small", sm=0.3)
     lab.alone(small)
     lab.copies(2, small)
-    found = of(lab, "small", Wish(separate=True))
+    found = of(lab, "small", Preferences(separate=True))
     assert found.best is None
     assert Rule.SEPARATION in rules(found)
 
 
 def test_a_limit_of_slowdown_is_kept(lab: Lab) -> None:
     lab.alone(Run("small", sm=0.3, kernel=0.6, memory=5 * GB))
-    found = of(lab, "small", Wish(max_slowdown=1.1))
+    found = of(lab, "small", Preferences(max_slowdown=1.1))
     assert chosen(found) == (3, "MPS")
     assert Rule.TOO_SLOW in rules(found)
 
@@ -98,7 +96,7 @@ def test_a_limit_of_slowdown_is_kept(lab: Lab) -> None:
 def test_latency_wants_runs_that_are_hardly_slower(lab: Lab) -> None:
     lab.alone(Run("medium", sm=0.6, kernel=0.9, memory=5 * GB))
     assert chosen(of(lab, "medium")) == (2, "MPS")
-    found = of(lab, "medium", Wish(LATENCY))
+    found = of(lab, "medium", Preferences(LATENCY))
     assert found.best is None
     assert rules(found) == {Rule.TOO_SLOW}
 
@@ -106,7 +104,7 @@ def test_latency_wants_runs_that_are_hardly_slower(lab: Lab) -> None:
 def test_for_energy_instances_are_taken_where_they_are_nearly_as_fast(lab: Lab) -> None:
     small = Run("small", sm=0.3, kernel=0.6, memory=5 * GB, watts=(60.0, 240.0))
     lab.alone(small)
-    found = of(lab, "small", Wish(ENERGY))
+    found = of(lab, "small", Preferences(ENERGY))
     assert found.best is not None
     assert found.best.candidate.method == "MIG"
     assert Rule.ENERGY in rules(found)

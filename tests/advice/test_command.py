@@ -13,10 +13,12 @@ from radt.cli.advise import command
 from radt.cli.validate import command as validate
 from radt.errors import ExperimentError, UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.source import ExperimentFile
 from radt.listeners import registry
 from radt.model import RunStatus
+from radt.render.advice import advice_document
+from radt.render.terminal import document_lines
 from tests.advice.planting import GB, Lab, Run
 
 
@@ -47,12 +49,13 @@ def test_the_table_fits_into_80_columns(lab: Lab) -> None:
     for name, active in (("resnet26", 0.3), ("efficientnet-v2-s-imagenet64", 0.6)):
         lab.alone(Run(name, sm=active, watts=(60.0, 200.0)))
     lab.copies(2, Run("resnet26", collocation="MPS", epoch_s=4.4))
-    said = call(lab, "--all")
-    assert said.exit_code == 0, said.output
-    assert max(map(len, said.output.splitlines())) <= 80
-    assert "\x1b" not in said.output
-    for word in ("resnet26: 4 at once under MPS", "MIG 1g.5gb", "§4.5.1", "n=1", "against what"):
-        assert word in " ".join(said.output.split())
+    done = call(lab, "--all")
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+    for word in ("resnet26: 4 at once under MPS", "MIG 1g.5gb", "§4.5.1", "n = 1", "vs measured"):
+        assert word in " ".join(done.output.split())
+    lines = document_lines(advice_document(lab.advice(), all_of_them=True), 80, wrap=True)
+    assert max(len(line.plain) for line in lines) <= 80
 
 
 def test_json_has_everything(lab: Lab) -> None:
@@ -83,7 +86,7 @@ def test_an_unknown_experiment_is_said_to_be_unknown(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("run", "word"),
     [
-        (Run("net", sm=None, kernel=None), "load of its GPU"),
+        (Run("net", sm=None, kernel=None), "GPU load"),
         (Run("net", devices="cpu", cores=None), "CPU time"),
     ],
 )
@@ -111,7 +114,7 @@ def test_models_that_never_ran_alone_are_written_to_be_run(lab: Lab, tmp_path: P
     lab.together("mix", [small, large])
     said = call(lab)
     assert isinstance(said.exception, UsageError)
-    assert "small: it never ran alone" in said.exception.message
+    assert "small: never ran alone" in said.exception.message
     path = tmp_path / "solo.csv"
     said = call(lab, "--write", str(path))
     assert said.exit_code == 0, said.output
@@ -189,7 +192,7 @@ def test_workloads_of_the_file_are_predicted_and_missing_models_named(
     )
     found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
     assert ["pair"] in [one["workloads"] for one in found["predictions"]]
-    assert found["missing"] == ["train: it never ran alone"]
+    assert found["missing"] == ["train: never ran alone"]
     path = tmp_path / "solo.csv"
     assert call(lab, "--write", str(path), experiment=str(file)).exit_code == 0
     (run,) = plan(path).runs
@@ -219,3 +222,23 @@ def test_a_file_that_names_no_device_means_where_its_runs_were(lab: Lab, tmp_pat
     labels = [label for one in found["predictions"] for label in one["workloads"]]
     assert sorted(labels) == ["three", "two"]
     assert not found["missing"]
+
+
+def test_a_timeout_of_weeks_is_written_so_that_it_can_be_read(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(on_cpu("small", tmp_path))
+    file = tmp_path / "study.csv"
+    file.write_text(
+        "Experiment, Workload, Devices, Timeout, File    , Params\n"
+        "study     , one     , cpu    , 14 d   , train.py, --model large\n"
+    )
+    path = tmp_path / "solo.csv"
+    assert call(lab, "--write", str(path), experiment=str(file)).exit_code == 0
+    (run,) = plan(path).runs
+    assert run.timeout_s == 14 * 86_400
+
+
+def test_cpu_numbers_of_a_pinned_run_are_not_its_number_of_cpus(lab: Lab) -> None:
+    lab.tags["radt.cpus"] = "3"
+    lab.alone(Run("net", devices="cpu", cores=4.0))
+    host = lab.advice().measurements.facts.host("gpu-01")
+    assert host.cores == lab.cores

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from radt.advice.cards import published_card
-from radt.advice.words import Fit, MemoryOf, Method
+from radt.analysis.advice_model import Fit, MemorySource, Method
+from radt.analysis.gpu_catalog import published_gpu
 from radt.cli.advise import command
 from radt.model import RunStatus
 from tests.advice.planting import A100_BYTES, GB, IDLE_BYTES, Lab, Run, find
@@ -28,7 +28,7 @@ def test_footprints_add_up_and_have_to_fit(lab: Lab) -> None:
     lab.alone(Run("huge", memory=25 * GB))
     advice = lab.advice()
     seven = find(advice, ["small"] * 7, "MPS")
-    (card, _host) = seven.rooms
+    (card, _host) = seven.pools
     # Seven runs and the context of MPS's server.
     assert card.need_bytes == pytest.approx(7 * 5 * GB + 0.5 * GB)
     assert card.capacity_bytes == pytest.approx(A100_BYTES - IDLE_BYTES)
@@ -46,9 +46,9 @@ def test_the_margin_is_the_users(lab: Lab) -> None:
 
 def test_without_its_processes_memory_a_run_has_what_the_card_has_above_idle(lab: Lab) -> None:
     lab.alone(Run("small", memory=5 * GB, process_memory=False))
-    (solo,) = lab.advice().study.solos.values()
+    (solo,) = lab.advice().measurements.solos.values()
     assert solo.footprint is not None
-    assert solo.footprint.of is MemoryOf.CARD
+    assert solo.footprint.of is MemorySource.CARD
     assert solo.footprint.peak_bytes == pytest.approx(5 * GB)
 
 
@@ -125,11 +125,11 @@ def test_what_was_measured_alone_on_an_instance_is_believed(lab: Lab) -> None:
     advice = lab.advice()
     row = find(advice, ["net"] * 7, "1g.5gb").rows[0]
     assert (row.range.low, row.range.high) == pytest.approx((1.5, 1.5))
-    assert len(advice.study.solos) == 1
+    assert len(advice.measurements.solos) == 1
 
 
 def test_instances_are_those_of_the_card() -> None:
-    a100 = published_card("NVIDIA A100-SXM4-40GB", A100_BYTES)
+    a100 = published_gpu("NVIDIA A100-SXM4-40GB", A100_BYTES)
     assert a100 is not None
     assert [one.name for one in a100.plain()] == [
         *("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb")
@@ -137,10 +137,10 @@ def test_instances_are_those_of_the_card() -> None:
     assert a100.packs(["1g.5gb"] * 7)
     assert not a100.packs(["1g.5gb"] * 8)
     assert not a100.packs(["4g.20gb", "4g.20gb"])
-    h100 = published_card("NVIDIA H100 80GB HBM3", 81559 * 2**20)
+    h100 = published_gpu("NVIDIA H100 80GB HBM3", 81559 * 2**20)
     assert h100 is not None
     assert h100.profile("1g.10gb") is not None
-    assert published_card("NVIDIA GeForce RTX 4090", 24e9) is None
+    assert published_gpu("NVIDIA GeForce RTX 4090", 24e9) is None
 
 
 def test_runs_with_cpus_of_their_own_need_so_many(lab: Lab) -> None:
@@ -149,7 +149,7 @@ def test_runs_with_cpus_of_their_own_need_so_many(lab: Lab) -> None:
     assert find(advice, ["net"] * 2, "together").fit is Fit.YES
     three = find(advice, ["net"] * 3, "together")
     assert three.fit is Fit.NO
-    assert three.unknown == ("24 CPUs of their own, and there are 16",)
+    assert three.unknown == ("24 CPUs of their own on a machine with 16",)
 
 
 def test_measured_workloads_say_where_in_the_range_others_lie(lab: Lab) -> None:
@@ -204,7 +204,7 @@ def test_a_workload_that_failed_says_nothing(lab: Lab) -> None:
     small = Run("small")
     lab.alone(small)
     lab.together("two", [small, replace(small, status=RunStatus.FAILED)])
-    assert lab.advice().study.measured == []
+    assert lab.advice().measurements.measured == []
 
 
 def test_energy_is_shared_as_far_as_it_is_idle_power(lab: Lab) -> None:
@@ -218,8 +218,8 @@ def test_runs_of_several_machines_and_devices_do_not_share(lab: Lab) -> None:
     for host, devices in (("gpu-01", "0"), ("gpu-02", "0"), ("gpu-01", "1")):
         lab.alone(Run("net", host=host, devices=devices), f"{host} {devices}")
     advice = lab.advice()
-    assert len(advice.study.solos) == 3
-    assert len({solo.name for solo in advice.study.solos.values()}) == 3
+    assert len(advice.measurements.solos) == 3
+    assert len({solo.name for solo in advice.measurements.solos.values()}) == 3
     for one in advice.predictions:
         assert len({(row.solo.host, row.solo.devices) for row in one.candidate.rows}) == 1
 
@@ -235,7 +235,7 @@ def test_a_sweep_of_many_models_is_not_mixed(lab: Lab) -> None:
     for number in range(70):
         lab.alone(Run(f"net{number}", params={"lr": str(number)}, epoch_s=2.0), str(number))
     advice = lab.advice()
-    assert len(advice.study.solos) == 64
+    assert len(advice.measurements.solos) == 64
     assert all(one.candidate.is_uniform for one in advice.predictions)
     assert any("6 older of 70 models" in note for note in advice.notes)
     assert any("mixes are not looked at" in note for note in advice.notes)
@@ -247,17 +247,17 @@ def test_a_sweep_of_many_models_is_not_mixed(lab: Lab) -> None:
 def test_utilisation_stands_for_the_activity_of_sms_and_is_called_so(lab: Lab) -> None:
     lab.alone(Run("net", sm=None, kernel=0.8))
     advice = lab.advice()
-    (solo,) = advice.study.solos.values()
+    (solo,) = advice.measurements.solos.values()
     assert solo.sm_is_utilization
     row = find(advice, ["net"] * 2, "MPS").rows[0]
     assert (row.range.low, row.range.high) == pytest.approx((1.6, 2.0))
-    assert any("GPU utilisation stands for it" in note for note in advice.notes)
+    assert any("GPU utilisation is used instead" in note for note in advice.notes)
 
 
 def test_others_on_the_machine_are_noticed(lab: Lab) -> None:
     lab.host_load = 0.75
     lab.alone(Run("net", devices="cpu", cores=8.0))
-    assert any("others used the machine's CPUs" in note for note in lab.advice().notes)
+    assert any("other processes used the CPUs" in note for note in lab.advice().notes)
 
 
 def test_the_recommender_of_the_thesis(lab: Lab) -> None:
@@ -270,6 +270,6 @@ def test_the_recommender_of_the_thesis(lab: Lab) -> None:
     for row, slowdown in zip(mps.rows, (1.04, 1.04), strict=True):
         assert row.range.low <= slowdown <= row.range.high
     # Measured were 37.62 GB, without the allowance.
-    assert mps.rooms[0].need_bytes == pytest.approx(37.61 * GB + 0.5 * GB)
+    assert mps.pools[0].need_bytes == pytest.approx(37.61 * GB + 0.5 * GB)
     (mixed,) = (one for one in advice.recommendations if "+" in one.subject)
     assert mixed.best is mps

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from radt.collector.protocol import Registration
+from radt.collector.routing import SortedReadings
 from radt.collector.runs import ActiveRun, Ending, Resumed
-from radt.collector.sorting import SortedReadings
 from radt.errors import ListenerError
 from radt.listeners.api import Metric, Occurrence, Reading
 from radt.model import MissingReason, Scope

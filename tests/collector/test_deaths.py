@@ -275,7 +275,7 @@ def test_a_collector_that_is_about_to_leave_is_waited_for(
     source = textwrap.dedent(
         """
         import sys
-        from radt.collector.lock import guardian_lock
+        from radt.collector.start import guardian_lock
         lock = guardian_lock()
         assert lock.acquire()
         print("held", flush=True)

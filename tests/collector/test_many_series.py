@@ -65,7 +65,9 @@ class Numbers:
         series = self.project.reader.series([self.run.run_id])
         if not series:
             return []
-        found = [self.project.reader.samples(one.run_id, one.series_no) for one in series]
+        reader, counts = self.project.reader, None
+        while counts != (counts := reader.point_counts(self.run.run_id)):  # not while it is written
+            found = [reader.samples(one.run_id, one.series_no) for one in series]
         assert len({one.entity for one in series}) == len(series) == _SERIES
         for one in found:
             assert np.array_equal(one.values, found[0].values)

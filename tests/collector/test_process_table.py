@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import pytest
 from collector_kit import alive, wait_for
 
-from radt.collector.cleanup import stop_run
-from radt.collector.lock import PidLock
-from radt.collector.processes import ProcessId, ProcessTable
+from radt.collector.processes import ProcessId, ProcessTable, stop_run
+from radt.collector.start import PidLock
 
 RUN = "d" * 32
 #: Starts a child, and a grandchild whose parent ends at once; the latter in a session of its own.
@@ -122,7 +121,7 @@ def test_a_lock_says_who_holds_it(tmp_path) -> None:
     lock = PidLock(tmp_path / "lock")
     assert lock.holder() is None
     code = (
-        "import sys; from pathlib import Path; from radt.collector.lock import PidLock\n"
+        "import sys; from pathlib import Path; from radt.collector.start import PidLock\n"
         "print(PidLock(Path(sys.argv[1])).acquire(), flush=True); input()"
     )
     other = subprocess.Popen(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from collector_kit import wait_for
 
-from radt.collector import blackbox
-from radt.collector.blackbox import Blackbox, ReadingMark
+from radt.collector import heartbeat
+from radt.collector.heartbeat import Heartbeat, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.runs import ActiveRun
@@ -56,14 +56,14 @@ def kind() -> type[Probing]:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Iterator[Blackbox]:
-    box = Blackbox(tmp_path / "box")
+def box(tmp_path: Path) -> Iterator[Heartbeat]:
+    box = Heartbeat(tmp_path / "box")
     yield box
     box.close()
 
 
 @pytest.fixture
-def start(box: Blackbox) -> Iterator[Callable[..., Sampler]]:
+def start(box: Heartbeat) -> Iterator[Callable[..., Sampler]]:
     started: list[Sampler] = []
 
     def sampler(
@@ -94,7 +94,7 @@ def _run() -> ActiveRun:
     return run
 
 
-def _is_reading(box: Blackbox) -> bool:
+def _is_reading(box: Heartbeat) -> bool:
     """Whether a death of the collector now would be put down to the listener."""
     before = box.mark(NAME).strikes
     box.count_strikes()
@@ -102,7 +102,7 @@ def _is_reading(box: Blackbox) -> bool:
 
 
 def test_one_that_turns_out_not_to_work_is_not_found_reading(
-    kind: type[Probing], start: Callable[..., Sampler], box: Blackbox
+    kind: type[Probing], start: Callable[..., Sampler], box: Heartbeat
 ) -> None:
     kind.on_open = staticmethod(_unavailable)
     sampler = start(kind)
@@ -113,7 +113,7 @@ def test_one_that_turns_out_not_to_work_is_not_found_reading(
 
 
 def test_one_that_turns_out_not_to_work_lets_other_suspects_read(
-    kind: type[Probing], start: Callable[..., Sampler], box: Blackbox
+    kind: type[Probing], start: Callable[..., Sampler], box: Heartbeat
 ) -> None:
     """Listeners that were reading at a death read one at a time."""
     kind.on_open = staticmethod(_unavailable)
@@ -123,8 +123,8 @@ def test_one_that_turns_out_not_to_work_lets_other_suspects_read(
     sampler = start(kind)
     assert sampler.settled.wait(5)
     sampler.join(5)
-    assert blackbox.ReadingMark._suspects.acquire(blocking=False)
-    blackbox.ReadingMark._suspects.release()
+    assert heartbeat.ReadingMark._suspects.acquire(blocking=False)
+    heartbeat.ReadingMark._suspects.release()
 
 
 def test_what_an_opening_took_before_it_failed_is_let_go(

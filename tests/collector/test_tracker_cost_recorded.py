@@ -9,7 +9,7 @@ import textwrap
 from collector_kit import Project, holder, wait_for
 
 from radt.journal.format import RECORD_BYTES
-from radt.store.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 
 _VALUES = 300
 _TRAINING = textwrap.dedent(

@@ -110,7 +110,7 @@ def test_of_a_process_that_cannot_be_seen_nothing_is_made_up(nvml_here: FakeNvml
     nvml_here.add(f"process 0 {NOBODY} {GB}")
     (found,) = foreign_processes([0])
     assert (found.user, found.command) == (None, None)
-    ended = "ended, its memory is not free yet"
+    ended = "ended, memory not yet freed"
     assert str(found) in (
         f"a process (pid {NOBODY}, {why}, 1.00 GB)"
         for why in (ended, "of another container or namespace")
@@ -155,7 +155,7 @@ def test_waiting_says_who_is_there_once_and_again_when_that_changes(
             return False
 
         left = wait_until_free([0, 1], BusyPolicy.WAIT, said.append, cancelled, poll_s=0.0)
-    waiting = ": waiting; --busy ignore starts beside it"
+    waiting = ": waiting; --busy ignore starts anyway"
     one = f"{python} (pid {first.pid}, {user}, 1.00 GB)"
     two = f"{python} (pid {second.pid}, {user}, 2.00 GB)"
     assert said == [
@@ -193,7 +193,7 @@ def test_ignoring_says_who_is_there_and_goes_on(nvml_here: FakeNvml) -> None:
         assert [found.pid for found in left] == [other.pid]
     (text,) = said
     assert f"pid {other.pid}" in text
-    assert text.endswith("starting beside it")
+    assert text.endswith("starting anyway")
 
 
 def test_many_are_counted_not_listed(nvml_here: FakeNvml) -> None:
@@ -217,13 +217,13 @@ def test_a_driver_that_lists_no_processes_is_told_and_not_waited_for(
     said: list[str] = []
     assert wait_until_free([0], policy, said.append, never) == []
     (text,) = said
-    assert text.startswith("the processes on GPU 0 cannot be listed (")
+    assert text.startswith("cannot list the processes on GPU 0 (")
 
 
 def test_a_gpu_that_is_not_there_is_an_error(nvml_here: FakeNvml) -> None:
     for ask in (foreign_processes, free_memory):
         call: Callable[[list[int]], object] = ask
-        with pytest.raises(DeviceError, match="GPU 7 is not there"):
+        with pytest.raises(DeviceError, match="GPU 7 not found"):
             call([7])
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from radt.cli import main
-from radt.collocation.host import Host, cpu_numbers
 from radt.collocation.mps import MpsServer
+from radt.collocation.overview import Host, cpu_numbers
 from tests.support.bench import wait_until
 from tests.support.fake_mps import FakeMps
 from tests.support.nvml import FakeNvml, mig_gpu
@@ -80,7 +80,7 @@ def test_a_machine_without_gpu_is_described(nvml_here: FakeNvml) -> None:
 
 def test_a_driver_that_does_not_work_is_said(nvml_here: FakeNvml) -> None:
     nvml_here.add("fail nvmlInitWithFlags 18")
-    assert "GPUs: NVIDIA's driver does not answer" in spaced(devices())
+    assert "GPUs: the NVIDIA driver does not answer" in spaced(devices())
 
 
 def test_gpus_have_memory_load_and_their_processes(nvml_here: FakeNvml, sleeper: int) -> None:
@@ -99,7 +99,7 @@ def test_gpus_have_memory_load_and_their_processes(nvml_here: FakeNvml, sleeper:
     assert "busy 55 % of the time" in gpu_0
     assert f"{sleeper} {getpass.getuser()} sleep 3.00 GB" in gpu_0
     assert re.search(rf"^{os.getpid()} .* – MPS$", gpu_0, re.MULTILINE)
-    assert "no process on it" in gpu_1
+    assert "no process\n" in gpu_1
     assert "UUID GPU-fake-1" in gpu_1
 
 
@@ -131,7 +131,7 @@ def test_mig_that_is_off_is_said(nvml_here: FakeNvml) -> None:
 def test_processes_that_the_driver_does_not_list_are_not_called_none(nvml_here: FakeNvml) -> None:
     nvml_here.add("fail nvmlDeviceGetComputeRunningProcesses_v3 3")
     text = devices()
-    assert text.count("its processes cannot be listed: ") == 2
+    assert text.count("processes cannot be listed: ") == 2
     assert "no process" not in text
 
 
@@ -149,7 +149,7 @@ def test_own_mps_daemons_and_others_are_told_apart(
         text = spaced(devices())
         gpu_0, rest = text[text.index("GPU 0") :].split("GPU 1")
         assert f"MPS daemon pid {server.pid}, started by radt\n" in gpu_0
-        dead = "started by radt, its runner is dead: radt doctor --clean"
+        dead = "started by radt, runner is dead: run radt doctor --clean"
         assert f"daemon pid {orphan}, {dead}" in gpu_0.replace("\n", " ")
         assert f"MPS daemon pid {others}, of {getpass.getuser()}" in rest
         assert f"\ndaemon daemon pid {elsewhere}, of " in rest

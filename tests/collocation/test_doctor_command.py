@@ -63,7 +63,7 @@ def doctor(*arguments: str, code: int = 0) -> str:
 
 
 def orphan(thing: Thing) -> None:
-    """An entry of a runner that is dead."""
+    """An entry of a dead runner."""
     entry = Ledger().intend(thing)
     content = json.loads(entry.path.read_text())
     content["owner"]["start_ticks"] -= 1
@@ -118,12 +118,12 @@ def test_a_healthy_machine_has_nothing_wrong(docker: Path, nvml_here: FakeNvml) 
     nvml_here.add("fail nvmlInitWithFlags 12")  # as if NVML were not installed
     text = doctor()
     assert f"✔ runtime folder {runtime_dir()}, " in text
-    assert f"✔ data folder {Home.resolve().path} (made by the first run), " in text
-    assert "– store none yet, the first run makes it" in text
+    assert f"✔ data folder {Home.resolve().path} (the first run creates it), " in text
+    assert "– store none yet; the first run creates it" in text
     assert "– NVML no GPU: no NVIDIA driver" in text
     assert "✔ docker " in text
     assert "✔ left behind nothing\n" in text
-    assert text.strip().endswith("nothing is wrong")
+    assert text.strip().endswith("no problems")
     assert not Home.resolve().path.exists()
 
 
@@ -132,8 +132,8 @@ def test_a_missing_tool_is_no_fault_and_says_what_needs_it(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     text = doctor()
-    assert "– uv uv not found, needed for Environment uv:…\npip install uv" in text
-    assert "– MPS nvidia-cuda-mps-control not found, needed for Collocation MPS" in text
+    assert "– uv uv not found; needed for Environment uv:…\npip install uv" in text
+    assert "– MPS nvidia-cuda-mps-control not found; needed for Collocation MPS" in text
     assert "✘" not in text
 
 
@@ -151,7 +151,7 @@ def test_one_of_several_tools_is_enough(
 def test_a_data_folder_that_cannot_be_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     text = doctor("--home", str(tmp_path / "file" / "data"), code=1)
-    assert f"✘ data folder {tmp_path / 'file'} is no folder" in text
+    assert f"✘ data folder {tmp_path / 'file'} is not a folder" in text
     assert "1 problem" in text
 
 
@@ -177,7 +177,7 @@ def test_a_driver_that_does_not_work_is_wrong(nvml_here: FakeNvml) -> None:
 
 
 def test_the_collector_is_asked_and_never_started() -> None:
-    assert "– collector not running, the next run starts it" in doctor()
+    assert "– collector not running; the next run starts it" in doctor()
     with CollectorClient.connect():
         pid = CollectorClient.connect(start=False).status().pid
         text = doctor()
@@ -193,7 +193,7 @@ def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
     subprocess.run([sys.executable, "-c", _START_DAEMON], check=False)
     (pid,) = set(mps.daemons) - {others}
     used = Ledger().intend(Container("in use"))
-    found = f"✘ left behind MPS daemon (pid {pid}) of GPU-fake-0 of a runner that is dead\n"
+    found = f"✘ left behind MPS daemon (pid {pid}) of GPU-fake-0 of a dead runner\n"
     assert f"{found}radt doctor --clean" in doctor(code=1)
     assert set(mps.daemons) == {others, pid}
     text = doctor("--clean")
@@ -201,7 +201,7 @@ def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
     assert "✔ left behind nothing, 1 thing in use" in text
     assert mps.daemons == [others]
     assert [entry.path for entry in Ledger().entries()] == [used.path]
-    assert "there was nothing to remove" in doctor("--clean")
+    assert "nothing to remove" in doctor("--clean")
 
 
 def test_a_mig_instance_of_a_dead_runner_is_destroyed_and_no_other(nvml_here: FakeNvml) -> None:
@@ -226,7 +226,7 @@ def test_containers_of_a_dead_runner_are_removed_by_name(docker: Path) -> None:
 def test_what_cannot_be_removed_stays_noted(docker: Path) -> None:
     orphan(Container("stuck"))
     text = doctor("--clean", code=1)
-    assert "✘ container stuck is left: docker refused: cannot remove: device busy" in text
+    assert "✘ container stuck was not removed: docker refused: cannot remove: device busy" in text
     assert len(Ledger().entries()) == 1
 
 
@@ -305,7 +305,7 @@ def test_a_run_without_a_process_is_found_and_noted_as_killed() -> None:
         text = doctor(code=1)
         assert f"{lost}radt doctor --clean" in text
         assert text.count("without a process") == 1
-        assert f"✔ run {'lost' * 8}: noted as KILLED" in doctor("--clean")
+        assert f"✔ run {'lost' * 8}: marked as KILLED" in doctor("--clean")
     with StoreReader(Home.resolve().store_path) as reader:
         statuses = {run.run_id: (run.status, run.end_reason) for run in reader.runs()}
         assert statuses["lost" * 8] == (RunStatus.KILLED, "its processes are gone")

@@ -8,7 +8,7 @@ import pytest
 
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
-from radt.collocation.topology import MigState, PlacementSource
+from radt.collocation.topology import MigState
 from radt.errors import DeviceError
 from radt.nvml import list_gpus
 from tests.support.cards import profiles_of
@@ -37,7 +37,6 @@ def test_profiles_and_places_are_the_drivers(nvml_here: FakeNvml, card: str) -> 
     nvml_here.configure("count 1", mig_gpu(0, card))
     mig = mig_of()
     by_id = {one.profile_id: one for one in mig.profiles}
-    assert mig.placements_from is PlacementSource.DRIVER
     assert mig.may_create
     for wanted in profiles_of(card):
         found = by_id.pop(wanted.profile_id)
@@ -57,7 +56,6 @@ def test_profiles_and_places_are_the_drivers(nvml_here: FakeNvml, card: str) -> 
 def test_published_places_are_those_of_the_driver(nvml_here: FakeNvml, card: str) -> None:
     nvml_here.configure("count 1", mig_gpu(0, card), "unprivileged")
     mig = mig_of()
-    assert mig.placements_from is PlacementSource.TABLE
     assert not mig.may_create
     assert {one.name: one.placements for one in mig.profiles} == {
         one.name: one.placements for one in profiles_of(card)
@@ -151,7 +149,7 @@ def test_only_some_gpus(nvml_here: FakeNvml) -> None:
 def test_a_machine_without_driver_has_no_gpus(nvml_here: FakeNvml) -> None:
     nvml_here.configure("fail nvmlInitWithFlags 9")
     inventory = read_inventory()
-    assert (inventory.gpus, inventory.reason) == ((), "NVIDIA's driver is not loaded")
+    assert (inventory.gpus, inventory.reason) == ((), "the NVIDIA driver is not loaded")
 
 
 def test_a_driver_that_fails_is_an_error(nvml_here: FakeNvml) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from radt.collocation.cleanup import clean_up
+from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.mig import create_instance, destroy_instance
-from radt.collocation.planner import PlannedInstance, Request, plan_devices
+from radt.collocation.planner import Request, plan_devices
 from radt.collocation.spec import Collocation
 from radt.errors import DeviceError
 from tests.support.bench import wait_until

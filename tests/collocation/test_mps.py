@@ -15,8 +15,8 @@ import pytest
 
 from radt.collocation import mps as mps_module
 from radt.collocation import mps_daemon
+from radt.collocation.busy import ComputeMode, compute_mode_problem
 from radt.collocation.cleanup import clean_up
-from radt.collocation.compute_mode import ComputeMode, compute_mode_problem
 from radt.collocation.ledger import Ledger, MpsDaemon
 from radt.collocation.mps import MpsServer, no_mps_environment
 from radt.collocation.processes import ProcessLists
@@ -42,8 +42,8 @@ sys.stdin.read()
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that do not answer are given up soon."""
-    monkeypatch.setattr(mps_module, "START_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(mps_daemon, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(mps_module, "START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(mps_daemon, "ANSWER_TIMEOUT_S", 1.0)
     monkeypatch.setattr(mps_daemon, "STOP_TIMEOUT_S", 0.5)
 
 
@@ -144,7 +144,7 @@ def test_daemon_is_noted_before_it_is_started(
 
 def test_a_missing_tool_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(DeviceError, match="nvidia-cuda-mps-control, which is not there") as caught:
+    with pytest.raises(DeviceError, match="control, which is not installed") as caught:
         MpsServer([GPU_0]).start()
     assert "NVIDIA's driver" in str(caught.value.remedy)
     assert (noted(), folders()) == ([], [])
@@ -154,7 +154,7 @@ def test_a_missing_tool_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch
     ("mood", "message"),
     [
         ("fail -d", "exit code 1: Failed to start.*log ends: .*out of luck"),
-        ("die", "gone at once.*log ends: .*Cannot allocate"),
+        ("die", "ended right after its start.*log ends: .*Cannot allocate"),
         ("hang -d", "did not start within"),
         ("slow -d", "did not start within"),
         ("hang get_default_active_thread_percentage", "does not answer within"),
@@ -185,7 +185,7 @@ def test_the_server_ends_with_its_daemon(mps: FakeMps) -> None:
         assert server.server_pids() == []
         pid = mps.connect(server.client_environment(), client=4711)
         assert server.server_pids() == [pid]
-        assert server.client_pids() == [4711]
+        assert server.terminate_clients([4711]) == [4711]
     assert not alive(pid)
     assert [call["command"] for call in mps.calls("quit")] == ["quit -t 5"]
 
@@ -222,9 +222,10 @@ def test_clients_are_taken_off_the_server_and_nobody_else_is(mps: FakeMps) -> No
         for client in (11, 12):
             pid = mps.connect(server.client_environment(), client)
         assert server.terminate_clients([11, 99]) == [11]
-        assert server.client_pids() == [12]
+        assert server.terminate_clients([11, 12]) == [12]
     assert [call["command"] for call in mps.calls("terminate_client")] == [
-        f"terminate_client {pid} 11"
+        f"terminate_client {pid} 11",
+        f"terminate_client {pid} 12",
     ]
 
 
@@ -271,7 +272,7 @@ def test_after_a_restart_of_the_machine_only_the_folder_goes(mps: FakeMps, tmp_p
     entry.path.write_text(entry.path.read_text().replace(entry.owner.boot_id, "the one before"))
     said: list[str] = []
     assert clean_up(Ledger(), say=said.append) == []
-    assert said == [f"MPS daemon (pid {others}) of {GPU_0}: gone since the machine was restarted"]
+    assert said == [f"MPS daemon (pid {others}) of {GPU_0}: gone after the machine's restart"]
     assert (mps.daemons, noted()) == ([others], [])
     assert not (tmp_path / "ours").exists()
 
@@ -307,7 +308,7 @@ class Lists(ProcessLists):
         (None, 4, False, None),
         (2, 1, True, "prohibited: no process"),
         (3, 1, False, None),
-        (3, 2, False, "exclusive process: one process at a time may use it, and 2 would"),
+        (3, 2, False, "exclusive process: only one process may use it, 2 were planned"),
         (3, 2, True, None),
         (1, 2, False, "exclusive thread"),
     ],

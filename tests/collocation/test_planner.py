@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from radt.collocation.planner import DevicePlan, PlacementError, Request, describe, plan_devices
-from radt.collocation.profiles import Placement
+from radt.collocation.packing import PlacementError
+from radt.collocation.planner import DevicePlan, Request, describe, plan_devices
 from radt.collocation.spec import Collocation
-from radt.collocation.topology import GpuInstance, GpuInventory, Inventory
+from radt.collocation.topology import GpuInstance, GpuInventory, Inventory, Placement
 from radt.nvml import Gpu
 from tests.support.cards import divided, existing, machine, plain
 
@@ -102,7 +102,7 @@ def test_a_cpu_row_shares_no_gpu(text: str) -> None:
 
 def test_a_gpu_that_is_not_there() -> None:
     error = refused(("a", (3,), "-"), on=machine(plain(0), plain(1)))
-    assert (error.message, error.remedy) == ("GPU 3 is not there", "This machine has GPU 0 and 1")
+    assert (error.message, error.remedy) == ("GPU 3 not found", "This machine has GPU 0 and 1")
 
 
 def test_a_gpu_that_does_not_answer_disturbs_its_own_rows_only() -> None:
@@ -311,12 +311,10 @@ def test_idle_compute_instances_are_used_for_rows_that_ask_for_such() -> None:
 def test_idle_instances_in_the_way_are_named_with_what_takes_them_away() -> None:
     card = divided(0, "A100-40", existing(1, "1g.5gb", 0, 1), existing(2, "1g.5gb", 6))
     error = refused(("a", (0,), "7g.40gb"), on=card)
-    assert error.message.endswith(
-        "beside what is there: 1g.5gb (idle), 1g.5gb (without compute instance)"
-    )
+    assert error.message.endswith("beside 1g.5gb (idle), 1g.5gb (without compute instance)")
     assert error.remedy is not None
     assert error.remedy.startswith(
-        "Without the idle ones it fits: sudo nvidia-smi mig -i 0 -gi 1 -dci && "
+        "It fits without the idle instances: sudo nvidia-smi mig -i 0 -gi 1 -dci && "
         "sudo nvidia-smi mig -i 0 -gi 1,2 -dgi"
     )
 
@@ -350,7 +348,7 @@ def test_waiting_helps_where_only_instances_in_use_are_in_the_way(
 def test_without_room_another_gpu_is_the_advice() -> None:
     card = divided(0, "A100-40", existing(1, "7g.40gb", 0, 7, pids=[5]))
     error = refused(("a", (0,), "1g.5gb"), on=card)
-    assert error.remedy == "Choose another GPU: on this one there is no room left"
+    assert error.remedy == "Choose another GPU; this one is full"
 
 
 # Who may create ------------------------------------------------------------------------------
@@ -379,7 +377,7 @@ def test_compute_instances_are_asked_for_in_two_steps() -> None:
     )
     assert error.remedy == (
         "Run sudo nvidia-smi mig -i 0 -cgi 7g.40gb, then sudo nvidia-smi mig -i 0 -gi ID "
-        "-cci 3c.7g.40gb,3c.7g.40gb with the ID that it says"
+        "-cci 3c.7g.40gb,3c.7g.40gb with the ID it prints"
     )
 
 

@@ -8,11 +8,10 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radt.collocation.packing import Card, nearest, pack
-from radt.collocation.planner import DevicePlan, PlacementError, Request, plan_devices
-from radt.collocation.profiles import Placement
+from radt.collocation.packing import Card, PlacementError, nearest, pack
+from radt.collocation.planner import DevicePlan, Request, plan_devices
 from radt.collocation.spec import Collocation
-from radt.collocation.topology import GpuInstance, GpuInventory, InstanceProfile
+from radt.collocation.topology import GpuInstance, GpuInventory, InstanceProfile, Placement
 from tests.support.cards import divided, machine, profiles_of
 from tests.support.nvml import PROFILES
 

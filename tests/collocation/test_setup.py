@@ -232,8 +232,8 @@ def test_what_is_made_is_said(machine: FakeNvml, mps: FakeMps) -> None:
 @pytest.mark.parametrize(
     ("mode", "texts", "problem"),
     [
-        (3, ("-", "-"), "2 would"),
-        (3, ("MPS", "-"), "2 would"),
+        (3, ("-", "-"), "2 were planned"),
+        (3, ("MPS", "-"), "2 were planned"),
         (2, ("MPS",), "no process may"),
         (3, ("MPS", "MPS"), ""),
         (3, ("-",), ""),

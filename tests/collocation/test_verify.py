@@ -67,13 +67,14 @@ def test_a_run_is_verified_once_it_is_seen_where_it_belongs(
         (
             "process 0 {pid} 1000",
             MPS,
-            "asked for MPS, runs without: pid {pid} is no client of the daemon on GPU 0 "
+            "asked for MPS, but runs without: pid {pid} is not a client of the daemon on GPU 0 "
             "(its log: Server ready)",
         ),
         (
             "mps 0 {pid} 1000",
             PLAIN,
-            "asked for no MPS, runs with it: pid {pid} is a client of an MPS daemon on GPU 0",
+            "did not ask for MPS, but runs with it: pid {pid} is a client of an MPS daemon "
+            "on GPU 0",
         ),
         ("process 1 {pid} 1000", PLAIN, "belongs on GPU 0, but pid {pid} is on GPU-fake-1"),
         ("mps 1 {pid} 1000", MPS, "belongs on GPU 0, but pid {pid} is on GPU-fake-1"),
@@ -181,11 +182,11 @@ def test_a_process_in_a_container_is_known_by_its_run_id(nvml_here: FakeNvml) ->
 def test_a_run_that_never_used_its_gpu_is_not_verified(nvml_here: FakeNvml, pid: int) -> None:
     check = verifier(a=PLAIN)
     check.check({"a": [pid]})
-    assert check.ended("a") == "it was never seen on GPU 0"
+    assert check.ended("a") == "no process was seen on GPU 0"
     assert check.open_keys == set()
     assert check.tags("a") == {
         "radt.verified": "no",
-        "radt.verified.reason": "it was never seen on GPU 0",
+        "radt.verified.reason": "no process was seen on GPU 0",
     }
 
 

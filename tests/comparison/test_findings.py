@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from radt.comparison.findings import (
+from radt.analysis.estimates import Method
+from radt.analysis.findings import (
     Comparison,
+    Direction,
     Finding,
-    Sense,
     Verdict,
+    better_direction,
     compare,
-    same_rounds,
-    sense,
+    ran_in_turns,
 )
-from radt.comparison.outline import sentences, warnings
-from radt.comparison.sides import Finder, Round
-from radt.comparison.words import chance_text, sentence, summary_text
+from radt.analysis.operands import OperandFinder, Start
+from radt.analysis.quantities import Quantity
+from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.errors import UsageError
 from radt.model import RunStatus
-from radt.report.confidence import Method
-from radt.report.quantities import ABOUT, Quantity
-from radt.report.windows import DEFAULT_WINDOW, WindowSpec
+from radt.render.comparison import false_positives_text, sentence, sentences, summary_text, warnings
 from radt.store.locate import Places
 from tests.comparison.planted import COMMIT_A, COMMIT_B, rounds, store_of
 from tests.frontend.report_support import Planted, Study
@@ -48,7 +47,7 @@ def compared(
     confidence: float = 0.95,
     window: WindowSpec = DEFAULT_WINDOW,
 ) -> Comparison:
-    with Finder(Places.of(store.parent), window, store.parent) as finder:
+    with OperandFinder(Places.of(store.parent), window, store.parent) as finder:
         sides = finder.find(a), finder.find(b)
         return compare(*sides, quantities or (TIME,), confidence=confidence, window=window)
 
@@ -87,8 +86,8 @@ def test_workloads_that_ran_in_turns_are_paired(store: Path) -> None:
     assert finding.effect.interval is not None
     assert finding.effect.interval.high / finding.effect.interval.low < 1.02
     assert sentence(finding, 0.95).startswith(
-        "three against solo: B is 1.30× slower (time per epoch 3.10 s → 4.03 s, 95 % CI 1.29–1.31×,"
-        " n=4, paired)"
+        "three vs solo: B is 1.30× slower (time per epoch 3.10 s → 4.03 s, 95 % CI 1.29–1.31×,"
+        " n = 4, paired)"
     )
 
 
@@ -104,7 +103,7 @@ def test_rows_of_a_workload_are_one_observation(store: Path) -> None:
             )
     finding = only(compared(store, "study/a", "study/b"))
     assert finding.effect.counts == (2, 2)
-    assert finding.verdict is Verdict.UNKNOWN
+    assert finding.verdict is Verdict.INCONCLUSIVE
 
 
 def test_other_days_are_not_paired(store: Path) -> None:
@@ -113,7 +112,8 @@ def test_other_days_are_not_paired(store: Path) -> None:
     finding = only(compared(store, "before", "after"))
     assert (finding.effect.method, finding.verdict) == (Method.WELCH, Verdict.BETTER)
     assert sentence(finding, 0.95) == (
-        "one: B is 1.33× faster (time per epoch 2.00 s → 1.50 s, 95 % CI 1.33–1.34×, n=5, unpaired)"
+        "one: B is 1.33× faster (time per epoch 2.00 s → 1.50 s, 95 % CI 1.33–1.34×, "
+        "n = 5, unpaired)"
     )
 
 
@@ -137,7 +137,7 @@ def test_a_repeat_that_failed_leaves_no_pairs(store: Path) -> None:
     finding = only(compared(store, "study/a", "study/b"))
     assert (finding.effect.method, finding.effect.counts) == (Method.WELCH, (4, 3))
     assert finding.effect.value == pytest.approx(0.8, rel=0.01)
-    assert "n=4 and 3, unpaired" in sentence(finding, 0.95)
+    assert "n = 4 and 3, unpaired" in sentence(finding, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_repeat_that_failed_leaves_no_pairs(store: Path) -> None:
 def test_rounds(
     a: list[tuple[int | None, int]], b: list[tuple[int | None, int]], expected: bool
 ) -> None:
-    assert same_rounds([Round(*one) for one in a], [Round(*one) for one in b]) is expected
+    assert ran_in_turns([Start(*one) for one in a], [Start(*one) for one in b]) is expected
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,14 @@ def test_rounds(
     [
         (CLOSE, scaled(CLOSE, 1.01), Verdict.WORSE, "B is 1.01× slower"),
         (CLOSE, (1.0, 1.01, 1.0, 0.99, 1.003), Verdict.ALIKE, "alike within 5 % (time per epoch"),
-        (CLOSE, CLOSE, Verdict.EQUAL, "one: equal (time per epoch 1.00 s → 1.00 s, n=5)"),
-        ((1.0, 1.2), (1.1, 1.3), Verdict.UNKNOWN, "cannot tell: 0.64–1.87× (time per epoch"),
-        ((1.0,), (1.3,), Verdict.UNKNOWN, "n=1; one repeat has no spread"),
+        (CLOSE, CLOSE, Verdict.EQUAL, "one: equal (time per epoch 1.00 s → 1.00 s, n = 5"),
+        (
+            (1.0, 1.2),
+            (1.1, 1.3),
+            Verdict.INCONCLUSIVE,
+            "inconclusive (time per epoch 1.10 s → 1.20 s, 95 % CI 0.64–1.87×",
+        ),
+        ((1.0,), (1.3,), Verdict.INCONCLUSIVE, "n = 1); one repeat gives no confidence interval"),
     ],
 )
 def test_what_can_be_said(
@@ -175,7 +180,7 @@ def test_what_can_be_said(
     rounds(Study(store, "before"), {"one": a})
     rounds(Study(store, "after"), {"one": b})  # at the same times, as far as clocks tell
     finding = only(compared(store, "before", "after"))
-    if verdict is Verdict.UNKNOWN and len(a) > 1:  # a pair would tell
+    if verdict is Verdict.INCONCLUSIVE and len(a) > 1:  # a pair would tell
         rounds(after(store, "later"), {"one": b})
         finding = only(compared(store, "before", "later"))
     assert finding.verdict is verdict
@@ -189,7 +194,7 @@ def test_how_many_repeats_would_tell(store: Path) -> None:
     # (2 × 1.97)² × (0.00832 + 0.01764) / log(1.05)², the variances being those of logarithms.
     assert finding.repeats_wanted == pytest.approx(169, abs=1)
     assert sentence(finding, 0.95).endswith(
-        f"n=3, unpaired; about {finding.repeats_wanted} repeats would tell 5 %"
+        f"n = 3, unpaired); about {finding.repeats_wanted} repeats would detect 5 %"
     )
 
 
@@ -206,7 +211,7 @@ def test_zero_has_a_difference(store: Path) -> None:
     assert finding.verdict is Verdict.DIFFERENT
     assert sentence(finding, 0.95) == (
         "one: B has 1.00 MB/s higher disk read (0 B/s → 1.00 MB/s, 95 % CI 752 KB/s to 1.25 MB/s, "
-        "n=5 and 3, unpaired)"
+        "n = 5 and 3, unpaired)"
     )
 
 
@@ -235,7 +240,7 @@ def test_machines_are_compared_with_themselves(store: Path) -> None:
     assert {one.workload: one.effect.value for one in comparison.findings} == pytest.approx(
         {"one on gpu-01": 1.5, "one on gpu-02": 1.5, "moved": 1.5}
     )
-    assert warnings(comparison) == ["not the same: moved: machine gpu-01 → gpu-02"]
+    assert warnings(comparison) == ["different conditions: moved: machine gpu-01 → gpu-02"]
 
 
 def test_kinds_of_runs_are_compared_with_their_like(store: Path) -> None:
@@ -313,7 +318,7 @@ def test_what_ran_out_of_memory_is_not_compared_as_if_it_had_not(store: Path) ->
     comparison = compared(store, "before", "after", TIME, MAKESPAN, Quantity.POWER)
     assert [one.quantity for one in comparison.findings] == [TIME]
     assert comparison.workloads[0].missing == [MAKESPAN, Quantity.POWER]
-    assert warnings(comparison) == ["not the same: ends all finished → 1 of 2 OOM"]
+    assert warnings(comparison) == ["different conditions: ends all finished → 1 of 2 OOM"]
 
 
 def test_an_experiment_is_not_one_workload(store: Path) -> None:
@@ -323,7 +328,7 @@ def test_an_experiment_is_not_one_workload(store: Path) -> None:
     assert caught.value.message == "study has 2 workloads, study/two is one"
     assert caught.value.remedy == "Name one of them: 'study/one'"
     rounds(Study(store, "single"), {"only": [4.0]})
-    assert only(compared(store, "single", "study/two")).workload == "two against only"
+    assert only(compared(store, "single", "study/two")).workload == "two vs only"
 
 
 def test_what_else_differs_is_said(store: Path) -> None:
@@ -334,11 +339,11 @@ def test_what_else_differs_is_said(store: Path) -> None:
     rounds(Study(store, "before"), {"x": [2.0]}, tags=tags | a, params={"lr": "0.1", "b": "8"})
     rounds(after(store), {"x": [2.0]}, tags=tags | b, params={"lr": "0.2", "b": "8"}, host="gpu-02")
     (workload,) = compared(store, "before", "after").workloads
-    assert [(str(one), one.disturbs) for one in workload.differences] == [
+    assert [(str(one), one.is_warning) for one in workload.differences] == [
         ("machine gpu-01 → gpu-02", True),
         ("GPU A100 → H100", True),
         ("driver 550 → 560", True),
-        ("files clean → with changes not committed", True),
+        ("files clean → with uncommitted changes", True),
         ("commit a1b2c3d → b9f8e7d", False),
         ("lr 0.1 → 0.2", False),
     ]
@@ -362,10 +367,9 @@ def test_among_many_comparisons_a_small_difference_may_be_chance(store: Path) ->
     assert (alone.verdict, alone.holds) == (Verdict.WORSE, True)
     assert (among.verdict, among.holds) == (Verdict.WORSE, False)
     assert alone.effect == among.effect
-    assert "may be chance among so many comparisons" in sentence(among, 0.95)
-    assert chance_text(comparison) == (
-        "Among 12 comparisons chance alone shows 0.60 differences on average; "
-        "† may be one of these (Holm)"
+    assert "may be a false positive among so many comparisons" in sentence(among, 0.95)
+    assert false_positives_text(comparison) == (
+        "With 12 comparisons at 95 %, expect 0.60 false positives; † may be one of them (Holm)"
     )
     assert sentences(comparison) == [], "twelve are left to the table"
 
@@ -398,17 +402,19 @@ def test_footnotes_of_a_workload_are_its_own(store: Path) -> None:
     rounds(Study(store), {"one": [2.0], "two": [3.0]})
     comparison = compared(store, "study/one", "study/two", window=WindowSpec.parse("train"))
     assert [text for text in comparison.a.footnotes if "train" in text] == [
-        "1 run: without values: no phase or span 'train'."
+        "1 run: no values: no phase or span 'train'."
     ]
 
 
 def test_which_way_is_better_is_known_of_every_quantity() -> None:
     for quantity in Quantity:
-        if ABOUT[quantity].unit in ("s", "J", "g"):
-            assert sense(quantity) is Sense.LOWER
-    assert sense(Quantity.SPEED_UP) is sense(RATE) is Sense.HIGHER
-    assert sense(Quantity.SLOWDOWN) is sense(Quantity.TRACKER_CPU) is Sense.LOWER
-    assert sense(Quantity.SM_ACTIVE) is sense(Quantity.POWER) is Sense.NEITHER
+        if quantity.info.unit in ("s", "J", "g"):
+            assert better_direction(quantity) is Direction.LOWER
+    assert better_direction(Quantity.SPEED_UP) is better_direction(RATE) is Direction.HIGHER
+    for quantity in (Quantity.SLOWDOWN, Quantity.TRACKER_CPU):
+        assert better_direction(quantity) is Direction.LOWER
+    for quantity in (Quantity.SM_ACTIVE, Quantity.POWER):
+        assert better_direction(quantity) is Direction.NEITHER
 
 
 def test_a_workload_against_itself(store: Path) -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from radt.comparison.commits import resolved
-from radt.comparison.naming import Reading, experiments_in, readings
-from radt.comparison.sides import Finder, Kind, Side
+from radt.analysis.operand_names import Reading, experiments_in, readings, resolve_commit
+from radt.analysis.operands import Operand, OperandFinder, OperandKind
+from radt.analysis.quantities import Quantity
+from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RunNotFoundError, UsageError
 from radt.model import RunStatus
-from radt.report.quantities import Quantity
-from radt.report.windows import DEFAULT_WINDOW
 from radt.store.locate import Places
-from radt.store.tags import PROFILED
+from radt.tags import PROFILED
 from tests.comparison.planted import COMMIT_A, COMMIT_B, rounds, store_of
 from tests.frontend.report_support import Planted, Study
 
@@ -30,12 +29,12 @@ def study(store: Path) -> Study:
     return Study(store)
 
 
-def find(store: Path, given: str, folder: Path | None = None) -> Side:
-    with Finder(Places.of(store.parent), DEFAULT_WINDOW, folder or store.parent) as finder:
+def find(store: Path, given: str, folder: Path | None = None) -> Operand:
+    with OperandFinder(Places.of(store.parent), DEFAULT_WINDOW, folder or store.parent) as finder:
         return finder.find(given)
 
 
-def times(side: Side) -> dict[str, float]:
+def times(side: Operand) -> dict[str, float]:
     """Time per epoch by workload and machine."""
     return {
         f"{one.label}@{one.host}": found
@@ -72,10 +71,10 @@ def test_an_experiment_a_workload_and_a_machine(store: Path, study: Study) -> No
     for host, epoch_s in (("gpu-01", 2.0), ("gpu-02", 3.0)):
         rounds(study, {"one": [epoch_s], "a/b @x": [epoch_s + 2]}, host=host)
     whole = find(store, "study")
-    assert (whole.kind, whole.text, len(whole.workloads)) == (Kind.EXPERIMENT, "study", 4)
+    assert (whole.kind, whole.text, len(whole.workloads)) == (OperandKind.EXPERIMENT, "study", 4)
     assert times(find(store, "study@gpu-02")) == {"one@gpu-02": 3.0, "a/b @x@gpu-02": 5.0}
     one = find(store, "study/a/b @x@gpu-01")
-    assert (one.kind, one.text) == (Kind.WORKLOAD, "study/a/b @x on gpu-01")
+    assert (one.kind, one.text) == (OperandKind.WORKLOAD, "study/a/b @x on gpu-01")
     assert times(one) == {"a/b @x@gpu-01": 4.0}
     with pytest.raises(UsageError) as caught:
         find(store, "study/one")
@@ -94,12 +93,12 @@ def test_names_within_names(store: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("stuby", "'stuby' names no experiment and no run in .*Did you mean 'study'"),
-        ("else", "Experiments there: study"),
+        ("stuby", "'stuby' is neither an experiment nor a run in .*Did you mean 'study'"),
+        ("else", "Experiments: study"),
         ("study/tree", "'study' has no workload 'tree'. Did you mean 'study/three'"),
         ("study/nothing", "'study' has no workload 'nothing'. Its workloads: three"),
-        ("study@HEAD", "at 'HEAD', which is no machine and no commit that is known here"),
-        ("study@abcdef", "Commits there: a1b2c3d; machines: gpu-01"),
+        ("study@HEAD", "at 'HEAD' \\(no known machine or commit\\)"),
+        ("study@abcdef", "Recorded commits: a1b2c3d; machines: gpu-01"),
         ("study@--all", "no run of 'study' was recorded at '--all'"),
     ],
 )
@@ -113,7 +112,7 @@ def test_a_run(store: Path, study: Study) -> None:
     """Also of a workload of several, of which it is compared alone, and of one with a profiler."""
     workload = study.workload("pair", [Planted("a", 2.0), Planted("b", 4.0)])
     side = find(store, study.run_id(workload, "b"))
-    assert (side.kind, times(side)) == (Kind.RUN, {"pair@gpu-01": 4.0})
+    assert (side.kind, times(side)) == (OperandKind.RUN, {"pair@gpu-01": 4.0})
     assert side.text == f"run {study.run_id(workload, 'b')[:8]} (resnet26)"
     with pytest.raises(RunNotFoundError, match="several runs match"):
         find(store, workload[:6])
@@ -125,9 +124,9 @@ def test_a_run(store: Path, study: Study) -> None:
 
 def test_runs_that_have_not_ended(store: Path, study: Study) -> None:
     workload = study.workload("one", [Planted("a", 2.0, status=RunStatus.RUNNING)])
-    with pytest.raises(UsageError, match="is RUNNING: there is nothing to compare yet"):
+    with pytest.raises(UsageError, match="is RUNNING and cannot be compared yet"):
         find(store, study.run_id(workload, "a"))
-    with pytest.raises(UsageError, match=r"has no run that ended .1 run of 'study' still to end"):
+    with pytest.raises(UsageError, match=r"has no run that ended .1 run of 'study' still open"):
         find(store, "study/one")
 
 
@@ -179,12 +178,12 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_what_git_calls_a_commit(store: Path, study: Study, repository: Path) -> None:
-    head, before = resolved("HEAD", repository), resolved("HEAD~1", repository)
+    head, before = resolve_commit("HEAD", repository), resolve_commit("HEAD~1", repository)
     assert head is not None
     assert before is not None
-    assert resolved("nothing", repository) is None
-    assert resolved("--all", repository) is None
-    assert resolved("HEAD", store.parent) is None, "no repository"
+    assert resolve_commit("nothing", repository) is None
+    assert resolve_commit("--all", repository) is None
+    assert resolve_commit("HEAD", store.parent) is None, "no repository"
     for one, epoch_s in ((before, 2.0), (head, 3.0)):
         rounds(study, {"one": [epoch_s]}, tags={"radt.git.commit": one})
     side = find(store, "study@HEAD~1", repository)
@@ -192,7 +191,7 @@ def test_what_git_calls_a_commit(store: Path, study: Study, repository: Path) ->
     assert times(side) == {"one@gpu-01": 2.0}
     assert times(find(store, "study/one@gpu-01@main", repository)) == {"one@gpu-01": 3.0}
     commit(repository, "three")
-    with pytest.raises(UsageError, match="recorded at 'HEAD', which is commit"):
+    with pytest.raises(UsageError, match="recorded at 'HEAD' \\(commit"):
         find(store, "study@HEAD", repository)
 
 
@@ -204,7 +203,7 @@ def test_sides_in_two_stores(store: Path, study: Study, database: str) -> None:
     rounds(team, {"one": [3.0], "two": [4.0]}, tags={"radt.git.commit": COMMIT_B})
     other = Study(database, "other")
     run = other.run_id(other.workload("x", [Planted("a", 5.0)]), "a")
-    with Finder(Places.of(store.parent, database), DEFAULT_WINDOW, store.parent) as finder:
+    with OperandFinder(Places.of(store.parent, database), DEFAULT_WINDOW, store.parent) as finder:
         assert times(finder.find("study")) == {"one@gpu-01": 2.0}
         found = finder.find(f"study@{COMMIT_B[:8]}")
         assert times(found) == {"one@gpu-01": 3.0, "two@gpu-01": 4.0}

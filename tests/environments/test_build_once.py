@@ -24,7 +24,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from radt.environments.build import build
-from radt.environments.parse import parse_environment
+from radt.environments.spec import parse_environment
 spec = parse_environment("conda", Path(sys.argv[1]), {})
 build(spec, log=Path(sys.argv[2]), say=lambda text: print(text, flush=True))
 """
@@ -62,7 +62,7 @@ def test_two_processes_at_once_build_once(builder: Workbench, tools: Tools) -> N
     wait_for_tool(tools)
     second = start_building(builder)
     assert second.stdout is not None
-    assert "another radt builds this environment" in second.stdout.readline()
+    assert "waiting for another radt that builds this environment" in second.stdout.readline()
     go(tools)
     assert (first.wait(), second.wait()) == (0, 0)
     first.communicate()
@@ -103,7 +103,7 @@ def test_a_tool_whose_radt_was_killed_keeps_others_out(builder: Workbench, tools
     assert alive(tool)
     second = start_building(builder)
     assert second.stdout is not None
-    assert "another radt builds this environment" in second.stdout.readline()
+    assert "waiting for another radt that builds this environment" in second.stdout.readline()
     assert len(tools.calls()) == 1
     go(tools)  # the orphan ends, and what it has built does not count
     second.communicate()

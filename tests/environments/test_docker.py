@@ -17,8 +17,7 @@ import pytest
 from radt.environments import container
 from radt.environments.build import BuiltEnvironment, Launch
 from radt.environments.container import Identity, Mount, Mounts
-from radt.environments.leftovers import leftover_containers, remove_container
-from radt.environments.shim import package_folder
+from radt.environments.prefix import package_folder
 from radt.errors import EnvironmentBuildError
 from radt.journal.reader import JournalReader
 from tests.support.bench import alive, wait_until
@@ -374,14 +373,10 @@ def test_a_container_whose_client_was_killed_is_found_and_removed(
     process.kill()
     process.wait()
     assert alive(pid)
-    (left,) = leftover_containers()
-    assert (left.name, left.run_id, left.home) == ("radt-r1", "r1", launch.home)
     kill = built.kill_command(launch)
     assert kill is not None
     subprocess.run(kill, check=True)
     wait_until(lambda: not alive(pid), "the container is gone")
-    assert leftover_containers() == []
-    remove_container("radt-r1")  # harmless
 
 
 def test_an_entry_point_that_prepares_something_is_kept(bench: Workbench, docker: Docker) -> None:
@@ -504,7 +499,7 @@ def test_what_root_has_made_is_handed_over(
     assert set(given) == {launch.run_dir, launch.run_dir / "journal"}
     assert set(given.values()) == {(65534, 65534)}
     bench.folder.chmod(0o700)
-    with pytest.raises(EnvironmentBuildError, match="cannot be read by user 65534"):
+    with pytest.raises(EnvironmentBuildError, match="user 65534 cannot read"):
         container.hand_over(launch, Identity(65534, 65534))
     given.clear()
     caller.be(1234, 100)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mlflow.projects import _project_spec
 
-from radt.environments.mlproject import check_project, read_project
+from radt.environments.mlproject import read_project
 from radt.environments.spec import LOCAL, EnvironmentKind
 from radt.errors import UsageError
 
@@ -123,11 +123,11 @@ def test_an_option_without_a_value_is_added_as_it_is(folder: Path) -> None:
 
 def test_missing_parameters_are_named_together(folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        check_project(folder, ["--knid", "a", "--data"])
+        read_project(folder).command(["--knid", "a", "--data"])
     assert "kind, data" in caught.value.message
     assert "--kind rather than --knid" in (caught.value.remedy or "")
     with pytest.raises(UsageError, match="--data VALUE --kind VALUE"):
-        check_project(folder, [])
+        read_project(folder).command([])
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_missing_parameters_are_named_together(folder: Path) -> None:
         (["data=nothing.csv", "kind=a"], "there is no .*nothing.csv"),
         (["data=s3://bucket/x", "kind=a"], "not on this machine"),
         (["data=.", "kind=a", "source=local"], "not a URI"),
-        (["data=.", "kind=a", "stray"], "'stray' in Params belongs to no parameter"),
+        (["data=.", "kind=a", "stray"], "expected --name value in Params, got 'stray'"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(folder: Path, params: list[str], cause: str) -> None:
     with pytest.raises(UsageError, match=cause):
-        check_project(folder, params)
+        read_project(folder).command(params)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_values_that_do_not_fit_are_refused(folder: Path, params: list[str], cau
 )
 def test_a_file_that_is_wrong_is_refused(text: str, cause: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=cause):
-        check_project(write(tmp_path, text), [])
+        read_project(write(tmp_path, text)).command([])
 
 
 def test_a_folder_without_the_file_is_no_project(tmp_path: Path) -> None:

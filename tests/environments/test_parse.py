@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.environments.parse import parse_environment
-from radt.environments.spec import LOCAL, EnvironmentKind, EnvironmentSpec
+from radt.environments.spec import LOCAL, EnvironmentKind, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
 
 
@@ -106,7 +105,7 @@ def test_a_name_stands_for_its_text(tmp_path: Path) -> None:
 
 
 def test_a_name_is_not_looked_up_twice(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="environment a: no environment is called 'b'"):
+    with pytest.raises(UsageError, match="environment a: unknown environment 'b'"):
         parse("a", tmp_path, a="b", b="local")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from radt.environments.build import BuiltEnvironment, Launch
-from radt.environments.pip_config import PipConfig
+from radt.environments.uv import PipConfig
 from radt.errors import EnvironmentBuildError
 from tests.support.environments import Tools, Workbench, make_wheel
 

@@ -9,8 +9,8 @@ import pytest
 
 from radt.errors import ExperimentError, Problem
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.source import ExperimentFile
 from radt.listeners.api import (
     Availability,
     Listener,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from radt.errors import ExperimentError, Problem
 from radt.experiment.devices import Machine
@@ -15,35 +15,6 @@ from radt.experiment.plan import ExperimentPlan, RunPlan
 from radt.experiment.status import RowStatus
 from radt.experiment.sweep import SweepFile
 from radt.listeners.api import Registry
-
-#: As the original radT 0.2.30 writes a sweep back: keys sorted, long lines folded.
-ORIGINAL = """\
-collocation: '-'
-devices: 0
-experiment: 1
-file: train.py
-listeners: smi+top
-method: grid
-name: batch sizes
-parameters:
-  batch-size:
-    values:
-    - 32
-    - 64
-  lr:
-    values:
-    - 0.1
-    - 0.01
-  optimiser-name:
-    values:
-    - stochastic-gradient-descent
-parent: 0123456789abcdef0123456789abcdef
-status:
-  0: FINISHED 11111111111111111111111111111111 (--batch-size 32 --lr 0.1 --optimiser-name
-    stochastic-gradient-descent)
-  1: FAILED 22222222222222222222222222222222 (--batch-size 32 --lr 0.01 --optimiser-name
-    stochastic-gradient-descent)
-"""
 
 SMALL = """\
 # which learning rate?
@@ -75,9 +46,24 @@ class SweepBench:
         return self.path.read_bytes().decode()
 
     @property
-    def statuses(self) -> dict[object, str]:
-        """The entries, as any reader of YAML has them."""
-        return dict(yaml.safe_load(self.text)["status"])
+    def csv(self) -> Path:
+        return self.path.with_suffix(".csv")
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of the CSV that a start writes, without its header."""
+        return self._cells[1:]
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """The Status cells by Params."""
+        header = self._cells[0]
+        return {row[header.index("Params")]: row[header.index("Status")] for row in self.rows}
+
+    @property
+    def _cells(self) -> list[list[str]]:
+        lines = self.csv.read_text(encoding="utf-8").splitlines(keepends=True)
+        return list(csv.reader(line for line in lines if not line.startswith(("#", '"#'))))
 
     def file(self) -> SweepFile:
         return SweepFile.read(self.path)
@@ -94,6 +80,13 @@ class SweepBench:
             self.plan()
         return list(caught.value.problems)
 
+    def expand(self) -> str:
+        """Write the CSV as a start does; returns what it says about it."""
+        file = self.file()
+        file.plan(self.machine, self.registry)
+        file.writer()
+        return file.note
+
     def record(self, statuses: Mapping[str, str], run_id: str = "abc") -> None:
         """Write statuses of runs, by their arguments, as a runner does."""
         file = self.file()
@@ -101,7 +94,3 @@ class SweepBench:
         file.writer().set_many(
             {lines[params]: RowStatus(text, run_id) for params, text in statuses.items()}
         )
-
-    def workloads(self) -> dict[str, list[str]]:
-        """The arguments of the runs of each workload."""
-        return {one.label: [run.params_text for run in one.runs] for one in self.plan().workloads}

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.errors import Problem, UsageError
-from radt.experiment.affinity import CpuTopology, PhysicalCore, assign_cpus
-from radt.experiment.cpus import CpuRequest, shown
+from radt.experiment.cpus import CpuRequest, CpuTopology, PhysicalCore, assign_cpus, cpu_list
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 
@@ -35,7 +34,7 @@ def assigned(cells: Sequence[str], topology: CpuTopology, cpus: int) -> list[str
     available = frozenset(range(cpus))
     requests = [CpuRequest.parse(cell, available) for cell in cells]
     return [
-        "all" if got is None else shown(sorted(got))
+        "all" if got is None else cpu_list(sorted(got))
         for got in assign_cpus(requests, available, topology)
     ]
 
@@ -149,7 +148,7 @@ def test_even_counts_never_share_a_core(packages: int, cores: int, data: st.Data
 
 
 def test_too_many() -> None:
-    with pytest.raises(UsageError, match=r"add up to 5 CPUs; there are 4\. Ask"):
+    with pytest.raises(UsageError, match=r"add up to 5 CPUs; 4 of 4 are free\. Ask"):
         assigned(["2", "3"], server(1, 2), 4)
 
 
@@ -159,7 +158,7 @@ def test_the_first_row_that_is_too_many_has_the_problem(
     (problem,) = problems("Workload,Cpus,File\n1,1,train.py\n1,#0,train.py\n1,1,train.py\n")
 
     assert (problem.line, problem.column) == (4, "Cpus")
-    assert problem.cause.endswith("add up to 2 CPUs; there are 1 that no list names")
+    assert problem.cause.endswith("add up to 2 CPUs; 1 of 2 are free")
 
 
 def test_workloads_share_cpus_with_nobody(plan: Plan) -> None:

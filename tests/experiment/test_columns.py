@@ -10,8 +10,8 @@ import pytest
 from radt.environments.spec import EnvironmentKind
 from radt.errors import StatusError
 from radt.experiment.columns import Header
-from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter
 from radt.experiment.table import parse_table
 

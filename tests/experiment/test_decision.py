@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from radt.collocation.spec import Collocation
-from radt.experiment.decision import Action, actions, decide, first_repeat
 from radt.experiment.devices import Devices
-from radt.experiment.plan import RunPlan, RunSpec, WorkloadPlan, letter
+from radt.experiment.plan import (
+    Action,
+    RunPlan,
+    WorkloadPlan,
+    actions,
+    decide,
+    first_repeat,
+    letter,
+)
 from radt.experiment.program import Program, ProgramKind
 from radt.model import RunStatus
 
 
-def row(status: RunStatus | None, repeats_done: int | None = None) -> RunSpec:
+def row(status: RunStatus | None, repeats_done: int | None = None) -> RunPlan:
     finished = int(status is RunStatus.FINISHED)
-    return RunSpec(
+    return RunPlan(
         experiment="e",
         workload="1",
         name="",
@@ -32,11 +40,8 @@ def row(status: RunStatus | None, repeats_done: int | None = None) -> RunSpec:
     )
 
 
-def workload(*rows: RunSpec) -> WorkloadPlan:
-    runs = (
-        RunPlan.of(one, workload="1", line=index, letter=letter(index))
-        for index, one in enumerate(rows)
-    )
+def workload(*rows: RunPlan) -> WorkloadPlan:
+    runs = (replace(one, line=index, letter=letter(index)) for index, one in enumerate(rows))
     return WorkloadPlan("e", "1", tuple(runs))
 
 

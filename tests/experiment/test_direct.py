@@ -8,7 +8,7 @@ import pytest
 
 from radt.errors import ExperimentError
 from radt.experiment.devices import Machine
-from radt.experiment.direct import direct_plan
+from radt.experiment.source import direct_plan
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from radt.errors import ExperimentError, HeldError, UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
 from radt.experiment.frame import FrameExperiment, read_table, with_statuses
 from radt.experiment.lock import ExperimentLock
+from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
 from radt.experiment.table import parse_table
 from radt.listeners.api import Registry
@@ -109,18 +109,18 @@ def test_any_text_comes_back_from_the_file(texts: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     ("frame", "expected"),
     [
-        (pd.DataFrame(), [(None, "it is empty")]),
-        (pd.DataFrame({"File": []}), [(None, "there is no run in it")]),
+        (pd.DataFrame(), [(None, "the file is empty")]),
+        (pd.DataFrame({"File": []}), [(None, "expected at least one run, got none")]),
         (pd.DataFrame({0: ["train.py"]}), [(None, "the column 0 has no name")]),
         (pd.DataFrame({("a", "b"): ["train.py"]}), [(None, "the column ('a', 'b') has no")]),
         (pd.DataFrame({"Name": ["x"]}), [("File", "this column is missing")]),
         (
             pd.DataFrame([["train.py", "train.py"]], columns=["File", "file"]),
-            [("file", "this column is there twice")],
+            [("file", "this column appears twice")],
         ),
         (
             pd.DataFrame({"File": ["train.py", ""]}, index=["a", "b"]),
-            [("row b", "it is empty")],
+            [("row b", "the row is empty")],
         ),
         (
             pd.DataFrame({"File": ["none.py", "train.py"], "Devices": [0, 9]}, index=[7, 8]),

@@ -12,10 +12,9 @@ import pytest
 
 from radt.errors import Problem, UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.direct import direct_plan
-from radt.experiment.locate import find_program
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.program import ProgramKind
+from radt.experiment.program import ProgramKind, find_program
+from radt.experiment.source import direct_plan
 from radt.listeners.api import Registry
 
 Plan = Callable[..., ExperimentPlan]
@@ -69,7 +68,7 @@ def test_looking_for_an_installed_module_imports_no_package(tmp_path: Path) -> N
     (heavy / "__init__.py").write_text("raise SystemExit('imported')\n")
     (heavy / "train.py").touch()
     program = (
-        "from pathlib import Path; from radt.experiment.locate import find_program; "
+        "from pathlib import Path; from radt.experiment.program import find_program; "
         "print(find_program('-m heavy.train', [Path('/')]).module)"
     )
 
@@ -87,11 +86,11 @@ def test_looking_for_an_installed_module_imports_no_package(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("cell", "cause", "remedy"),
     [
-        ("-m", "-m lacks a module", "-m package.module"),
+        ("-m", "-m needs a module", "-m package.module"),
         ("-m tools.trian", "there is no module 'tools.trian'", "Did you mean 'train'?"),
         ("-m nowhere.at.all", "there is no module 'nowhere.at.all'", "in this file's folder"),
-        ("-m json.tool.x", "there is no module 'json.tool.x'", "among what is installed"),
-        ("-m json.tool.timeit", "there is no module 'json.tool.timeit'", "what is installed"),
+        ("-m json.tool.x", "there is no module 'json.tool.x'", "at installed packages"),
+        ("-m json.tool.timeit", "there is no module 'json.tool.timeit'", "at installed packages"),
         ("-m bare", "the package bare has no __main__.py", "Name a module in it"),
         ("-m json", "the package json has no __main__.py", "Name a module in it"),
         ("-m tools/train.py", "'tools/train.py' is not the name of a module", "without .py"),
@@ -127,7 +126,7 @@ def test_a_row_of_another_environment_may_name_such_a_module(plan: Plan, folder:
 def test_a_folder_with_an_mlproject(plan: Plan, folder: Path) -> None:
     (folder / "my project").mkdir()
     (folder / "my project/MLproject").write_text("name: x\n")
-    (folder / "MLproject").write_text("name: y\n")
+    (folder / "mlPROJECT").write_text("name: y\n")  # as MLflow does, in any case
 
     inner, own = plan("File\nmy project/\n.\n").runs
 
@@ -142,8 +141,7 @@ def test_a_folder_without_one(problems: Problems, folder: Path) -> None:
 
     (problem,) = problems("File\nsrc\n")
 
-    assert problem.cause == "'src' is a folder without MLproject"
-    assert "a folder with MLflow's MLproject file" in problem.remedy
+    assert "a folder with MLflow's MLproject file, got the folder 'src'" in problem.cause
 
 
 def test_modules_and_projects_from_the_command_line(

@@ -136,11 +136,15 @@ def test_which_entry_counts(plan: Plan, folder: Path, settings: str, chosen: str
     [
         ("", "has no command for 'vit'", 'Add "vit" = "train.py --model {Model} {Params}"'),
         ('[models]\nvit2 = "train.py"', "has no command for 'vit'", "Did you mean 'vit2'?"),
-        ('[models]\nvit = "none.py"', "there is no file 'none.py'", "Paths start at"),
+        (
+            '[models]\nvit = "none.py"',
+            "there is no file 'none.py'",
+            "radt looks in this file's folder",
+        ),
         ('[models]\nvit = "train.py \'"', "radt.toml [models] 'vit': no closing", "Quote it"),
         ('[models]\nvit = ""', "radt.toml [models] 'vit' is empty", "Write a command"),
         ('[models]\nvit = "train.py {Data}"', "{Data} in radt.toml [models] 'vit'", "Add it"),
-        ('[models]\nvit = "train.py {Seed}"', "'vit' has nothing to stand for", "row's Seed"),
+        ('[models]\nvit = "train.py {Seed}"', "'vit' is empty in this row", "row's Seed"),
         ('[models]\nvit = "train.py {File}"', "'vit' cannot be filled in", "{{File}}"),
     ],
 )
@@ -158,14 +162,14 @@ def test_problems_of_a_command_are_said_once(
 def test_without_settings_a_model_needs_a_file(problems: Problems) -> None:
     (problem,) = problems("Model,Params\nvit,x\n")
 
-    assert problem.cause == "nothing says which script trains 'vit'"
+    assert problem.cause == "no script is known for the model 'vit'"
     assert "Fill File, or put [models]" in problem.remedy
 
 
 def test_a_row_needs_a_file_or_a_model(problems: Problems, project: Path) -> None:
     (problem,) = problems("Model,Params\n-,x\n")
 
-    assert (problem.line, problem.column, problem.cause) == (2, "File", "it is empty")
+    assert (problem.line, problem.column, problem.cause) == (2, "File", "the cell is empty")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from radt.errors import Problem
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan, letter
+from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice, RunStatus
 
@@ -236,7 +236,7 @@ def test_what_stands_before_a_command_does_not_reach_into_containers(
     plan: Plan, problems: Problems
 ) -> None:
     (problem,) = problems("File,Environment,Listeners\ntrain.py,docker:image,nsys+torch\n")
-    assert "nsys does not reach into containers" in problem.cause
+    assert "nsys cannot profile inside containers" in problem.cause
     assert problem.column == "Listeners"
 
     assert plan("File,Environment,Listeners\ntrain.py,docker:image,torch\n")

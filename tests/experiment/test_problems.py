@@ -9,7 +9,7 @@ import pytest
 
 from radt.errors import ExperimentError, Problem
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
+from radt.experiment.source import ExperimentFile
 
 Problems = Callable[..., list[Problem]]
 Write = Callable[[str | bytes], Path]
@@ -65,7 +65,7 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Devices", "²", "'²' is not a device", "number"),
         ("Devices", "1+", "lacks a device", "number"),
         ("Devices", "1+1", "GPU 1 is named twice", "once"),
-        ("Collocation", "MPS:140", "a thread percentage lies above 0", "MPS:40"),
+        ("Collocation", "MPS:140", "expected a thread percentage above 0", "MPS:40"),
         ("Collocation", "4c.3g.20gb", "does not fit into 3", "1c to 3c"),
         ("Collocation", "shared", "unknown collocation 'shared'", "Write -"),
         ("Listeners", "topp", "unknown listener 'topp'", "Did you mean 'top'? (radt listeners)"),
@@ -75,7 +75,7 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Listeners", "top+ncu", "ncu does not work here: ncu is not on PATH", "take ncu out of"),
         ("Listeners", "nsys@1s", "nsys does not sample", "Write nsys"),
         ("Listeners", "nsys:x", "nsys has no option 'x'", "Write nsys alone"),
-        ("Listeners", "top+none", "none stands among", "alone"),
+        ("Listeners", "top+none", "none is combined", "alone"),
         ("Listeners", "top+top@2s", "'top' is named twice", "once"),
         ("Listeners", "top+", "a listener's name is missing", "top+smi"),
         ("Listeners", "watts", "cannot be loaded: No module named 'watts'", "package"),
@@ -85,31 +85,31 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Listeners", "top@1ms", "1ms is out of range", "10ms"),
         ("Listeners", "top@0s", "0s is out of range", "10ms"),
         ("Listeners", "top@61min", "61min is out of range", "60min"),
-        ("File", "", "it is empty", "script"),
+        ("File", "", "the cell is empty", "script"),
         ("File", "trian.py", "there is no file 'trian.py'", "Did you mean 'train.py'?"),
-        ("File", "sub/x.py", "there is no file 'sub/x.py'", "Paths start at this file's folder"),
-        ("File", ".", "'.' is a folder without MLproject", "script"),
+        ("File", "sub/x.py", "there is no file 'sub/x.py'", "radt looks in this file's folder"),
+        ("File", ".", "got the folder '.' without one", "script"),
         ("File", "/dev/null", "'/dev/null' is not a file", "script"),
         ("File", "python train.py", "no file 'python train.py'", "Write train.py alone"),
-        ("File", "env", "no file 'env'", "Commands on PATH are not looked up"),
-        ("Cpus", "eight", "'eight' is neither a number of CPUs nor a list", "0-3+6"),
-        ("Cpus", "3", "3 CPUs are asked for, 2 may be used", "Write 1 to 2"),
-        ("Cpus", "0", "0 CPUs are asked for", "Write 1 to 2"),
-        ("Cpus", "0-3+70", "CPU 2-3+70 is not there or may not be used", "Choose from 0-1"),
-        ("Cpus", "0 1", "'0 1' is neither", "0-3+6"),
-        ("Cpus", "3-1", "'3-1' is neither", "0-3+6"),
+        ("File", "env", "no file 'env'", "radt does not look on PATH"),
+        ("Cpus", "eight", "expected a number or a list of CPUs, got 'eight'", "0-3+6"),
+        ("Cpus", "3", "expected 1 to 2 CPUs, got 3", "Write 1 to 2"),
+        ("Cpus", "0", "expected 1 to 2 CPUs, got 0", "Write 1 to 2"),
+        ("Cpus", "0-3+70", "CPU 2-3+70 does not exist or is not available", "Choose from 0-1"),
+        ("Cpus", "0 1", "got '0 1'", "0-3+6"),
+        ("Cpus", "3-1", "got '3-1'", "0-3+6"),
         ("Cpus", "0-99999", "there is no CPU 99999", "smaller"),
-        ("Cpus", "1" * 5000, "is neither", "0-3+6"),
+        ("Cpus", "1" * 5000, "a list of CPUs, got", "0-3+6"),
         ("Devices", "1" * 5000, "is not a device", "number"),
         ("Timeout", "soon", "'soon' is no length of time", "90s, 10min"),
         ("Timeout", "1:30", "'1:30' may be minutes or hours", "1:30:00"),
         ("Timeout", "1:75:00", "may be minutes or hours", "1:30:00"),
-        ("Timeout", "0s", "a timeout of 0s makes no sense", "above 0"),
+        ("Timeout", "0s", "up to 366 days, got 0s", "leave the cell empty"),
         ("Timeout", "-1", "'-1' is no length of time", "90s, 10min"),
-        ("Timeout", "400d", "makes no sense", "nothing for no limit"),
-        ("Run", "two words", "'two words' is no run id", "Write it like"),
+        ("Timeout", "400d", "above 0 and up to 366 days, got 400d", "leave the cell empty"),
+        ("Run", "two words", "'two words' is not a valid run id", "Write it like"),
         ("Experiment", "e" * 501, "501 characters are too many for the experiment", "at most 500"),
-        ("Environment", "pytorhc", "no environment is called 'pytorhc'", "local, uv"),
+        ("Environment", "pytorhc", "unknown environment 'pytorhc'", "local, uv"),
         ("File", "notes.txt", "neither a Python script (.py) nor executable", "chmod +x notes.txt"),
         ("Params", "--name it's", "a quote is never closed", "Close it"),
         ("Params", "a\\", "lone backslash", "\\\\"),
@@ -139,7 +139,7 @@ def test_the_header_as_the_user_wrote_it_names_the_column(problems: Problems) ->
 def test_gpus_that_are_not_there(problems: Problems, two_gpus: Machine) -> None:
     (problem,) = problems("File,Devices\ntrain.py,0+2+3\n", two_gpus)
 
-    assert problem.cause == "GPU 2, 3 are not there"
+    assert problem.cause == "this machine has no GPU 2, 3"
     assert "0 (H200), 1 (H200)" in problem.remedy
 
 
@@ -155,9 +155,9 @@ def test_gpus_that_are_hidden(problems: Problems, two_gpus: Machine) -> None:
 @pytest.mark.parametrize(
     ("row", "cause", "remedy"),
     [
-        ("train.py,x", "2 cells instead of 3", "Add 1 comma;"),
-        ("train.py", "1 cell instead of 3", "Add 2 commas;"),
-        ("train.py,x,--a 1,2", "4 cells instead of 3, from '2' on", "Quote"),
+        ("train.py,x", "expected 3 cells, got 2", "Add 1 comma;"),
+        ("train.py", "expected 3 cells, got 1", "Add 2 commas;"),
+        ("train.py,x,--a 1,2", "expected 3 cells, got 4, from '2' on", "Quote"),
         ('train.py,x,"--a" 1', "text follows the closing quote", "double the quotes"),
         ('train.py,x,"--a', "never closed", "Close it"),
     ],
@@ -182,11 +182,11 @@ def test_a_value_below_no_header(problems: Problems) -> None:
     ("header", "row", "column", "cause", "remedy"),
     [
         ("File,Listners", "train.py,", "Listners", "unknown column", "Did you mean 'Listeners'?"),
-        ("File,Mode", "train.py,", "Mode", "unknown column", 'called so in quotes: "Mode"'),
+        ("File,Mode", "train.py,", "Mode", "unknown column", 'quote it: "Mode"'),
         ('"File","Mode"', "train.py,", "Mode", "unknown column", "Did you mean 'Model'?"),
         ("Fiel,Name", "train.py,", "Fiel", "unknown column", "Did you mean 'File'?"),
-        ("File,Seed,seed", "train.py,1,2", "seed", "there twice", "Remove one"),
-        ("File,Name,name", "train.py,,", "name", "there twice", "Remove one"),
+        ("File,Seed,seed", "train.py,1,2", "seed", "appears twice", "Remove one"),
+        ("File,Name,name", "train.py,,", "name", "appears twice", "Remove one"),
         ("Name,Params", "x,", "File", "missing", "Add it"),
     ],
 )
@@ -202,9 +202,9 @@ def test_headers(
 @pytest.mark.parametrize(
     ("content", "line", "cause", "remedy"),
     [
-        (b"", None, "it is empty", "Begin with the line Experiment,Workload,"),
-        (b"# only this\n\n", None, "nothing but comments", "Begin with the line"),
-        (b"File,Status\n# none\n,\n", None, "there is no run", "Add a line"),
+        (b"", None, "the file is empty", "Begin with the line Experiment,Workload,"),
+        (b"# only this\n\n", None, "only comments", "Begin with the line"),
+        (b"File,Status\n# none\n,\n", None, "at least one run", "Add a line"),
         (b"1,2,train.py\n", 1, "should name the columns", "Put above it: Experiment,"),
         (b"#\nExperiment;Workload;File\n1;2;train.py\n", 2, "semicolons separate", "commas"),
         (b"sep=;\nWorkload;File\n2;train.py\n", 2, "semicolons separate", "commas"),

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from radt.cli.render import render_plan, render_problems
 from radt.errors import ExperimentError, Problem
-from radt.experiment.file import ExperimentFile
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.source import ExperimentFile
 
 Plan = Callable[..., ExperimentPlan]
 

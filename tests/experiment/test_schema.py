@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from radt.collocation.spec import Collocation
 from radt.errors import UsageError
 from radt.experiment import cells
-from radt.experiment.columns import Column
+from radt.experiment.columns import SCHEMA_NAME, Column, fields
 from radt.experiment.cpus import CpuRequest
 from radt.experiment.devices import Devices, Machine
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.schema import SCHEMA_NAME, fields
 from radt.nvml import Gpu
 
 ROOT = Path(__file__).parents[2]

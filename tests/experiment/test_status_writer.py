@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from radt.errors import StatusError
-from radt.experiment import atomic, rewriting
+from radt.experiment import files
 from radt.experiment.status import RowStatus, StatusWriter
 
 Write = Callable[[str | bytes], Path]
@@ -111,7 +111,7 @@ def test_a_file_in_disorder_is_left_alone_and_written_later(
         path.write_bytes(disorder)
     with pytest.raises(StatusError) as caught:
         writer.set(2, "RUNNING", "abc")
-    assert "written with the next change" in (caught.value.remedy or "")
+    assert "at the next status change" in (caught.value.remedy or "")
     assert (path.read_bytes() if path.exists() else None) == disorder
 
     path.write_bytes(good)
@@ -162,7 +162,7 @@ def test_somebody_who_saves_between_reading_and_replacing_loses_nothing(
         if (number := next(saves, None)) is not None:
             path.write_text(f"# save {number}\n{path.read_text()}")
 
-    monkeypatch.setattr(atomic.os, "fsync", save_first)
+    monkeypatch.setattr(files.os, "fsync", save_first)
     writer.set(2, "FINISHED")
 
     assert path.read_text() == (
@@ -180,8 +180,8 @@ def test_a_file_that_never_rests(write: Write, monkeypatch: pytest.MonkeyPatch) 
         path.write_text(path.read_text() + "\n")
 
     with monkeypatch.context() as context:
-        context.setattr(atomic.os, "fsync", save)
-        with pytest.raises(StatusError, match="changes all the time"):
+        context.setattr(files.os, "fsync", save)
+        with pytest.raises(StatusError, match="keeps changing"):
             writer.set(2, "FINISHED")
     assert "FINISHED" not in path.read_text()
 
@@ -261,7 +261,7 @@ def test_nobody_else_can_read_a_private_file_while_it_is_replaced(
         modes.append(target.stat().st_mode & 0o777)
         copystat(source, target)
 
-    monkeypatch.setattr(atomic.shutil, "copystat", note_mode)
+    monkeypatch.setattr(files.shutil, "copystat", note_mode)
     previous = os.umask(0)
     try:
         writer.set(2, "FINISHED")
@@ -298,7 +298,7 @@ writer.set(3, "FINISHED")
 
     assert done.returncode == 0, done.stderr
     said, left = done.stdout.splitlines()
-    assert "cannot be written: File too large" in said and "the file is as it was" in said
+    assert "cannot be written: File too large" in said and "radt did not change the file" in said
     assert left == "['experiment.csv', 'train.py']"
     rows = path.read_text().splitlines()[1:]
     assert rows[0].endswith(",RUNNING,abc") and rows[1].endswith(",FINISHED,")
@@ -330,12 +330,12 @@ def test_threads_write_at_once(write: Write) -> None:
 
 def _die_at_line(writer: StatusWriter, number: int) -> None:
     """Set a status, and kill this process with SIGKILL at the n-th line that radt executes."""
-    files = {atomic.__file__, rewriting.__file__, sys.modules[StatusWriter.__module__].__file__}
+    sources = {files.__file__, sys.modules[StatusWriter.__module__].__file__}
     left = number
 
     def trace(frame: object, event: str, argument: object) -> object:
         nonlocal left
-        if frame.f_code.co_filename not in files:  # type: ignore[attr-defined]
+        if frame.f_code.co_filename not in sources:  # type: ignore[attr-defined]
             return None
         if event == "line":
             left -= 1
@@ -366,7 +366,7 @@ def test_killed_at_any_point_the_file_is_whole(write: Write) -> None:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
         found.append(path.read_bytes())
-        leftovers += atomic.temporary_of(path).exists()
+        leftovers += files.temporary_of(path).exists()
         if not os.WIFSIGNALED(status):
             break
     else:

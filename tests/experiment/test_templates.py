@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from radt.errors import Problem, UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.templates import Blanks
+from radt.experiment.templates import Placeholders
 
 Plan = Callable[..., ExperimentPlan]
 Problems = Callable[..., list[Problem]]
@@ -118,18 +118,22 @@ def test_what_is_no_column_stays(plan: Plan, text: str) -> None:
     ],
 )
 def test_braces_twice_mean_the_text(word: str, filled: str) -> None:
-    assert Blanks({"Model": "vit", "2nd %": "x"}).fill(word) == filled
+    assert Placeholders({"Model": "vit", "2nd %": "x"}).fill(word) == filled
 
 
 @pytest.mark.parametrize(
     ("params", "cause", "remedy"),
     [
-        ("{Modle}", "{Modle} is no column", "Did you mean 'Model'? {{Modle}} is the text {Modle}"),
-        ("{seeds}", "{seeds} is no column", "Did you mean 'Seed'?"),
-        ("{Data}", "{Data}: there is no such column", "Add it, or: {{Data}} is the text"),
-        ("{Seed}", "{Seed} has nothing to stand for", "Fill the row's Seed cell"),
-        ("{Run}", "{Run} cannot be filled in", "{{Run}} is the text {Run}"),
-        ("{params}", "{params} cannot be filled in", "{{params}} is the text"),
+        (
+            "{Modle}",
+            "{Modle} is not a column",
+            "Did you mean 'Model'? Write {{Modle}} for",
+        ),
+        ("{seeds}", "{seeds} is not a column", "Did you mean 'Seed'?"),
+        ("{Data}", "{Data}: there is no such column", "Add it. Write {{Data}}"),
+        ("{Seed}", "{Seed} is empty in this row", "Fill the row's Seed cell"),
+        ("{Run}", "{Run} cannot be filled in", "{{Run}} for the text {Run}"),
+        ("{params}", "{params} cannot be filled in", "{{params}} for the text"),
     ],
 )
 def test_what_was_meant_to_be_a_column(
@@ -161,17 +165,17 @@ JSON = st.recursive(
 def test_json_survives(value: object) -> None:
     word = json.dumps(value)
 
-    assert Blanks({"Model": "vit", "Seed": "1"}).fill(word) == word
+    assert Placeholders({"Model": "vit", "Seed": "1"}).fill(word) == word
 
 
 @given(st.text("{}$aM", max_size=12))
 def test_nothing_is_filled_twice(value: str) -> None:
     """What a column holds is never taken for something to fill."""
-    assert Blanks({"Model": value or "x", "M": "no"}).fill("<{Model}>") == f"<{value or 'x'}>"
+    assert Placeholders({"Model": value or "x", "M": "no"}).fill("<{Model}>") == f"<{value or 'x'}>"
 
 
 def test_params_of_a_command() -> None:
-    blanks = Blanks({"Model": "vit"})
+    blanks = Placeholders({"Model": "vit"})
 
     assert blanks.expand(["-m", "{Model}", "--{Params}"], ["a=1", "b c={Model}"]) == [
         "-m", "vit", "--a=1", "--b c={Model}",

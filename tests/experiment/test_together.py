@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.collocation.inventory import GpuInventory, Inventory
+from radt.collocation.topology import GpuInventory, Inventory
 from radt.errors import DeviceError, ExperimentError, Problem
 from radt.experiment.check import check_table
 from radt.experiment.devices import Machine

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.experiment.columns import Column, Header
-from radt.experiment.file import ExperimentFile
+from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus, StatusWriter
 from radt.experiment.table import Record, parse_table
 

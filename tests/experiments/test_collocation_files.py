@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from radt.collocation.planner import Request, plan_devices
-from radt.collocation.profiles import profile_name
 from radt.collocation.spec import Collocation
+from radt.collocation.topology import profile_name
 from radt.experiment.devices import Machine
-from radt.experiment.file import ExperimentFile
+from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry
 from tests.support.cards import divided, machine
 

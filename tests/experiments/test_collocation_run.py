@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import read_report
 from radt.model import MarkerKind, RunStatus
-from radt.report.quantities import Quantity
-from radt.report.summary import read_report
 from tests.support.bench import RADT, Bench, stop_collectors
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "collocation"

@@ -22,7 +22,7 @@ def test_file_is_valid_on_a_machine_with_a_gpu() -> None:
     machine = Machine(16, (Gpu(0, "NVIDIA A100", "GPU-1"),))
     plan = open_source(FOLDER / "experiment.csv").plan(machine, registry.load())
     assert [run.cpus.count for run in plan.runs] == [1, 2, 4, 8, 16]
-    with pytest.raises(ExperimentError, match="8 CPUs are asked for, 4 may be used"):
+    with pytest.raises(ExperimentError, match="expected 1 to 4 CPUs, got 8"):
         open_source(FOLDER / "experiment.csv").plan(Machine(4, machine.gpus), registry.load())
 
 

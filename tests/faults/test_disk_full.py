@@ -89,8 +89,8 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     trained.stop.touch()
     output, _ = runner.communicate(timeout=60)
     assert runner.returncode == 0, output
-    assert "training goes on, but there is no room left for the store" in output
-    assert "recording goes on, too" in output
+    assert "training continues, but there is no room left for the store" in output
+    assert "recording continues; `radt report` counts lost samples" in output
     assert "not everything that the script logs is recorded" in output
     (row,) = bench.rows(trained.path)
     assert row["Status"] == "FINISHED"
@@ -127,7 +127,7 @@ def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     output, _ = runner.communicate(timeout=90)
     assert runner.returncode == 1, "its status could not be written"
     assert "1 run FINISHED" in output
-    assert "statuses are written with the next change of one" in output
+    assert "will retry at the next status change" in " ".join(output.split())
     assert trained.path.read_bytes() == before, "and the file is whole"
     disk.clear()
     (run,) = bench.reader.runs()
@@ -148,7 +148,7 @@ def test_a_start_on_a_full_disk_is_refused_with_the_reason(trained: Trained) -> 
     done = trained.bench.radt(trained.path.name, code=None)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert f"make room on the disk of {trained.disk.path}" in " ".join(done.stderr.split())
+    assert f"Free space on the disk of {trained.disk.path}" in " ".join(done.stderr.split())
     assert trained.path.read_bytes() == before
     assert trained.logged == 0
     trained.disk.clear()

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radt.archive.importing import import_archive
-from radt.archive.spool import ArchiveSpool
-from radt.archive.write import write_archive
 from radt.clock import Clock
 from radt.collector import leftovers
 from radt.collector.leftovers import REASON, drain_leftovers
+from radt.delivery.archive.importing import import_archive
+from radt.delivery.archive.spool import ArchiveSpool
+from radt.delivery.archive.write import write_archive
 from radt.home import Home
 from radt.journal.format import EVENTS_FILE, META_FILE, RECORD_BYTES
 from radt.model import MarkerKind, RunStatus

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from waitress import wasyncore
 
 from radt.frontend import app
-from radt.frontend.access import Access
-from radt.frontend.access.guard import MAX_BODY_BYTES
-from radt.frontend.foreign.beside import Beside
-from radt.frontend.patience import patient_server
-from radt.frontend.serve import listen
-from radt.frontend.server import Server
-from radt.frontend.source import Source
+from radt.frontend.auth import MAX_BODY_BYTES, Access
+from radt.frontend.data.source import Source
+from radt.frontend.serve import listen, patient_server
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
-from radt.store.address import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,
@@ -314,50 +309,66 @@ def end_server(web: Any, thread: threading.Thread) -> None:
     web.task_dispatcher.shutdown()
 
 
+@contextmanager
+def served(source: Source, access: Access) -> Iterator[str]:
+    """Serve the dashboard over a source from a thread; yields its address."""
+    listener = listen(access.host, 0)
+    # Its sockets are its own: those of other servers in this process go on.
+    sockets: dict[int, Any] = {}
+    web = patient_server(app.create_app(source, access).server, listener, MAX_BODY_BYTES, sockets)
+    thread = threading.Thread(target=web.run, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{access.host}:{listener.getsockname()[1]}"
+    finally:
+        end_server(web, thread)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frequent_pulse() -> Iterator[None]:
+    """Let open pages ask for news often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "LIVE_INTERVAL_MS", 250)
+        patch.setattr(app, "IDLE_INTERVAL_MS", 400)
+        yield
+
+
 @pytest.fixture
-def serve(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Serve the dashboard from a thread, its pages asking often; returns its address.
+def serve(store_path: Path) -> Iterator[Serve]:
+    """Serve the dashboard; returns its address.
 
-    Of a store, with what an MLflow ``server`` lists or with the runs ``beside`` it; or a ``source``
-    that the test opened itself, and closes.
+    Of a store; or a ``source`` that the test opened itself, and closes.
     """
-    monkeypatch.setattr(app, "LIVE_INTERVAL_MS", 250)
-    monkeypatch.setattr(app, "IDLE_INTERVAL_MS", 400)
-    stops: list[Callable[[], None]] = []
+    with ExitStack() as stack:
 
-    def start(
-        access: Access | None = None,
-        store: Path | str | None = None,
-        server: str = "",
-        beside: Beside | None = None,
-        source: Source | None = None,
-    ) -> str:
-        access = access or Access()
-        path = store or store_path
-        if server:
-            StoreWriter(path).close()
-        listed = Server(server, StoreAddress.of(path)) if server else None
-        opened = source or Source(path, listed, beside)
-        listener = listen(access.host, 0)
-        # Its sockets are its own: those of other servers in this process go on.
-        sockets: dict[int, Any] = {}
-        web = patient_server(
-            app.create_app(opened, access).server, listener, MAX_BODY_BYTES, sockets
-        )
-        thread = threading.Thread(target=web.run, daemon=True)
-        thread.start()
+        def start(
+            access: Access | None = None,
+            store: Path | str | None = None,
+            source: Source | None = None,
+        ) -> str:
+            opened = source or stack.enter_context(closing(Source(store or store_path)))
+            return stack.enter_context(served(opened, access or Access()))
 
-        def stop() -> None:
-            end_server(web, thread)
-            if source is None:
-                opened.close()
+        yield start
 
-        stops.append(stop)
-        return f"http://{access.host}:{listener.getsockname()[1]}"
 
-    yield start
-    for stop in stops:
-        stop()
+@dataclass(frozen=True)
+class Site:
+    """A dashboard that all tests of a worker share. Its store is read only."""
+
+    url: str
+    demo: Demo
+    source: Source
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The dashboard over the quickstart, for tests that write nothing."""
+    store = tmp_path_factory.mktemp("site") / "radt.db"
+    demo = Demo(store).quickstart()
+    demo.writer.close()
+    with closing(Source(store)) as source, served(source, Access()) as url:
+        yield Site(url, demo, source)
 
 
 @pytest.fixture(scope="session")
@@ -383,7 +394,7 @@ class Watched:
 
 @pytest.fixture
 def watched(browser: Browser) -> Iterator[Watched]:
-    """A fresh page that notes all that it asks for and all that goes wrong in it."""
+    """A page of a new profile that records its requests and errors."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
     page.set_default_timeout(30_000)

@@ -16,10 +16,10 @@ from typing import Literal
 from playwright.sync_api import Browser, sync_playwright
 from waitress.server import create_server
 
-from radt.frontend.access import Access
 from radt.frontend.app import PAGES, create_app
+from radt.frontend.auth import Access
+from radt.frontend.data.source import Source
 from radt.frontend.serve import listen
-from radt.frontend.source import Source
 
 WIDTHS = (1440, 900)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

@@ -24,9 +24,8 @@ def test_a_damaged_store_is_named_with_its_remedy(store_path, serve, watched):
     expect(alert.locator("p").first).not_to_be_empty()
 
 
-def test_links_to_other_pages_keep_the_view(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve(), "?s=quickstart&c=loss", cards=1)
+def test_links_to_other_pages_keep_the_view(site, watched, wait_until):
+    open_page(watched, site.url, "?s=quickstart&c=loss", cards=1)
     page = watched.page
     expect(page.get_by_role("link", name="Compare")).to_have_attribute("aria-current", "page")
     page.locator(".levels").get_by_text("Workloads").click()
@@ -40,9 +39,8 @@ def test_links_to_other_pages_keep_the_view(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
-def test_a_page_that_is_left_draws_nothing_more(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve(), "?s=quickstart&c=loss", cards=1)
+def test_a_page_that_is_left_draws_nothing_more(site, watched, wait_until):
+    open_page(watched, site.url, "?s=quickstart&c=loss", cards=1)
     page, held = watched.page, []
     system, compare = (page.get_by_role("link", name=name) for name in ("System", "Compare"))
     system.click()
@@ -59,10 +57,9 @@ def test_a_page_that_is_left_draws_nothing_more(demo, serve, watched, wait_until
     assert watched.errors == []
 
 
-def test_the_colours_of_the_page_are_kept(demo, serve, watched):
-    demo.quickstart()
+def test_the_colours_of_the_page_are_kept(site, watched):
     watched.page.emulate_media(color_scheme="light")
-    open_page(watched, serve(), "?c=loss", cards=1)
+    open_page(watched, site.url, "?c=loss", cards=1)
     root = watched.page.locator("html")
     expect(root).to_have_attribute("data-mantine-color-scheme", "light")
     watched.page.locator("#scheme").click()

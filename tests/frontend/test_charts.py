@@ -7,19 +7,18 @@ import base64
 import numpy as np
 import pytest
 
-from radt.frontend.charts import elapsed, labels, timeseries
-from radt.frontend.charts.aggregate import Member, combine, grid, on_grid
-from radt.frontend.charts.cells import of_points
-from radt.frontend.charts.chartdata import chart_data
-from radt.frontend.charts.lines import points_of
-from radt.frontend.charts.quantity import Quantity, unit_scale
-from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Level, Window
+from radt.frontend.charts import timeseries
+from radt.frontend.charts.layout import elapsed_ticks, spread
 from radt.frontend.charts.timeseries import Look
-from radt.frontend.chosen import choose
-from radt.frontend.metrics import automatic_metrics, quantities
-from radt.frontend.palette import COLOUR_COUNT, MIN_CONTRAST, Scheme, colour, contrast
-from radt.frontend.picks import Pick
-from radt.frontend.theme import INKS
+from radt.frontend.data.aggregate import Member, combine, grid, on_grid
+from radt.frontend.data.cells import of_points
+from radt.frontend.data.chart_data import chart_data
+from radt.frontend.data.lines import points_of
+from radt.frontend.data.metrics import automatic_metrics, quantities
+from radt.frontend.data.model import Quantity, unit_scale
+from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window
+from radt.frontend.selection import read_selection
+from radt.frontend.theme import COLOUR_COUNT, INKS, MIN_CONTRAST, Scheme, colour, contrast
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
@@ -39,11 +38,13 @@ def draw(
 
 
 def chosen_runs(source, only=None):
-    every = choose(source, View(picks=(Pick("quickstart"),)))
+    every = read_selection(source, View(picks=(Pick("quickstart"),)))
     if only is None:
         return every
     ids = [run.run_id for run in every.runs.values() if run.short in only]
-    return choose(source, View(picks=tuple(Pick.run("quickstart", run_id) for run_id in ids)))
+    return read_selection(
+        source, View(picks=tuple(Pick.run("quickstart", run_id) for run_id in ids))
+    )
 
 
 def lines_of(drawn):
@@ -193,14 +194,14 @@ def test_a_long_pause_is_a_gap():
     ],
 )
 def test_ticks_are_round_and_read_like_a_stopwatch(start_s, end_s, texts):
-    positions, labels = elapsed.ticks(start_s, end_s)
+    positions, labels = elapsed_ticks(start_s, end_s)
     assert labels == texts
     assert all(start_s - 1e-6 <= position <= end_s + 1e-6 for position in positions)
 
 
 @pytest.mark.parametrize("span_s", [1e-5, 0.3, 1, 59, 3600, 86_400, 3e6, 9e7])
 def test_there_are_a_few_ticks_at_any_zoom(span_s):
-    positions, labels = elapsed.ticks(span_s / 3, span_s / 3 + span_s)
+    positions, labels = elapsed_ticks(span_s / 3, span_s / 3 + span_s)
     assert 2 <= len(positions) <= 8
     assert len(set(labels)) == len(labels)
 
@@ -273,11 +274,11 @@ def test_no_graph_offers_to_upload():
 
 
 def test_labels_keep_their_distance_and_stay_inside():
-    heights = labels.spread([1.0, 2.0, 3.0, 100.0, 199.0, 200.0], 14, 200)
+    heights = spread([1.0, 2.0, 3.0, 100.0, 199.0, 200.0], 14, 200)
     assert np.all(np.diff(heights) >= 14 - 1e-9)
     assert min(heights) >= 0
     assert max(heights) <= 200
-    assert labels.spread([10.0, 100.0], 14, 200) == [10.0, 100.0]
+    assert spread([10.0, 100.0], 14, 200) == [10.0, 100.0]
 
 
 @pytest.mark.parametrize("scheme", Scheme)

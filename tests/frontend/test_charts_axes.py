@@ -8,25 +8,23 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from radt.frontend.catalog import read_catalog
-from radt.frontend.charts import scale
-from radt.frontend.charts.cells import of_points
-from radt.frontend.charts.chartdata import axes_of, chart_data
-from radt.frontend.charts.smoothing import moving_mean
-from radt.frontend.charts.spec import (
+from radt.frontend.charts.layout import axis_ticks
+from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.data.catalog import Tints, read_catalog
+from radt.frontend.data.cells import moving_mean, of_points
+from radt.frontend.data.chart_data import axes_of, chart_data
+from radt.frontend.data.spec import (
     Aggregate,
     BoardSpec,
     ChartSpec,
     Level,
+    Pick,
     Relative,
     Window,
     XAxis,
 )
-from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.chosen import choose
-from radt.frontend.palette import HUE_COUNT, Scheme, colour
-from radt.frontend.picks import Pick
-from radt.frontend.tints import Tints
+from radt.frontend.selection import read_selection
+from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
@@ -34,14 +32,16 @@ from radt.store.records import MarkerRecord, SeriesRecord
 EXPERIMENT = "quickstart"
 
 
-def chosen_of(source, *picks):
-    return choose(source, View(picks=picks or (Pick(EXPERIMENT),)))
+def selection_of(source, *picks):
+    return read_selection(source, View(picks=picks or (Pick(EXPERIMENT),)))
 
 
-def draw(source, metric="loss", *, chosen=None, board=None, window=None, level=Level.RUN, **spec):
-    chosen = chosen or chosen_of(source)
+def draw(
+    source, metric="loss", *, selection=None, board=None, window=None, level=Level.RUN, **spec
+):
+    selection = selection or selection_of(source)
     spec = ChartSpec(metric, level=level, **spec)
-    return chart_data(source, chosen, spec, board or BoardSpec(), window)
+    return chart_data(source, selection, spec, board or BoardSpec(), window)
 
 
 def run_pick(demo, name):
@@ -75,15 +75,15 @@ def gauge(demo, run_name, metric, at_s, values, **fields):
 
 def test_axes_are_those_that_make_sense(demo, source):
     demo.quickstart()
-    chosen = chosen_of(source)
+    selection = selection_of(source)
     times = (XAxis.BARRIER, XAxis.START, XAxis.WALL)
-    assert axes_of(source, chosen, "loss") == (*times, XAxis.STEP, XAxis.EPOCH)
-    assert axes_of(source, chosen, "process.memory.rss") == (*times, XAxis.EPOCH)
+    assert axes_of(source, selection, "loss") == (*times, XAxis.STEP, XAxis.EPOCH)
+    assert axes_of(source, selection, "process.memory.rss") == (*times, XAxis.EPOCH)
 
 
 def test_each_axis_has_its_own_zero_and_whole(demo, source):
     demo.quickstart()
-    run = chosen_of(source).runs[demo.run_ids["solo a"]]
+    run = selection_of(source).runs[demo.run_ids["solo a"]]
     found = {x: draw(source, x=x) for x in XAxis}
     lines = {x: by_name(data)["solo"].curve for x, data in found.items()}
     since_barrier = lines[XAxis.BARRIER].x
@@ -129,8 +129,8 @@ def test_an_epoch_that_goes_on_is_not_over_before_its_time(demo, source):
 def test_what_has_no_steps_or_epochs_says_so(demo, source, level):
     demo.workload(EXPERIMENT, "short", [demo.run("a", "n", 4.0, epochs=0)])
     for x, text in (
-        (XAxis.STEP, "these values have no steps"),
-        (XAxis.EPOCH, "the selected runs have no values in marked epochs"),
+        (XAxis.STEP, "this metric has no steps"),
+        (XAxis.EPOCH, "the selected runs have no values within epochs"),
     ):
         drawn = figure(draw(source, "process.memory.rss", x=x, level=level), Look())
         assert drawn["layout"]["annotations"][0]["text"] == text
@@ -140,7 +140,7 @@ def test_what_has_no_steps_or_epochs_says_so(demo, source, level):
 
 def test_zoom_is_in_units_of_the_axis(demo, source):
     demo.quickstart()
-    barrier_s = chosen_of(source).runs[demo.run_ids["solo a"]].origin_ns / 1e9
+    barrier_s = selection_of(source).runs[demo.run_ids["solo a"]].origin_ns / 1e9
     windows = {
         XAxis.BARRIER: Window(5.0, 8.0),
         XAxis.START: Window(5.0, 8.0),
@@ -195,18 +195,18 @@ def test_steps_that_begin_again_stay_in_order(demo, source):
     ],
 )
 def test_ticks_read_well(kind, window, texts):
-    assert scale.ticks(kind, window)[1][: len(texts)] == texts
+    assert axis_ticks(kind, window)[1][: len(texts)] == texts
 
 
 def test_ticks_of_the_time_of_day_are_round_and_name_the_day_once():
     start_s = datetime(2026, 3, 4, 23, 40).astimezone().timestamp()
-    positions, texts = scale.ticks(XAxis.WALL, Window(start_s, start_s + 3600))
+    positions, texts = axis_ticks(XAxis.WALL, Window(start_s, start_s + 3600))
     assert texts[0] == "23:40<br>4 Mar"
     assert "23:50" in texts
     assert "00:00<br>5 Mar" in texts
     assert sum("<br>" in text for text in texts) == 2
     assert len(positions) == len(texts)
-    _, seconds = scale.ticks(XAxis.WALL, Window(start_s, start_s + 0.4))
+    _, seconds = axis_ticks(XAxis.WALL, Window(start_s, start_s + 0.4))
     assert seconds[1] in ("23:40:00.05", "23:40:00.1")
 
 
@@ -277,9 +277,9 @@ def test_what_cannot_be_compared_is_said(demo, source):
     data = draw(source, "mem", baseline=run_pick(demo, "solo a"), **ratio)
     assert data.notes == ("solo has no mem",)
     assert data.relative is Relative.OFF
-    some = chosen_of(source, run_pick(demo, "three a"))
-    data = draw(source, "mem", chosen=some, baseline=run_pick(demo, "three b"), **ratio)
-    assert data.notes == ("the baseline is not among what is shown",)
+    some = selection_of(source, run_pick(demo, "three a"))
+    data = draw(source, "mem", selection=some, baseline=run_pick(demo, "three b"), **ratio)
+    assert data.notes == ("the baseline is not in the selection",)
     assert figure(data, Look())["layout"]["meta"]["notes"] == list(data.notes)
 
 
@@ -365,13 +365,13 @@ def test_an_axis_by_hand(demo, source, given, expected):
 def test_workloads_and_runs_in_one_chart(demo, source):
     demo.quickstart()
     picks = (workload_pick(source, "three"), run_pick(demo, "mix b"), run_pick(demo, "solo a"))
-    data = draw(source, chosen=chosen_of(source, *picks), level=Level.AUTO)
+    data = draw(source, selection=selection_of(source, *picks), level=Level.AUTO)
     assert [line.short for line in data.lines] == ["solo", "three", "mix b"]
     assert [line.is_workload for line in data.lines] == [False, True, False]
     assert data.level is Level.AUTO
     assert data.aggregate is Aggregate.MEAN
     assert len({line.ordinal for line in data.lines}) == 3
-    alone = draw(source, chosen=chosen_of(source, picks[0]), level=Level.AUTO)
+    alone = draw(source, selection=selection_of(source, picks[0]), level=Level.AUTO)
     assert [line.short for line in alone.lines] == ["three a", "three b", "three c"]
     assert alone.aggregate is None
 
@@ -409,8 +409,8 @@ def test_phases_spans_and_events_are_marked(demo, source):
         ]
     )
     source.revision()
-    chosen = chosen_of(source, run_pick(demo, "solo a"))
-    drawn = figure(draw(source, chosen=chosen), Look())
+    selection = selection_of(source, run_pick(demo, "solo a"))
+    drawn = figure(draw(source, selection=selection), Look())
     texts = {t["name"]: t["text"] for t in drawn["data"] if t.get("yaxis") == "y2" and "text" in t}
     assert texts["spans"] == [
         "solo · &lt;b&gt;warm-up&lt;/b&gt; · 1.00 s",
@@ -419,7 +419,7 @@ def test_phases_spans_and_events_are_marked(demo, source):
     assert texts["events"] == ["solo · late · top: 3 readings"]
     assert len(texts["epochs"]) == 5  # other processes count the same epochs
     assert len(drawn["layout"]["shapes"]) == 6
-    zoomed = figure(draw(source, chosen=chosen, window=Window(7.1, 7.2)), Look())
+    zoomed = figure(draw(source, selection=selection, window=Window(7.1, 7.2)), Look())
     texts = {t["name"]: t["text"] for t in zoomed["data"] if t.get("yaxis") == "y2" and "text" in t}
     assert texts["spans"] == ["solo · checkpoint · 250 ms"]
 
@@ -454,7 +454,7 @@ def test_print_needs_no_colour(demo, source):
 def test_a_second_experiment_is_dashed(demo, source):
     demo.quickstart()
     demo.quickstart("other")
-    data = draw(source, chosen=chosen_of(source, Pick(EXPERIMENT), Pick("other")))
+    data = draw(source, selection=selection_of(source, Pick(EXPERIMENT), Pick("other")))
     drawn = figure(data, Look())
     dashes = {one["short"]: one["stroke"] for one in drawn["layout"]["meta"]["lines"]}
     assert dashes["quickstart solo"] == "solid"

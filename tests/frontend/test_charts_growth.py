@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radt.frontend.charts import tracks
-from radt.frontend.charts.chartdata import chart_data
-from radt.frontend.charts.spec import Aggregate, BoardSpec, ChartSpec, Level, Window, XAxis
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.charts.track import DIGEST_CELLS, RAW_POINTS, Track
-from radt.frontend.chosen import choose
-from radt.frontend.picks import Pick
-from radt.frontend.source import Source
+from radt.frontend.data import series_cache as tracks
+from radt.frontend.data.chart_data import chart_data
+from radt.frontend.data.series_cache import DIGEST_CELLS, RAW_POINTS, Track
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window, XAxis
+from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import RunStatus, Scope, SeriesKind
-from radt.store import decoding, growth
+from radt.store import chunks, growth
 from radt.store.reader import StoreReader
 from radt.store.records import SeriesRecord
 
@@ -26,13 +25,13 @@ EXPERIMENT = "long"
 def decoded_points(monkeypatch):
     """How many points were decoded, as a list that grows."""
     counts = []
-    real = decoding.decode_into
+    real = chunks.decode_into
 
     def counting(encoded, checksum, into):
         counts.append(encoded.count)
         return real(encoded, checksum, into)
 
-    monkeypatch.setattr(decoding, "decode_into", counting)
+    monkeypatch.setattr(chunks, "decode_into", counting)
     return counts
 
 
@@ -55,9 +54,9 @@ def fill(demo, run_id, values, first=0, step_s=0.001, steps=None):
 
 
 def draw(source, level=Level.RUN, window=None, **spec):
-    chosen = choose(source, View(picks=(Pick(EXPERIMENT),)))
+    selection = read_selection(source, View(picks=(Pick(EXPERIMENT),)))
     spec = ChartSpec("process.load", level=level, **spec)
-    return chart_data(source, chosen, spec, BoardSpec(), window)
+    return chart_data(source, selection, spec, BoardSpec(), window)
 
 
 def news(source):
@@ -324,8 +323,8 @@ def test_a_counter_that_grows_is_drawn_as_its_rate(demo, source):
     def drawn_with(number):
         demo.append(run_id, origin, 10, number / 1000, 2.0 * number)
         news(source)
-        chosen = choose(source, View(picks=(Pick(EXPERIMENT),)))
-        (line,) = chart_data(source, chosen, ChartSpec("disk.read"), BoardSpec(), None).lines
+        selection = read_selection(source, View(picks=(Pick(EXPERIMENT),)))
+        (line,) = chart_data(source, selection, ChartSpec("disk.read"), BoardSpec(), None).lines
         return line
 
     for page in range(3):

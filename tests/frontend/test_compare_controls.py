@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.frontend.compare_support import (
@@ -26,9 +25,8 @@ def settings(watched, metric):
     return watched.page.get_by_role("dialog", name=f"Settings of {metric}")
 
 
-def test_metrics_are_searched_and_added_several_at_once(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_metrics_are_searched_and_added_several_at_once(site, watched, wait_until):
+    open_page(watched, site.url)
     page = watched.page
     last = chart(watched, RSS)
     last.evaluate("g => { g.dataset.kept = 'yes' }")
@@ -55,9 +53,8 @@ def test_metrics_are_searched_and_added_several_at_once(demo, serve, watched, wa
     assert watched.errors == []
 
 
-def test_runs_become_workloads_and_are_summed_otherwise(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_runs_become_workloads_and_are_summed_otherwise(site, watched, wait_until):
+    open_page(watched, site.url)
     watched.page.locator(".levels").get_by_text("Workloads").click()
     wait_until(lambda: names(watched, RSS)[0] == "solo", "lines by workload")
     subtitle = card(watched, RSS).locator(".subtitle")
@@ -65,7 +62,7 @@ def test_runs_become_workloads_and_are_summed_otherwise(demo, serve, watched, wa
     dialog = settings(watched, RSS)
     dialog.get_by_label("Runs of a workload").select_option("mean")
     expect(subtitle).to_contain_text("mean of runs")
-    chip = card(watched, RSS).get_by_role("button", name="mean: take back")
+    chip = card(watched, RSS).get_by_role("button", name="Reset mean")
     wait_until(lambda: f"{RSS};agg=mean" in query(watched)["c"], "the aggregate in the address")
     assert query(watched)["level"] == ["workload"]
     watched.page.keyboard.press("Escape")
@@ -75,16 +72,15 @@ def test_runs_become_workloads_and_are_summed_otherwise(demo, serve, watched, wa
     assert watched.errors == []
 
 
-def test_one_chart_can_differ_from_the_page(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
+    open_page(watched, site.url)
     dialog = settings(watched, "accuracy")
     dialog.get_by_label("Lines", exact=True).select_option("workload")
     wait_until(lambda: "three" in " ".join(names(watched, "accuracy")), "lines by workload")
     dialog.get_by_role("checkbox", name="Log scale").check()
-    dialog.get_by_label("Least of the y axis").fill("0.8")
-    dialog.get_by_label("Greatest of the y axis").fill("0.9")
-    dialog.get_by_label("Greatest of the y axis").press("Enter")
+    dialog.get_by_label("Minimum of the y axis").fill("0.8")
+    dialog.get_by_label("Maximum of the y axis").fill("0.9")
+    dialog.get_by_label("Maximum of the y axis").press("Enter")
     expect(card(watched, "accuracy").locator(".chip")).to_have_text(
         ["by workload", "log", "y range"]
     )
@@ -103,9 +99,8 @@ def test_one_chart_can_differ_from_the_page(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
-def test_lines_of_one_chart_are_hidden(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_lines_of_one_chart_are_hidden(site, watched, wait_until):
+    open_page(watched, site.url)
     dialog = settings(watched, "loss")
     dialog.get_by_role("checkbox", name="three b").uncheck()
     wait_until(lambda: len(names(watched)) == 5, "one line less")
@@ -115,9 +110,8 @@ def test_lines_of_one_chart_are_hidden(demo, serve, watched, wait_until):
     wait_until(lambda: len(names(watched)) == 6, "all lines")
 
 
-def test_runs_and_workloads_are_hidden_in_all_charts(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_runs_and_workloads_are_hidden_in_all_charts(site, watched, wait_until):
+    open_page(watched, site.url)
     row(watched, "three b").hover()
     row(watched, "three b").get_by_role("button", name="Show b cnn-small").click()
     for metric in ("loss", RSS):
@@ -146,9 +140,8 @@ def test_runs_and_workloads_are_hidden_in_all_charts(demo, serve, watched, wait_
     assert watched.errors == []
 
 
-def test_what_is_picked_can_be_removed(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve(), "?s=quickstart")
+def test_what_is_picked_can_be_removed(site, watched, wait_until):
+    open_page(watched, site.url, "?s=quickstart")
     wait_until(lambda: len(names(watched)) > 3, "the lines")
     row(watched, "three b").hover()
     row(watched, "three b").get_by_role("button", name="Remove b cnn-small").click()
@@ -156,7 +149,7 @@ def test_what_is_picked_can_be_removed(demo, serve, watched, wait_until):
     row(watched, "workload mix").hover()
     row(watched, "workload mix").get_by_role("button", name="Remove mix").click()
     expect(watched.page.locator("#facts")).to_have_text("2 workloads · 3 runs")
-    wanted = [demo.run_ids[name][:12] for name in ("three a", "three c")]
+    wanted = [site.demo.run_ids[name][:12] for name in ("three a", "three c")]
     wait_until(
         lambda: query(watched)["s"][0].endswith(",".join(f"r{one}" for one in wanted)), "address"
     )
@@ -170,12 +163,11 @@ def test_a_long_list_is_searched(demo, serve, watched):
     watched.page.get_by_label("Find in the list").fill("w07")
     expect(watched.page.locator(".unit-row:not([hidden])")).to_have_count(1)
     watched.page.get_by_label("Find in the list").fill("nowhere")
-    expect(watched.page.get_by_text("Nothing picked is called so.")).to_be_visible()
+    expect(watched.page.get_by_text("No run matches.")).to_be_visible()
 
 
-def test_charts_are_moved_by_pointer_and_keyboard(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_charts_are_moved_by_pointer_and_keyboard(site, watched, wait_until):
+    open_page(watched, site.url)
     before = ["loss", "accuracy", CPU, RSS]
     assert order(watched) == before
     graph = chart(watched, "loss")
@@ -197,7 +189,7 @@ def test_charts_are_moved_by_pointer_and_keyboard(demo, serve, watched, wait_unt
     moved = ["accuracy", CPU, "loss", RSS]
     wait_until(lambda: order(watched) == moved, "one place to the left")
     expect(watched.page.get_by_role("button", name="Move loss")).to_be_focused()
-    expect(watched.page.locator("#compare-said")).to_have_text("Chart 3 of 4")
+    expect(watched.page.locator("#compare-status")).to_have_text("Chart 3 of 4")
     watched.page.keyboard.press("ArrowLeft")
     wait_until(lambda: order(watched)[1] == "loss", "and another")
 
@@ -213,9 +205,8 @@ def test_charts_are_moved_by_pointer_and_keyboard(demo, serve, watched, wait_unt
     assert watched.errors == []
 
 
-def test_charts_are_sized_by_pointer_and_keyboard(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_charts_are_sized_by_pointer_and_keyboard(site, watched, wait_until):
+    open_page(watched, site.url)
     shown = card(watched, "accuracy")
     box = shown.bounding_box()
     shown.hover()
@@ -236,15 +227,14 @@ def test_charts_are_sized_by_pointer_and_keyboard(demo, serve, watched, wait_unt
     assert watched.errors == []
 
 
-def test_the_bar_sets_what_all_charts_share(demo, serve, watched, wait_until):
-    demo.quickstart()
-    open_page(watched, serve(), "?c=loss&c=accuracy", cards=2)
+def test_the_bar_sets_what_all_charts_share(site, watched, wait_until):
+    open_page(watched, site.url, "?c=loss&c=accuracy", cards=2)
     tools = watched.page.locator("#compare-tools")
     tools.get_by_label("x", exact=True).select_option("wall")
     tools.get_by_label("Values").select_option("ratio")
     expect(tools.get_by_label("to", exact=True)).to_be_visible()
-    solo = f"quickstart:r{demo.run_ids['solo a'][:12]}"
-    three = f"quickstart:r{demo.run_ids['three b'][:12]}"
+    solo = f"quickstart:r{site.demo.run_ids['solo a'][:12]}"
+    three = f"quickstart:r{site.demo.run_ids['three b'][:12]}"
     wait_until(lambda: query(watched).get("base") == [solo], "the first is the baseline")
     tools.get_by_label("to", exact=True).select_option(label="three b")
     slider = tools.get_by_label("Smoothing in per cent of the x axis")
@@ -273,10 +263,9 @@ def test_the_bar_sets_what_all_charts_share(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
-def test_a_narrow_window_folds_the_list(demo, serve, watched):
-    demo.quickstart()
+def test_a_narrow_window_folds_the_list(site, watched):
     watched.page.set_viewport_size({"width": 900, "height": 900})
-    open_page(watched, serve())
+    open_page(watched, site.url)
     expect(row(watched, "three b")).to_be_hidden()
     toggle = watched.page.get_by_role("button", name="Runs", exact=True)
     expect(toggle).to_have_attribute("aria-expanded", "false")
@@ -286,12 +275,12 @@ def test_a_narrow_window_folds_the_list(demo, serve, watched):
     expect(row(watched, "three b")).to_be_hidden()
 
 
-@pytest.mark.parametrize("key", ["level=nonsense", "c=", "t.barrier=5,5", "x=<b>"])
-def test_addresses_that_make_no_sense_show_what_can_be_shown(demo, serve, watched, key):
-    demo.quickstart()
-    watched.page.goto(f"{serve()}/compare?{key}")
-    if key == "c=":
-        expect(watched.page.get_by_text("No charts")).to_be_visible()
-        watched.page.get_by_role("button", name="Choose for me").click()
-    drawn(watched, 4)
+def test_addresses_that_make_no_sense_show_what_can_be_shown(site, watched):
+    page = watched.page
+    for key in ("level=nonsense", "t.barrier=5,5", "x=<b>", "c="):
+        page.goto(f"{site.url}/compare?{key}")
+        if key == "c=":
+            expect(page.get_by_text("No charts")).to_be_visible()
+            page.get_by_role("button", name="Choose for me").click()
+        drawn(watched, 4)
     assert watched.errors == []

@@ -13,12 +13,11 @@ from tests.frontend.conftest import BEGAN_NS
 RSS = "process.memory.rss"
 
 
-def test_ends_of_the_axis_are_typed_in_the_unit_that_is_drawn(demo, serve, watched):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_ends_of_the_axis_are_typed_in_the_unit_that_is_drawn(site, watched):
+    open_page(watched, site.url)
     expect(card(watched, RSS).locator(".unit").first).to_have_text("MB")
     watched.page.get_by_label(f"Settings of {RSS}").click()
-    field = watched.page.get_by_label("Greatest")
+    field = watched.page.get_by_label("Maximum")
     field.fill("500")
     field.press("Enter")
     watched.page.wait_for_function(
@@ -31,9 +30,8 @@ def test_ends_of_the_axis_are_typed_in_the_unit_that_is_drawn(demo, serve, watch
     watched.page.wait_for_url("**500000000**")  # bytes, whatever unit is drawn later
 
 
-def test_the_pointer_shows_times_of_day_in_all_charts(demo, serve, watched):
-    demo.quickstart()
-    open_page(watched, serve(), "?x=wall")
+def test_the_pointer_shows_times_of_day_in_all_charts(site, watched):
+    open_page(watched, site.url, "?x=wall")
     expect(card(watched, "loss").locator(".xaxislayer-above text").first).to_contain_text(":")
     start, end = x_range(watched)
     assert start <= BEGAN_NS / 1e9 < end
@@ -55,9 +53,8 @@ def test_the_pointer_shows_times_of_day_in_all_charts(demo, serve, watched):
     assert watched.errors == []
 
 
-def test_the_list_has_the_dashes_of_the_lines(demo, serve, watched):
-    demo.quickstart()
-    open_page(watched, serve())
+def test_the_list_has_the_dashes_of_the_lines(site, watched):
+    open_page(watched, site.url)
     swatch = row(watched, "three b").locator(".swatch")
     assert swatch.get_attribute("data-stroke") is None
     watched.page.get_by_role("button", name="Mono").click()

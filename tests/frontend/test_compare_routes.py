@@ -6,15 +6,10 @@ import pytest
 
 from radt.errors import UsageError
 from radt.frontend import app
-from radt.frontend.access import Access
-from radt.frontend.chosen import choose
-from radt.frontend.hiding import hidden_keys
-from radt.frontend.pages.comparing.routes import (
-    FACTS_PATH,
-    FIGURE_PATH,
-    facts_answer,
-    figure_answer,
-)
+from radt.frontend.auth import Access
+from radt.frontend.data.metrics import hidden_keys
+from radt.frontend.pages.compare import FACTS_PATH, FIGURE_PATH, facts_answer, figure_answer
+from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import RunStatus
 
@@ -35,7 +30,7 @@ def test_facts_say_what_is_picked_and_what_is_not_there(demo, source):
     picks = ["quickstart", f"quickstart:r{'0' * 12}"]
     found = facts_answer(source, {"view": {"picks": picks}})["facts"]
     assert found["text"] == "3 workloads · 6 runs · 1 failed"
-    assert found["notes"] == ["1 pick is not in this store"]
+    assert found["notes"] == ["1 pick not in this store"]
     assert [unit["name"] for unit in found["units"]] == ["solo", "three", "mix"]
     assert all(unit["whole"] for unit in found["units"])
     assert not found["live"]
@@ -71,18 +66,18 @@ def test_a_run_that_runs_is_drawn_again_with_every_news(demo, source, wait_until
 
 def test_what_is_hidden_in_all_charts_is_named_by_its_lines(demo, source):
     demo.quickstart()
-    chosen = choose(source, View(experiment="quickstart"))
-    three = next(unit for unit in chosen.units if unit.workload.record.label == "three")
+    selection = read_selection(source, View(experiment="quickstart"))
+    three = next(unit for unit in selection.units if unit.workload.record.label == "three")
     run = f"r{demo.run_ids['mix a'][:12]}"
     workload = f"w{three.workload.record.workload_id[:12]}"
     view = View(options={"compare.hidden": workload, "compare.hidden2": run})
-    found = hidden_keys(source, chosen, view, "loss")
+    found = hidden_keys(source, selection, view, "loss")
     assert set(found) >= {run, workload, *(f"r{one.run_id[:12]}" for one in three.runs)}
     assert f"r{demo.run_ids['solo a'][:12]}" not in found
     # Of a machine, only what belongs to the workload goes.
-    on_host = hidden_keys(source, chosen, view, "system.cpu.utilization")
+    on_host = hidden_keys(source, selection, view, "system.cpu.utilization")
     assert {key[:13] for key in on_host} == {workload}
-    assert hidden_keys(source, chosen, View(), "loss") == ()
+    assert hidden_keys(source, selection, View(), "loss") == ()
 
     options = dict(view.options)
     lines = figure_answer(source, asked(options=options))["figure"]["layout"]["meta"]["lines"]

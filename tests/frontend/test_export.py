@@ -20,15 +20,14 @@ from dash import Dash, html
 from flask.testing import FlaskClient
 
 import radt
-from radt.frontend.access import Access
-from radt.frontend.charts.spec import ChartSpec, Window, XAxis
-from radt.frontend.chosen import choose
-from radt.frontend.export import full, routes
-from radt.frontend.export.bounds import BusyError, Turnstile
-from radt.frontend.export.names import content_disposition, file_name
+from radt.frontend.auth import Access, Guard
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
+from radt.frontend.export import routes
+from radt.frontend.export import tables as full
+from radt.frontend.export.request import BusyError, Turnstile, content_disposition, file_name
 from radt.frontend.export.tables import GROUP_ROWS
-from radt.frontend.picks import Pick
-from radt.frontend.source import Source
+from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import Scope, SeriesKind
 from radt.store.address import StoreAddress
@@ -70,15 +69,15 @@ def exports(source: Source) -> Exports:
     """Over the demo's store."""
     app = Dash("exports", add_log_handler=False)
     app.layout = html.Div()
-    Access().install(app)
+    Guard(Access()).install(app)
     routes.install(app.server, source)
     return Exports(app.server.test_client(), source)
 
 
 def whole_load(exports: Exports, view: View, metrics: list[str], store: Path) -> pd.DataFrame:
     """The same by `radt.load`."""
-    chosen = choose(exports.source, view)
-    return radt.load(list(chosen.runs), home=store.parent, metrics=metrics)
+    selection = read_selection(exports.source, view)
+    return radt.load(list(selection.runs), home=store.parent, metrics=metrics)
 
 
 def assert_same(found: pd.DataFrame, loaded: pd.DataFrame) -> None:
@@ -135,7 +134,7 @@ def test_one_chart_is_one_chart(demo: Demo, exports: Exports) -> None:
     shown = exports.frame("shown", "csv", view, slot=3)
     assert set(shown["metric"]) == {"accuracy"}
     assert set(shown["chart"]) == {2}
-    assert "no longer there" in exports.prepare("full", view, 400, slot=5, format="csv")["cause"]
+    assert "was removed" in exports.prepare("full", view, 400, slot=5, format="csv")["cause"]
 
 
 def test_what_is_shown_is_what_is_drawn(demo: Demo, exports: Exports) -> None:
@@ -293,10 +292,10 @@ def test_nothing_to_export_is_said(demo: Demo, exports: Exports) -> None:
         assert found["cause"]
         assert found["remedy"]
     text = exports.get("/export/data?c=no.such.metric&of=shown", 400).decode()
-    assert "show nothing" in text
-    assert "no format" in exports.get("/export/data?format=exe", 400).decode()
+    assert "show no data" in text
+    assert "not a format" in exports.get("/export/data?format=exe", 400).decode()
     assert "chart=x" in exports.get("/export/data?chart=x", 400).decode()
-    assert "no such chart" in exports.get("/export/data?c=loss&chart=7", 400).decode()
+    assert "chart does not exist" in exports.get("/export/data?c=loss&chart=7", 400).decode()
 
 
 def test_an_empty_store_says_the_command_that_fills_it(exports: Exports) -> None:
@@ -313,7 +312,7 @@ def test_two_downloads_at_once_a_visitor(demo: Demo, exports: Exports) -> None:
     href = exports.prepare("full", format="csv")["href"]
     open_ones = [exports.client.get(href, buffered=False) for _ in range(2)]
     refused = json.loads(exports.get(href, 429))
-    assert "on their way to you" in refused["cause"]
+    assert "being downloaded by you" in refused["cause"]
     elsewhere = exports.client.get(href, environ_overrides={"REMOTE_ADDR": "192.0.2.7"})
     assert elsewhere.status_code == 200
     elsewhere.close()
@@ -334,7 +333,7 @@ def test_a_failed_download_makes_room(demo: Demo, exports: Exports) -> None:
 def test_the_turnstile_counts_everybody() -> None:
     turnstile = Turnstile(most=3, most_each=2)
     visits = [turnstile.enter("a"), turnstile.enter("a"), turnstile.enter("b")]
-    with pytest.raises(BusyError, match="to you"):
+    with pytest.raises(BusyError, match="by you"):
         turnstile.enter("a")
     with pytest.raises(BusyError, match="for others"):
         turnstile.enter("c")
@@ -361,10 +360,10 @@ def test_a_link_names_what_the_dashboard_chose(demo: Demo, exports: Exports) -> 
     link = exports.prepare("link", page="/compare")["text"]
     assert urlsplit(link).path == "/compare"
     view = View.from_query(urlsplit(link).query)
-    before = list(choose(exports.source, view).runs)
+    before = list(read_selection(exports.source, view).runs)
     demo.workload("quickstart", "later", [demo.run("a", "cnn-new", 3.0)])
     exports.source.revision()
-    assert list(choose(exports.source, view).runs) == before
+    assert list(read_selection(exports.source, view).runs) == before
     assert view.charts
     assert exports.prepare("link", page="//evil.example/")["text"].startswith("/compare?")
 
@@ -396,11 +395,11 @@ def test_picks_of_another_store_are_said(demo: Demo, exports: Exports) -> None:
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        (b"{}", "no file of a view"),
-        (b"\xff\xfe\x00", "no text"),
+        (b"{}", "not a saved view"),
+        (b"\xff\xfe\x00", "not text"),
         (b"x" * 300_000, "larger"),
-        (b'{"format": "radt-view", "version": 99}', "later radt"),
-        (b"[" * 100_000, "no file of a view"),
+        (b'{"format": "radt-view", "version": 99}', "later radt wrote it"),
+        (b"[" * 100_000, "not a saved view"),
     ],
 )
 def test_other_files_are_refused_with_a_remedy(

@@ -15,9 +15,9 @@ import pytest
 from playwright.sync_api import Browser, Download, Page, expect
 
 from radt.errors import StoreError
-from radt.frontend.access import Access
-from radt.frontend.export import data
+from radt.frontend.auth import Access
 from radt.frontend.export import renderer as rendering
+from radt.frontend.export import routes as data
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo, Serve, Watched
 
@@ -106,10 +106,11 @@ def test_other_files_are_refused_and_the_page_stays(
     page = watched.page
     page.goto(serve() + ADDRESS)
     ready(page)
+    page.wait_for_url("**t.barrier=5,30&c=loss**")  # the address as the dashboard writes it
     before = page.url
     wrong = tmp_path / "<img src=x onerror=alert(1)>.json"
     for content, words in (
-        ("{}", "no file of a view"),
+        ("{}", "not a saved view"),
         ("x" * 300_000, "too large"),
         (View.from_query("s=elsewhere&c=loss").to_file(), "Not in this store"),
     ):
@@ -190,7 +191,7 @@ def test_files_are_those_of_what_is_shown(
     assert every.suggested_filename == "radt-quickstart-process.memory.rss-samples.parquet"
     every.save_as(tmp_path / "every.parquet")
     assert set(pd.read_parquet(tmp_path / "every.parquet")["metric"]) == {"process.memory.rss"}
-    assert "samples are on their way" in note(page)
+    assert "samples are being downloaded" in note(page)
     picture = download(page, "0", "Picture as SVG")
     assert picture.suggested_filename == "radt-quickstart-loss.svg"
     picture.save_as(tmp_path / "loss.svg")

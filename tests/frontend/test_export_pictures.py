@@ -20,19 +20,16 @@ from dash import Dash, html
 from flask.testing import FlaskClient
 from pypdf import PdfReader
 
-from radt.frontend.access import Access
-from radt.frontend.charts.spec import ChartSpec
-from radt.frontend.chosen import choose
+from radt.frontend.auth import Access, Guard
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ChartSpec
 from radt.frontend.export import renderer as rendering
 from radt.frontend.export import routes
-from radt.frontend.export.asked import Asked, FileFormat, Share
-from radt.frontend.export.bounds import BusyError
-from radt.frontend.export.pinned import pinned
-from radt.frontend.export.print_layout import Place, arranged, order
+from radt.frontend.export.print_layout import Box, Merger, Place, Sheet, arranged, order
 from radt.frontend.export.render_worker import Order
 from radt.frontend.export.renderer import PictureError, Renderer
-from radt.frontend.export.sheet import Box, Merger, Sheet
-from radt.frontend.source import Source
+from radt.frontend.export.request import Asked, BusyError, FileFormat, Share, pinned
+from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo
 
@@ -53,7 +50,7 @@ def client(source: Source, renderer: Renderer, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(routes, "Renderer", lambda: renderer)
     app = Dash("pictures", add_log_handler=False)
     app.layout = html.Div()
-    Access().install(app)
+    Guard(Access()).install(app)
     routes.install(app.server, source)
     return app.server.test_client()
 
@@ -142,7 +139,7 @@ def test_print_is_monochrome_if_the_view_is(demo: Demo, client: FlaskClient) -> 
 def test_a_chart_without_its_metric_says_so(demo: Demo, client: FlaskClient) -> None:
     demo.quickstart()
     written = texts(picture(client, "c=no.such&c=loss&format=svg"))
-    assert "the picked runs do not have this metric" in written
+    assert "the selected runs do not have this metric" in written
 
 
 def test_wrong_addresses_are_answered(demo: Demo, client: FlaskClient) -> None:
@@ -203,9 +200,9 @@ def test_lines_are_named_once(demo: Demo, source: Source) -> None:
     """A workload's sum in one chart and its mean in the other are one entry."""
     demo.quickstart()
     view = View.from_query("level=workload&c=loss&c=process.memory.rss&c=accuracy")
-    chosen = choose(source, view)
-    asked = Asked(pinned(source, view, chosen), Share.PICTURE, FileFormat.SVG)
-    figure = order(source, asked, chosen).figure
+    selection = read_selection(source, view)
+    asked = Asked(pinned(source, view, selection), Share.PICTURE, FileFormat.SVG)
+    figure = order(source, asked, selection).figure
     named = [trace["name"] for trace in figure["data"] if trace.get("showlegend")]
     assert named == ["solo", "three", "mix"]
 
@@ -296,7 +293,7 @@ def test_a_missing_browser_is_said_with_its_remedy(
 ) -> None:
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
     renderer = Renderer()
-    with pytest.raises(PictureError, match="none is found") as raised:
+    with pytest.raises(PictureError, match="was not found") as raised:
         renderer.draw(plain())
     assert "apt install chromium" in (raised.value.remedy or "")
     assert raised.value.is_lasting
@@ -347,7 +344,7 @@ def test_only_a_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = time.monotonic() + 20
     while renderer._queue._value and time.monotonic() < deadline:  # type: ignore[attr-defined]
         time.sleep(0.01)
-    with pytest.raises(BusyError, match="pictures are being made"):
+    with pytest.raises(BusyError, match="pictures are already being drawn"):
         renderer.draw(plain())
     go_on.set()
     for thread in threads:

@@ -10,9 +10,9 @@ from playwright.sync_api import expect
 from sqlalchemy import make_url
 
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
-from radt.frontend.catalog import read_catalog
-from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.source import Source
+from radt.frontend.data.catalog import read_catalog
+from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.source import Source
 from radt.model import RunStatus
 from tests.frontend.conftest import Demo
 from tests.support import servers
@@ -99,7 +99,7 @@ def test_news_of_another_machine_change_the_revision(team):
 def test_an_empty_store_says_how_to_fill_it(database, serve, watched):
     Demo(database).writer.close()
     watched.page.goto(serve(store=database) + "/compare")
-    expect(watched.page.locator(".state h1")).to_have_text("Nothing recorded yet")
+    expect(watched.page.locator(".state h1")).to_have_text("No runs yet")
     expect(watched.page.locator(".state pre")).to_have_text("radt train.py --store-uri …")
     demo = Demo(database)
     demo.quickstart()
@@ -196,7 +196,7 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
         outage = page.locator("#outage")
         expect(outage).to_be_visible()
         expect(outage).to_contain_text("cannot be reached")
-        expect(outage).to_contain_text("This page goes on by itself.")
+        expect(outage).to_contain_text("The dashboard retries by itself.")
         assert "Traceback" not in page.content()
         assert make_url(uri).password not in page.content()
         expect(page.locator("#live")).to_have_text("not connected")
@@ -244,7 +244,7 @@ def test_every_page_keeps_what_it_shows_while_the_server_is_away(serve, watched)
         postgres.kill()
         for path, page in pages.items():
             expect(page.locator("#outage"), path).to_contain_text("cannot be reached")
-            expect(page.locator("#outage"), path).to_contain_text("This page goes on by itself.")
+            expect(page.locator("#outage"), path).to_contain_text("retries by itself.")
             expect(page.locator(contents[path]).first, path).to_be_visible()
             assert make_url(uri).password not in page.content()
         postgres.start()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from radt.frontend.pages.select_answer import answer
+from radt.frontend.pages.select import answer
 from radt.frontend.view import View
-from radt.store.tags import PROFILED
+from radt.tags import PROFILED
 
 
 def test_the_list_says_so(demo, source):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radt.frontend.pages.select_answer import answer
+from radt.frontend.pages.select import answer
 from radt.frontend.view import View
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader

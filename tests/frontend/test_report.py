@@ -14,23 +14,22 @@ import pytest
 from click.testing import CliRunner
 from dash.development.base_component import Component
 
+from radt.analysis.quantities import Quantity
 from radt.cli import report as terminal
-from radt.frontend.palette import Scheme, colour
-from radt.frontend.picks import Pick
-from radt.frontend.report import parts
-from radt.frontend.report.barfigure import figure
-from radt.frontend.report.bars import MAX_BARS, Size, bars_of, charted
-from radt.frontend.report.choices import Choices
-from radt.frontend.report.data import Shown, content_of, read_shown
-from radt.frontend.report.table import table
-from radt.frontend.source import Source
+from radt.frontend.charts.report_bars import figure
+from radt.frontend.data.report import content_of, read_shown
+from radt.frontend.data.report_model import MAX_BARS, Choices, Shown, Size, bars_of, charted
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Pick
+from radt.frontend.pages import report_table as parts
+from radt.frontend.pages.report_table import table
+from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus
-from radt.report.formats.columns import aligned, with_unit
-from radt.report.formats.markdown import as_markdown
-from radt.report.formats.tidy_csv import as_csv
-from radt.report.quantities import Quantity
-from radt.store.tags import PROFILED
+from radt.render.files import ReportFormat, rendered
+from radt.render.numbers import aligned, with_unit
+from radt.render.report_csv import as_csv
+from radt.tags import PROFILED
 from tests.frontend.report_support import Planted, Study, sweep
 
 HOSTILE = "<img src=x onerror=alert(1)>|`=1"
@@ -92,7 +91,7 @@ def test_page_and_terminal_agree_to_the_digit(study: Study, source: Source) -> N
         env={"COLUMNS": "200"},
     )
     assert said.exit_code == 0, said.output
-    table = said.output.split("\n\n", maxsplit=1)[0].splitlines()[1:]
+    table = said.output.split("\n\n")[1].splitlines()
     cells = [re.split(r"\s{2,}", line.strip()) for line in table]
     heads, *printed = cells
     shown, choices = shown_of(source)
@@ -237,7 +236,9 @@ def test_names_are_only_text(study: Study, source: Source) -> None:
     bars = bars_of(shown, Quantity.CPU, choices)
     drawn = json.dumps(figure(Quantity.CPU, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True))
     assert "<img" not in drawn and "&lt;img" in drawn
-    assert r"\<img src=x onerror=alert\(1\)\>\|\`=1" in as_markdown(content_of(shown, choices))
+    assert r"\<img src=x onerror=alert(1)\>\|\`=1" in rendered(
+        content_of(shown, choices), ReportFormat.MARKDOWN
+    )
     assert rows(shown, choices)[0][0] == HOSTILE
 
 
@@ -257,10 +258,10 @@ def test_files_are_those_of_the_terminal_in_the_order_of_the_page(
     assert float(found[3]["value"]) == pytest.approx(3.3)
     assert float(found[4]["high"]) - float(found[4]["value"]) == pytest.approx(1.2706, abs=1e-4)
     assert [row["status"] for row in found].count("OOM") == 1
-    lines = as_markdown(content).splitlines()
-    assert "| workload | runs | n | time/epoch [s] | vs solo [×] |" in lines
+    lines = rendered(content, ReportFormat.MARKDOWN).splitlines()
+    assert r"| workload | runs | n | time/epoch \[s\] | vs solo \[×\] |" in lines
     assert "| solo | resnet26 | 2 | 2.00 ±1.27 | – |" in lines
-    assert "| lost | resnet26 KILLED | – | – | – |" in lines
+    assert "| lost | resnet26 | – | KILLED | – |" in lines
 
 
 def test_long_experiments_have_pages_and_charts_an_end(study: Study, source: Source) -> None:
@@ -299,6 +300,6 @@ def test_runs_without_epochs_say_what_is_missing(study: Study, source: Source) -
     study.workload("solo", [Planted("a", 2.0, epochs=0)])
     shown, choices = shown_of(source)
     said = texts(parts.table_of(shown, choices, options()))
-    assert "No epochs are marked" in said
+    assert "no epochs are marked" in said
     assert Quantity.TIME_PER_EPOCH not in shown.columns
     assert Quantity.CPU in shown.columns

@@ -11,12 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from radt.analysis.report import read_report
 from radt.model import RunStatus
-from radt.report.formats.columns import INTERVAL_WORDS
-from radt.report.formats.content import Content
-from radt.report.formats.kinds import ReportFormat
-from radt.report.formats.writing import rendered
-from radt.report.summary import read_report
+from radt.render.files import ReportFormat, rendered
+from radt.render.numbers import INTERVAL_NOTE
+from radt.render.report_content import Content
 from radt.store.reader import StoreReader
 from tests.frontend.report_support import Planted, Study
 
@@ -82,15 +81,15 @@ def test_a_chart_for_each_quantity_that_is_measured(study, serve, watched):
     expect(charts.locator("h2")).to_have_text(
         [
             "Time per epoch",
-            "Slowdown against solo",
+            "Slowdown vs solo",
             "Makespan",
-            "One after the other",
-            "Speed-up over one after the other",
+            "Serial time",
+            "Speed-up over serial execution",
             "Samples per second",
-            "Samples per second and run",
+            "Samples per second per run",
             "CPU",
             "Memory",
-            "Energy of the GPUs",
+            "GPU energy",
             "Energy per epoch",
             "Energy per sample",
         ]
@@ -155,7 +154,7 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     page.goto(f"{serve()}/report")
     facts = page.locator("#report-facts")
     expect(facts).to_contain_text("all epochs after the first")
-    field = page.get_by_role("textbox", name="What of each run counts")
+    field = page.get_by_role("textbox", name="Part of each run that counts")
     field.fill("epoch:1")
     expect(facts).to_contain_text("epoch 1")
     page.wait_for_url("**o.report.window=epoch**")
@@ -182,7 +181,7 @@ def test_who_slows_whom_down_and_what_has_to_be_known(study, serve, watched):
     section = page.locator(".report-interference")
     expect(section.get_by_role("heading")).to_have_text("Interference")
     expect(section.locator("tbody td")).to_have_text(["1.65×"])
-    expect(page.locator(".report-notes")).to_contain_text(INTERVAL_WORDS)
+    expect(page.locator(".report-notes")).to_contain_text(INTERVAL_NOTE)
     assert watched.errors == []
 
 

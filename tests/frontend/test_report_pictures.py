@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from radt.frontend.export.asked import FileFormat
+from radt.frontend.data.source import Source
+from radt.frontend.export import report_files as pictures
 from radt.frontend.export.render_worker import Order
-from radt.frontend.report import pictures
-from radt.frontend.source import Source
+from radt.frontend.export.renderer import Renderer
+from radt.frontend.export.request import FileFormat
 from radt.frontend.view import View
 from radt.model import RunStatus
 from tests.frontend.report_support import Planted, Study
@@ -92,24 +93,24 @@ def test_the_heat_map_has_the_slowdown_of_each_model(study: Study, source: Sourc
     ]
 
 
-def test_files_are_drawn_by_a_browser(study: Study, source: Source, tmp_path: Path) -> None:
-    folder = tmp_path / "figures"
-    folder.mkdir()
-    made = []
-    for path in pictures.draw(source, VIEW, folder, FileFormat.SVG):
-        made.append(path)
-        root = ElementTree.parse(path).getroot()
-        assert root.tag.endswith("svg")
-    assert len(made) == len(set(made)) == len(list(folder.iterdir())) == len(drawn(source))
-    assert all(path.name.startswith("radt-study-") for path in made)
-
-
-@pytest.mark.parametrize(
-    ("kind", "begins"), [(FileFormat.PNG, b"\x89PNG"), (FileFormat.PDF, b"%PDF")]
-)
-def test_other_kinds_of_files(
-    study: Study, source: Source, tmp_path: Path, kind: FileFormat, begins: bytes
+def test_files_of_each_kind_are_drawn_by_a_browser(
+    study: Study, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = pictures.draw(source, VIEW, tmp_path, kind)
-    assert next(files).read_bytes().startswith(begins)
-    files.close()  # type: ignore[attr-defined]
+    renderer = Renderer()
+    monkeypatch.setattr(pictures, "Renderer", lambda: renderer)
+    monkeypatch.setattr(renderer, "close", lambda: None)  # one browser for all kinds
+    try:
+        for kind, begins in (
+            (FileFormat.SVG, b"<svg"),
+            (FileFormat.PNG, b"\x89PNG"),
+            (FileFormat.PDF, b"%PDF"),
+        ):
+            files = pictures.draw(source, VIEW, tmp_path, kind)
+            path = next(files)
+            assert path.name.startswith("radt-study-")
+            assert path.read_bytes().startswith(begins)
+            files.close()  # type: ignore[attr-defined]
+        ElementTree.parse(next(tmp_path.glob("*.svg")))
+    finally:
+        monkeypatch.undo()
+        renderer.close()

@@ -14,16 +14,14 @@ from playwright.sync_api import expect
 from sqlalchemy import Engine, event, text
 
 from radt.errors import RadtError, StoreError
-from radt.frontend import app, patience
-from radt.frontend.access import Access, Auth
-from radt.frontend.access.guard import MAX_BODY_BYTES
-from radt.frontend.access.users import add_user
+from radt.frontend import app
+from radt.frontend import serve as serving
 from radt.frontend.app import PAGES, create_app
-from radt.frontend.chosen import choose
-from radt.frontend.patience import patient_server
-from radt.frontend.picks import Pick, PickKind
-from radt.frontend.serve import listen
-from radt.frontend.source import Source
+from radt.frontend.auth import MAX_BODY_BYTES, Access
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Pick, PickKind
+from radt.frontend.selection import read_selection
+from radt.frontend.serve import listen, patient_server
 from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
@@ -176,7 +174,7 @@ def test_what_visitors_write_is_never_part_of_sql(demo, source, statements, evil
                 except RadtError:  # there is no such run
                     continue
             try:
-                choose(source, one)
+                read_selection(source, one)
             except RadtError:
                 continue
     reader = source.reader
@@ -258,9 +256,9 @@ def test_the_dashboard_cannot_write_into_postgres_even_as_its_owner(database):
 @pytest.fixture
 def serve_patiently(monkeypatch):
     """The server of `radt dashboard`, with less patience."""
-    monkeypatch.setattr(patience, "_LOOK_INTERVAL_S", 0)
-    monkeypatch.setattr(patience, "REQUEST_S", 0.5)
-    monkeypatch.setattr(patience, "STALLED_S", 0.5)
+    monkeypatch.setattr(serving, "_LOOK_INTERVAL_S", 0)
+    monkeypatch.setattr(serving, "REQUEST_S", 0.5)
+    monkeypatch.setattr(serving, "STALLED_S", 0.5)
     stops = []
 
     def start(application):
@@ -352,14 +350,3 @@ def test_two_dashboards_of_one_machine_do_not_log_each_other_out(demo, serve, wa
         expect(watched.page.locator(".system")).to_be_visible()
     watched.page.goto(f"{urls[0]}/system")
     expect(watched.page.locator(".system")).to_be_visible()
-
-
-def test_a_browser_works_with_a_password(demo, serve, browser, tmp_path):
-    demo.quickstart()
-    add_user(tmp_path / "users", "ada", "correct horse")
-    url = serve(Access(auth=Auth.BASIC, users=tmp_path / "users"))
-    context = browser.new_context(http_credentials={"username": "ada", "password": "correct horse"})
-    page = context.new_page()
-    page.goto(f"{url}/system")
-    expect(page.locator("#system-about")).to_contain_text("ada")
-    context.close()

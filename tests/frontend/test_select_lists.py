@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from radt.frontend.catalog import read_catalog
-from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.pages.select_answer import FIRST_ROWS, answer
-from radt.frontend.pages.select_columns import natural
-from radt.frontend.picks import Pick
+from radt.frontend.data.catalog import read_catalog
+from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.spec import Pick
+from radt.frontend.pages.select import FIRST_ROWS, answer
+from radt.frontend.pages.select_lists import natural
 from radt.frontend.view import View
 from radt.model import RunStatus
 

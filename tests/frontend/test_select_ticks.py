@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from radt.errors import UsageError
-from radt.frontend.catalog import read_catalog
+from radt.frontend.data.catalog import read_catalog
+from radt.frontend.data.spec import MAX_PICKS, Pick
 from radt.frontend.pages.select_ticks import Tick, Ticks, ticked
-from radt.frontend.picks import MAX_PICKS, Pick
 
 NAME = "quickstart"
 ALL = Pick(NAME)
@@ -111,7 +111,7 @@ def test_more_picks_than_an_address_holds_are_refused(demo, source, shelf, after
     source.revision()
     many = [Pick.run("many", run.run_id) for run in runs]
     assert len(after((), many[:-1], on=True)) == MAX_PICKS
-    with pytest.raises(UsageError, match="501 picks") as caught:
+    with pytest.raises(UsageError, match="got 501") as caught:
         after((), many, on=True)
     assert caught.value.remedy
 

@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 
 from radt.errors import StoreError
-from radt.frontend.catalog import read_catalog
-from radt.frontend.keepers import NothingRecordedError
-from radt.frontend.source import Source, Stretch
+from radt.frontend.data.catalog import read_catalog
+from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.source import Source, Stretch
 
 
 def test_nothing_is_read_again_until_something_was_written(demo, source):
@@ -55,7 +55,7 @@ def test_samples_of_ended_runs_are_kept_over_revisions(demo, source):
 
 def test_a_missing_store_is_an_empty_dashboard_until_it_appears(store_path, source, request):
     assert source.revision().startswith("!")
-    with pytest.raises(NothingRecordedError, match="nothing is recorded") as caught:
+    with pytest.raises(NothingRecordedError, match="no runs") as caught:
         _ = source.reader
     assert "radt train.py" in caught.value.remedy
     request.getfixturevalue("demo").quickstart()

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 from werkzeug.test import TestResponse
 
-from radt.frontend.access import Access
 from radt.frontend.app import create_app
-from radt.frontend.bundles import FOLDER, SCRIPTS, STYLES
-from radt.frontend.charts.lines import LINE_POINTS, points_each
-from radt.frontend.source import Source
+from radt.frontend.auth import Access
+from radt.frontend.data.lines import LINE_POINTS, points_each
+from radt.frontend.data.source import Source
+from radt.frontend.static_files import FOLDER, SCRIPTS, STYLES
 from tests.frontend.conftest import Demo
 
 
@@ -24,7 +24,7 @@ def test_browsers_keep_files_whose_address_says_their_time(
     url = serve()
     with urllib.request.urlopen(url) as answer:
         page = answer.read().decode()
-    found = re.search(r'src="(/assets/radt-all\.js)\?m=[^"]*"', page)
+    found = re.search(r'src="(/static/radt-all\.js)\?m=[^"]*"', page)
     assert found is not None
     kept, asked = (
         urllib.request.urlopen(url + path).headers["Cache-Control"]
@@ -39,7 +39,7 @@ def test_the_browsers_part_is_one_script_and_one_style_sheet(
 ) -> None:
     with urllib.request.urlopen(serve()) as answer:
         page = answer.read().decode()
-    assert len(re.findall(r'(?:src|href)="/assets/', page)) == 2
+    assert len(re.findall(r'(?:src|href)="/static/', page)) == 2
     for bundle, suffix in ((SCRIPTS, "js"), (STYLES, "css")):
         for file in FOLDER.glob(f"*.{suffix}"):
             assert file.read_bytes().rstrip() in bundle.content, file.name

@@ -16,26 +16,26 @@ import pytest
 from playwright.sync_api import expect
 
 from radt.collector.client import CollectorClient
-from radt.collector.lock import guardian_lock, worker_lock
 from radt.collector.protocol import socket_path
+from radt.collector.start import guardian_lock, worker_lock
+from radt.delivery.problems import EVERYTHING, ProblemLog, problem_file
 from radt.errors import CollectorError, RadtError, StoreError
-from radt.frontend.pages import system as system_page
-from radt.frontend.source import Source
-from radt.frontend.system import probes, system
-from radt.frontend.system.backlogs import read_backlogs
-from radt.frontend.system.machine import (
+from radt.frontend.data import machine as probes
+from radt.frontend.data import store_facts as system
+from radt.frontend.data.machine import (
     Collector,
     CollectorWatch,
     DevicesWatch,
     NoCollector,
+    Probe,
     read_listeners,
 )
-from radt.frontend.system.probes import Probe
-from radt.frontend.system.stores import read_activity, read_facts, read_points
+from radt.frontend.data.source import Source
+from radt.frontend.data.store_facts import read_activity, read_backlogs, read_facts, read_points
+from radt.frontend.pages import system as system_page
 from radt.model import RunStatus
 from radt.store.address import StoreAddress
 from radt.store.records import LedgerRecord
-from radt.tracking.problems import EVERYTHING, ProblemBook, problem_file
 from tests.frontend.conftest import CPU, Demo
 from tests.support import servers
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
@@ -187,7 +187,7 @@ def test_what_waits_for_mlflow_is_said_with_the_reason(demo):
         replace(workload, workload_id="e" * 32, tracking_uri=uri, status=RunStatus.FINISHED)
     )
     demo.writer.put_run(replace(run, **new))
-    ProblemBook(problem_file(demo.store, uri), uri).note(EVERYTHING, "no connection")
+    ProblemLog(problem_file(demo.store, uri), uri).note(EVERYTHING, "no connection")
     found = read_backlogs(demo.store.parent)
     (one,) = found.waiting
     assert (one.ended, one.running, one.problem) == (1, 0, "no connection")
@@ -231,7 +231,7 @@ def test_a_collector_says_what_it_costs(collector):
 def test_a_collector_that_does_not_answer_is_no_missing_one(wait_until):
     """Its lock is held, and nobody listens."""
     code = (
-        "import sys; from radt.collector.lock import worker_lock; "
+        "import sys; from radt.collector.start import worker_lock; "
         "lock = worker_lock(); lock.acquire(); print('up', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -239,7 +239,7 @@ def test_a_collector_that_does_not_answer_is_no_missing_one(wait_until):
     ) as process:
         assert process.stdout.readline() == "up\n"
         assert not socket_path().exists()
-        with pytest.raises(CollectorError, match="runs and does not answer"):
+        with pytest.raises(CollectorError, match="is running but does not answer"):
             CollectorWatch().read()
         process.kill()
 
@@ -260,7 +260,7 @@ def test_listeners_are_asked_in_a_process_of_their_own(monkeypatch):
     assert found["smi"].reason
     assert found["torchprof"].is_profiler
     monkeypatch.setattr(sys, "executable", "/bin/true")
-    with pytest.raises(RadtError, match="says nothing"):
+    with pytest.raises(RadtError, match="printed no JSON"):
         read_listeners()
 
 
@@ -286,17 +286,17 @@ def test_every_card_has_something_to_say(demo, serve, watched):
     expect(card(watched, "store")).to_contain_text("7 in 4 workloads, 2 experiments")
     expect(card(watched, "collector")).to_have_text("Not running. The next run starts it.")
     expect(card(watched, "devices")).to_contain_text("No GPU")
-    expect(card(watched, "backlog")).to_contain_text("has to bring elsewhere is there")
-    expect(card(watched, "sampling")).to_contain_text("Of 1 run that runs now.")
+    expect(card(watched, "backlog")).to_contain_text("is waiting to be uploaded")
+    expect(card(watched, "sampling")).to_contain_text("Covers 1 run in progress.")
     expect(card(watched, "machines")).to_contain_text("bench-1")
     expect(card(watched, "about")).to_contain_text("127.0.0.1")
-    expect(card(watched, "listeners")).to_contain_text("work here")
+    expect(card(watched, "listeners")).to_contain_text("available")
     expect(watched.page.get_by_role("button", name="Log out")).to_have_count(0)
     link = card(watched, "running").get_by_role("link", name="live / now")
     expect(link).to_be_visible()
 
     demo.writer.end_run(running.run_id, RunStatus.FINISHED, running_ends(demo, running), 0)
-    expect(card(watched, "running")).to_have_text("No run that radt records is running.")
+    expect(card(watched, "running")).to_have_text("No runs in progress.")
     assert watched.errors == []
 
 
@@ -337,7 +337,7 @@ def test_it_is_looked_at_only_while_the_page_is(demo, serve, watched):
 def test_where_nothing_is_recorded_the_machine_is_shown(serve, watched):
     watched.page.goto(f"{serve()}/system")
     # That is nothing wrong.
-    expect(card(watched, "store").locator(".system-quiet")).to_contain_text("Nothing is recorded")
+    expect(card(watched, "store").locator(".system-quiet")).to_contain_text("No runs")
     expect(card(watched, "store").locator(".system-trouble")).to_have_count(0)
     expect(card(watched, "store")).to_contain_text("radt train.py")
     expect(card(watched, "devices")).to_contain_text("CPUs")
@@ -385,8 +385,8 @@ def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNv
         page, address = watched.page, url.partition("?")[0]
         page.goto(address)
         page.get_by_label("Token").fill("wrong")
-        page.get_by_role("button", name="Open").click()
-        expect(page.get_by_role("alert")).to_have_text("That was not the token.")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_have_text("Wrong token.")
         page.get_by_label("Token").fill(token)
         page.keyboard.press("Enter")
         page.get_by_role("link", name="System").click()
@@ -397,8 +397,8 @@ def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNv
         other = page.context.new_page()
         other.goto(f"{address}system")
         other.get_by_role("button", name="Log out").click()
-        expect(page.locator(".gone")).to_contain_text("does not let this browser in")
-        page.get_by_role("button", name="Load again").click()
+        expect(page.locator(".gone")).to_contain_text("no longer accepts this browser")
+        page.get_by_role("button", name="Reload").click()
         expect(page.get_by_label("Token")).to_be_visible()
         page.goto(f"{address}system")
         expect(page.get_by_label("Token")).to_be_visible()

@@ -6,21 +6,20 @@ import json
 
 import pytest
 
-from radt.frontend.charts.chartdata import chart_data
-from radt.frontend.charts.spec import BoardSpec, ChartSpec, Level
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.chosen import choose
-from radt.frontend.pages.comparing.facts import facts
-from radt.frontend.pages.select_answer import answer
+from radt.frontend.data.catalog import Tints
+from radt.frontend.data.chart_data import chart_data
+from radt.frontend.data.report import read_shown
+from radt.frontend.data.report_model import Choices
+from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick
+from radt.frontend.data.workload.subject import find_subject
+from radt.frontend.pages.compare_facts import facts
+from radt.frontend.pages.report_table import table
+from radt.frontend.pages.select import answer
 from radt.frontend.pages.workload_parts import swatch
-from radt.frontend.palette import HUE_COUNT, Scheme, colour
-from radt.frontend.picks import Pick
-from radt.frontend.report.choices import Choices
-from radt.frontend.report.data import read_shown
-from radt.frontend.report.table import table
-from radt.frontend.tints import Tints
+from radt.frontend.selection import read_selection
+from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
-from radt.frontend.workload.subject import find_subject
 from radt.model import RunStatus
 
 LOOKS = [Scheme.LIGHT, Scheme.DARK]
@@ -53,7 +52,7 @@ def in_the_basket(source, run) -> list[str]:
 
 def in_the_list_of_compare(source, run) -> list[str]:
     view = View(picks=(Pick("study"),))
-    units = facts(source, view, choose(source, view))["units"]
+    units = facts(source, view, read_selection(source, view))["units"]
     one = next(
         one for unit in units for one in unit["runs"] if one["id"].startswith(run.run_id[:12])
     )
@@ -61,8 +60,8 @@ def in_the_list_of_compare(source, run) -> list[str]:
 
 
 def in_a_chart(source, run) -> list[str]:
-    chosen = choose(source, View(picks=(Pick("study"),)))
-    data = chart_data(source, chosen, ChartSpec("loss", 0), BoardSpec(level=Level.RUN), None)
+    selection = read_selection(source, View(picks=(Pick("study"),)))
+    data = chart_data(source, selection, ChartSpec("loss", 0), BoardSpec(level=Level.RUN), None)
     assert data is not None
     return [
         next(
@@ -92,7 +91,7 @@ def on_report(source, run) -> list[str]:
 @pytest.mark.parametrize("count", [3, 12])
 def test_a_run_has_one_colour_on_all_pages(demo, source, count):
     fill(demo, count)
-    runs = choose(source, View(picks=(Pick("study"),))).runs.values()
+    runs = read_selection(source, View(picks=(Pick("study"),))).runs.values()
     assert len(runs) == count
     seen = set()
     for run in runs:
@@ -115,4 +114,4 @@ def test_a_workload_has_the_colour_of_its_first_run_in_the_reports_table(demo, s
 
 
 def _workloads(source):
-    return [unit.runs for unit in choose(source, View(picks=(Pick("study"),))).units]
+    return [unit.runs for unit in read_selection(source, View(picks=(Pick("study"),))).units]

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.errors import UsageError
-from radt.frontend.charts.spec import (
+from radt.frontend.data.spec import (
     Aggregate,
     BoardSpec,
     ChartSpec,
     Level,
+    Pick,
     Relative,
     Window,
     XAxis,
     with_slots,
 )
-from radt.frontend.picks import Pick
 from radt.frontend.view import MAX_QUERY, View
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
@@ -103,5 +103,5 @@ def test_other_files_are_refused(text):
 
 def test_files_of_a_later_radt_are_refused():
     content = json.loads(View().to_file())
-    with pytest.raises(UsageError, match="later radt"):
+    with pytest.raises(UsageError, match="later radt wrote it"):
         View.from_file(json.dumps(content | {"version": content["version"] + 1}))

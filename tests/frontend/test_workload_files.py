@@ -15,10 +15,8 @@ from flask.testing import FlaskClient
 
 from radt.errors import RunNotFoundError
 from radt.frontend import app
-from radt.frontend.access import Access
-from radt.frontend.files import artifact_address, disposition, log_address, trace_address
-from radt.frontend.source import Source
-from radt.frontend.workload.spool import (
+from radt.frontend.auth import Access
+from radt.frontend.data.run_files import (
     MAX_LISTED,
     TAIL_LINES,
     list_artifacts,
@@ -27,6 +25,8 @@ from radt.frontend.workload.spool import (
     spool_of,
     tail_of,
 )
+from radt.frontend.data.source import Source
+from radt.frontend.files import artifact_address, disposition, log_address, trace_address
 from radt.model import RunStatus
 from radt.store.address import StoreAddress
 from radt.store.records import RunRecord

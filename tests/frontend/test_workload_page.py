@@ -122,8 +122,8 @@ def test_other_workloads_are_a_step_or_a_search_away(bench, serve, watched):
 
     page.goto(f"{serve()}/workload")
     expect(page.get_by_role("heading", level=1)).to_have_text("third")
-    expect(page.get_by_role("button", name="Workload after this one")).to_be_disabled()
-    page.get_by_role("button", name="Workload before this one").click()
+    expect(page.get_by_role("button", name="Next workload")).to_be_disabled()
+    page.get_by_role("button", name="Previous workload").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
     picker = page.get_by_role("combobox", name="Another workload")
     if picker.count() == 0:
@@ -198,7 +198,7 @@ def test_a_log_and_a_trace_are_downloaded(bench, serve, watched, store_path):
         page.get_by_role("link", name="profiles/report.nsys-rep").click()
     assert Path(profile.value.path()).read_text() == "binary"
     with page.expect_download() as trace:
-        page.get_by_role("link", name="trace for Perfetto").click()
+        page.get_by_role("link", name="Perfetto trace").click()
     assert trace.value.suggested_filename.endswith(".trace.json.gz")
 
 
@@ -208,7 +208,7 @@ def test_a_workload_that_is_not_there_says_so_and_another_is_a_link_away(bench, 
 
     page.goto(f"{serve()}/workload?w=0123456789ab")
 
-    expect(page.locator(".state")).to_contain_text("no workload 0123456789ab")
+    expect(page.locator(".state")).to_contain_text("No workload 0123456789ab")
 
 
 def test_a_run_that_never_started_and_one_without_listeners_have_a_page(bench, serve, watched):

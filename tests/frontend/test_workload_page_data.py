@@ -9,26 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
-from radt.frontend.charts.spec import Window
+from radt.frontend.charts.stacks import strip_figure, y_ticks
+from radt.frontend.charts.timeline import timeline
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Window
+from radt.frontend.data.workload.devices import Devices, devices_of, pinned_cores
+from radt.frontend.data.workload.life import overlap
+from radt.frontend.data.workload.model import Bar, BarKind, Readings, StackData, binned
+from radt.frontend.data.workload.run_facts import Machine, facts_of, gaps_of, ledger_of, tags_of
+from radt.frontend.data.workload.stacks import on_cells, stack_data, united
+from radt.frontend.data.workload.strips import read_all
+from radt.frontend.data.workload.subject import Subject, find_subject, offered, slowdowns
 from radt.frontend.pages.workload_body import arranged
 from radt.frontend.pages.workload_parts import devices_text, speed_text
-from radt.frontend.palette import Scheme
-from radt.frontend.source import Source
+from radt.frontend.theme import Scheme
 from radt.frontend.view import View
-from radt.frontend.workload.baseline import slowdowns
-from radt.frontend.workload.cards import Devices, devices_of
-from radt.frontend.workload.drawing import strip_figure, y_ticks
-from radt.frontend.workload.facts import Machine, facts_of, tags_of
-from radt.frontend.workload.ledger import gaps_of, ledger_of
-from radt.frontend.workload.life import Bar, BarKind, binned, overlap
-from radt.frontend.workload.readings import Readings, on_cells, united
-from radt.frontend.workload.stacked import StackData, stack_data
-from radt.frontend.workload.subject import Subject, find_subject, offered
-from radt.frontend.workload.timeline import timeline
-from radt.frontend.workload.whole import read_all
 from radt.model import RunStatus
-from radt.report.summary import summarise
 from radt.store.reader import StoreReader
 from tests.frontend.workload_support import Bench, Planted, planted_three
 
@@ -93,7 +91,7 @@ def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_p
     assert found[runs[0].run_id].solo_s == pytest.approx(4.2)
     assert runs[2].run_id not in found  # it did not finish
     with StoreReader(store_path) as reader:
-        report = {one.label: one for one in summarise(reader, "planted")}
+        report = {one.label: one for one in read_report(reader, "planted").workloads}
     finished = next(g for g in report["three"].groups if g.status is RunStatus.FINISHED)
     mean = np.mean([one.ratio for one in found.values()])
     assert finished.slowdown == pytest.approx(mean)
@@ -269,8 +267,8 @@ def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
     pinned = bench.workload(
         "pinned",
         [
-            Planted("a", cores=None, tags={"radt.cpus": "0,1,2"}),
-            Planted("b", cores=None, tags={"radt.cpus": "3"}),
+            Planted("a", cores=None, tags={"radt.cpus": "0-2", "radt.cpu_count": "4"}),
+            Planted("b", cores=None, tags={"radt.cpus": "3", "radt.cpu_count": "4"}),
         ],
     )
 
@@ -299,6 +297,22 @@ def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
         ["a"],
         ["b"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("tags", "cores"),
+    [
+        ({"radt.cpu_count": "16"}, frozenset()),
+        ({"radt.cpu_count": "16", "radt.cpus": "3"}, frozenset({3})),
+        # Written before there was a tag for the count.
+        ({"radt.cpus": "16"}, None),
+        ({"radt.cpus": "0-1,4"}, frozenset({0, 1, 4})),
+    ],
+)
+def test_a_count_of_cpus_is_not_the_number_of_one(
+    tags: dict[str, str], cores: frozenset[int] | None
+) -> None:
+    assert pinned_cores(tags) == cores
 
 
 def test_what_differs_between_runs_comes_first(bench: Bench, source: Source) -> None:

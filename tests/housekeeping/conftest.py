@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 
 from radt.home import Home
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
-from radt.stack.postgres import Postgres
 from radt.store.address import StoreAddress
 from radt.store.backend import Dialect
 from radt.store.reader import StoreReader
@@ -28,6 +27,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from tests.support.postgres import Postgres
 from tests.support.servers import database_of, run_sql
 
 S = 1_000_000_000

@@ -14,9 +14,8 @@ from mlflow.tracking import MlflowClient
 from radt.cli.db import command
 from radt.home import Home
 from radt.store.backend import Dialect
-from radt.store.check import check, count
+from radt.store.check import Trouble, check, count
 from radt.store.check_deep import check_deep
-from radt.store.findings import Trouble
 from radt.store.reader import StoreReader
 from radt.store.records import SeriesBatch
 from radt.store.writer import StoreWriter
@@ -142,7 +141,7 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(
     home: Home, put_run: PutRun, execute: Execute
 ) -> None:
     run_id = put_run(points=20)
-    assert run_check("--deep", "--no-mlflow", code=0).endswith("nothing is wrong\n")
+    assert run_check("--deep", "--no-mlflow", code=0).endswith("no findings\n")
     execute("UPDATE ledger SET missed = missed + 1")
     (home.path / "runs" / "unknown").mkdir()
     text = run_check("--no-mlflow", code=1)
@@ -159,7 +158,7 @@ def test_a_folder_that_went_too_early_is_found(
 ) -> None:
     spool = tmp_path / "absent"
     put_run(points=20, spool=str(spool), host=platform.node(), tracking_uri="sqlite:///x.db")
-    assert "nothing is wrong" in run_check("--no-mlflow", code=0)
+    assert "no findings" in run_check("--no-mlflow", code=0)
     execute("UPDATE run SET delivery_done_ns = NULL")
     assert f"its folder {spool} is gone" in run_check("--no-mlflow", code=1)
 
@@ -181,8 +180,8 @@ def test_runs_that_only_mlflow_has_are_found_and_the_reverse(
     execute("UPDATE run SET mlflow_run_id = :id WHERE run_id = :own", id=runs[0], own="a" * 32)
     execute(f"INSERT INTO pruned VALUES ('{'c' * 32}', 'nothing', 1, 1, 0)")
     text = run_check(code=1)
-    assert f"run {'b' * 32}: MLflow has it as {runs[1]}" in text
-    assert f"run {'d' * 32}: MLflow has no run gone any more" in text
+    assert f"run {'b' * 32}: is {runs[1]} in MLflow" in text
+    assert f"run {'d' * 32}: MLflow no longer has its run gone" in text
     assert text.endswith("2 findings\n")
 
 
@@ -190,5 +189,5 @@ def test_runs_that_only_mlflow_has_are_found_and_the_reverse(
 def test_an_mlflow_that_is_down_is_no_finding(home: Home, put_run: PutRun) -> None:
     put_run(points=20)
     text = run_check("--tracking-uri", "http://me:secret@127.0.0.1:9", code=0)
-    assert "cannot be asked" in text
+    assert "cannot be reached" in text
     assert "secret" not in text

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
+from radt.analysis.report import read_report
 from radt.errors import CodecError
 from radt.model import Scope, SeriesKind
-from radt.report.summary import summarise
 from radt.store import pruning
 from radt.store.address import StoreAddress
 from radt.store.backend import Dialect
@@ -22,9 +22,9 @@ from radt.store.counters import total_of
 from radt.store.pruning import Keep, candidates, prune_run
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
-from radt.store.tags import PRUNED
 from radt.store.thinning import KEPT_POINTS
 from radt.store.writer import StoreWriter
+from radt.tags import PRUNED
 from tests.housekeeping.conftest import COUNTER, FEW, GAUGE, LOSS, POINTS, S, rows
 
 PutRun = Callable[..., str]
@@ -226,9 +226,9 @@ def test_points_that_come_after_pruning_count(
 @SQLITE_ONLY
 def test_reports_say_the_same(writer: StoreWriter, reader: StoreReader, put_run: PutRun) -> None:
     run_id = put_run()
-    before = summarise(reader, "digits")
+    before = read_report(reader, "digits").workloads
     prune_run(reader, writer, run_id, Keep.SUMMARIES)
-    after = summarise(reader, "digits")
+    after = read_report(reader, "digits").workloads
     assert [one.groups for one in after] == [one.groups for one in before]
     assert after[0].energy.gpus_j == pytest.approx(before[0].energy.gpus_j)
 

@@ -23,11 +23,11 @@ from radt.store import pruning
 from radt.store.backend import Dialect
 from radt.store.check import check
 from radt.store.check_deep import check_deep
+from radt.store.pruning import give_back
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
-from radt.store.space import give_back
-from radt.store.tags import PRUNED
 from radt.store.writer import StoreWriter
+from radt.tags import PRUNED
 from tests.housekeeping.conftest import GAUGE
 from tests.support.bench import wait_until
 
@@ -227,12 +227,12 @@ def test_room_is_not_given_back_while_a_run_is_recorded_or_the_disk_is_full(
     put_run("b" * 32, points=10, ended_ns=None)
     assert "runs are being recorded" in prune(*THIN, "--yes")
     execute("UPDATE run SET ended_ns = 1")
-    monkeypatch.setattr("radt.store.space._SPARE_BYTES", 2**60)
+    monkeypatch.setattr("radt.store.pruning._SPARE_BYTES", 2**60)
     assert "of room on the disk" in give_back(home.store_path).reason
     monkeypatch.undo()
     with closing(sqlite3.connect(home.store_path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("radt.store.space._PATIENCE_S", 0.01)
+        monkeypatch.setattr("radt.store.pruning._PATIENCE_S", 0.01)
         assert "another program" in give_back(home.store_path).reason
     assert give_back(home.store_path).given_back_bytes > 2_000_000
 

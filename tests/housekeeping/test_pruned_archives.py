@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from radt.archive import importing
-from radt.archive.importing import import_archive
-from radt.archive.manifest import Manifest
-from radt.archive.spool import ArchiveSpool
-from radt.archive.write import PrunedError, write_archive
+from radt.delivery.archive import importing
+from radt.delivery.archive.importing import import_archive
+from radt.delivery.archive.manifest import Manifest
+from radt.delivery.archive.spool import ArchiveSpool
+from radt.delivery.archive.write import PrunedError, write_archive
 from radt.errors import ArchiveError
 from radt.home import RunDir
 from radt.store.check_deep import check_deep
 from radt.store.pruning import Keep, candidates, prune_run
 from radt.store.reader import StoreReader
-from radt.store.tags import PRUNED
 from radt.store.writer import StoreWriter
+from radt.tags import PRUNED
 
 PutRun = Callable[..., str]
 

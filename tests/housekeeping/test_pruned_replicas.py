@@ -8,15 +8,15 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from radt.replication.backlog import backlog
-from radt.replication.pace import Pace
-from radt.replication.replicator import Replicator
+from radt.delivery.backlog import postgres_backlogs
+from radt.delivery.postgres.replicator import Replicator
+from radt.delivery.postgres.run_copy import Pace
 from radt.store.address import StoreAddress
 from radt.store.backend import Dialect
 from radt.store.pruning import Keep, candidates, prune_run
 from radt.store.reader import StoreReader
-from radt.store.tags import PRUNED
 from radt.store.writer import StoreWriter
+from radt.tags import PRUNED
 
 PutRun = Callable[..., str]
 
@@ -89,7 +89,7 @@ def test_a_database_that_is_new_never_takes_a_thinned_run_for_whole(
     with StoreReader(database) as there:
         assert [run.run_id for run in there.runs()] == [other]
     assert store.path is not None
-    assert not any(one.waiting for one in backlog(store.path))
+    assert not any(one.waiting for one in postgres_backlogs(store.path))
 
 
 def test_a_run_that_was_removed_there_stays_away(

@@ -15,13 +15,13 @@ from psycopg2.errors import InsufficientPrivilege, ReadOnlySqlTransaction
 
 from radt.cli.db import command
 from radt.errors import SchemaTooOldError, StoreError, UsageError
-from radt.stack.postgres import Postgres
 from radt.store.address import StoreAddress
 from radt.store.grants import grant_reader, has_role, revoke_reader
 from radt.store.reader import StoreReader
 from radt.store.upgrading import upgrade
 from radt.store.writer import StoreWriter
 from tests.housekeeping.conftest import rows
+from tests.support.postgres import Postgres
 from tests.support.servers import run_sql
 
 PutRun = Callable[..., str]

@@ -10,7 +10,7 @@ import pytest
 from radt.errors import UsageError
 from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from radt.journal.reader import JournalReader
-from radt.journal.series import JournalSeries
+from radt.journal.values import JournalSeries
 from radt.journal.writer import JournalWriter
 from radt.model import Scope, SeriesKind
 from tests.support.journal import Found

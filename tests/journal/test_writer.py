@@ -19,9 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radt.errors import UsageError
-from radt.journal.batch import Finish
 from radt.journal.format import SEGMENT_BYTES, EventKind, RecordKind
-from radt.journal.reader import JournalReader
+from radt.journal.reader import Finish, JournalReader
 from radt.journal.writer import AFTER_END, JournalWriter
 from radt.model import NO_STEP, MarkerKind, RunStatus
 from tests.support.journal import Found

@@ -15,8 +15,7 @@ from radt.errors import UsageError
 from radt.experiment.cells import parse_listener
 from radt.listeners import registry
 from radt.listeners.api import options_of
-from radt.listeners.carbon import CarbonListener
-from radt.listeners.grid import grid_of
+from radt.listeners.carbon import CarbonListener, grid_of
 from radt.model import MissingReason
 from tests.listeners.conftest import SampledNvml
 from tests.support.powercap import RANGE_UJ, SERVER, UJ, Powercap

@@ -1,4 +1,4 @@
-"""The dcgm listener against a fake host engine, through dcgmi and through the bindings."""
+"""The dcgm listener against a fake host engine, through dcgmi."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ import psutil
 import pytest
 
 from radt.listeners.dcgm_fields import FIELDS
-from radt.procfs import process_stat
 from tests.support.bench import alive, wait_until
 from tests.support.nvml import TWO_GPUS, FakeNvml, mig_gpu
 
 _FAKES = Path(__file__).parent / "fakes"
-_BINDINGS = _FAKES / "dcgm_bindings"
 
 #: Samples when it is told to; says readings and occurrences.
 _DRIVER = """
@@ -191,26 +189,14 @@ def dcgm(nvml_library: Path, tmp_path: Path) -> Iterator[Sampled]:
         wait_until(lambda: not sampled.dmons(), "no dmon is left", 20)
 
 
-@pytest.fixture(params=["dmon", "bindings"])
-def either(request: pytest.FixtureRequest, dcgm: Sampled) -> Sampled:
-    """Both ways to the host engine."""
-    if request.param == "bindings":
-        _with_bindings(dcgm)
-    return dcgm
-
-
-def _with_bindings(dcgm: Sampled) -> None:
-    dcgm.variables["PYTHONPATH"] = str(_BINDINGS)
-
-
 RUN = {"run_id": "a", "gpus": ["0"]}
 
 
-def test_values_arrive_in_si_units(either: Sampled) -> None:
-    either.tell(gpus=[_gpu(0, values={"1005": 1.375}), _gpu(1)])  # not clipped
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN)
-    values = {metric: value for (metric, entity, _), value in either.newest.items()}
+def test_values_arrive_in_si_units(dcgm: Sampled) -> None:
+    dcgm.tell(gpus=[_gpu(0, values={"1005": 1.375}), _gpu(1)])  # not clipped
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
+    values = {metric: value for (metric, entity, _), value in dcgm.newest.items()}
     assert values == {
         "gpu.power": 250.5,
         "gpu.power.instant": 260.25,
@@ -235,8 +221,8 @@ def test_values_arrive_in_si_units(either: Sampled) -> None:
         "gpu.nvlink.tx": 3e6,
         "gpu.nvlink.rx": 4e6,
     }
-    assert {entity for _, entity, _ in either.newest} == {"gpu0"}
-    either.close()
+    assert {entity for _, entity, _ in dcgm.newest} == {"gpu0"}
+    dcgm.close()
 
 
 def _missing(dcgm: Sampled, gpu: str = "0") -> dict[str, str]:
@@ -251,122 +237,101 @@ OTHER = {"run_id": "b", "gpus": ["1"]}
 PROFILING_METRICS = {field.metric.name for field in FIELDS if field.profiling}
 
 
-def test_a_refused_field_is_missing_on_its_card_and_the_others_go_on(either: Sampled) -> None:
-    either.tell(gpus=[_gpu(0, refused={"1006": -6}), _gpu(1)])
-    either.open()
-    both = lambda: either.number("gpu.sm.active") and either.number("gpu.fp64.active", "gpu1", "1")  # noqa: E731
-    either.until(both, RUN, OTHER)
-    assert _missing(either) == {"gpu.fp64.active": "unsupported"}
-    assert _missing(either, "1") == {}
-    assert either.value("gpu.nvlink.rx") == 4e6
+def test_a_refused_field_is_missing_on_its_card_and_the_others_go_on(dcgm: Sampled) -> None:
+    dcgm.tell(gpus=[_gpu(0, refused={"1006": -6}), _gpu(1)])
+    dcgm.open()
+    both = lambda: dcgm.number("gpu.sm.active") and dcgm.number("gpu.fp64.active", "gpu1", "1")  # noqa: E731
+    dcgm.until(both, RUN, OTHER)
+    assert _missing(dcgm) == {"gpu.fp64.active": "unsupported"}
+    assert _missing(dcgm, "1") == {}
+    assert dcgm.value("gpu.nvlink.rx") == 4e6
 
 
 @pytest.mark.parametrize(("status", "reason"), [(-33, "unsupported"), (-29, "permission")])
 def test_without_the_profiling_module_the_device_fields_are_read(
-    either: Sampled, status: int, reason: str
+    dcgm: Sampled, status: int, reason: str
 ) -> None:
-    either.tell(module=status)
-    either.open()
-    either.until(lambda: either.number("gpu.power"), RUN)
-    assert _missing(either) == dict.fromkeys(PROFILING_METRICS, reason)
-    remedy = either.methods["gpu.sm.active", "gpu0", "0"]
+    dcgm.tell(module=status)
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.power"), RUN)
+    assert _missing(dcgm) == dict.fromkeys(PROFILING_METRICS, reason)
+    remedy = dcgm.methods["gpu.sm.active", "gpu0", "0"]
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in remedy) == (reason == "permission")
-    attempts = [call for call in either.calls("dcgmi", "watch") if call[1] != "discovery"]
+    attempts = [call for call in dcgm.calls("dcgmi", "watch") if call[1] != "discovery"]
     assert len(attempts) <= 3, "what concerns the module is not asked field by field"
 
 
-def test_counters_that_others_hold_are_lost_and_not_unsupported(either: Sampled) -> None:
-    either.tell(module=-37)
-    either.open()
-    either.until(lambda: either.number("gpu.power"), RUN)
-    assert _missing(either) == dict.fromkeys(PROFILING_METRICS, "lost")
-
-
-def test_fields_that_exclude_each_other(either: Sampled) -> None:
-    either.tell(conflicts=[[1004, 1007]])
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN)
-    assert list(_missing(either).values()) == ["unsupported"]
-    assert _missing(either).keys() < {"gpu.tensor.active", "gpu.fp32.active"}
-
-
-def test_a_field_that_an_older_dcgm_does_not_have(either: Sampled) -> None:
-    either.tell(unknown=[157])
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN)
-    assert _missing(either) == {"gpu.power.instant": "unsupported"}
-
-
-def test_blank_values_have_their_reasons(dcgm: Sampled) -> None:
-    _with_bindings(dcgm)
-    blanks = {"156": "not supported", "155": "not permissioned", "1002": "not found"}
-    dcgm.tell(gpus=[_gpu(0, values=blanks)])
+def test_counters_that_others_hold_are_lost_and_not_unsupported(dcgm: Sampled) -> None:
+    dcgm.tell(module=-37)
     dcgm.open()
-    dcgm.until(lambda: dcgm.number("gpu.tensor.active"), RUN)
-    assert _missing(dcgm) == {
-        "gpu.energy": "unsupported",
-        "gpu.power": "permission",
-        "gpu.sm.active": "lost",
-    }
+    dcgm.until(lambda: dcgm.number("gpu.power"), RUN)
+    assert _missing(dcgm) == dict.fromkeys(PROFILING_METRICS, "lost")
 
 
-def test_what_never_has_a_value_is_unsupported(either: Sampled) -> None:
-    either.variables["FAKE_START_S"] = "0.5"
-    either.tell(gpus=[_gpu(0, values={"203": None, "1015": None})])
-    either.open()
-    either.until(lambda: either.value("gpu.utilization") == "unsupported", RUN)
-    either.until(lambda: either.value("gpu.tensor.dfma.active") == "unsupported", RUN)
-    either.until(lambda: either.value("gpu.power") == 250.5, RUN)
+def test_fields_that_exclude_each_other(dcgm: Sampled) -> None:
+    dcgm.tell(conflicts=[[1004, 1007]])
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
+    assert list(_missing(dcgm).values()) == ["unsupported"]
+    assert _missing(dcgm).keys() < {"gpu.tensor.active", "gpu.fp32.active"}
 
 
-def test_profiling_paused_by_somebody_else(either: Sampled) -> None:
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN)
-    either.tell(paused=True)
-    either.until(lambda: either.value("gpu.sm.active") == "paused", RUN)
-    assert either.value("gpu.power") == 250.5
-    either.tell()
-    either.until(lambda: either.value("gpu.sm.active") == 0.8, RUN)
+def test_a_field_that_an_older_dcgm_does_not_have(dcgm: Sampled) -> None:
+    dcgm.tell(unknown=[157])
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
+    assert _missing(dcgm) == {"gpu.power.instant": "unsupported"}
+
+
+def test_what_never_has_a_value_is_unsupported(dcgm: Sampled) -> None:
+    dcgm.variables["FAKE_START_S"] = "0.5"
+    dcgm.tell(gpus=[_gpu(0, values={"203": None, "1015": None})])
+    dcgm.open()
+    dcgm.until(lambda: dcgm.value("gpu.utilization") == "unsupported", RUN)
+    dcgm.until(lambda: dcgm.value("gpu.tensor.dfma.active") == "unsupported", RUN)
+    dcgm.until(lambda: dcgm.value("gpu.power") == 250.5, RUN)
+
+
+def test_profiling_paused_by_somebody_else(dcgm: Sampled) -> None:
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
+    dcgm.tell(paused=True)
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == "paused", RUN)
+    assert dcgm.value("gpu.power") == 250.5
+    dcgm.tell()
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == 0.8, RUN)
 
 
 def _watched(dcgm: Sampled) -> list[set[int]]:
     """The fields that are watched now, by watch."""
-    if "PYTHONPATH" not in dcgm.variables:
-        found = [process.cmdline() for process in dcgm.dmons()]
-        return [  # one that is just being started is not dcgmi yet
-            set(map(int, words[words.index("-e") + 1].split(",")))
-            for words in found
-            if "-e" in words
-        ]
-    watches = []
-    for call in dcgm.calls("watch", "unwatch"):
-        if call[0] == "watch" and call[3] == 0:
-            watches.append(set(call[2]))
-        elif call[0] == "unwatch" and set(call[1]) in watches:
-            watches.remove(set(call[1]))
-    return watches
+    commands = [process.cmdline() for process in dcgm.dmons()]
+    return [  # one that is just being started is not dcgmi yet
+        set(map(int, words[words.index("-e") + 1].split(",")))
+        for words in commands
+        if "-e" in words
+    ]
 
 
-def test_counters_are_left_to_a_profiler_before_hopper(either: Sampled) -> None:
-    either.open()
+def test_counters_are_left_to_a_profiler_before_hopper(dcgm: Sampled) -> None:
+    dcgm.open()
     profiled = RUN | {"profiler": "ncu"}
-    either.until(lambda: either.number("gpu.sm.active"), RUN, OTHER)
-    either.sample(profiled, OTHER)
-    assert _missing(either) == dict.fromkeys(PROFILING_METRICS, "paused")
-    assert _missing(either, "1") == {}, "another card"
-    either.until(lambda: sorted(1002 in fields for fields in _watched(either)) == [False, True],
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN, OTHER)
+    dcgm.sample(profiled, OTHER)
+    assert _missing(dcgm) == dict.fromkeys(PROFILING_METRICS, "paused")
+    assert _missing(dcgm, "1") == {}, "another card"
+    dcgm.until(lambda: sorted(1002 in fields for fields in _watched(dcgm)) == [False, True],
                  profiled, OTHER, what="one watch without the counters")  # fmt: skip
-    either.newest.clear()
-    either.until(lambda: either.value("gpu.power") == 250.5, profiled, OTHER)
-    assert _missing(either) == dict.fromkeys(PROFILING_METRICS, "paused")
-    either.until(lambda: either.value("gpu.sm.active") == 0.8, RUN, OTHER)
+    dcgm.newest.clear()
+    dcgm.until(lambda: dcgm.value("gpu.power") == 250.5, profiled, OTHER)
+    assert _missing(dcgm) == dict.fromkeys(PROFILING_METRICS, "paused")
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == 0.8, RUN, OTHER)
 
 
-def test_counters_are_shared_with_a_profiler_from_hopper_on(either: Sampled) -> None:
-    either.capability = 9
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN | {"profiler": "ncu"})
-    assert _missing(either) == {}
+def test_counters_are_shared_with_a_profiler_from_hopper_on(dcgm: Sampled) -> None:
+    dcgm.capability = 9
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN | {"profiler": "ncu"})
+    assert _missing(dcgm) == {}
 
 
 MIG_RUN = {"run_id": "m", "gpus": ["MIG-fake-0-1-0"]}
@@ -384,103 +349,100 @@ def _divided(dcgm: Sampled, **more: Any) -> None:
     dcgm.tell(gpus=[_gpu(0, instances=instances), _gpu(1)], **more)
 
 
-def test_a_gpu_instance_has_its_own_counters_and_the_cards_device_fields(either: Sampled) -> None:
-    _divided(either)
+def test_a_gpu_instance_has_its_own_counters_and_the_cards_device_fields(dcgm: Sampled) -> None:
+    _divided(dcgm)
     neighbour = {"run_id": "n", "gpus": ["MIG-fake-0-1-1"]}
     third = {"run_id": "o", "gpus": ["MIG-fake-0-2-0"]}
-    either.open()
+    dcgm.open()
     name, other = "MIG-fake-0-1-0", "MIG-fake-0-2-0"
-    either.until(
-        lambda: either.number("gpu.mig.sm.active", "gpu0/gi1", name), MIG_RUN, neighbour, third
+    dcgm.until(
+        lambda: dcgm.number("gpu.mig.sm.active", "gpu0/gi1", name), MIG_RUN, neighbour, third
     )
-    assert either.value("gpu.mig.sm.active", "gpu0/gi1", name) == 0.5
-    assert either.value("gpu.mig.sm.active", "gpu0/gi1", "MIG-fake-0-1-1") == 0.5
-    assert either.value("gpu.mig.sm.active", "gpu0/gi2", other) == 0.25
-    assert either.value("gpu.sm.active", "gpu0", name) == 0.8, "the whole card's"
-    assert either.value("gpu.power", "gpu0", name) == 250.5
+    assert dcgm.value("gpu.mig.sm.active", "gpu0/gi1", name) == 0.5
+    assert dcgm.value("gpu.mig.sm.active", "gpu0/gi1", "MIG-fake-0-1-1") == 0.5
+    assert dcgm.value("gpu.mig.sm.active", "gpu0/gi2", other) == 0.25
+    assert dcgm.value("gpu.sm.active", "gpu0", name) == 0.8, "the whole card's"
+    assert dcgm.value("gpu.power", "gpu0", name) == 250.5
     assert not any(
-        metric.startswith(("gpu.mig.power", "gpu.mig.pcie")) for metric, _, _ in either.newest
+        metric.startswith(("gpu.mig.power", "gpu.mig.pcie")) for metric, _, _ in dcgm.newest
     )
-    if "PYTHONPATH" not in either.variables:
-        assert len(either.dmons()) == 1, "a card is watched once"
+    assert len(dcgm.dmons()) == 1, "a card is watched once"
 
 
-def test_a_gpu_instance_that_dcgm_notices_late(either: Sampled) -> None:
-    _divided(either)
-    either.tell(gpus=[_gpu(0), _gpu(1)])
-    either.open()
+def test_a_gpu_instance_that_dcgm_notices_late(dcgm: Sampled) -> None:
+    _divided(dcgm)
+    dcgm.tell(gpus=[_gpu(0), _gpu(1)])
+    dcgm.open()
     name = "MIG-fake-0-1-0"
-    either.until(lambda: either.number("gpu.sm.active", gpu=name), MIG_RUN)
-    assert either.value("gpu.mig.sm.active", "gpu0/gi1", name) is None
-    _divided(either)
-    either.until(lambda: either.value("gpu.mig.sm.active", "gpu0/gi1", name) == 0.5, MIG_RUN)
+    dcgm.until(lambda: dcgm.number("gpu.sm.active", gpu=name), MIG_RUN)
+    assert dcgm.value("gpu.mig.sm.active", "gpu0/gi1", name) is None
+    _divided(dcgm)
+    dcgm.until(lambda: dcgm.value("gpu.mig.sm.active", "gpu0/gi1", name) == 0.5, MIG_RUN)
 
 
-def test_dmon_shows_divided_cards_only_and_the_bindings_all(either: Sampled) -> None:
-    either.variables["FAKE_START_S"] = "0.5"
-    _divided(either)
-    either.open()
-    expected = 250.5 if "PYTHONPATH" in either.variables else "lost"
-    either.until(lambda: either.value("gpu.power", "gpu1", "1") == expected, MIG_RUN, OTHER)
+def test_dmon_shows_divided_cards_only(dcgm: Sampled) -> None:
+    dcgm.variables["FAKE_START_S"] = "0.5"
+    _divided(dcgm)
+    dcgm.open()
+    dcgm.until(lambda: dcgm.value("gpu.power", "gpu1", "1") == "lost", MIG_RUN, OTHER)
 
 
-def test_an_xid_error_is_an_occurrence_once_and_an_old_one_is_none(either: Sampled) -> None:
-    either.tell(gpus=[_gpu(0, values={"230": 13})])
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN)
-    assert either.happened == []
-    either.tell(gpus=[_gpu(0, values={"230": 79, "1002": 0.5})])
-    either.until(lambda: either.value("gpu.sm.active") == 0.5, RUN)
-    either.until(lambda: either.happened, RUN)
-    either.tell(gpus=[_gpu(0, values={"230": 79, "1002": 0.75})])
-    either.until(lambda: either.value("gpu.sm.active") == 0.75, RUN)
-    assert either.happened == [("XID 79", "on gpu0", "0")]
+def test_an_xid_error_is_an_occurrence_once_and_an_old_one_is_none(dcgm: Sampled) -> None:
+    dcgm.tell(gpus=[_gpu(0, values={"230": 13})])
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
+    assert dcgm.happened == []
+    dcgm.tell(gpus=[_gpu(0, values={"230": 79, "1002": 0.5})])
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == 0.5, RUN)
+    dcgm.until(lambda: dcgm.happened, RUN)
+    dcgm.tell(gpus=[_gpu(0, values={"230": 79, "1002": 0.75})])
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == 0.75, RUN)
+    assert dcgm.happened == [("XID 79", "on gpu0", "0")]
 
 
-def test_a_card_is_read_once_for_all_its_names_and_no_value_twice(either: Sampled) -> None:
-    either.open()
+def test_a_card_is_read_once_for_all_its_names_and_no_value_twice(dcgm: Sampled) -> None:
+    dcgm.open()
     targets = (RUN, {"run_id": "b", "gpus": ["GPU-fake-0"]}, {"run_id": "c", "gpus": ["0"]})
     key, other = ("gpu.sm.active", "gpu0", "0"), ("gpu.sm.active", "gpu0", "GPU-fake-0")
-    either.until(lambda: len(either.times.get(key, ())) >= 4, *targets)
-    assert either.times[key] == either.times[other]
-    assert sorted(set(either.times[key])) == either.times[key]
-    if "PYTHONPATH" not in either.variables:
-        assert len(either.dmons()) == 1
+    dcgm.until(lambda: len(dcgm.times.get(key, ())) >= 4, *targets)
+    assert dcgm.times[key] == dcgm.times[other]
+    assert sorted(set(dcgm.times[key])) == dcgm.times[key]
+    assert len(dcgm.dmons()) == 1
 
 
-def test_a_host_engine_that_goes_and_comes_back(either: Sampled) -> None:
-    either.open()
-    either.until(lambda: either.number("gpu.sm.active"), RUN)
-    either.tell(down=True)
-    either.until(lambda: either.value("gpu.sm.active") == "lost", RUN)
-    assert either.value("gpu.power") == "lost"
-    assert {name for name, _, _ in either.happened} == {"DCGM does not answer"}
-    assert "not valid any longer" in either.happened[0][1]
-    either.tell()
-    either.until(lambda: either.value("gpu.sm.active") == 0.8, RUN)
-    either.close()
+def test_a_host_engine_that_goes_and_comes_back(dcgm: Sampled) -> None:
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
+    dcgm.tell(down=True)
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == "lost", RUN)
+    assert dcgm.value("gpu.power") == "lost"
+    assert {name for name, _, _ in dcgm.happened} == {"DCGM does not answer"}
+    assert "not valid any longer" in dcgm.happened[0][1]
+    dcgm.tell()
+    dcgm.until(lambda: dcgm.value("gpu.sm.active") == 0.8, RUN)
+    dcgm.close()
 
 
-def test_a_card_that_dcgm_does_not_know(either: Sampled) -> None:
-    either.variables["FAKE_START_S"] = "0.5"
-    either.tell(gpus=[_gpu(0)])
-    either.open()
-    either.until(lambda: either.value("gpu.power", "gpu1", "1") == "lost", RUN, OTHER)
-    either.until(lambda: either.value("gpu.power") == 250.5, RUN, OTHER)
-    either.until(lambda: either.happened, RUN, OTHER)
-    assert any("GPU-fake-1" in detail and gpu == "1" for _, detail, gpu in either.happened)
+def test_a_card_that_dcgm_does_not_know(dcgm: Sampled) -> None:
+    dcgm.variables["FAKE_START_S"] = "0.5"
+    dcgm.tell(gpus=[_gpu(0)])
+    dcgm.open()
+    dcgm.until(lambda: dcgm.value("gpu.power", "gpu1", "1") == "lost", RUN, OTHER)
+    dcgm.until(lambda: dcgm.value("gpu.power") == 250.5, RUN, OTHER)
+    dcgm.until(lambda: dcgm.happened, RUN, OTHER)
+    assert any("GPU-fake-1" in detail and gpu == "1" for _, detail, gpu in dcgm.happened)
 
 
-def test_a_name_that_is_no_device_does_not_disturb_the_others(either: Sampled) -> None:
-    either.open()
-    either.until(lambda: either.number("gpu.power"), RUN, {"run_id": "x", "gpus": ["7"]})
-    assert either.value("gpu.power", "7", "7") == "lost"
+def test_a_name_that_is_no_device_does_not_disturb_the_others(dcgm: Sampled) -> None:
+    dcgm.open()
+    dcgm.until(lambda: dcgm.number("gpu.power"), RUN, {"run_id": "x", "gpus": ["7"]})
+    assert dcgm.value("gpu.power", "7", "7") == "lost"
 
 
-def test_a_card_that_nobody_wants_any_longer_is_let_go(either: Sampled) -> None:
-    either.open()
-    either.until(lambda: len(_watched(either)) == 2, RUN, OTHER)
-    either.until(lambda: len(_watched(either)) == 1, OTHER)
+def test_a_card_that_nobody_wants_any_longer_is_let_go(dcgm: Sampled) -> None:
+    dcgm.open()
+    dcgm.until(lambda: len(_watched(dcgm)) == 2, RUN, OTHER)
+    dcgm.until(lambda: len(_watched(dcgm)) == 1, OTHER)
 
 
 # dmon alone ---------------------------------------------------------------------------------
@@ -532,57 +494,6 @@ def test_a_value_too_wide_for_its_column_is_lost(dcgm: Sampled) -> None:
     assert dcgm.value("gpu.pcie.tx") == "lost"
 
 
-# The bindings alone -------------------------------------------------------------------------
-
-
-def test_groups_are_ours_and_gone_in_the_end(dcgm: Sampled) -> None:
-    _with_bindings(dcgm)
-    dcgm.open()
-    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN, OTHER)
-    assert dcgm.process is not None
-    dcgm.close()
-    made = [call[1] for call in dcgm.calls("group", "field group")]
-    assert len(made) == len(set(made)) == 4
-    assert all(f"-{dcgm.process.pid}-" in name for name in made)
-    destroyed = [call[1] for call in dcgm.calls("destroy group", "destroy field group")]
-    assert sorted(destroyed) == sorted(made)
-
-
-def test_leftover_groups_of_dead_processes_are_taken_away_and_no_others(dcgm: Sampled) -> None:
-    _with_bindings(dcgm)
-    here = Path("/proc/self/ns/pid").stat().st_ino
-    own = process_stat(os.getpid())
-    assert own is not None
-    names = {
-        "2": f"radt-{here}-4194304-5-1",  # no such process
-        "3": f"radt-{here}-{os.getpid()}-{own.started_ticks}-1",  # alive
-        "4": f"radt-{here}-{os.getpid()}-{own.started_ticks - 1}-1",  # its number, another process
-        "5": "radt-1-4194304-5-1",  # of a container that we cannot look into
-        "6": "dcgmi_4194304_1",
-        "7": "radt",
-    }
-    dcgm.tell(groups=names, field_groups=names)
-    dcgm.open()
-    gone = [names["2"], names["4"]]
-    assert [call[1] for call in dcgm.calls("destroy group")] == gone
-    assert [call[1] for call in dcgm.calls("destroy field group")] == gone
-
-
-def test_bindings_that_do_not_fit_give_way_to_dmon(dcgm: Sampled) -> None:
-    _with_bindings(dcgm)
-    dcgm.tell(mismatch=True)
-    dcgm.open()
-    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
-    assert len(dcgm.dmons()) == 1
-
-
-def test_the_option_dmon(dcgm: Sampled) -> None:
-    _with_bindings(dcgm)
-    dcgm.open("dmon")
-    dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
-    assert dcgm.calls("connect") == []
-
-
 # Whether it works here ----------------------------------------------------------------------
 
 
@@ -597,8 +508,8 @@ def _probe(dcgm: Sampled) -> str:
     ).stdout
 
 
-def test_probe_finds_a_host_engine(either: Sampled) -> None:
-    assert "available=True" in _probe(either)
+def test_probe_finds_a_host_engine(dcgm: Sampled) -> None:
+    assert "available=True" in _probe(dcgm)
 
 
 def test_probe_says_that_none_runs_and_what_to_do(dcgm: Sampled) -> None:
@@ -618,13 +529,6 @@ def test_probe_without_dcgm(dcgm: Sampled) -> None:
     (dcgm.folder / "bin" / "dcgmi").unlink()
     dcgm.variables["PATH"] = str(dcgm.folder / "bin")
     assert "Install datacenter-gpu-manager" in _probe(dcgm)
-
-
-def test_probe_with_bindings_only_and_nobody_who_listens(dcgm: Sampled) -> None:
-    _with_bindings(dcgm)
-    dcgm.variables["PATH"] = str(dcgm.folder)
-    answer = _probe(dcgm)
-    assert "nothing listens on 127.0.0.1:5555" in answer
 
 
 def test_probe_without_a_gpu(dcgm: Sampled) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.listeners import dcgm_command
-from radt.listeners.dcgm_bindings import BindingsEngine, BindingsWatch
-from radt.listeners.dcgm_engine import Snapshot, Taken, Watch
+from radt.listeners.dcgm_dmon import DmonWatch, Snapshot, Taken
 from radt.listeners.dcgm_fields import (
     ALL,
     BY_NUMBER,
@@ -23,7 +19,6 @@ from radt.listeners.dcgm_fields import (
     Refusal,
     Status,
     accept,
-    value_of,
 )
 from radt.listeners.dcgm_values import Judge, Plan, State, occurrences
 from radt.listeners.nvidia import Card
@@ -92,25 +87,6 @@ def test_what_may_pass_is_worth_another_try() -> None:
     assert not any(why.lasting for why in held.values())
     absent = accept(ALL, Hostengine({1006: Status.NOT_SUPPORTED}))
     assert absent[1006].lasting
-
-
-@pytest.mark.parametrize(
-    ("raw", "value"),
-    [
-        (1.5, 1.5),
-        (2**40, 2.0**40),
-        (2.0**47, None),
-        (2.0**47 + 1, MissingReason.LOST),
-        (2.0**47 + 2, MissingReason.UNSUPPORTED),
-        (2.0**47 + 3, MissingReason.PERMISSION),
-        (2.0**47 + 9, None),
-        (2**47, 2.0**47),  # an integer that a double would have as blank
-        (0x7FFFFFFFFFFFFFF0, None),
-        (0x7FFFFFFFFFFFFFF2, MissingReason.UNSUPPORTED),
-    ],
-)
-def test_blank_values(raw: float, value: float | MissingReason | None) -> None:
-    assert value_of(raw) == value
 
 
 def test_metrics_have_names_of_their_own() -> None:
@@ -233,55 +209,12 @@ def test_a_field_that_dcgmi_names_is_the_one_refused() -> None:
 # What values are worth ----------------------------------------------------------------------
 
 
-class Silent(Watch):
-    def read(self) -> Snapshot:
-        return Snapshot()
-
-    def close(self) -> None:
-        """It has nothing."""
-
-
 def _judge(
     state: State, taken: Taken | None, now_s: float, number: int = 1002
 ) -> Taken | MissingReason | None:
     values = {} if taken is None else {(None, number): taken}
     judge = Judge(state, Snapshot(values), round(now_s * SECOND), interval_s=1.0)
     return judge.of(None, BY_NUMBER[number])
-
-
-class _Engine:
-    """Has one value, taken at a time that the test says."""
-
-    def __init__(self) -> None:
-        self.taken_ns = 0
-
-    def call(self, *_: object) -> list[SimpleNamespace]:
-        value = SimpleNamespace(dbl=0.5)
-        return [
-            SimpleNamespace(
-                entityGroupId=1,
-                entityId=0,
-                fieldId=1002,
-                fieldType=ord("d"),
-                status=Status.OK,
-                ts=self.taken_ns // 1000,
-                value=value,
-            )
-        ]
-
-
-def test_a_wall_clock_that_is_set_back_silences_nothing() -> None:
-    """Values that the host engine took before seem to be of the future."""
-    engine, watch = _Engine(), object.__new__(BindingsWatch)
-    watch._engine = cast("BindingsEngine", engine)
-    watch._places, watch._pairs, watch._fields = {(1, 0): None}, [], [1002]
-    watch._refused, watch._unknown = {}, frozenset()
-    engine.taken_ns = time.time_ns() + 3600 * SECOND
-    assert watch.read().values == {}
-    engine.taken_ns = time.time_ns()
-    taken = watch.read().values[None, 1002]
-    assert taken.value == 0.5
-    assert time.monotonic_ns() - taken.at_ns < 60 * SECOND
 
 
 def test_an_error_of_before_is_none_though_other_values_came_first(state: State) -> None:
@@ -310,7 +243,7 @@ def test_none_so_far_and_then_one_is_an_error(state: State) -> None:
 
 @pytest.fixture
 def state() -> State:
-    return State(Silent(), frozenset(), paused=False, begun_ns=0)
+    return State(object.__new__(DmonWatch), frozenset(), paused=False, begun_ns=0)
 
 
 def test_a_value_is_given_once_and_lost_when_three_intervals_late(state: State) -> None:

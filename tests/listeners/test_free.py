@@ -11,7 +11,7 @@ import pytest
 
 from radt.listeners.api import Target
 from radt.listeners.free import FreeListener
-from radt.listeners.host_cgroups import Hierarchy, memory_hierarchy
+from radt.listeners.host_files import Hierarchy, memory_hierarchy
 from radt.model import MissingReason
 from tests.listeners.workloads import (
     ALLOCATE,
@@ -213,7 +213,7 @@ def test_the_group_of_a_process_that_is_out_of_sight(
     lines = {1: b"3:cpu:/docker/1\n2:memory:/docker/1/x:y\n0::/\n", 2: b"2:memory:/docker/2\n"}
     lines |= {3: b"2:memory:/docker/1/../2\n", 4: b"0::/docker/1\n", 5: b""}
     files = {f"/proc/{pid}/cgroup": text for pid, text in lines.items()}
-    monkeypatch.setattr("radt.listeners.host_cgroups.read", files.__getitem__)
+    monkeypatch.setattr("radt.listeners.host_files.read", files.__getitem__)
     found = {pid: hierarchy.group_of(pid) for pid in lines}
     assert found == {1: PurePosixPath("/docker/1/x:y"), 2: None, 3: None, 4: None, 5: None}
 

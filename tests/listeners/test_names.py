@@ -22,7 +22,7 @@ def test_everything_that_is_built_in_can_be_loaded() -> None:
     found = registry.load()
     assert found.broken == {}
     assert set(found.names) >= {
-        *("amdsmi", "carbon", "dcgm", "free", "gpm", "iostat", "macmon", "net", "ps", "rapl"),
+        *("amdsmi", "carbon", "dcgm", "free", "gpm", "iostat", "net", "ps", "rapl"),
         *("smi", "top", "torch", "torchprof"),
         *("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach"),
     }

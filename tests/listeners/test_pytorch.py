@@ -11,9 +11,8 @@ from radt.errors import UsageError
 from radt.home import RunDir
 from radt.listeners import pytorch
 from radt.listeners.api import ProfiledRun, options_of
-from radt.listeners.options import check_options
 from radt.listeners.pytorch import TorchMetrics, TorchProfiler
-from radt.listeners.registry import load
+from radt.listeners.registry import check_options, load
 from radt.model import ListenerChoice
 from radt.run import torch_metrics, torch_options
 from radt.run.torch_options import TorchWishes, TraceOptions

@@ -11,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.collector.numbering import Numbering
 from radt.collector.outgoing import Taken
 from radt.collector.protocol import Registration
+from radt.collector.routing import Numbering, SortedReadings
 from radt.collector.runs import ActiveRun
-from radt.collector.sorting import SortedReadings
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Listener
 from radt.listeners.carbon import CarbonListener
-from radt.listeners.energy import Meter, Zone, zones
-from radt.listeners.rapl import RaplListener
+from radt.listeners.rapl import Meter, RaplListener, Zone, zones
 from radt.model import MissingReason, SeriesKind
 from radt.store.counters import increases
 from tests.support.powercap import RANGE_UJ, SERVER, UJ, Powercap

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from radt.home import RUNTIME_VARIABLE
-from radt.listeners.smi_energy import METHOD, EnergySplit, Moment
-from radt.listeners.smi_idle import FILE_NAME, IdlePowers
+from radt.listeners.smi_energy import FILE_NAME, METHOD, EnergySplit, IdlePowers, Moment
 from radt.listeners.smi_metrics import METRICS
 from radt.listeners.smi_processes import Processes, SmTime
 from radt.model import MissingReason, SeriesKind

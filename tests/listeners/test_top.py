@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from radt.listeners.api import Target
-from radt.listeners.host_aside import Aside
 from radt.listeners.host_files import CpuTimes
+from radt.listeners.host_trees import Aside
 from radt.listeners.top import TopListener
 from radt.model import MissingReason
 from radt.procfs import process_stat

@@ -31,15 +31,16 @@ def source_files() -> set[str]:
         found |= {f"{package.replace('.', '/')}/{path.name}" for path in folder.glob("*.py")}
     found.add("radt/py.typed")
     for part, pattern in (
-        ("frontend", "assets/*"),
+        ("frontend", "static/*"),
         ("listeners", "data/*"),
+        ("render", "templates/*"),
         ("schemas", "migrations/*/*.sql"),
         ("schemas", "*.json"),
     ):
-        top = ROOT / part
+        top = folder_of(f"radt.{part}")
         found |= {f"radt/{part}/{path.relative_to(top)}" for path in top.glob(pattern)}
-    stack = ROOT / "radt" / "stack"  # compose.yaml among them, which is a link
-    found |= {f"radt/stack/files/{path.name}" for path in (stack / "files").iterdir()}
+    compose = ROOT / "radt" / "compose"  # compose.yaml among them, which is a link
+    found |= {f"radt/compose/files/{path.name}" for path in (compose / "files").iterdir()}
     return found
 
 

@@ -15,13 +15,13 @@ import radt
 from docs.generator.__main__ import build
 from docs.generator.check import problems
 from radt import errors
+from radt.analysis.quantities import Quantity
 from radt.cli import group
 from radt.experiment.columns import Column
 from radt.listeners import registry
 from radt.listeners.api import Source
-from radt.report.formats import json_report, tidy_csv
-from radt.report.formats.content import Content
-from radt.report.quantities import ABOUT
+from radt.render import report_csv, report_json
+from radt.render.report_content import Content
 from radt.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -76,9 +76,9 @@ def commands(
 
 def test_what_is_in_reports_for_programs(site: Path) -> None:
     page = Rendered(site / "reference" / "quantities.html")
-    assert set(tidy_csv.COLUMNS) - page.codes == set()
+    assert set(report_csv.COLUMNS) - page.codes == set()
     told = page.text[page.text.index('format "radt-report"') :]
-    keys = json.loads(json_report.as_json(Content((), (), ())))
+    keys = json.loads(report_json.as_json(Content((), (), ())))
     assert {key for key in keys if f"{key} " not in told} == set()
 
 
@@ -156,7 +156,7 @@ def test_every_error_and_quantity(site: Path) -> None:
     names = {kind.__name__ for kind in kinds if issubclass(kind, errors.RadtError)}
     page = Rendered(site / "reference" / "exit-codes.html")
     assert names - page.codes == set()
-    assert set(ABOUT) - Rendered(site / "reference" / "quantities.html").codes == set()
+    assert set(Quantity) - Rendered(site / "reference" / "quantities.html").codes == set()
 
 
 def test_every_page_of_the_project_is_in_it(site: Path) -> None:

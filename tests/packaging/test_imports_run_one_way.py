@@ -21,7 +21,9 @@ BASE = frozenset(
         "settings_file",
         "uris",
         "backoff",
-        "lifeline",
+        "inventory",
+        "parent_watch",
+        "tags",
     }
 )
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
@@ -38,10 +40,12 @@ ALLOWED: dict[str, frozenset[str]] = {
     "settings": frozenset({"errors", "masking", "setting_values", "settings_file"}),
     "uris": frozenset(),
     "backoff": frozenset(),
-    "lifeline": frozenset(),
+    "parent_watch": frozenset(),
+    "tags": frozenset(),
     "home": frozenset({"errors", "settings", "uris"}),
     "clock": frozenset({"errors", "home", "procfs"}),
     "nvml": frozenset(),
+    "inventory": frozenset({"nvml", "packages", "tags"}),
     "procfs": frozenset(),
     "schemas": frozenset(),
     "listeners": frozenset({"model", "errors", "nvml", "procfs", "home"}),
@@ -50,40 +54,39 @@ ALLOWED: dict[str, frozenset[str]] = {
     "collocation": BASE,
     "environments": BASE,
     "experiment": BASE | {"listeners", "collocation", "environments"},
-    "archive": BASE | {"store"},
-    "replication": BASE | {"store"},
-    "stack": BASE | {"store"},
-    "tracking": BASE | {"store", "archive"},
+    "delivery": BASE | {"store"},
+    "importers": BASE | {"store", "delivery"},
+    "compose": BASE | {"store"},
     "collector": BASE | {"store", "journal", "listeners"},
-    "report": BASE | {"store"},
-    "advice": BASE | {"store", "report", "experiment", "collocation", "listeners"},
-    "comparison": BASE | {"store", "report"},
-    "load": BASE | {"store", "archive"},
+    "analysis": BASE | {"store", "experiment", "collocation", "listeners"},
+    "render": BASE | {"store", "analysis"},
+    "load": BASE | {"store", "delivery"},
     "trace": BASE | {"store", "journal"},
-    "run": BASE | {"journal", "collector", "tracking", "store"},
+    "run": BASE | {"journal", "collector", "store"},
     "runner": BASE
-    | {"experiment", "collector", "tracking", "store", "collocation", "environments"}
-    | {"listeners", "report", "replication"},
-    "selftest": BASE | {"store", "collector", "collocation", "listeners", "report"},
-    "api": BASE | {"runner", "experiment", "listeners"},
+    | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
+    | {"listeners", "analysis", "render"},
+    "selftest": BASE | {"store", "collector", "collocation", "listeners", "analysis"},
+    "api": BASE | {"runner", "experiment", "listeners", "collocation"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
     "frontend": BASE
-    | {"store", "archive", "tracking", "report", "trace"}
-    | {"collector", "collocation", "replication"},
+    | {"store", "delivery", "importers", "analysis", "render", "trace"}
+    | {"collector", "collocation"},
     "cli": BASE
     | {
+        "analysis",
         "runner",
         "experiment",
         "collector",
-        "comparison",
-        "tracking",
+        "delivery",
+        "importers",
         "store",
-        "report",
+        "render",
         "load",
         "trace",
     }
     | {"listeners", "frontend", "collocation", "environments"}
-    | {"advice", "archive", "replication", "selftest", "stack"},
+    | {"selftest", "compose"},
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api"}),
 }
@@ -115,10 +118,10 @@ def imported_parts(path: Path) -> Iterator[tuple[str, int]]:
                 yield name.split(".")[1], node.lineno
 
 
-@pytest.mark.parametrize(("part", "path"), list(modules()), ids=lambda value: str(value))
-def test_imports_run_one_way(part: str, path: Path) -> None:
+def test_imports_run_one_way() -> None:
     wrong = [
         f"{path}:{line}: {part} imports {imported}"
+        for part, path in modules()
         for imported, line in imported_parts(path)
         if imported not in ALLOWED[part] | {part} and not imported.startswith("__")
     ]
@@ -139,3 +142,46 @@ def test_what_scripts_import_needs_the_standard_library_only(module: str) -> Non
     )
     foreign = {name for name in done.stdout.split() if not name.startswith(("_", "sitecustomize"))}
     assert foreign == set()
+
+
+DASHBOARD = ROOT / "frontend"
+
+
+def run_time_imports(path: Path) -> Iterator[str]:
+    """The modules that a module imports when it runs: not those for type checkers only."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            skipped |= {inner for part in node.body for inner in ast.walk(part)}
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted((DASHBOARD / "data").rglob("*.py")), ids=lambda p: p.name)
+def test_what_reads_for_the_dashboard_knows_neither_charts_nor_pages(path: Path) -> None:
+    barred = ("radt.frontend.charts", "radt.frontend.pages", "radt.frontend.export")
+    assert [name for name in run_time_imports(path) if name.startswith(barred)] == []
+
+
+def test_charts_of_the_dashboard_read_nothing() -> None:
+    """Neither they nor what they import reach a store's reader or a page."""
+    waiting = sorted((DASHBOARD / "charts").glob("*.py"))
+    seen: dict[Path, str] = {path: path.name for path in waiting}
+    wrong = []
+    while waiting:
+        path = waiting.pop()
+        for name in run_time_imports(path):
+            if name.startswith(("radt.store.reader", "radt.frontend.pages", "dash")):
+                wrong.append(f"{seen[path]} imports {name}")
+            imported = ROOT / "radt" / f"{'/'.join(name.split('.')[1:])}.py"
+            if name.startswith("radt.frontend.") and imported.is_file():
+                imported = DASHBOARD / imported.relative_to(ROOT / "radt" / "frontend")
+                if imported not in seen:
+                    seen[imported] = f"{seen[path]}, {imported.name}"
+                    waiting.append(imported)
+    assert wrong == []

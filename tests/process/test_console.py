@@ -11,10 +11,10 @@ from rich.console import Console
 
 from radt.model import RunStatus
 from radt.runner import console as console_module
-from radt.runner.closing import hint_lines
 from radt.runner.console import RunConsole
 from radt.runner.live import RunView, WorkloadView, label_width, live_table, progress_text
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
+from radt.runner.start import hint_lines
 
 
 def plain_console(width: int = 80) -> tuple[Console, io.StringIO]:
@@ -127,19 +127,23 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
 def test_hints_fit_with_a_long_folder() -> None:
     commands = ("radt dashboard --home /tmp/somewhere/radt-data", "radt report shared")
     hints = dict(
-        zip(commands, ("compare at http://127.0.0.1:8050", "this table again"), strict=True)
+        zip(
+            commands,
+            ("compare in the browser at http://127.0.0.1:8050", "show this table again"),
+            strict=True,
+        )
     )
     wide = [line.plain for line in hint_lines(hints, 120)]
     assert wide == [
-        "  radt dashboard --home /tmp/somewhere/radt-data   compare at http://127.0.0.1:8050",
-        "  radt report shared                               this table again",
+        "  radt dashboard --home /tmp/somewhere/radt-data   compare in the browser at http://127.0.0.1:8050",
+        "  radt report shared                               show this table again",
     ]
     assert [line.plain for line in hint_lines(hints, len(wide[0]))] == wide
     assert [line.plain for line in hint_lines(hints, len(wide[0]) - 1)] == [
         "  radt dashboard --home /tmp/somewhere/radt-data",
-        "    compare at http://127.0.0.1:8050",
+        "    compare in the browser at http://127.0.0.1:8050",
         "  radt report shared",
-        "    this table again",
+        "    show this table again",
     ]
 
 

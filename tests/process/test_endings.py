@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from radt.model import RunStatus
-from radt.runner.ending import Ending, MemoryEvidence, MemoryWatch, ending_of
+from radt.runner.oom import MemoryEvidence, MemoryWatch
+from radt.runner.outcome import RunEnd, run_end
 from radt.runner.process import Exit
 
 NOTHING = MemoryEvidence()
@@ -35,8 +36,8 @@ def ending(
     memory: MemoryEvidence = NOTHING,
     pid: int = 1234,
     keeper_died: bool = False,
-) -> Ending:
-    return ending_of(
+) -> RunEnd:
+    return run_end(
         Exit(code, pid=pid, keeper_died=keeper_died),
         stopped=stopped,
         timed_out_s=timed_out_s,
@@ -60,15 +61,17 @@ def ending(
     ],
 )
 def test_exit_codes_and_signals(code: int, status: RunStatus, reason: str) -> None:
-    assert ending(code) == Ending(status, reason)
+    assert ending(code) == RunEnd(status, reason)
 
 
 def test_what_radt_ended_says_why() -> None:
-    assert ending(-signal.SIGINT, stopped="stopped by the user") == Ending(
+    assert ending(-signal.SIGINT, stopped="stopped by the user") == RunEnd(
         RunStatus.KILLED, "stopped by the user"
     )
-    assert ending(1, timed_out_s=600.0) == Ending(RunStatus.TIMEOUT, "longer than 10 min")
-    assert ending(KILLED, keeper_died=True) == Ending(RunStatus.KILLED, "its keeper was killed")
+    assert ending(1, timed_out_s=600.0) == RunEnd(RunStatus.TIMEOUT, "longer than 10 min")
+    assert ending(KILLED, keeper_died=True) == RunEnd(
+        RunStatus.KILLED, "its keeper process was killed"
+    )
 
 
 def test_a_process_that_says_it_succeeded_has_also_when_it_was_asked_to_end() -> None:
@@ -149,7 +152,7 @@ GPU_TEXTS = {
 @pytest.mark.parametrize("text", GPU_TEXTS)
 def test_gpu_memory_that_ran_out_is_recognised(text: str) -> None:
     words, what = GPU_TEXTS[text]
-    expected = Ending(RunStatus.OOM, f"GPU memory: {what}")
+    expected = RunEnd(RunStatus.OOM, f"GPU memory: {what}")
     assert ending(1, TRACEBACK + words) == expected
     assert ending(-signal.SIGABRT, TRACEBACK + words) == expected
     assert ending(0, TRACEBACK + words).status is RunStatus.FINISHED
@@ -158,7 +161,7 @@ def test_gpu_memory_that_ran_out_is_recognised(text: str) -> None:
 
 def test_programs_without_exceptions_say_it_in_their_last_lines() -> None:
     words = "ggml_cuda: allocating 512.00 MiB on device 0: cudaMalloc failed: out of memory\n"
-    expected = Ending(RunStatus.OOM, "GPU memory: tried to allocate 512.00 MiB")
+    expected = RunEnd(RunStatus.OOM, "GPU memory: tried to allocate 512.00 MiB")
     assert ending(1, words + "main: error: failed to load model") == expected
     assert ending(1, words + "still working\n" * 10).status is RunStatus.FAILED
 
@@ -193,7 +196,7 @@ CALLED = (
     ],
 )
 def test_a_mention_of_memory_is_no_end_by_it(output: str) -> None:
-    assert ending(1, output) == Ending(RunStatus.FAILED, "exit code 1")
+    assert ending(1, output) == RunEnd(RunStatus.FAILED, "exit code 1")
 
 
 @pytest.mark.parametrize(
@@ -233,14 +236,14 @@ def torchrun(ranks: int, culprit: str, how: str) -> str:
 
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_rank_below_torchrun_is_found_behind_all_that_follows(ranks: int) -> None:
-    assert ending(1, torchrun(ranks, OOM, "1 (pid: 77)")) == Ending(
+    assert ending(1, torchrun(ranks, OOM, "1 (pid: 77)")) == RunEnd(
         RunStatus.OOM, "GPU memory: tried to allocate 2.00 GiB"
     )
     bug = torchrun(ranks, "ValueError: bad", "1 (pid: 77)")
     assert ending(1, bug, memory=MemoryEvidence(own=1)).status is RunStatus.FAILED
     killed = torchrun(ranks, "", "-9 (pid: 77)  (SIGKILL)")
     assert ending(1, killed).status is RunStatus.FAILED
-    assert ending(1, killed, memory=MemoryEvidence(0, 1, frozenset({77}))) == Ending(
+    assert ending(1, killed, memory=MemoryEvidence(0, 1, frozenset({77}))) == RunEnd(
         RunStatus.OOM, "host memory: killed by the kernel"
     )
 
@@ -274,7 +277,7 @@ def test_a_rank_below_torchrun_is_found_behind_all_that_follows(ranks: int) -> N
     ],
 )
 def test_host_memory_that_ran_out_is_recognised(words: str, reason: str) -> None:
-    assert ending(1, TRACEBACK + words) == Ending(RunStatus.OOM, reason)
+    assert ending(1, TRACEBACK + words) == RunEnd(RunStatus.OOM, reason)
 
 
 WORKER = TRACEBACK + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.\n"
@@ -296,8 +299,8 @@ Root Cause (first observed failure):
     ids=["itself", "below a shell", "a worker", "one of several workers", "below torchrun"],
 )
 def test_killed_by_the_kernel_takes_the_kernels_word(code: int, output: str) -> None:
-    certain = Ending(RunStatus.OOM, "host memory: killed by the kernel")
-    probable = Ending(RunStatus.OOM, "host memory: probably killed by the kernel")
+    certain = RunEnd(RunStatus.OOM, "host memory: killed by the kernel")
+    probable = RunEnd(RunStatus.OOM, "host memory: probably killed by the kernel")
     victim = 77 if output else 1234
     assert ending(code, output).status in (RunStatus.KILLED, RunStatus.FAILED)
     assert ending(code, output, memory=MemoryEvidence(1, 1, frozenset({victim}))) == certain
@@ -383,7 +386,7 @@ def test_one_kill_explains_one_run(machine: Machine) -> None:
     machine.count(machine.own / machine.name, 6)
     machine.count(machine.proc / "vmstat", 8)
     first = ending(KILLED, memory=watch.evidence())
-    assert first == Ending(RunStatus.OOM, "host memory: killed by the kernel")
+    assert first == RunEnd(RunStatus.OOM, "host memory: killed by the kernel")
     assert ending(KILLED, memory=watch.evidence()).status is RunStatus.KILLED
 
 
@@ -404,8 +407,10 @@ SMALL_MACHINE = """
 import os, pathlib, sys
 group, folder = map(pathlib.Path, sys.argv[1:])
 (group / "cgroup.procs").write_text(str(os.getpid()))
-from radt.runner.ending import MemoryWatch, ending_of
-from radt.runner.process import Barrier, TrainingProcess
+from radt.runner.barrier import Barrier
+from radt.runner.oom import MemoryWatch
+from radt.runner.outcome import run_end
+from radt.runner.process import TrainingProcess
 watch, barrier, exits = MemoryWatch(), Barrier(), []
 source = "x = bytearray(400_000_000)\\nfor i in range(0, len(x), 4096): x[i] = 1"
 process = TrainingProcess(
@@ -417,7 +422,7 @@ barrier.close()
 process.wait_released(30)
 process.join()
 print(exits[0].code)
-ending = ending_of(
+ending = run_end(
     exits[0], stopped="", timed_out_s=None, tail=exits[0].tail, memory=watch.evidence()
 )
 print(f"{ending.status}: {ending.reason}")

@@ -189,7 +189,7 @@ def test_a_bad_file_starts_nothing_and_stays_as_it_is(bench: Bench) -> None:
     done = bench.radt("experiment.csv", code=2)
     assert "2 problems, nothing was started" in done.stderr + done.stdout
     assert path.read_text(encoding="utf-8") == text
-    assert not bench.home.exists()
+    assert not (bench.home / "radt.db").exists()
 
 
 def test_dry_run_shows_the_plan_and_starts_nothing(bench: Bench, study: Path) -> None:
@@ -197,4 +197,4 @@ def test_dry_run_shows_the_plan_and_starts_nothing(bench: Bench, study: Path) ->
     done = bench.radt("experiment.csv", "--dry-run")
     assert "right" in done.stdout
     assert study.read_bytes() == before
-    assert not bench.home.exists()
+    assert not (bench.home / "radt.db").exists()

@@ -207,7 +207,7 @@ main()
     ("what", "code", "status", "reason"),
     [
         ("os.kill(os.getpid(), signal.SIGTERM)", 143, "KILLED", "stopped by the user"),
-        ("raise MemoryError('none left')", 1, "KILLED", "radt could not go on: none left"),
+        ("raise MemoryError('none left')", 1, "KILLED", "radt stopped on an error: none left"),
         ("raise OSError(24, 'Too many open files')", 1, "FAILED", "Too many open files"),
     ],
     ids=["stopped", "runner-fails", "no-descriptors"],

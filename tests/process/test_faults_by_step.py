@@ -104,7 +104,9 @@ class Scene:
         return {
             pid: command
             for pid, command in found.items()
-            if alive(pid) and "radt.collector" not in command and "radt.tracking" not in command
+            if alive(pid)
+            and "radt.collector" not in command
+            and "radt.delivery.mlflow" not in command
         }
 
     def statuses(self, path: Path) -> list[str]:

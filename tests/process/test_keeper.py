@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from radt.errors import LaunchError
-from radt.runner import trees
-from radt.runner.process import Barrier, Exit, TrainingProcess, descendants_of_each
+from radt.runner.process import Barrier, Exit, TrainingProcess, descendants_of_each, send_signal
 from tests.support.bench import alive, wait_until
 
 TIMEOUT_S = 30.0
@@ -126,7 +125,7 @@ class Zoo:
         """After a test that failed."""
         for _ in range(1000):
             for pid in marked(self.marker):
-                trees.send_signal(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
         os.close(self._held)
 
 

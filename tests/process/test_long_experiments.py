@@ -20,8 +20,8 @@ import pytest
 
 from radt.cli.attach import SHOWN_LINES
 from radt.experiment.lock import ExperimentLock, Holder
-from radt.runner.attendant import exit_code, last_line
-from radt.runner.estimate import ProgressView, ending_text, progress_line, remaining_s
+from radt.runner.live import ProgressView, ending_text, progress_line, remaining_s
+from radt.runner.supervisor import exit_code, last_line
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
 #: Logs, says so, and waits until the test writes into the pipe; then ends with that exit code.
@@ -338,7 +338,7 @@ def test_what_detach_says(background: Background) -> None:
     log, home = Path(background.holder.log), background.bench.home
     assert log.parent == home / "logs" and log.name.startswith("one-")
     assert str(log.relative_to(home.parent)) in background.said
-    assert f"process {background.holder.pid}" in background.said
+    assert f"pid {background.holder.pid}" in background.said
 
 
 def test_a_second_start_is_refused(background: Background) -> None:
@@ -353,11 +353,11 @@ def test_ctrl_c_leaves_an_attached_experiment_alone(background: Background) -> N
     lines = [next(watcher.stdout)]
     while "at work" not in lines[-1]:
         lines.append(next(watcher.stdout))
-    assert lines[0] == f"  … {background.holder.log} has all\n"
+    assert lines[0] == f"  … see {background.holder.log} for earlier output\n"
     assert len(lines) == SHOWN_LINES + 1, "it begins with the last lines"
     watcher.send_signal(signal.SIGINT)
     rest, _ = watcher.communicate(timeout=TIMEOUT_S)
-    assert watcher.returncode == 0 and "it goes on" in rest
+    assert watcher.returncode == 0 and "the experiment continues" in rest
     assert alive(background.holder.pid)
     assert background.bench.rows(background.path)[0]["Status"] == "RUNNING"
 
@@ -366,7 +366,7 @@ def test_detach_shows_the_problems_of_a_file_at_once(bench: Bench) -> None:
     bench.experiment("Workload,File\n1,absent.py\n", "bad.csv")
     done = bench.radt("bad.csv", "--detach", code=2)
     assert "bad.csv: 1 problem, nothing was started" in done.stderr
-    assert not bench.home.exists()
+    assert not (bench.home / "radt.db").exists()
     bench.script("x.py", "")
     assert "--detach is for experiment files" in bench.radt("--detach", "x.py", code=2).stderr
 
@@ -394,11 +394,11 @@ def test_a_runner_with_a_terminal_of_its_own_can_be_attached_to(bench: Bench, on
     wait_at_work(bench, one)
     watcher = bench.start("attach", one.name)
     assert watcher.stdout is not None
-    assert "prints to a terminal of its own" in next(watcher.stdout)
+    assert "prints to its own terminal" in next(watcher.stdout)
     release(bench, "a.pipe")
     rest, _ = watcher.communicate(timeout=TIMEOUT_S)
     assert (runner.wait(TIMEOUT_S), watcher.returncode) == (0, 0)
-    assert "its exit code is not known" in rest
+    assert "exit code unknown" in rest
 
 
 def test_how_a_runner_ended_is_read_from_its_last_line() -> None:

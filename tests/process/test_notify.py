@@ -1,4 +1,4 @@
-"""Notices by command and webhook: real commands, a real server."""
+"""Notifications by command and address: real commands, a real server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,12 +24,12 @@ from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, ProgramKind
 from radt.model import RunStatus
 from radt.runner import notify
-from radt.runner.notify import Notice, NoticeEvent, Notifier, without_secrets
+from radt.runner.notify import Notification, NotificationEvent, Notifier, without_secrets
 from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
 from tests.support.bench import alive, wait_until
 
-NOTICE = Notice(
-    event=NoticeEvent.FAILED,
+NOTIFICATION = Notification(
+    event=NotificationEvent.FAILED,
     experiment="collocation",
     text="collocation: workload drei Öfen had 1 OOM",
     counts={"FINISHED": 6, "OOM": 1},
@@ -85,7 +86,7 @@ def hook() -> Iterator[Hook]:
 
 
 @dataclass
-class Said:
+class Complaints:
     """What a notifier complains of."""
 
     lines: list[str] = field(default_factory=list)
@@ -95,8 +96,8 @@ class Said:
 
 
 @pytest.fixture
-def said() -> Said:
-    return Said()
+def complaints() -> Complaints:
+    return Complaints()
 
 
 @pytest.fixture
@@ -113,26 +114,25 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_command_gets_arguments_json_and_variables(
-    tmp_path: Path, said: Said, script: Callable[[str], str]
+    tmp_path: Path, complaints: Complaints, script: Callable[[str], str]
 ) -> None:
     command = script(
         'cat > "$1.json"\n'
         'printf "%s|%s|%s" "$RADT_NOTIFY_EVENT" "$RADT_NOTIFY_TEXT" "$2" > "$1.txt"'
     )
-    notifier = Notifier(f"{command} 'the notice' '$HOME; *'", said)
-    notifier.send(NOTICE)
+    notifier = Notifier(f"{command} 'the notice' '$HOME; *'", complaints)
+    notifier.send(NOTIFICATION)
     notifier.close()
-    assert said.lines == []
+    assert complaints.lines == []
     assert (tmp_path / "the notice.txt").read_text(encoding="utf-8") == (
-        f"failed|{NOTICE.text}|$HOME; *"
+        f"failed|{NOTIFICATION.text}|$HOME; *"
     )
     text = (tmp_path / "the notice.json").read_text(encoding="utf-8")
     assert "drei Öfen" in text  # readable for commands that search it
     assert json.loads(text) == {
         "event": "failed",
         "experiment": "collocation",
-        "text": NOTICE.text,
-        "content": NOTICE.text,
+        "text": NOTIFICATION.text,
         "counts": {"FINISHED": 6, "OOM": 1},
         "elapsed_s": 61.5,
         "host": "gpu1",
@@ -141,168 +141,182 @@ def test_command_gets_arguments_json_and_variables(
 
 
 def test_notices_come_in_their_order(
-    tmp_path: Path, said: Said, script: Callable[[str], str]
+    tmp_path: Path, complaints: Complaints, script: Callable[[str], str]
 ) -> None:
-    notifier = Notifier(script('echo "$RADT_NOTIFY_TEXT" >> all'), said)
+    notifier = Notifier(script('echo "$RADT_NOTIFY_TEXT" >> all'), complaints)
     for number in range(5):
-        notifier.send(replace(NOTICE, text=str(number)))
+        notifier.send(replace(NOTIFICATION, text=str(number)))
     notifier.close()
     assert (tmp_path / "all").read_text(encoding="utf-8").split() == ["0", "1", "2", "3", "4"]
 
 
 def test_command_that_fails_is_said_once_with_its_reason(
-    tmp_path: Path, said: Said, script: Callable[[str], str]
+    tmp_path: Path, complaints: Complaints, script: Callable[[str], str]
 ) -> None:
     notifier = Notifier(
         script("echo x >> tries\necho 'no route to https://me:pw@h.org/T0/geheim' >&2\nexit 7"),
-        said,
+        complaints,
     )
-    notifier.send(NOTICE)
-    notifier.send(NOTICE)
+    notifier.send(NOTIFICATION)
+    notifier.send(NOTIFICATION)
     notifier.close()
-    assert said.lines == [
-        f"a notice was not sent: {tmp_path}/my command: exit code 7, no route to https://h.org/…"
+    assert complaints.lines == [
+        f"a notification was not sent: {tmp_path}/my command: exit code 7, no route to https://h.org/…"
     ]
     assert (tmp_path / "tries").read_text(encoding="utf-8") == "x\nx\n"
 
 
 def test_command_that_reads_nothing_and_one_that_was_removed(
-    tmp_path: Path, said: Said, script: Callable[[str], str]
+    tmp_path: Path, complaints: Complaints, script: Callable[[str], str]
 ) -> None:
-    big = replace(NOTICE, file="x" * 1_000_000)  # more than a pipe holds
-    notifier = Notifier(script("exec <&-"), said)
+    big = replace(NOTIFICATION, file="x" * 1_000_000)  # more than a pipe holds
+    notifier = Notifier(script("exec <&-"), complaints)
     notifier.send(big)
     notifier.close()
-    assert said.lines == []
+    assert complaints.lines == []
     (tmp_path / "my command").unlink()
-    notifier.send(NOTICE)
+    notifier.send(NOTIFICATION)
     notifier.close()
-    assert said.lines == [
-        f"a notice was not sent: {tmp_path}/my command: No such file or directory"
+    assert complaints.lines == [
+        f"a notification was not sent: {tmp_path}/my command: No such file or directory"
     ]
 
 
 def test_command_that_hangs_is_ended_with_its_children(
-    tmp_path: Path, said: Said, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    complaints: Complaints,
+    script: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 0.2)
     os.mkfifo(tmp_path / "pids")
     command = script("sleep 600 &\necho $$ $! > pids\nwait")
-    notifier = Notifier(command, said)
-    notifier.send(NOTICE)
+    notifier = Notifier(command, complaints)
+    notifier.send(NOTIFICATION)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text(encoding="ascii").split()]
     assert all(alive(pid) for pid in pids)
     notifier.close()
-    assert said.lines[0] == "a notice was not sent within 0 s"
+    assert complaints.lines[0] == "a notification was not sent: no answer within 0 s"
     wait_until(lambda: not any(alive(pid) for pid in pids), "the command and its child are gone")
 
 
 def test_command_that_takes_too_long_makes_way_for_the_next(
-    tmp_path: Path, said: Said, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    complaints: Complaints,
+    script: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(notify, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(notify, "SEND_TIMEOUT_S", 0.2)
     notifier = Notifier(
-        script('[ "$RADT_NOTIFY_EVENT" = ended ] && exec touch done\nsleep 600'), said
+        script('[ "$RADT_NOTIFY_EVENT" = ended ] && exec touch done\nsleep 600'), complaints
     )
-    notifier.send(NOTICE)
-    notifier.send(replace(NOTICE, event=NoticeEvent.ENDED))
+    notifier.send(NOTIFICATION)
+    notifier.send(replace(NOTIFICATION, event=NotificationEvent.ENDED))
     notifier.close()
     assert (tmp_path / "done").exists()
-    assert said.lines == [f"a notice was not sent: {tmp_path}/my command took longer than 0 s"]
+    assert complaints.lines == [
+        f"a notification was not sent: {tmp_path}/my command took longer than 0 s"
+    ]
 
 
-def test_webhook_gets_text_for_chat_programs(hook: Hook, said: Said) -> None:
-    notifier = Notifier(hook.address, said)
-    notifier.send(replace(NOTICE, file="/a\udcff.csv"))
+@pytest.mark.parametrize("scheme", ["http", "json"])
+def test_address_gets_title_and_text(hook: Hook, complaints: Complaints, scheme: str) -> None:
+    address = f"{scheme}{hook.address[4:]}".replace("127", "me%40x:p%2Fw@127")
+    if scheme == "json":  # as apprise marks what goes into the query
+        address = address.replace("?", "?-")
+    notifier = Notifier(address, complaints)
+    notifier.send(replace(NOTIFICATION, file="/a\udcff.csv"))
     notifier.close()
-    assert said.lines == []
+    assert complaints.lines == []
     ((path, headers, body),) = hook.posted
-    assert body["file"] == "/a\udcff.csv"
-    assert path == "/T0/geheim?key=pssst"
-    assert headers["Content-Type"] == "application/json"
-    assert "Authorization" not in headers
-    assert body["text"] == body["content"] == NOTICE.text
-    assert body["counts"] == {"FINISHED": 6, "OOM": 1}
-
-
-def test_webhook_with_user_and_password(hook: Hook, said: Said) -> None:
-    notifier = Notifier(hook.address.replace("127", "me%40x:p%2Fw@127"), said)
-    notifier.send(NOTICE)
-    notifier.close()
-    assert said.lines == []
-    _, headers, _ = hook.posted[0]
+    assert (path, headers["Content-Type"]) == ("/T0/geheim?key=pssst", "application/json")
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me@x:p/w"
+    assert (body["title"], body["message"]) == ("radt: collocation failed", NOTIFICATION.text)
 
 
-@pytest.mark.parametrize("answer", [404, 500, 302])
-def test_webhook_that_refuses_is_said_once_without_its_secret(
-    hook: Hook, said: Said, answer: int
+@pytest.mark.parametrize("answer", [500, 302])
+def test_address_that_refuses_is_reported_once_without_its_secret(
+    hook: Hook, complaints: Complaints, answer: int
 ) -> None:
     hook.answer, hook.location = answer, hook.address
-    notifier = Notifier(hook.address, said)
-    notifier.send(NOTICE)
-    notifier.send(NOTICE)
+    notifier = Notifier(hook.address, complaints)
+    notifier.send(NOTIFICATION)
+    notifier.send(NOTIFICATION)
     notifier.close()
+    (line,) = complaints.lines
     host = f"http://127.0.0.1:{hook.server.server_address[1]}/…"
-    assert said.lines == [f"a notice was not taken: {host} answered {answer}"]
+    assert line.startswith(f"a notification was not sent: {host}: ")
+    assert str(answer) in line
+    assert "geheim" not in line
     assert len(hook.posted) == 2
 
 
-def test_webhook_that_is_not_there(said: Said) -> None:
+def test_address_that_does_not_answer(complaints: Complaints) -> None:
     with socket.socket() as taken:  # bound and not listening: refused for sure
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        notifier = Notifier(f"http://me:pw@127.0.0.1:{port}/geheim", said)
-        notifier.send(NOTICE)
+        notifier = Notifier(f"http://me:pw@127.0.0.1:{port}/geheim", complaints)
+        notifier.send(NOTIFICATION)
         notifier.close()
-    (line,) = said.lines
-    assert line.startswith(f"a notice was not sent: http://127.0.0.1:{port}/…: ")
-    assert "refused" in line
+    (line,) = complaints.lines
+    assert line.startswith(f"a notification was not sent: http://127.0.0.1:{port}/…: ")
+    assert "onnection error" in line
 
 
-def test_webhook_that_hangs_delays_nobody(
-    hook: Hook, said: Said, monkeypatch: pytest.MonkeyPatch
+def test_address_that_hangs_delays_nobody(
+    hook: Hook, complaints: Complaints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook.hold = threading.Event()
     monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 0.2)
-    notifier = Notifier(hook.address, said)
-    notifier.send(NOTICE)  # returns at once: the server has not answered
-    wait_until(lambda: hook.posted, "the notice is on its way")
-    notifier.send(NOTICE)
+    notifier = Notifier(hook.address, complaints)
+    notifier.send(NOTIFICATION)  # returns at once: the server has not answered
+    wait_until(lambda: hook.posted, "the notification is being sent")
+    notifier.send(NOTIFICATION)
     notifier.close()
-    assert said.lines == ["a notice was not sent within 0 s"]
+    assert complaints.lines == ["a notification was not sent: no answer within 0 s"]
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("no-such-command --x", "the command of --notify is not there: no-such-command"),
-        ("sh 'unfinished", "cannot be understood: No closing quotation"),
-        ("https://", "the address of --notify is not complete"),
-        ("http://host:port/geheim", "the address of --notify is not complete"),
-        ("https://host/ge heim", "the address of --notify is not complete"),
-        ("ftp://me:pw@host/geheim", "is not there: ftp://***@host/geheim"),
+        ("no-such-command --x", "Command 'no-such-command' of --notify not found"),
+        ("sh 'unfinished", "No closing quotation"),
+        ("https://", "Expected an address in --notify, got https://"),
+        ("http://host:port/geheim", "Expected an address in --notify, got http://host:port/…"),
+        ("https://host/ge heim", "Expected an address in --notify, got https://host/…"),
+        ("nosuch://geheim/geheim", "Expected an address in --notify, got nosuch://…"),
     ],
 )
-def test_target_that_is_none_is_refused_before_anything_starts(
-    said: Said, target: str, message: str
+def test_wrong_target_is_refused_before_anything_starts(
+    complaints: Complaints, target: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        Notifier(target, said)
+        Notifier(target, complaints)
     assert message in str(raised.value)
+    assert "geheim" not in str(raised.value)
+
+
+def test_address_without_apprise_is_refused(
+    complaints: Complaints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(UsageError, match="needs apprise") as raised:
+        Notifier("slack://a/b/c", complaints)
+    assert "pip install 'radt[notify]'" in str(raised.value.remedy)
 
 
 @pytest.mark.parametrize("target", ["", "  "])
-def test_without_a_target_nothing_is_sent(said: Said, target: str) -> None:
-    notifier = Notifier(target, said)
+def test_without_a_target_nothing_is_sent(complaints: Complaints, target: str) -> None:
+    notifier = Notifier(target, complaints)
     before = threading.active_count()
-    notifier.send(NOTICE)
+    notifier.send(NOTIFICATION)
     assert threading.active_count() == before
     notifier.close()
-    assert said.lines == []
+    assert complaints.lines == []
 
 
 def test_of_an_address_only_the_host_is_shown() -> None:
+    assert without_secrets("slack://xoxb-1/2/3, x") == "slack://…, x"
     text = "curl -u a https://me:p@ss@hooks.org:8/T0/geheim?x#y 'http://b.org' (https://c.org/d)"
     assert without_secrets(text) == (
         "curl -u a https://hooks.org:8/… 'http://b.org/…' (https://c.org/…)"
@@ -334,11 +348,11 @@ def outcome_of(*statuses: RunStatus) -> WorkloadOutcome:
 
 def test_failed_workload_in_plain_words() -> None:
     statuses = [RunStatus.FINISHED] * 6 + [RunStatus.OOM]
-    notice = Notice.of_workload(
+    notice = Notification.of_workload(
         plan_of("3", *[("resnet50", (0,))] * 7), outcome_of(*statuses), "/a.csv"
     )
-    assert notice.text == "collocation: workload 3 had 1 OOM (7 × resnet50 on GPU 0)"
-    assert notice.event is NoticeEvent.FAILED
+    assert notice.text == "collocation: workload 3 had 1 OOM (7 × resnet50 on 0)"
+    assert notice.event is NotificationEvent.FAILED
     assert notice.counts == {"FINISHED": 6, "OOM": 1}
     assert (notice.elapsed_s, notice.host) == (61.0, socket.gethostname())
 
@@ -346,9 +360,9 @@ def test_failed_workload_in_plain_words() -> None:
 def test_failed_workload_of_many_kinds_in_plain_words() -> None:
     plan = plan_of("", ("a", (0,)), ("b", (1, 2)), ("b", ()), ("c", (0,)))
     statuses = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.TIMEOUT, RunStatus.TIMEOUT)
-    assert Notice.of_workload(plan, outcome_of(*statuses), "/a.csv").text == (
+    assert Notification.of_workload(plan, outcome_of(*statuses), "/a.csv").text == (
         "collocation: workload a, b, c had 1 FAILED, 1 KILLED and 2 TIMEOUT "
-        "(a, 2 × b, c on GPUs 0, 1+2 and the CPU)"
+        "(a, 2 × b, c on 0, 1+2, cpu)"
     )
 
 
@@ -357,7 +371,7 @@ def test_failed_workload_of_many_kinds_in_plain_words() -> None:
     [
         (None, "", "ended"),
         (signal.SIGTERM, "", "was stopped by SIGTERM"),
-        (None, "no space in sqlite://me:pw@db", "stopped by a problem (no space in sqlite://***@db)"),
+        (None, "no space in sqlite://me:pw@db", "was stopped by an error (no space in sqlite://…)"),
     ],
 )  # fmt: skip
 def test_end_of_an_experiment_in_plain_words(
@@ -368,12 +382,14 @@ def test_end_of_an_experiment_in_plain_words(
         elapsed_s=7509.0,
         interrupted_by=interrupted_by,
     )
-    notice = Notice.of_experiment("collocation", outcome, "/a.csv", problem)
+    notice = Notification.of_experiment("collocation", outcome, "/a.csv", problem)
     assert notice.text == f"collocation {how} after 2:05:09: 1 FINISHED and 1 OOM"
-    assert notice.event is NoticeEvent.ENDED
+    assert notice.event is NotificationEvent.ENDED
 
 
 def test_end_of_an_experiment_in_which_nothing_ran() -> None:
-    notice = Notice.of_experiment("x", ExperimentOutcome(elapsed_s=0.4), "/a.csv", "no collector")
-    assert notice.text == "x stopped by a problem (no collector) after 400 ms: no run"
+    notice = Notification.of_experiment(
+        "x", ExperimentOutcome(elapsed_s=0.4), "/a.csv", "no collector"
+    )
+    assert notice.text == "x was stopped by an error (no collector) after 400 ms: no run"
     assert notice.counts == {}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from radt import tags
 from radt.model import RunStatus
-from radt.store import tags
 from radt.store.records import RunRecord
 from tests.support.bench import Bench, wait_until
 
@@ -188,8 +188,8 @@ def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
     problems = {
         name: tags_of(bench, run).get(tags.PROFILER_PROBLEM, "") for name, run in runs.items()
     }
-    assert problems["no range"] == problems["crashes"] == "nsys has left no report"
-    assert problems["no kernel"].endswith("no report: no kernel ran that it was to record")
+    assert problems["no range"] == problems["crashes"] == "nsys wrote no report"
+    assert problems["no kernel"].endswith("no report: no kernel ran while it recorded")
     assert "NVreg_RestrictProfilingToAdminUsers=0" in problems["permission"]
     assert all(" ".join(text.split()) in " ".join(said.split()) for text in problems.values())
 
@@ -228,4 +228,4 @@ def test_what_is_not_installed_starts_nothing(tools: Tools, bench: Bench) -> Non
     said = tools.run("1,net,cpu,nsys,train.py,\n", code=2)
 
     assert "nsys is neither on PATH nor in the usual folders" in " ".join(said.split())
-    assert not bench.home.exists()
+    assert not (bench.home / "radt.db").exists()

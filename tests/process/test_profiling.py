@@ -14,12 +14,12 @@ from typing import Any, cast
 import pytest
 
 from radt.model import RunStatus
-from radt.runner import witness
-from radt.runner.ending import Ending
+from radt.runner import exit_recorder
+from radt.runner.active import ActiveRun
 from radt.runner.follow import Follower
+from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
 from radt.runner.profiling import NOTE, PATIENCE_S, Profiling, profiler_error
-from radt.runner.row import Row
 from radt.runner.stop import Escalation, StopRequest
 from tests.support.bench import wait_until
 
@@ -30,29 +30,31 @@ def profiling(tmp_path: Path) -> Profiling:
     return Profiling("ncu", ("ncu",), {}, (), tmp_path / NOTE)
 
 
-def under_witness(note: Path, *command: str) -> list[str]:
-    return [sys.executable, "-I", "-S", witness.__file__, str(note), *command]
+def under_exit_recorder(note: Path, *command: str) -> list[str]:
+    return [sys.executable, "-I", "-S", exit_recorder.__file__, str(note), *command]
 
 
 @pytest.mark.parametrize(
     ("script", "code"),
     [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", -15), ("kill -KILL $$", -9)],
 )
-def test_the_witness_ends_as_the_program_did(tmp_path: Path, script: str, code: int) -> None:
+def test_the_exit_recorder_ends_as_the_program_did(tmp_path: Path, script: str, code: int) -> None:
     note = tmp_path / "note"
-    done = subprocess.run(under_witness(note, "sh", "-c", script), check=False)
+    done = subprocess.run(under_exit_recorder(note, "sh", "-c", script), check=False)
 
     assert done.returncode == code
     assert note.read_text().split()[0] == str(code)
     assert [path.name for path in tmp_path.iterdir()] == ["note"]
 
 
-def test_the_witness_leaves_signals_to_the_program(tmp_path: Path) -> None:
+def test_the_exit_recorder_leaves_signals_to_the_program(tmp_path: Path) -> None:
     note, ready = tmp_path / "note", tmp_path / "ready"
     script = f"trap 'exit 7' INT; trap '' TERM; touch '{ready}'; while :; do sleep 0.05; done"
-    process = subprocess.Popen(under_witness(note, "sh", "-c", script), start_new_session=True)
+    process = subprocess.Popen(
+        under_exit_recorder(note, "sh", "-c", script), start_new_session=True
+    )
     wait_until(ready.exists, "the program runs")
-    process.send_signal(signal.SIGTERM)  # to the witness alone
+    process.send_signal(signal.SIGTERM)  # to the exit recorder alone
     os.killpg(process.pid, signal.SIGTERM)
     os.killpg(process.pid, signal.SIGINT)
 
@@ -60,9 +62,9 @@ def test_the_witness_leaves_signals_to_the_program(tmp_path: Path) -> None:
     assert note.read_text().split()[0] == "7"
 
 
-def test_the_witness_of_what_cannot_be_executed(tmp_path: Path) -> None:
+def test_the_exit_recorder_of_what_cannot_be_executed(tmp_path: Path) -> None:
     done = subprocess.run(
-        under_witness(tmp_path / "note", str(tmp_path / "none")),
+        under_exit_recorder(tmp_path / "note", str(tmp_path / "none")),
         check=False,
         capture_output=True,
         text=True,
@@ -73,8 +75,8 @@ def test_the_witness_of_what_cannot_be_executed(tmp_path: Path) -> None:
 
 
 def test_whose_end_it_was(profiling: Profiling) -> None:
-    finished, failed = Ending(RunStatus.FINISHED), Ending(RunStatus.FAILED, "exit code 1")
-    killed = Ending(RunStatus.KILLED, "killed by SIGKILL")
+    finished, failed = RunEnd(RunStatus.FINISHED), RunEnd(RunStatus.FAILED, "exit code 1")
+    killed = RunEnd(RunStatus.KILLED, "killed by SIGKILL")
 
     nobody_saw = profiling.ending(finished, Exit(0, ended_ns=10), [])
     assert nobody_saw.reason == "ncu ended before the program did (exit code 0)"
@@ -92,7 +94,7 @@ def test_whose_end_it_was(profiling: Profiling) -> None:
 
 def test_what_a_profiler_has_not_done(profiling: Profiling) -> None:
     profiling.note.write_text("0 9")
-    assert profiling.problem(Exit(0), []) == "ncu has left no report"
+    assert profiling.problem(Exit(0), []) == "ncu wrote no report"
     (profiling.note.parent / "artifacts/profiles/r.ncu-rep").write_text("x")
     assert profiling.problem(Exit(0), ["==ERROR== something"]) == ""
     assert profiling.problem(Exit(1), ["==ERROR== something"]) == "ncu: something"
@@ -109,7 +111,7 @@ def test_what_a_profiler_has_not_done(profiling: Profiling) -> None:
                 "==ERROR== Profiling failed because a driver resource was unavailable. Ensure that "
                 "no other tool (like DCGM) is concurrently collecting profiling data."
             ],
-            "somebody else reads the GPU's counters",
+            "another profiler or DCGM is reading the GPU's counters",
         ),
         (["==WARNING== No kernels were profiled."], "no kernel ran"),
         (["unrecognised option '--wait'", "", "usage: nsys profile"], "unrecognised option"),
@@ -138,7 +140,7 @@ def test_patience_comes_before_insisting(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_report_is_not_timed(profiling: Profiling) -> None:
     """The program was in time; what comes after it is the profiler's."""
     recorded = SimpleNamespace(plan=SimpleNamespace(timeout_s=1.0))
-    row = Row(
+    row = ActiveRun(
         recorded=cast(Any, recorded),
         view=cast(Any, None),
         startable=cast(Any, SimpleNamespace(profiling=profiling)),
@@ -158,7 +160,7 @@ def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
     now_s = 1000.0
     monkeypatch.setattr("radt.runner.stop.time.monotonic", lambda: now_s)
     rows = {
-        name: Row(
+        name: ActiveRun(
             recorded=cast(Any, None),
             view=cast(Any, SimpleNamespace(detail="")),
             startable=cast(Any, SimpleNamespace(profiling=found)),

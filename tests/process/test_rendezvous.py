@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import radt.run.rendezvous
-import radt.runner.rendezvous
+import radt.runner.barrier
 from radt.errors import LaunchError
 from radt.home import RunDir, runtime_dir
-from radt.runner.rendezvous import ContextBarrier
+from radt.runner.barrier import ContextBarrier
 from tests.support.bench import Bench, wait_until
 
 TIMEOUT_S = 60.0
@@ -105,7 +105,7 @@ def inside_ns(rows: Rows, process: subprocess.Popen[str]) -> int:
 
 
 def test_both_sides_use_the_same_variable() -> None:
-    assert radt.run.rendezvous.BARRIER_VARIABLE == radt.runner.rendezvous.BARRIER_VARIABLE
+    assert radt.run.rendezvous.BARRIER_VARIABLE == radt.runner.barrier.BARRIER_VARIABLE
 
 
 def test_rows_go_on_together_when_the_last_has_come(rows: Rows, barrier_of: Make) -> None:
@@ -219,7 +219,7 @@ def test_runner_that_dies_lets_all_go(rows: Rows) -> None:
         [
             sys.executable,
             "-c",
-            "from radt.runner.rendezvous import ContextBarrier\n"
+            "from radt.runner.barrier import ContextBarrier\n"
             "import signal\n"
             "barrier = ContextBarrier(['a', 'b'])\n"
             "print(barrier.path, flush=True)\n"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
+from radt.analysis.energy import WorkloadEnergy
+from radt.analysis.report import read_report
 from radt.cli.report import command
 from radt.model import RunStatus, Scope, SeriesKind
-from radt.report.energy import WorkloadEnergy
-from radt.report.summary import summarise
-from radt.report.tables import energy_table, summary_table
+from radt.render.report import energy_table, summary_table
+from radt.render.terminal import table_lines
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -75,7 +74,7 @@ class Lab:
 
     def energy(self, workload: str) -> WorkloadEnergy:
         with StoreReader(self.writer.path) as reader:
-            found = {one.label: one for one in summarise(reader, "study")}
+            found = {one.label: one for one in read_report(reader, "study").workloads}
         return found[workload].energy
 
 
@@ -158,14 +157,9 @@ def test_table_of_estimates_at_80_columns(lab: Lab) -> None:
     mixed(lab)
     lab.run("cpu", "a")
     with StoreReader(lab.writer.path) as reader:
-        workloads = summarise(reader, "study")
-    stream = io.StringIO()
-    console = Console(file=stream, width=80, color_system=None)
-    table = energy_table(workloads)
-    assert table is not None
-    console.print(summary_table(workloads))
-    console.print(table)
-    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+        workloads = read_report(reader, "study").workloads
+    tables = (summary_table(workloads), energy_table(workloads))
+    lines = [line.plain for table in tables for line in table_lines(table, 80)]
     assert lines == [
         "  workload  runs     time/epoch  vs solo  samples/s  cpu   energy",
         "  pair      2 × net           –        –          –    –  1,000 J",
@@ -181,8 +175,8 @@ def test_the_report_names_the_rule_only_where_something_is_estimated(lab: Lab) -
     lab.run("solo", "a", gpus={"gpu0": {0: 0, 1: 100}})
     plain = CliRunner().invoke(command, ["study", "--home", str(lab.home)])
     assert "100 J" in plain.output
-    assert "est." not in plain.output
+    assert "Estimated" not in plain.output
     mixed(lab)
     full = CliRunner().invoke(command, ["study", "--home", str(lab.home)])
     assert full.exit_code == 0
-    assert f"est.: {RULE}" in full.output
+    assert f"Estimated energy: {RULE}" in full.output

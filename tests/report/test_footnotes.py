@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from radt.analysis.report import ReportCache, read_report
 from radt.model import MarkerKind
-from radt.report.summary import Memory, read_report
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, MarkerRecord
-from radt.store.tags import PRUNED
+from radt.tags import PRUNED
 from tests.frontend.report_support import Planted, Study
 
 MS = 1_000_000
@@ -28,9 +28,9 @@ def pair(study: Study, label: str, skew_ns: int | None = 3 * MS, **more: str) ->
     return study.run_id(workload_id, "a"), study.run_id(workload_id, "b")
 
 
-def told(study: Study, memory: Memory | None = None) -> tuple[str, ...]:
+def notes_of(study: Study, cache: ReportCache | None = None) -> tuple[str, ...]:
     with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, memory=memory).footnotes
+        return read_report(reader, study.experiment, cache=cache).footnotes
 
 
 def ledger(run_id: str, listener: str, received: int, expected: int = 1000) -> LedgerRecord:
@@ -45,27 +45,27 @@ def test_nothing_is_said_where_all_is_well(study: Study) -> None:
         study.writer.put_markers(
             [MarkerRecord(run_id, 50, MarkerKind.EVENT, "devices verified", study.now_ns)]
         )
-    assert told(study) == ()
+    assert notes_of(study) == ()
 
 
 def test_runs_that_did_not_start_together(study: Study) -> None:
     pair(study, "2x", 21 * MS)
     pair(study, "late", 1200 * MS)
     pair(study, "unknown", None)
-    assert told(study) == (
-        "Runs started further apart than 20.0 ms: late 1.20 s, 2x 21.0 ms.",
-        "How far apart runs started is not known: unknown.",
+    assert notes_of(study) == (
+        "Runs started more than 20.0 ms apart: late 1.20 s, 2x 21.0 ms.",
+        "The start skew is unknown: unknown.",
     )
 
 
 def test_a_new_skew_is_seen_though_no_run_changed(study: Study) -> None:
-    memory = Memory()
+    cache = ReportCache()
     pair(study, "2x")
-    assert told(study, memory) == ()
+    assert notes_of(study, cache) == ()
     with StoreReader(study.store) as reader:
         (workload,) = reader.workloads(study.experiment)
     study.writer.update_workload(workload.workload_id, start_skew_ns=30 * MS)
-    assert told(study, memory) == ("Runs started further apart than 20.0 ms: 2x 30.0 ms.",)
+    assert notes_of(study, cache) == ("Runs started more than 20.0 ms apart: 2x 30.0 ms.",)
 
 
 def test_listeners_that_missed_samples(study: Study) -> None:
@@ -74,7 +74,7 @@ def test_listeners_that_missed_samples(study: Study) -> None:
     study.writer.put_ledger(ledger(second, "top", 700))
     study.writer.put_ledger(ledger(second, "smi", 500))
     study.writer.put_ledger(ledger(second, "dcgm", 0, expected=0))  # was never there
-    assert told(study) == ("Samples are missing: smi of 2x has 50 %, top of 2x has 70 %.",)
+    assert notes_of(study) == ("Samples are missing: smi of 2x has 50 %, top of 2x has 70 %.",)
 
 
 def test_restarts_and_what_was_thinned(study: Study) -> None:
@@ -89,11 +89,11 @@ def test_restarts_and_what_was_thinned(study: Study) -> None:
             ]
         )
     study.writer.put_tags(second, {PRUNED: "summaries"})
-    assert told(study) == (
+    assert notes_of(study) == (
         "Collector restarted: 2x.",
         "Listener smi dropped: 2x.",
-        "Samples were thinned by radt prune, so that in windows other than the epochs after the "
-        "first values are near, not exact: 2x.",
+        "`radt prune` thinned the samples; values are approximate in every window but the epochs "
+        "after the first: 2x.",
     )
 
 
@@ -103,11 +103,11 @@ def test_conditions_that_differ_between_what_is_compared(study: Study) -> None:
             tags = {"radt.git.commit": commit * 40, "radt.gpus": "A100", "radt.driver": "550"}
             study.writer.put_tags(run_id, tags)
     pair(study, "nothing known")
-    assert told(study) == ("Commits differ: aaaaaaaaaa in w0, w1; bbbbbbbbbb in w2.",)
+    assert notes_of(study) == ("Commits differ: aaaaaaaaaa in w0, w1; bbbbbbbbbb in w2.",)
     # Other machines are not compared.
     for run_id in pair(study, "elsewhere", host="gpu-02"):
         study.writer.put_tags(run_id, {"radt.git.commit": "c" * 40, "radt.gpus": "H100"})
-    assert told(study) == (
+    assert notes_of(study) == (
         "Commits differ: aaaaaaaaaa in w0 on gpu-01, w1 on gpu-01; bbbbbbbbbb in w2 on gpu-01.",
     )
 
@@ -115,22 +115,22 @@ def test_conditions_that_differ_between_what_is_compared(study: Study) -> None:
 def test_a_script_without_a_workload_goes_by_its_own_name(study: Study) -> None:
     workload_id = study.workload("", [Planted("a", 2.0)])
     study.writer.put_ledger(ledger(study.run_id(workload_id, "a"), "top", 10))
-    assert told(study) == ("Samples are missing: top of resnet26 has 1.0 %.",)
+    assert notes_of(study) == ("Samples are missing: top of resnet26 has 1.0 %.",)
 
 
 def test_a_workload_on_several_machines(study: Study) -> None:
     _, second = pair(study, "2x")
     study.writer.update_run(second, host="gpu-02")
-    (said,) = told(study)
-    assert said.startswith("Ran on several machines, whose clocks may differ: 2x.")
+    (note,) = notes_of(study)
+    assert note.startswith("Several machines, whose clocks may differ, ran 2x.")
 
 
 def test_many_are_counted(study: Study) -> None:
     for number in range(7):
         pair(study, f"w{number}", 30 * MS)
-    (said,) = told(study)
-    assert said.endswith("w3 30.0 ms and 3 more.")
-    assert said.count("30.0 ms") == 4
+    (note,) = notes_of(study)
+    assert note.endswith("w3 30.0 ms and 3 more.")
+    assert note.count("30.0 ms") == 4
 
 
 def test_postgres_tells_the_same(study: Study, database: str) -> None:
@@ -144,6 +144,6 @@ def test_postgres_tells_the_same(study: Study, database: str) -> None:
         )
         for run_id in pair(one, "other"):
             one.writer.put_tags(run_id, {"radt.git.commit": "b" * 40})
-    assert told(study) == told(team)
-    assert len(told(study)) == 5
+    assert notes_of(study) == notes_of(team)
+    assert len(notes_of(study)) == 5
     team.writer.close()

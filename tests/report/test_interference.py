@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from radt.report.interference import Encounter, Interference
-from radt.report.summary import read_report
+from radt.analysis.interference import Encounter, Interference
+from radt.analysis.report import read_report
 from radt.store.reader import StoreReader
-from radt.store.tags import PROFILED
+from radt.tags import PROFILED
 from tests.frontend.report_support import OOM, Planted, Study
 
 SMALL, MEDIUM = "resnet26", "resnet50"
@@ -61,9 +61,9 @@ def test_neighbours_of_several_models_stand_by_themselves(study: Study) -> None:
     # What slowed down the small ones nobody can tell; the medium one had small ones only.
     assert cell(found.encounters) == [(1.6, 3, "")]
     (mixed,) = found.mixed
-    assert (mixed.model, mixed.beside, mixed.degree) == (SMALL, f"{SMALL} + {MEDIUM}", 3)
+    assert (mixed.model, mixed.neighbours_text, mixed.degree) == (SMALL, f"{SMALL} + {MEDIUM}", 3)
     assert mixed.slowdown.mean == pytest.approx(1.6)
-    assert found.encounters[0].beside == f"2 × {SMALL}"
+    assert found.encounters[0].neighbours_text == f"2 × {SMALL}"
 
 
 def test_ways_to_share_are_told_apart_and_repeats_counted(study: Study) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from radt.analysis.report import left_out_text, read_report
+from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
-from radt.report.summary import WorkloadSummary, left_out_text, profiled_count, summarise
-from radt.store.tags import PROFILED, PROFILED_BESIDE
+from radt.tags import PROFILED, PROFILED_BESIDE
 from tests.report.test_summary import Study
 
 UNDER_NSYS = {PROFILED: "nsys"}
@@ -27,9 +28,9 @@ def test_a_profiled_start_does_not_stand_for_its_workload(study: Study) -> None:
     study.run("solo", "a", [1.0, 2.0], workload_id="w1")
     study.run("solo", "a", [1.0, 8.0], workload_id="w2", tags=UNDER_NSYS)
 
-    assert times(summarise(study.reader, "study")) == [("solo", "net", 2.0)]
-    assert profiled_count(study.reader, "study") == 1
-    assert times(summarise(study.reader, "study", profiled=True)) == [
+    assert times(read_report(study.reader, "study").workloads) == [("solo", "net", 2.0)]
+    assert read_report(study.reader, "study").left_out == 1
+    assert times(read_report(study.reader, "study", profiled=True).workloads) == [
         ("solo", "net", 2.0),
         ("solo", "net (nsys)", 8.0),
     ]
@@ -39,9 +40,9 @@ def test_neighbours_are_left_out_too_and_stay_apart_when_shown(study: Study) -> 
     study.run("pair", "a", [1.0, 8.0], tags=UNDER_NSYS)
     study.run("pair", "b", [1.0, 4.0], tags={PROFILED_BESIDE: "a"})
 
-    assert summarise(study.reader, "study") == []
-    assert profiled_count(study.reader, "study") == 2
-    assert times(summarise(study.reader, "study", profiled=True)) == [
+    assert read_report(study.reader, "study").workloads == []
+    assert read_report(study.reader, "study").left_out == 2
+    assert times(read_report(study.reader, "study", profiled=True).workloads) == [
         ("pair", "net (nsys)", 8.0),
         ("pair", "net (beside a)", 4.0),
     ]
@@ -51,11 +52,11 @@ def test_a_profiled_run_is_no_baseline_but_is_compared_with_one(study: Study) ->
     study.run("profiled", "a", [1.0, 8.0], tags=UNDER_NSYS)
     for letter in ("a", "b"):
         study.run("pair", letter, [1.0, 4.0])
-    profiled, pair = summarise(study.reader, "study", profiled=True)
+    profiled, pair = read_report(study.reader, "study", profiled=True).workloads
     assert [w.groups[0].slowdown for w in (profiled, pair)] == [None, None]
 
     study.run("solo", "a", [1.0, 2.0])
-    profiled, pair, solo = summarise(study.reader, "study", profiled=True)
+    profiled, pair, solo = read_report(study.reader, "study", profiled=True).workloads
     assert [w.groups[0].slowdown for w in (profiled, pair, solo)] == [4.0, 2.0, None]
 
 
@@ -69,11 +70,13 @@ def test_profiled_repeats_are_one_line(study: Study) -> None:
             tags=UNDER_NSYS | {"radt.series": "s"},
         )
 
-    assert times(summarise(study.reader, "study", profiled=True)) == [("solo", "net (nsys)", 7.0)]
+    assert times(read_report(study.reader, "study", profiled=True).workloads) == [
+        ("solo", "net (nsys)", 7.0)
+    ]
 
 
 def test_what_came_to_no_result_is_not_counted(study: Study) -> None:
     study.run("solo", "a", [1.0, 2.0], tags=UNDER_NSYS, status=RunStatus.SKIPPED)
 
-    assert profiled_count(study.reader, "study") == 0
+    assert read_report(study.reader, "study").left_out == 0
     assert left_out_text(1).startswith("1 run was ")

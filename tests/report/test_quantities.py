@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
+from radt.analysis import measures
+from radt.analysis.quantities import Quantity
+from radt.analysis.reading import points_of
+from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.stretches import growth, merged, rate_per_s
+from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
-from radt.report import measures
-from radt.report.growth import grown, rate_per_s
-from radt.report.quantities import Quantity
-from radt.report.reading import points_of
-from radt.report.stretches import merged
-from radt.report.summary import Memory, Report, WorkloadSummary, read_report, summarise
 from radt.store.counters import Increases
 from radt.store.reader import StoreReader
 from tests.frontend.report_support import RULE, Planted, Study, sweep
@@ -34,9 +34,9 @@ def study(tmp_path: Path) -> Study:
     return Study(tmp_path / "radt.db")
 
 
-def report_of(study: Study, memory: Memory | None = None, *, profiled: bool = False) -> Report:
+def report_of(study: Study, cache: ReportCache | None = None, *, profiled: bool = False) -> Report:
     with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, memory=memory, profiled=profiled)
+        return read_report(reader, study.experiment, cache=cache, profiled=profiled)
 
 
 def of_all(workload: WorkloadSummary) -> dict[str, float]:
@@ -172,20 +172,20 @@ def test_what_did_not_change_is_not_read_again(
         return real(reader, wanted, metrics)
 
     monkeypatch.setattr(measures, "points_of", counting)
-    memory = Memory()
+    cache = ReportCache()
     for label in "xyz":
         study.workload(label, [Planted("a", 2.0, watts=100.0)])
-    first = report_of(study, memory)
-    assert report_of(study, memory) == first
+    first = report_of(study, cache)
+    assert report_of(study, cache) == first
     assert read == [3]
     study.workload("w", [Planted("a", 8.0, watts=100.0)])
-    again = report_of(study, memory)
+    again = report_of(study, cache)
     assert read == [3, 1]
     assert again.workloads[:3] == first.workloads
     # Late points of a run that had ended are seen.
     run_id = study.run_id(first.workloads[0].workload_id, "a")
     study.writer.put_tags(run_id, {"note": "touched"})
-    report_of(study, memory)
+    report_of(study, cache)
     assert read == [3, 1, 1]
 
 
@@ -202,7 +202,7 @@ def test_many_runs_take_few_statements(study: Study) -> None:
                 "before_cursor_execute",
                 lambda *given, seen=statements: seen.append(given[2]),
             )
-            assert len(summarise(reader, study.experiment)) == study.count
+            assert len(read_report(reader, study.experiment).workloads) == study.count
         counts.append(len(statements))
     assert counts[0] == counts[1] > 5
 
@@ -216,10 +216,10 @@ def increases(*readings: tuple[float, float]) -> Increases:
 def test_growth_within_stretches_takes_parts_of_readings() -> None:
     found = increases((0, 0), (10, 100), (20, 400))
     s = 1_000_000_000
-    assert grown(found, [(5 * s, 15 * s)]) == pytest.approx(50 + 150)
+    assert growth(found, [(5 * s, 15 * s)]) == pytest.approx(50 + 150)
     assert rate_per_s(found, [(5 * s, 15 * s)]) == pytest.approx(20)
     assert rate_per_s(found, [(15 * s, 99 * s)]) == pytest.approx(30)  # of what is covered
-    assert grown(found, [(30 * s, 40 * s)]) is None
+    assert growth(found, [(30 * s, 40 * s)]) is None
     assert merged([(5, 9), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 9)]
 
 

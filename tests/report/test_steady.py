@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from radt.report.steady import MIN_SAMPLES, steady_stretch
+from radt.analysis.steady_state import MIN_SAMPLES, steady_stretch
 from radt.store.records import Samples
 
 S = 1_000_000_000

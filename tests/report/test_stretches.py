@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radt.report.stretches import (
+from radt.analysis.stretches import (
     EARLIEST_NS,
     LATEST_NS,
     Stretch,

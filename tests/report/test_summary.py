@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from radt.analysis.report import read_report
+from radt.analysis.summaries import WorkloadSummary
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
-from radt.report.summary import WorkloadSummary, summarise
-from radt.report.tables import summary_table
+from radt.render.report import summary_table
+from radt.render.terminal import table_lines
 from radt.store.reader import StoreReader
 from radt.store.records import (
     MarkerRecord,
@@ -108,8 +109,8 @@ class Study:
             ]
         )
 
-    def summarise(self) -> list[WorkloadSummary]:
-        return summarise(self.reader, "study")
+    def summarise(self) -> Sequence[WorkloadSummary]:
+        return read_report(self.reader, "study").workloads
 
 
 @pytest.fixture
@@ -166,9 +167,7 @@ def test_table_at_80_columns(study: Study) -> None:
     study.run("solo", "a", [9.0, 2.0], cpu=0.984)
     study.run("three", "a", [9.0, 5.66], cpu=0.66, throughput=1234.0)
     study.run("three", "b", [9.0, 5.66], cpu=0.66, throughput=1234.0)
-    stream = io.StringIO()
-    Console(file=stream, width=80, color_system=None).print(summary_table(study.summarise()))
-    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    lines = [line.plain for line in table_lines(summary_table(study.summarise()), 80)]
     assert lines == [
         "  workload  runs     time/epoch  vs solo  samples/s    cpu",
         "  solo      net          2.00 s        –        100   98 %",
@@ -282,11 +281,9 @@ def test_table_with_repeats_and_runs_that_did_not_fit(study: Study) -> None:
     for letter in "abcdefg":
         status = RunStatus.OOM if letter == "g" else RunStatus.FINISHED
         study.run("seven", letter, [1.0, 6.0], status=status, throughput=50.0)
-    stream = io.StringIO()
-    Console(file=stream, width=84, color_system=None).print(summary_table(study.summarise()))
-    assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
-        "  workload  runs     repeats  time/epoch  vs solo  samples/s    cpu  energy",
-        "  solo      net            2      2.00 s        –        100   20 %   200 J",
-        "  seven     6 × net        1      6.00 s    3.00×        300  300 %       –",
-        "            net            –         OOM        –          –      –       –",
+    assert [line.plain for line in table_lines(summary_table(study.summarise()), 80)] == [
+        "  workload  runs     n  time/epoch  vs solo  samples/s    cpu  energy",
+        "  solo      net      2      2.00 s        –        100   20 %   200 J",
+        "  seven     6 × net  1      6.00 s    3.00×        300  300 %       –",
+        "            net      –         OOM        –          –      –",
     ]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from radt.analysis.estimates import Estimate
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.summaries import WorkloadSummary
+from radt.analysis.window_spec import WindowSpec
 from radt.model import RunStatus, Scope, SeriesKind
-from radt.report.estimates import Estimate
-from radt.report.quantities import Quantity
-from radt.report.summary import Memory, Report, WorkloadSummary, read_report
-from radt.report.windows import WindowSpec
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from tests.frontend.report_support import FINISHED, OOM, Planted, S, Study
@@ -29,9 +30,9 @@ def study(tmp_path: Path) -> Study:
     return Study(tmp_path / "radt.db")
 
 
-def report_of(study: Study, memory: Memory | None = None, window: str = "") -> Report:
+def report_of(study: Study, cache: ReportCache | None = None, window: str = "") -> Report:
     with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, memory=memory, window=WindowSpec.parse(window))
+        return read_report(reader, study.experiment, cache=cache, window=WindowSpec.parse(window))
 
 
 def workloads_of(study: Study) -> dict[str, WorkloadSummary]:
@@ -180,7 +181,7 @@ def test_alone_means_on_the_whole_device(study: Study) -> None:
     assert found["2x"].groups[0].slowdown == pytest.approx(1.5)
     baseline = found["2x"].groups[0].baseline
     assert baseline is not None
-    assert (baseline.label, baseline.text, baseline.is_standing) == ("naive", "alone", True)
+    assert (baseline.label, baseline.text, baseline.is_current) == ("naive", "alone", True)
     # A part of a device is put against all of it.
     assert found["1g"].groups[0].slowdown == pytest.approx(2.5)
     assert found["naive"].groups[0].slowdown is None
@@ -195,7 +196,7 @@ def test_alone_on_a_part_is_named_so(study: Study) -> None:
     assert found["2x"].groups[0].slowdown == pytest.approx(1.5)
     assert found["7g"].groups[0].slowdown is None
     assert report_of(study).footnotes == (
-        "Against runs alone on 7g.40gb, as none ran alone on the whole device: 2x.",
+        "Compared with runs alone on 7g.40gb, because no run was alone on the whole device: 2x.",
     )
 
 
@@ -209,25 +210,23 @@ def test_a_baseline_may_be_of_an_earlier_start(study: Study) -> None:
     (pair,) = report.workloads
     assert pair.groups[0].slowdown == pytest.approx(1.5)
     assert means(pair)[SERIAL] == pytest.approx(2 * 15.0)
-    assert report.footnotes == (
-        "Against runs of earlier starts, which the report does not show: 1.",
-    )
+    assert report.footnotes == ("Compared with earlier runs that this report does not show: 1.",)
     # One that the report has goes before it, though it is older than none.
     study.workload("solo", [Planted("a", 1.5)])
     assert workloads_of(study)["1"].groups[0].slowdown == pytest.approx(2.0)
 
 
 def test_what_is_remembered_follows_a_new_baseline(study: Study) -> None:
-    memory = Memory()
+    cache = ReportCache()
     study.workload("S", [Planted("a", 2.0)])
     study.workload("2x", [Planted(c, 3.0) for c in "ab"])
-    before = report_of(study, memory).workloads[-1]
+    before = report_of(study, cache).workloads[-1]
     assert before.groups[0].slowdown == pytest.approx(1.5)
     study.workload("S", [Planted("a", 1.0)])
-    (after,) = (one for one in report_of(study, memory).workloads if one.label == "2x")
+    (after,) = (one for one in report_of(study, cache).workloads if one.label == "2x")
     assert after.groups[0].slowdown == pytest.approx(3.0)
     assert means(after)[SERIAL] == pytest.approx(2 * 13.0)
-    assert report_of(study, memory) == report_of(study)
+    assert report_of(study, cache) == report_of(study)
 
 
 def emit(study: Study, workload_id: str, letter: str, grams: dict[str, float], end_s: int) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from radt.report.quantities import Quantity
-from radt.report.summary import Report, read_report
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import Report, read_report
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord
-from radt.store.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 from tests.frontend.report_support import Planted, Study
 
 MS = 1_000_000

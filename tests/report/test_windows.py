@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from radt.analysis.attempts import attempts_of, current_attempts
+from radt.analysis.measures import WorkloadMeasures, measure
+from radt.analysis.quantities import Quantity
+from radt.analysis.window_spec import WindowKind, WindowSpec
+from radt.analysis.windows import Window, window_notes
 from radt.errors import UsageError
 from radt.model import MarkerKind, RunStatus
-from radt.report.attempts import standing_attempts
-from radt.report.measures import WorkloadMeasures, measure
-from radt.report.quantities import Quantity
-from radt.report.windows import Window, WindowKind, WindowSpec, window_notes
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
 from tests.report.windows_support import BEGAN_NS, Planted, S, Study
@@ -49,7 +50,7 @@ def value(study: Study, quantity: Quantity, window: str = "", *, overlap: bool =
 
 def device(study: Study, quantity: Quantity, window: str = "") -> float | None:
     (workload,) = study.measured(window)
-    estimate = workload.devices.get(quantity)
+    estimate = workload.values.get(quantity)
     return None if estimate is None else estimate.mean
 
 
@@ -91,7 +92,7 @@ def test_windows_are_read_and_written(text: str, spec: WindowSpec, words: str) -
     assert WindowSpec.parse(text) == spec
     assert spec.to_text() == text
     # Of a phase or span not the epoch is timed.
-    timed = "; time per epoch is what it takes of each" if spec.name else ""
+    timed = "; time per epoch is its time in each epoch" if spec.name else ""
     assert spec.text == words + timed
     shared = WindowSpec.parse(f"  {text} ", overlap=True)
     assert (shared.overlap, shared.to_text()) == (True, text)
@@ -186,7 +187,7 @@ def test_epochs_that_are_not_there_give_no_values(local: Study) -> None:
     local.workload(Planted(epochs=EPOCHS, gauges=GAUGES, counters={"gpu.energy": LEVELS}))
     run = local.one("epoch:7-9")
     assert not run.values
-    assert run.window.missing == "no epochs 7 to 9 ended (1 to 4 did)"
+    assert run.window.missing == "epochs 7 to 9 did not end (1 to 4 did)"
     assert device(local, Quantity.ENERGY_PER_EPOCH, "epoch:7-9") is None
     assert device(local, Quantity.ENERGY_PER_EPOCH, "epoch:2") == pytest.approx(40.0)
     some = local.one("epoch:3-9")
@@ -199,7 +200,7 @@ def test_an_only_epoch_counts_and_that_is_said(local: Study) -> None:
     local.workload(Planted(epochs=EPOCHS[:1], gauges=GAUGES))
     run = local.one()
     assert run.values[Quantity.CPU].value == pytest.approx(50.0)
-    assert run.window.how == "only one epoch ended, which counts"
+    assert run.window.how == "only one epoch ended, so it counts"
 
 
 # -- phases and spans ------------------------------------------------------------------------------
@@ -271,14 +272,14 @@ def test_phases_are_told_from_spans(study: Study) -> None:
     assert value(study, Quantity.CPU, "train") == pytest.approx(mean({2: 5, 4: 10}), rel=1e-9)
     run = study.one("phase:other")
     assert not run.values
-    assert run.window.missing == "no phase 'other' (there are 'other', 'train')"
+    assert run.window.missing == "no phase 'other' (the run has 'other', 'train')"
 
 
 def test_names_are_told_where_one_is_wrong(local: Study) -> None:
     spans = [(f"part{number}", (number, number + 0.5)) for number in range(9)]
     local.workload(Planted(spans=spans, gauges=GAUGES))
     assert local.one("trian").window.missing == (
-        "no phase or span 'trian' (there are 'part0', 'part1', 'part2', 'part3', 'part4', "
+        "no phase or span 'trian' (the run has 'part0', 'part1', 'part2', 'part3', 'part4', "
         "'part5', …)"
     )
 
@@ -310,7 +311,7 @@ def test_overlap_counts_only_while_all_ran(study: Study) -> None:
     assert study.one("train", overlap=True).window.epochs_s == (18.0, 28.0)
     assert study.one(overlap=True, letter="b").window.epochs_s == (55.0,)
     assert study.one("epoch:4", overlap=True).window.how == (
-        "no epoch lies wholly in the time in which all runs of the workload ran"
+        "no epoch lies within the time in which all runs of the workload ran"
     )
 
 
@@ -322,9 +323,9 @@ def test_overlap_of_a_run_alone_is_the_run(local: Study) -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (Planted("b", (95.0, 120.0)), "nothing that counts while all runs of the workload ran"),
-        (Planted("b", (100.0, 120.0)), "the runs of the workload never ran all at once"),
-        (Planted("b", None), "it is not known when all runs of the workload ran"),
+        (Planted("b", (95.0, 120.0)), "nothing in the window while all runs of the workload ran"),
+        (Planted("b", (100.0, 120.0)), "the runs of the workload never ran all at the same time"),
+        (Planted("b", None), "a run of the workload has no recorded start or end"),
         (
             Planted("b", (0.0, 9.0), status=RunStatus.SKIPPED),
             "not all runs of the workload came to a result",
@@ -390,7 +391,7 @@ def test_without_epochs_the_steady_state_counts_and_that_is_said(study: Study) -
     gauges = {CPU: {0: 0.2, 20: 3.0, 90: 0.1}, "process.memory.rss": {0: 1.0, 20: 5.0, 90: 2.0}}
     study.workload(Planted(gauges=gauges, counters={DISK: {0: 1.0, 20: 7.0, 90: 1.0}}))
     run = study.one()
-    assert run.window.how == "no epochs: steady state, found by process.cpu.utilization"
+    assert run.window.how == "no epochs: steady state of process.cpu.utilization"
     assert {quantity: one.value for quantity, one in run.values.items()} == pytest.approx(
         {
             Quantity.CPU: 3.0,
@@ -400,7 +401,7 @@ def test_without_epochs_the_steady_state_counts_and_that_is_said(study: Study) -
         },
         rel=1e-9,
     )
-    assert study.one("steady").window.how == "steady state, found by process.cpu.utilization"
+    assert study.one("steady").window.how == "steady state of process.cpu.utilization"
     assert study.one("steady").values == run.values
     assert value(study, Quantity.CPU, "all") == pytest.approx(
         mean({0.2: 20, 3.0: 70, 0.1: 10}), rel=1e-9
@@ -413,7 +414,7 @@ def test_a_run_that_never_settles_counts_as_a_whole_and_that_is_said(local: Stud
     run = local.one()
     assert run.values[Quantity.CPU].value == pytest.approx(49.5)
     assert run.window.how == (
-        "no epochs: no steady state was found by process.cpu.utilization, the whole run counts"
+        "no epochs: process.cpu.utilization has no steady state, so the whole run counts"
     )
 
 
@@ -422,7 +423,7 @@ def test_a_short_run_counts_as_a_whole_and_that_is_said(local: Study) -> None:
     run = local.one()
     assert run.values[Quantity.CPU].value == pytest.approx(2.0)
     assert run.window.how == (
-        "no epochs: too few values to find a steady state, the whole run counts"
+        "no epochs: too few values to find a steady state, so the whole run counts"
     )
     # Of a run of which nobody knows when it ran, all there is.
     local.workload(Planted(ran=None, counters={DISK: {0: 6.0}}))
@@ -484,8 +485,8 @@ def test_many_runs_take_as_few_statements_as_one(local: Study, window: str) -> N
                 "before_cursor_execute",
                 lambda *given, seen=statements: seen.append(given[2]),
             )
-            standing = standing_attempts(reader.runs(experiment="study"), {})
-            found = list(measure(reader, standing, WindowSpec.parse(window)))
+            current = current_attempts(attempts_of(reader.runs(experiment="study"), {}))
+            found = list(measure(reader, current, WindowSpec.parse(window)))
             assert len(found) == local.count
         counts.append(len(statements))
     assert counts[0] == counts[1]
@@ -501,14 +502,14 @@ def test_notes_say_of_how_many_runs(local: Study) -> None:
         return [one.window for workload in found for row in workload.rows.values() for one in row]
 
     assert window_notes(windows(local.measured())) == (
-        "1 run: only one epoch ended, which counts",
-        "1 run: no epochs: too few values to find a steady state, the whole run counts",
+        "1 run: only one epoch ended, so it counts",
+        "1 run: no epochs: too few values to find a steady state, so the whole run counts",
     )
     assert window_notes(windows(local.measured("epoch:2"))) == (
-        "1 run: without values: no epoch 2 ended (1 did)",
-        "1 run: without values: no epoch 2 ended",
+        "1 run: no values: epoch 2 did not end (1 did)",
+        "1 run: no values: epoch 2 did not end",
     )
     assert window_notes(windows(local.measured("all"))) == ()
     many = [Window(missing=f"no epoch {number} ended") for number in range(20)]
     assert len(notes := window_notes(many)) == 7
-    assert notes[-1] == "14 runs: for other reasons not all that was asked for"
+    assert notes[-1] == "14 runs: another window for other reasons"

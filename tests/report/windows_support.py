@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from radt.analysis.attempts import attempts_of, current_attempts
+from radt.analysis.measures import RunMeasures, WorkloadMeasures, measure
+from radt.analysis.window_spec import WindowSpec
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
-from radt.report.attempts import standing_attempts
-from radt.report.measures import RunMeasures, WorkloadMeasures, measure
-from radt.report.windows import WindowSpec
 from radt.store.reader import StoreReader
 from radt.store.records import (
     MarkerRecord,
@@ -84,8 +84,8 @@ class Study:
     def measured(self, window: str = "", *, overlap: bool = False) -> list[WorkloadMeasures]:
         """What all workloads measured, in their order."""
         with StoreReader(self.store) as reader:
-            standing = standing_attempts(reader.runs(experiment="study"), {})
-            return list(measure(reader, standing, WindowSpec.parse(window, overlap=overlap)))
+            current = current_attempts(attempts_of(reader.runs(experiment="study"), {}))
+            return list(measure(reader, current, WindowSpec.parse(window, overlap=overlap)))
 
     def one(self, window: str = "", *, overlap: bool = False, letter: str = "a") -> RunMeasures:
         """What a run of the only workload measured."""

@@ -68,6 +68,16 @@ def test_script_records_itself(alone: Alone) -> None:
     assert {"a.txt", "packages.txt", "hardware.json"} <= artifacts
 
 
+def test_a_bad_setting_of_the_collector_is_reported_and_the_run_recorded(alone: Alone) -> None:
+    alone.env["RADT_FLUSH_S"] = "fast"
+    _, err = alone.start(LOG).communicate(timeout=TIMEOUT_S)
+    assert err == (
+        "radt: RADT_FLUSH_S: expected a number of at least 0, got 'fast'. Write such as 10 or 0.5. "
+        "The default is used\n"
+    )
+    assert only_run(alone).status is RunStatus.FINISHED
+
+
 @pytest.mark.parametrize(
     ("line", "code", "status", "reason"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from radt.errors import UsageError
-from radt.journal.series import JournalSeries
+from radt.journal.values import JournalSeries
 from radt.run import steps
 from radt.run.steps import Batches, StepRecorder, first_dimension
 from tests.run.conftest import Joined

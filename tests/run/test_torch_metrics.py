@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import radt
-from radt.journal.series import JournalSeries
+from radt.journal.values import JournalSeries
 from radt.model import Scope, SeriesKind
 from tests.run.conftest import Alone, Joined
 from tests.run.torch_support import asked, give_fake_torch

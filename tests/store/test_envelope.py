@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from radt.store.downsample import envelope
+from radt.store.overview import envelope
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter

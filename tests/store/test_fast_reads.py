@@ -17,16 +17,15 @@ from sqlalchemy import text
 
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, Scope, SeriesKind
-from radt.stack.postgres import Postgres
-from radt.store import chunks, counters, fetching
-from radt.store.decoding import decoded
-from radt.store.downsample import envelope
-from radt.store.overview import ChunkHeader, plan
+from radt.store import chunks, counters, points
+from radt.store.chunks import decoded
+from radt.store.overview import ChunkHeader, envelope, plan
 from radt.store.points import Part, chunks_between
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
-from radt.store.tags import PROFILED
 from radt.store.writer import StoreWriter
+from radt.tags import PROFILED
+from tests.support.postgres import Postgres
 
 RUN = "0" * 32
 POINTS_PER_CHUNK = 20
@@ -83,7 +82,7 @@ def in_chunks(samples: Samples) -> tuple[list[ChunkHeader], list[chunks.ChunkDat
     return headers, data
 
 
-def points(samples: Samples) -> list[tuple[int, int, int]]:
+def as_tuples(samples: Samples) -> list[tuple[int, int, int]]:
     """Each point's time, the bits of its value, and its step."""
     steps = np.full(len(samples), NO_STEP) if samples.steps is None else samples.steps
     return list(
@@ -136,9 +135,12 @@ def test_overview_has_real_points_ends_extremes_and_gaps(
     chosen, _ = from_headers(samples, max_points, start_ns, end_ns)
 
     assert len(chosen) <= max(max_points, 16)
-    assert set(points(chosen)) <= set(points(whole))
+    assert set(as_tuples(chosen)) <= set(as_tuples(whole))
     assert np.all(np.diff(chosen.times_ns) >= 0)
-    assert (points(chosen)[0], points(chosen)[-1]) == (points(whole)[0], points(whole)[-1])
+    assert (as_tuples(chosen)[0], as_tuples(chosen)[-1]) == (
+        as_tuples(whole)[0],
+        as_tuples(whole)[-1],
+    )
     finite = whole.values[np.isfinite(whole.values)]
     kept = chosen.values[np.isfinite(chosen.values)]
     if len(finite):
@@ -216,7 +218,7 @@ def test_a_chart_of_many_chunks(
     )
     chosen = reader.envelope(RUN, 0, start_ns=5500, end_ns=3_990_500, max_points=40)
     assert len(read) <= 40 < 4000 / POINTS_PER_CHUNK
-    assert set(points(chosen)) <= set(points(samples))
+    assert set(as_tuples(chosen)) <= set(as_tuples(samples))
     assert (2_345_000, 7.0) in zip(chosen.times_ns.tolist(), chosen.values.tolist(), strict=True)
     assert np.isnan(chosen.values).any()
     assert (chosen.times_ns[0], chosen.times_ns[-1]) == (6000, 3_990_000)
@@ -231,7 +233,7 @@ def test_a_chart_where_the_clock_was_set_back_is_that_of_all_points(
         Samples(forward - 700, np.cos(forward / 9.0)),
     )
     plain = envelope(reader.samples(RUN, 0), 30)
-    assert points(reader.envelope(RUN, 0, max_points=30)) == points(plain)
+    assert as_tuples(reader.envelope(RUN, 0, max_points=30)) == as_tuples(plain)
 
 
 def test_a_chart_of_a_series_that_is_not_there(filled: Callable[..., StoreReader]) -> None:
@@ -245,10 +247,10 @@ def test_series_come_back_bit_by_bit(filled: Callable[..., StoreReader]) -> None
     without = Samples(np.arange(999) + 2**40, values[::-1].copy())
     loose = Samples(np.array([2**41]), np.array([1.5]))
     reader = filled(with_steps, without, loose, seal=False)
-    expected = points(with_steps) + points(without) + points(loose)
-    assert points(reader.samples(RUN, 0)) == expected
-    assert points(reader.points_after(RUN, 0, 990, 30)) == expected[990:1020]
-    assert points(reader.points_after(RUN, 0, 5000, 30)) == []
+    expected = as_tuples(with_steps) + as_tuples(without) + as_tuples(loose)
+    assert as_tuples(reader.samples(RUN, 0)) == expected
+    assert as_tuples(reader.points_after(RUN, 0, 990, 30)) == expected[990:1020]
+    assert as_tuples(reader.points_after(RUN, 0, 5000, 30)) == []
 
 
 def test_one_tag_of_an_experiment(store: str) -> None:
@@ -299,7 +301,7 @@ def test_decoding_into_one_array_is_joining(parts: list[tuple[np.ndarray, bool]]
     plain = chunks.joined([chunk.samples() for chunk in data])
     together = decoded(data)
     assert (together.steps is None) == (plain.steps is None)
-    assert points(together) == points(plain)
+    assert as_tuples(together) == as_tuples(plain)
 
 
 def test_copied_rows_are_those_of_a_cursor(filled: Callable[..., StoreReader]) -> None:
@@ -313,7 +315,7 @@ def test_copied_rows_are_those_of_a_cursor(filled: Callable[..., StoreReader]) -
         for run_id, count in ((RUN, 5), ("none' or '%s", 0)):
             parameters = {"run_id": run_id, "number": 2}
             plain = [tuple(row) for row in connection.execute(statement, parameters)]
-            assert fetching.fetch(connection, statement, parameters, kinds) == plain
+            assert points.fetch(connection, statement, parameters, kinds) == plain
             assert len(plain) == count
 
 
@@ -340,17 +342,17 @@ def test_a_server_that_refuses_to_copy_is_a_store_error(database: str) -> None:
         reader.snapshot() as connection,
     ):
         connection.execute(text("SET LOCAL statement_timeout TO 1"))
-        fetching.fetch(connection, text("SELECT 1 FROM pg_sleep(60)"), {}, (int,))
+        points.fetch(connection, text("SELECT 1 FROM pg_sleep(60)"), {}, (int,))
 
 
 def test_an_answer_that_is_cut_short_is_an_error() -> None:
     whole = b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\0\2\0\0\0\4\0\0\0\7\0\0\0\2ab" + b"\xff\xff"
-    assert fetching.rows_of(whole, (int, bytes)) == [(7, b"ab")]
+    assert points.rows_of(whole, (int, bytes)) == [(7, b"ab")]
     for stop in range(len(whole)):
         with pytest.raises(StoreError, match="cannot be read"):
-            fetching.rows_of(whole[:stop], (int, bytes))
+            points.rows_of(whole[:stop], (int, bytes))
     with pytest.raises(StoreError, match="cannot be read"):
-        fetching.rows_of(whole, (int, bytes, int))
+        points.rows_of(whole, (int, bytes, int))
 
 
 def test_damage_is_noticed_when_decoding_into_an_array() -> None:

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-import psutil
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from radt.store.reader import StoreReader
+from tests.support.waiting import TIMEOUT_S, alive, wait_until
 
 RADT = str(Path(sys.executable).with_name("radt"))
-TIMEOUT_S = 90.0
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Return when the condition holds; fail if it does not in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @dataclass
@@ -140,11 +126,21 @@ class Bench:
         return path
 
 
+@cache
+def mlflow_database() -> Path:
+    """Return a database that MLflow has set up: to set up one for every test takes seconds."""
+    path = Path(tempfile.mkdtemp(prefix="radt-mlflow-")) / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    return path
+
+
 @contextmanager
 def bench_in(tmp_path: Path, *, columns: int, **env: str) -> Iterator[Bench]:
     """A folder as a user has it; what was started in it is gone afterwards."""
     folder = tmp_path / "user's folder"
-    folder.mkdir()
+    (folder / "radt-data").mkdir(parents=True)
+    shutil.copy(mlflow_database(), folder / "radt-data")
     variables = {**os.environ, "NO_COLOR": "1", "COLUMNS": str(columns), **env}
     variables.pop("RADT_HOME", None)
     made = Bench(folder, variables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from radt.collocation.profiles import Placement
 from radt.collocation.topology import (
     ComputeInstance,
     GpuInstance,
@@ -12,7 +11,7 @@ from radt.collocation.topology import (
     InstanceProfile,
     Inventory,
     MigState,
-    PlacementSource,
+    Placement,
 )
 from tests.support.nvml import BYTES, NAMES, PROFILES, places_of
 
@@ -58,7 +57,6 @@ def divided(
             pending=enabled if pending is None else pending,
             may_create=may_create,
             profiles=profiles_of(card),
-            placements_from=PlacementSource.DRIVER,
             instances=instances,
         ),
     )

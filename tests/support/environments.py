@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.environments.build import BuiltEnvironment, Launch, build
-from radt.environments.parse import parse_environment
-from radt.environments.spec import EnvironmentSpec
+from radt.environments.spec import EnvironmentSpec, parse_environment
 
 FAKES = Path(__file__).parents[1] / "environments" / "fakes"
 

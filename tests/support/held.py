@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from radt.collector.lock import worker_lock
+from radt.collector.start import worker_lock
 from radt.store.records import GapRecord, RunRecord, Samples, SeriesRecord
 from tests.support.bench import Bench, alive, wait_until
 

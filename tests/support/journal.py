@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from radt.journal.batch import JournalBatch
-from radt.journal.reader import JournalReader
+from radt.journal.reader import JournalBatch, JournalReader
 from radt.store.records import JournalCursor
 
 

@@ -1,18 +1,20 @@
-"""Real servers for tests: Postgres, S3, MLflow, in folders that are gone afterwards.
+"""Real servers for tests: Postgres, S3, MLflow, in folders that are removed afterwards.
 
-Most tests want the fixtures of ``tests/conftest.py``: one server for all tests of a process, and a
-database or a bucket of the test's own. Tests that kill or stop a server start one themselves::
+Most tests want the fixtures of ``tests/conftest.py``: one server of each kind for the whole test
+run, which all workers share, and a database or a bucket of the test's own. Tests that kill or stop
+a server start one themselves::
 
     with postgres_cluster() as postgres, s3_store() as s3:
         with mlflow_server(postgres, s3) as mlflow:
             mlflow.kill()
             mlflow.start()      # same port, same data
 
-What is not installed fails the test and says how to install it (``tests/system_packages.sh``).
+A missing program fails the test and says how to install it (``tests/system_packages.sh``).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -24,17 +26,78 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg2 import sql
+from psycopg2.errors import DuplicateDatabase
 
-from radt.stack.daemon import LOOPBACK
-from radt.stack.mlflow import ArtifactAccess, Auth, Bucket, Database, MlflowServer
-from radt.stack.postgres import SUPERUSER, THROWAWAY, Postgres
-from radt.stack.s3 import S3Server
-from radt.stack.s3 import s3_server as installed_s3_server
+from tests.support.daemon import Daemon
+from tests.support.mlflow_server import ArtifactAccess, Auth, Bucket, Database, MlflowServer
+from tests.support.postgres import SUPERUSER, THROWAWAY, Postgres
+from tests.support.s3 import S3Server
 
-#: With what has to be quoted in a URI.
+#: With characters that must be quoted in a URI.
 PASSWORD = "p@ss/wörd:1"
 S3_SECRET = "s3-secret-of-a-test"
 ROOT = Path(__file__).parents[2]
+#: Names the folder of the shared servers to the workers of a test run.
+SHARED_VARIABLE = "RADT_TEST_SERVERS"
+
+
+# Shared by the whole test run --------------------------------------------------------------------
+
+
+def share_servers() -> subprocess.Popen[bytes]:
+    """Name a folder for the shared servers; they end when this process does, however it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="radt-servers-"))
+    folder.chmod(0o711)  # Postgres runs as another user than root
+    os.environ[SHARED_VARIABLE] = str(folder)
+    return _reaper(folder)
+
+
+@contextmanager
+def _starting() -> Iterator[Path]:
+    """The folder of the shared servers, for one worker at a time."""
+    folder = Path(os.environ[SHARED_VARIABLE])
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def shared_postgres() -> Postgres:
+    """The cluster that no test stops."""
+    with _starting() as folder:
+        postgres = Postgres(folder / "postgres", PASSWORD, THROWAWAY)
+        postgres.start()
+    return postgres
+
+
+def shared_s3() -> S3Server:
+    """The S3 server that no test stops."""
+    with _starting() as folder:
+        (folder / "s3").mkdir(exist_ok=True)
+        server = S3Server(folder / "s3", S3_SECRET)
+        server.start()
+    return server
+
+
+def shared_mlflow(postgres: Postgres, s3: S3Server, *, auth: bool = False) -> MlflowServer:
+    """A tracking server that no test stops; artifacts go through it."""
+    name = "mlflow-auth" if auth else "mlflow"
+    with _starting() as folder:
+        try:
+            run_sql(postgres, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        except DuplicateDatabase:
+            pass  # another worker was here first
+        server = MlflowServer(
+            folder / name,
+            Database(postgres.port, name, SUPERUSER, PASSWORD),
+            bucket_of(s3, name),
+            access=ArtifactAccess.PROXIED,
+            auth=Auth("a password of 12", "key-of-all-workers") if auth else None,
+        )
+        server.start()
+    return server
+
+
+# A test's own ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -42,12 +105,7 @@ def server_folder() -> Iterator[Path]:
     """A folder that other users may pass, removed with the servers in it, also after SIGKILL."""
     folder = Path(tempfile.mkdtemp(prefix="radt-servers-"))
     folder.chmod(0o711)  # Postgres runs as another user than root
-    reaper = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.reaper", str(folder)],
-        stdin=subprocess.PIPE,
-        cwd=ROOT,
-        start_new_session=True,
-    )
+    reaper = _reaper(folder)
     try:
         yield folder
     finally:
@@ -56,12 +114,21 @@ def server_folder() -> Iterator[Path]:
         reaper.wait()
 
 
+def _reaper(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.reaper", str(folder)],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+
+
 @contextmanager
 def postgres_cluster(settings: dict[str, str] | None = None) -> Iterator[Postgres]:
-    """A cluster that runs, fast and forgetful.
+    """A cluster that runs, without fsync.
 
     Args:
-        settings: Of ``postgresql.conf``, in addition.
+        settings: Lines for ``postgresql.conf``.
     """
     with server_folder() as folder:
         postgres = Postgres(folder / "postgres", PASSWORD, {**THROWAWAY, **(settings or {})})
@@ -96,7 +163,8 @@ def run_sql(postgres: Postgres, statement: sql.Composable | str) -> None:
 def s3_store() -> Iterator[S3Server]:
     """An S3 server that runs."""
     with server_folder() as folder:
-        server = installed_s3_server(folder / "s3", S3_SECRET)
+        (folder / "s3").mkdir()
+        server = S3Server(folder / "s3", S3_SECRET)
         server.start()
         yield server
 
@@ -128,7 +196,7 @@ def mlflow_server(
         name = uri.rsplit("/", 1)[1]
         server = MlflowServer(
             folder / "mlflow",
-            Database(LOOPBACK, postgres.port, name, SUPERUSER, PASSWORD),
+            Database(postgres.port, name, SUPERUSER, PASSWORD),
             bucket_of(s3),
             access=access,
             auth=Auth("a password of 12", secrets.token_hex(16)) if auth else None,
@@ -146,8 +214,6 @@ def clean_environ() -> dict[str, str]:
 
 def end_servers(folder: Path) -> None:
     """End whatever was started in a folder, and remove it."""
-    from radt.stack.daemon import Daemon
-
     for note in folder.rglob("*.process"):
         Daemon(note.stem, note.parent).kill()
     for note in folder.rglob("postmaster.pid"):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from radt.stack.mlflow import ArtifactAccess
 from tests.support import servers
 from tests.support.bench import stop_collectors
 from tests.support.links import Link
+from tests.support.mlflow_server import ArtifactAccess
 from tests.team.kit import Machine, Team
 
 #: What Python runs first: the name of a machine is the kernel's, and one for all of a test.

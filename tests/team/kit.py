@@ -13,21 +13,19 @@ import psutil
 from mlflow.entities import FileInfo, Run
 from mlflow.tracking import MlflowClient
 
+from radt.delivery.backlog import backlogs
+from radt.delivery.mlflow.format import deliverable_params, deliverable_tags, unique_keys
+from radt.delivery.mlflow.points import hardware_means, series_names, software_points
 from radt.errors import StoreError
 from radt.home import RunDir
 from radt.model import SOFTWARE
-from radt.replication.backlog import backlog
-from radt.stack.mlflow import MlflowServer
-from radt.stack.postgres import Postgres
-from radt.stack.s3 import S3Server
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
-from radt.tracking.backlog import backlog as mlflow_backlog
-from radt.tracking.names import unique_keys
-from radt.tracking.points import hardware_means, series_names, software_points
-from radt.tracking.texts import deliverable_params, deliverable_tags
 from tests.support.bench import Bench, wait_until
 from tests.support.links import Link
+from tests.support.mlflow_server import MlflowServer
+from tests.support.postgres import Postgres
+from tests.support.s3 import S3Server
 from tests.support.stores import differences
 
 #: A stretch of steps behind each gate; gates are files, which a test makes.
@@ -110,12 +108,8 @@ class Machine(Bench):
 
     def waiting(self) -> dict[str, str]:
         """What has not been brought, and the problem, by place; as ``radt status`` says it."""
-        with closing(StoreReader(self.store)) as reader:
-            to_mlflow = [one for one in mlflow_backlog(reader) if one.waiting]
-        to_postgres = backlog(self.store, self.env["RADT_STORE_URI"])
-        return {one.tracking_uri: one.problem.text if one.problem else "" for one in to_mlflow} | {
-            one.label: one.problem for one in to_postgres if one.waiting
-        }
+        found = backlogs(self.store, self.env["RADT_STORE_URI"])
+        return {one.address: one.problem for one in found if one.waiting}
 
     def wait_brought(self) -> None:
         seen: dict[str, str] = {}

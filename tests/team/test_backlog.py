@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from radt.replication.backlog import backlog
-from radt.replication.local import Notes
+from radt.delivery.backlog import postgres_backlogs
+from radt.delivery.postgres.local import ReplicationCursor
 from radt.store.address import StoreAddress
 from radt.store.writer import StoreWriter
 from tests.support.stores import add_runs
@@ -21,15 +21,15 @@ def test_what_is_there_is_not_forgotten_by_who_cannot_reach_it(tmp_path: Path) -
         for run in (first, second):
             run.end()
     label = str(StoreAddress.of(URI))
-    with closing(Notes(store, label)) as notes:
+    with closing(ReplicationCursor(store, label)) as notes:
         notes.reached("its identity", everything=False)
         notes.mark("its identity", {first.run_id: 2**40})
         notes.problem("", f"the database {label} cannot be reached")
-    (one,) = backlog(store, URI)
-    assert (one.ended, one.target) == (1, "its identity")
-    assert "of 1 run yet (since" in one.sentence()
-    assert "): it cannot be reached. It is kept here" in one.sentence()
-    with closing(Notes(store, label)) as notes:
+    (one,) = postgres_backlogs(store, URI)
+    assert (one.ended, one.identity) == (1, "its identity")
+    assert "1 run is not complete in database" in one.sentence()
+    assert "): it cannot be reached. It stays on this machine" in one.sentence()
+    with closing(ReplicationCursor(store, label)) as notes:
         notes.reached("its identity", everything=False)
-    (one,) = backlog(store, URI)
+    (one,) = postgres_backlogs(store, URI)
     assert (one.ended, one.problem) == (1, "")

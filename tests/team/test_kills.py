@@ -14,7 +14,7 @@ from tests.team.kit import Machine, Team, disagreements, points_at, runs_in_mlfl
 
 MODULES = (
     *("radt.collector.worker", "radt.collector.guardian"),
-    *("radt.replication.replicate", "radt.tracking.deliver", "radt.archive"),
+    *("radt.delivery.postgres", "radt.delivery.mlflow", "radt.delivery.archive"),
 )
 KILLS = 8
 

@@ -53,10 +53,10 @@ def test_everything_is_away_for_the_whole_run(
     here.open("first", "second", "third")
     said = " ".join(here.radt("experiment.csv", "--quiet").stdout.split())
     assert here.statuses() == {"FINISHED"}
-    assert f"MLflow at {team.mlflow.uri} does not have all of 2 runs yet" in said
-    assert "/" + team_database.rsplit("/", 1)[1] + " does not have all of 2 runs yet" in said
+    assert f"2 runs are not complete in MLflow at {team.mlflow.uri} (since" in said
+    assert "/" + team_database.rsplit("/", 1)[1] + " (since" in said
     waiting = here.radt("status", "experiment.csv")
-    assert waiting.stdout.count("does not have all of 2 runs yet") == 2
+    assert waiting.stdout.count("2 runs are not complete in") == 2
     assert waiting.stdout.count("onnection refused") == 2
     assert "radt sync" in waiting.stdout
     for text in (said, waiting.stdout):
@@ -65,14 +65,14 @@ def test_everything_is_away_for_the_whole_run(
     team.up()
     team.link.pass_through()
     brought = here.radt("sync").stdout
-    assert "not brought" not in brought
+    assert "not uploaded" not in brought
     assert not disagreements(here, team, team_database, tmp_path / "imported")
     assert len(runs_in_mlflow(team.client, "away")) == 3
     again = here.radt("sync").stdout
-    assert again.count("everything is there") == 2, again
+    assert again.count("up to date") == 2, again
     assert "does not have" not in here.radt("status", "experiment.csv").stdout
     checked = here.radt("db", "check", "--deep", "--no-mlflow").stdout
-    assert checked.count("nothing is wrong") == 2, checked
+    assert checked.count("no findings") == 2, checked
     # MLflow has runs of other tests, too, which are not here.
     with_mlflow = here.radt("db", "check", code=None).stdout
     with closing(StoreReader(here.store)) as reader:

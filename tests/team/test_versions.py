@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from radt.stack.postgres import Postgres
 from radt.store import migrations
 from radt.store.migrations import latest_version
 from radt.store.writer import StoreWriter
 from tests.support.bench import wait_until
+from tests.support.postgres import Postgres
 from tests.support.stores import differences
 from tests.team.kit import Machine, Team, points_at
 
@@ -52,11 +52,11 @@ def test_an_older_and_then_a_newer_schema(
     assert here.statuses() == {"FINISHED"}
     assert "has schema version 99" in out
     failed = here.radt("sync", code=1).stdout
-    assert "2 runs not brought" in failed
+    assert "2 runs not uploaded" in failed
     assert "Upgrade radt" in failed
     assert points_at_any_version(team.postgres, older_database) == had, "nothing was touched"
     execute(team.postgres, older_database, "DELETE FROM radt.schema_version WHERE version = 99")
-    assert "not brought" not in here.radt("sync").stdout
+    assert "not uploaded" not in here.radt("sync").stdout
     assert not differences(here.store, older_database)
 
 

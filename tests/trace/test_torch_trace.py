@@ -13,9 +13,8 @@ from radt.clock import Clock
 from radt.journal.format import META_FILE, JournalMeta
 from radt.model import MarkerKind
 from radt.store.records import MarkerRecord
-from radt.trace import jsonstream
-from radt.trace.torch_clock import Alignment, Notes, clock_map
-from radt.trace.torch_trace import torch_traces
+from radt.trace import chrome
+from radt.trace.torch_trace import Alignment, Notes, clock_map, torch_traces
 from tests.support.bench import Bench
 from tests.trace.trace_kit import OTHER_ID, RUN_ID, START_NS, Event, S, Store, Trace
 
@@ -194,21 +193,21 @@ def test_a_trace_that_was_cut_off_is_left_out(store: Store) -> None:
 def test_events_are_read_one_by_one_whatever_the_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr(jsonstream, "_WINDOW", window)
+    monkeypatch.setattr(chrome, "_WINDOW", window)
     events = [{"ts": 1.5e3, "args": {"text": 'br{ack]et "é\\'}}, {}, {"n": -12.25, "x": [1, [2]]}]
     top = {"a": 12, "traceEvents": events, "z": {"deep": [None, True]}}
     path = tmp_path / "t.json"
     expected = [("a", 12), *(("traceEvents", event) for event in events), ("z", top["z"])]
     for indent in (None, 3):
         path.write_text(json.dumps(top, indent=indent, ensure_ascii=False))
-        assert list(jsonstream.trace_parts(path)) == expected
+        assert list(chrome.trace_parts(path)) == expected
     path.write_text(json.dumps(events))
-    assert list(jsonstream.trace_parts(path)) == expected[1:-1]
+    assert list(chrome.trace_parts(path)) == expected[1:-1]
     no_traces = ("", "{", '{"a"', '{"traceEvents": [{}', '{"traceEvents": 1}', "[1,", "7", "{3:4}")
     for broken in no_traces:
         path.write_text(broken)
-        with pytest.raises(jsonstream.BrokenTraceError):
-            list(jsonstream.trace_parts(path))
+        with pytest.raises(chrome.BrokenTraceError):
+            list(chrome.trace_parts(path))
 
 
 def test_the_narrowest_of_all_marks_decides() -> None:

@@ -12,7 +12,7 @@ import pytest
     "module",
     [
         *("radt.units", "radt.masking", "radt.params", "radt.durations", "radt.experiment.plan"),
-        *("radt.experiment.cpus", "radt.runner.estimate", "radt.report.confidence"),
+        *("radt.experiment.cpus", "radt.runner.live", "radt.analysis.estimates"),
     ],
 )
 def test_examples_in_docstrings(module: str) -> None:

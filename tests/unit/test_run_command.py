@@ -63,10 +63,13 @@ def test_what_cannot_be_understood(args: list[str]) -> None:
     ("args", "message"),
     [
         (["a.csv", "b.csv"], "'b.csv' after a.csv is one argument too many"),
-        (["a.csv", "--cpus", "3"], "what else stands for a column are for programs"),
+        (["a.csv", "--cpus", "3"], "other column options are for programs"),
         (["--rerun", "x.py"], "--rerun and --only are for experiment files"),
         (["--detach", "x.py"], "--detach is for experiment files"),
-        (["a.csv", "--repeat", "none"], "--repeat: 'none' is not a number of at least 1"),
+        (
+            ["a.csv", "--repeat", "none"],
+            "--repeat: expected a whole number of at least 1, got 'none'",
+        ),
         (["a.csv", "--cooldown", "soon"], "--cooldown: 'soon' is no length of time"),
         (["a.csv", "--busy", "wate"], "--busy: 'wate' is not one of wait, fail, ignore"),
     ],

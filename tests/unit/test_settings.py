@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from radt import settings
-from radt.collector.settings import Settings as CollectorSettings
-from radt.durations import parse_duration_s
+from radt.collector.settings import CollectorSettings, problems
+from radt.collocation.busy import BusyPolicy
+from radt.durations import duration_text, parse_duration_s, seconds_text
 from radt.errors import UsageError
 from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, TRACKING_VARIABLE, Home
 from radt.run.target import MODE_VARIABLE
-from radt.runner.configured import experiment_options
-from radt.runner.options import BusyPolicy, ExperimentOptions, SyncPoint
+from radt.runner.options import ExperimentOptions, SyncPoint, experiment_options
 from radt.settings import Level, Setting, Settings
 from tests.support.bench import RADT
 
@@ -131,7 +133,7 @@ def test_options_of_a_start_are_what_the_settings_say(project: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("repeat = 0", "repeat: '0' is not a number of at least 1"),
+        ("repeat = 0", "repeat: expected a whole number of at least 1, got '0'"),
         ("repeat = true", "repeat: True is not a value for it"),
         ("repeat = [1]", "repeat: [1] is not a value for it"),
         ("cooldown = 'soon'", "cooldown: 'soon' is no length of time"),
@@ -159,7 +161,7 @@ def test_what_is_wrong_in_a_file_is_named_with_file_and_key(
 def test_a_bad_value_further_away_does_not_matter(project: Path) -> None:
     write(project, "repeat = 'x'\n")
     assert Settings.of(project, environ={"RADT_REPEAT": "2"})[settings.REPEAT] == 2
-    with pytest.raises(UsageError, match="RADT_REPEAT: 'two'"):
+    with pytest.raises(UsageError, match=r"RADT_REPEAT: .*got 'two'"):
         _ = Settings.of(project, environ={"RADT_REPEAT": "two"})[settings.REPEAT]
 
 
@@ -246,20 +248,22 @@ def test_config_shows_every_problem(project: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RADT_FLUSH_S", "often")
     text = radt("config", folder=project, code=2)
     assert text.count("not valid") == 3
-    for part in ("repeat: 'x'", "sync: 'y'", "RADT_FLUSH_S: 'often'"):
+    for part in (
+        "repeat: expected a whole number of at least 1, got 'x'",
+        "sync: 'y'",
+        "RADT_FLUSH_S: expected a number of at least 0, got 'often'",
+    ):
         assert part in text
 
 
-def test_the_table_says_what_the_parts_use() -> None:
-    collector = CollectorSettings()
-    for setting, default in (
-        (settings.COLLECTOR_IDLE_S, collector.idle_s),
-        (settings.FLUSH_S, collector.flush_s),
-        (settings.COLLECTOR_HANG_S, collector.hang_s),
-        (settings.COLLECTOR_BUFFER, collector.buffered_points),
-        (settings.COLLECTOR_DELIVERY_S, collector.delivery_grace_s),
-    ):
-        assert setting.default == default
+def test_one_parser_reads_the_collector_s_variables(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"RADT_FLUSH_S": "fast", "RADT_COLLECTOR_BUFFER": "90", "RADT_COLLECTOR_HANG_S": "0.5"}
+    assert problems(given) == [
+        "RADT_FLUSH_S: expected a number of at least 0, got 'fast'. Write such as 10 or 0.5"
+    ]
+    collector = CollectorSettings.from_environment(given)
+    assert (collector.flush_s, collector.buffered_points, collector.hang_s) == (1.0, 90, 0.5)
+    assert "RADT_FLUSH_S" in caplog.text
     for setting, variable in (
         (settings.HOME, HOME_VARIABLE),
         (settings.TRACKING_URI, TRACKING_VARIABLE),
@@ -275,6 +279,24 @@ def test_the_table_says_what_the_parts_use() -> None:
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
+
+
+@given(st.floats(min_value=0, allow_infinity=False, allow_nan=False))
+@example(1_000_000.0)
+@example(1_209_600.0)
+@example(1e-7)
+@example(1e22)
+def test_seconds_are_written_exactly(seconds: float) -> None:
+    assert parse_duration_s(f"{seconds_text(seconds)} s") == seconds
+    assert parse_duration_s(seconds_text(seconds)) == seconds
+
+
+@given(st.floats(min_value=0, max_value=1e12))
+@example(1e-7)
+@example(90.1)
+@example(1e6 * 86400)
+def test_lengths_of_time_are_read_as_they_are_shown(seconds: float) -> None:
+    assert parse_duration_s(duration_text(seconds)) == pytest.approx(seconds, rel=1e-9, abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "1h30", "-1", "1e3", "inf", "1 2", "9" * 400])

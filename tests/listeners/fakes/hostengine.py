@@ -1,4 +1,4 @@
-"""What a fake host engine of DCGM knows and allows: for the fake dcgmi and the fake bindings.
+"""What a fake host engine of DCGM knows and allows, for the fake dcgmi.
 
 $FAKE_DCGM names a JSON file that is read on every look, so that a test changes the "hardware" under
 way; $FAKE_DCGM_LOG gets a JSON line a call. In the file:
@@ -9,8 +9,7 @@ way; $FAKE_DCGM_LOG gets a JSON line a call. In the file:
 * ``down``: nobody listens; ``hangs``: it does not answer; ``module``: what every watch of a
   profiling field gets; ``conflicts``: lists of fields that cannot be watched together;
   ``unknown``: fields that this version does not have; ``paused``: profiling is (dcgmi profile
-  --pause); ``rows``: a dmon process loses its connection after so many;
-* ``groups``, ``field_groups``: names of what others have made, by number.
+  --pause); ``rows``: a dmon process loses its connection after so many.
 """
 
 from __future__ import annotations

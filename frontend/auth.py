@@ -1,0 +1,340 @@
+"""Who may see the dashboard: the decision, checked when it is made, and the authenticator it means.
+
+By default the dashboard serves this machine only. For other machines there are two ways: a token
+that comes once in the address and then stays in a cookie, or a reverse proxy that names its users.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlencode
+
+from flask import Flask, redirect, request
+from flask import Response as FlaskResponse
+from itsdangerous import BadSignature, TimestampSigner
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.wrappers import Response
+
+from radt.errors import UsageError
+from radt.frontend.security import (
+    IS_PROXY,
+    LOCAL_NAMES,
+    REFUSED,
+    TrustedProxies,
+    content_policy,
+    harden,
+    host_name,
+    is_from_elsewhere,
+    is_loopback,
+    is_numeric,
+    networks,
+    own_names,
+    refusal,
+)
+
+if TYPE_CHECKING:
+    from dash import Dash
+
+TOKEN_VARIABLE = "RADT_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
+MIN_TOKEN_LENGTH = 16
+LOGIN_PATH = "/_login"
+LOGOUT_PATH = "/_logout"
+#: A browser has to show the token again after this long.
+SESSION_S = 7 * 24 * 3600
+#: The largest request: a view with hundreds of charts is a hundredth of it.
+MAX_BODY_BYTES = 4 * 2**20
+_MAX_ENDED = 4096
+_PARAMETER = "token"
+_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+#: Where an application finds its guard.
+_KEY = "guard"
+
+
+class Auth(StrEnum):
+    """What visitors are asked for."""
+
+    NONE = "none"
+    TOKEN = "token"  # noqa: S105 - a word
+    PROXY_HEADER = "proxy-header"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the dashboard listens and what it asks of visitors.
+
+    Args:
+        host: The address to listen on.
+        token: The token that visitors have to show, if any.
+        proxies: Addresses or networks of trusted reverse proxies.
+        user_header: The header in which a proxy names the user; only users that it names get in.
+        names: Further names by which visitors call the dashboard.
+
+    Raises:
+        UsageError: These do not go together, or would let in everybody.
+    """
+
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    proxies: tuple[str, ...] = ()
+    user_header: str = ""
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        networks(self.proxies)
+        if self.token is not None and len(self.token) < MIN_TOKEN_LENGTH:
+            raise UsageError(
+                f"Expected a dashboard token of at least {MIN_TOKEN_LENGTH} characters, "
+                f"got {len(self.token)}",
+                "`--token` makes up a good one",
+            )
+        if self.mode is Auth.NONE and not is_loopback(self.host):
+            raise UsageError(
+                f"{self.host} can be reached from other machines, and no token is set",
+                f"Add --token, or set {TOKEN_VARIABLE}, or stay on 127.0.0.1 and use an SSH tunnel",
+            )
+        if self.mode is Auth.PROXY_HEADER and not (self.proxies and self.names):
+            raise UsageError(
+                "--user-header needs the proxy's address and the name by which visitors call it",
+                "Add --trust-proxy ADDRESS (for example 127.0.0.1) and --public-name NAME "
+                "(for example radt.example.org)",
+            )
+
+    @property
+    def mode(self) -> Auth:
+        """What visitors are asked for."""
+        if self.user_header:
+            return Auth.PROXY_HEADER
+        return Auth.NONE if self.token is None else Auth.TOKEN
+
+    @property
+    def is_in_the_clear(self) -> bool:
+        """Whether other machines' requests come as HTTP, as far as is known."""
+        return not (is_loopback(self.host) or self.proxies)
+
+
+class Authenticator(ABC):
+    """Lets visitors in, or says why not."""
+
+    can_log_out = False
+
+    @abstractmethod
+    def admit(self) -> Response | None:
+        """Return None to let the request in, else the answer to it."""
+
+    def visitor(self) -> str:
+        """Return the name of who makes the request; empty if it is not known."""
+        return ""
+
+    @staticmethod
+    def of(access: Access) -> Authenticator:
+        """Return the authenticator for what was chosen."""
+        if access.mode is Auth.PROXY_HEADER:
+            return _ProxyHeader(access.user_header)
+        return _Open() if access.token is None else _Token(access.token)
+
+
+class _Open(Authenticator):
+    """For everybody on this machine."""
+
+    def admit(self) -> Response | None:
+        return None
+
+
+class _Token(Authenticator):
+    """A token, shown once; then a signed cookie.
+
+    Nothing is kept of a cookie's proof, so a dashboard that is started again with the same token
+    knows its visitors. Proofs that were ended by logging out are remembered until then.
+    """
+
+    can_log_out = True
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._signer = TimestampSigner(
+            token, salt="radt dashboard session", digest_method=hashlib.sha256
+        )
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def admit(self) -> Response | None:
+        if request.path == LOGOUT_PATH and request.method == "POST":
+            return self._log_out()
+        given = request.args.get(_PARAMETER)
+        if request.path == LOGIN_PATH and request.method == "POST":
+            given = request.form.get(_PARAMETER, "").strip()
+        if given is None:
+            return None if self._holds(request.cookies.get(_cookie(), "")) else _ask_for_token()
+        # In a time that does not depend on how much of it is right.
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            return _ask_for_token(wrong=True)
+        return self._let_in()
+
+    def _holds(self, proof: str) -> bool:
+        """Return whether a proof is one of ours, young enough, and not ended."""
+        try:
+            nonce = self._signer.unsign(proof, max_age=SESSION_S).decode()
+        except (BadSignature, UnicodeError):
+            return False
+        return nonce not in self._ended
+
+    def _let_in(self) -> Response:
+        """Put a proof into a cookie, and take the token out of the address bar and history."""
+        rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
+        # Only the path of this very request: nothing in it can lead elsewhere.
+        path = "/" if request.path == LOGIN_PATH else "/" + request.path.lstrip("/\\")
+        response = redirect(f"{path}?{urlencode(rest)}" if rest else path, 303)
+        # Lax: a link in a message leads to what it shows. Other sites' requests that would do harm
+        # are refused by their origin (`radt.frontend.security.is_from_elsewhere`).
+        response.set_cookie(
+            _cookie(),
+            self._signer.sign(secrets.token_hex(16)).decode(),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="Lax",
+            secure=request.is_secure,
+        )
+        return response
+
+    def _log_out(self) -> Response:
+        proof = request.cookies.get(_cookie(), "")
+        if self._holds(proof):
+            self._ended[self._signer.unsign(proof).decode()] = None
+            while len(self._ended) > _MAX_ENDED:
+                self._ended.popitem(last=False)
+        response = redirect("/", 303)
+        response.delete_cookie(_cookie(), httponly=True, samesite="Lax", secure=request.is_secure)
+        return response
+
+
+class _ProxyHeader(Authenticator):
+    """Users that a trusted proxy names in a header."""
+
+    def __init__(self, header: str) -> None:
+        self._header = header
+
+    def admit(self) -> Response | None:
+        if not request.environ.get(IS_PROXY):
+            return refusal("This dashboard answers requests through its proxy only.")
+        if not self.visitor():
+            return refusal(f"The proxy did not name a user in the header {self._header}.", 401)
+        return None
+
+    def visitor(self) -> str:
+        return request.headers.get(self._header, "").strip()
+
+
+class Guard:
+    """Checks every request of one application: its Host, its origin, who sends it, its size."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.authenticator = Authenticator.of(access)
+        self._names = LOCAL_NAMES | {host_name(access.host), *map(host_name, access.names)}
+        if access.mode is Auth.TOKEN and not is_loopback(access.host):
+            self._names |= own_names()
+        self._policy: str | None = None
+
+    @staticmethod
+    def of(server: Flask) -> Guard | None:
+        """Return the guard of an application, if it has one."""
+        return cast("Guard | None", server.config.get(_KEY))
+
+    def install(self, app: Dash) -> None:
+        """Check every request of the application, and harden every answer."""
+        server = app.server
+        server.config[_KEY] = self
+        server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+        server.config["MAX_FORM_MEMORY_SIZE"] = MAX_BODY_BYTES
+
+        def after(response: FlaskResponse) -> FlaskResponse:
+            if self._policy is None:  # not before all callbacks are registered
+                self._policy = content_policy(app.csp_hashes())
+            return harden(response, self._policy)
+
+        server.before_request(self.check)
+        server.after_request(after)
+        server.register_error_handler(RequestEntityTooLarge, _too_large)
+        # Before the page, which takes all other paths.
+        for path in (LOGIN_PATH, LOGOUT_PATH):
+            server.add_url_rule(path, path, _nothing_here, methods=["POST"])
+        server.wsgi_app = TrustedProxies(server.wsgi_app, networks(self.access.proxies))
+
+    def check(self) -> Response | None:
+        """Return None for a request that may pass, else the answer."""
+        if request.method not in _METHODS:
+            return refusal("Method not allowed.", 405)
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            return _too_large()
+        name = host_name(request.host)
+        # A numeric address cannot be made to point elsewhere.
+        is_known = name in self._names or (self.access.mode is Auth.TOKEN and is_numeric(name))
+        if not is_known:
+            return refusal(
+                "This dashboard answers to the names of its own machine only."
+                if self.access.mode is Auth.NONE
+                else f"This dashboard does not know the name {name[:200]!r}. "
+                f"Start it with --public-name {name[:200]}."
+            )
+        if is_from_elsewhere(request):
+            return refusal("This request comes from another site's page.")
+        return self.authenticator.admit()
+
+
+def _cookie() -> str:
+    """Return the cookie's name; cookies know no ports, and a machine may have two dashboards."""
+    port = request.host.removeprefix(f"[{host_name(request.host)}]").rpartition(":")[2]
+    return f"radt-dashboard-{port}" if port.isdigit() else "radt-dashboard"
+
+
+def _too_large(_: RequestEntityTooLarge | None = None) -> Response:
+    return refusal(f"The request is larger than {MAX_BODY_BYTES >> 20} MiB.", 413)
+
+
+def _nothing_here() -> Response:
+    return refusal("This dashboard does not ask for a token.", 404)
+
+
+_LOGIN_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Log in · radt</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 15vh auto 0; max-width: 480px; padding: 0 24px;
+  font: 13px/20px system-ui, "Segoe UI", Roboto, sans-serif;
+  background: light-dark(#f6f7f9, #14161a); color: light-dark(#23272d, #dfe3e8); }}
+h1 {{ font-size: 16px; margin: 0 0 8px; font-weight: 650; }}
+p {{ margin: 0 0 16px; color: light-dark(#68707b, #949da8); }}
+p[role=alert] {{ color: light-dark(#c22f2f, #ff8080); }}
+form {{ display: flex; gap: 8px; }}
+input, button {{ font: inherit; height: 32px; box-sizing: border-box; border-radius: 4px;
+  border: 1px solid light-dark(#a0a7b0, #5c6570); background: light-dark(#fff, #1b1e22);
+  color: inherit; padding: 0 8px; }}
+input {{ flex: 1; min-width: 0; }}
+button {{ padding: 0 16px; background: light-dark(#4263eb, #748ffc); border-color: transparent;
+  color: light-dark(#fff, #14161a); cursor: pointer; }}
+:focus-visible {{ outline: 2px solid light-dark(#4263eb, #748ffc); outline-offset: 1px; }}
+</style></head><body><main><h1>Log in</h1>
+<p>Open the address that <code>radt dashboard</code> printed, or enter its token. With
+<code>--token</code>, each start makes a new one.</p>{wrong}
+<form method="post" action="/_login"><input type="password" name="token" aria-label="Token"
+ placeholder="Token" autocomplete="current-password" required autofocus><button>Log in</button>
+</form></main></body></html>
+"""
+_WRONG = '<p role="alert">Wrong token.</p>'
+
+
+def _ask_for_token(*, wrong: bool = False) -> Response:
+    """Answer people with a page with a form, programs with a sentence."""
+    if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
+        return refusal("Open the address that `radt dashboard` printed, with its token.")
+    page = _LOGIN_PAGE.format(wrong=_WRONG if wrong else "")
+    response = Response(page, status=403, mimetype="text/html")
+    response.headers[REFUSED] = "yes"
+    return response

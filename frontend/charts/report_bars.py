@@ -1,0 +1,358 @@
+"""Bars drawn in the manner of papers on collocation.
+
+Blocks by how many runs share the hardware, whiskers for the 95 % confidence interval of the mean
+over repeats. Where a run did not finish, the word for how it ended takes the place of its bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from radt.analysis.estimates import Estimate
+from radt.analysis.quantities import Combine, Quantity
+from radt.frontend.charts.traces import Figure, escaped
+from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.report_model import MAX_BARS, PEAKS, Bar, Size, column_of
+from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour
+from radt.render.numbers import ScaledQuantity, describe, error_bar
+from radt.render.report_content import is_shared
+from radt.render.svg import blocks_of
+from radt.units import plural
+
+_DIGIT_PX = 6.2
+
+
+def whisker(estimate: Estimate) -> float:
+    """How far the interval is drawn above the mean.
+
+    That of two repeats may be many times the mean; then it is cut, and its numbers are told.
+    """
+    reach = error_bar(estimate)
+    return min(reach.above, abs(estimate.mean)) if reach else 0.0
+
+
+def reaches(estimates: Sequence[Estimate], factor: float) -> Figure:
+    """What Plotly's error bars are made of: confidence intervals, where there are any."""
+    found = [error_bar(one) for one in estimates]
+    return {
+        "array": [one.above * factor if one else None for one in found],
+        "arrayminus": [one.below * factor if one else None for one in found],
+        "symmetric": False,
+        "visible": any(one and one.above for one in found),
+    }
+
+
+def separators(blocks: Sequence[tuple[int, int]], at: Sequence[float], ink: Ink) -> list[Figure]:
+    return [
+        {
+            "type": "line",
+            "xref": "x",
+            "yref": "y domain",
+            "x0": (at[start - 1] + at[start]) / 2,
+            "x1": (at[start - 1] + at[start]) / 2,
+            "y0": 0,
+            "y1": 1.08,
+            "line": {"color": ink.axis, "width": 1, "dash": "dot"},
+        }
+        for start, _ in blocks[1:]
+    ]
+
+
+def hairline(y: float, ink: Ink) -> Figure:
+    return {
+        "type": "line",
+        "xref": "x domain",
+        "yref": "y",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "line": {"color": ink.axis, "width": 1},
+    }
+
+
+def block_labels(
+    bars: Sequence[Bar], blocks: Sequence[tuple[int, int]], at: Sequence[float], ink: Ink
+) -> list[Figure]:
+    """``3 runs`` above each block."""
+    if len(blocks) < 2:
+        return []
+    return [
+        {
+            "xref": "x",
+            "x": (at[start] + at[stop - 1]) / 2,
+            "yref": "y domain",
+            "y": 1,
+            "yanchor": "bottom",
+            "yshift": 6,
+            "showarrow": False,
+            "text": plural(bars[start].degree, "run"),
+            "font": {"size": 11, "color": ink.dim},
+        }
+        for start, stop in blocks
+    ]
+
+
+def ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list[Figure]:
+    """How it ended, where there is no value."""
+    return [
+        {
+            "xref": "x",
+            "x": x,
+            "yref": "y domain",
+            "y": 0,
+            "yanchor": "bottom",
+            "yshift": 4,
+            "textangle": -90,
+            "showarrow": False,
+            "text": escaped(STATUS_WORDS[bar.status]),
+            "hovertext": escaped(f"{bar.entry.name}  {bar.runs}"),
+            "font": {"size": 11, "color": ink.dim},
+        }
+        for x, bar, estimate in drawn
+        if estimate is None
+    ]
+
+
+def numbers(
+    known: Sequence[tuple[float, Bar, Estimate]], axis: ScaledQuantity, room_px: float, ink: Ink
+) -> list[Figure]:
+    """The values above their bars, or of memory the peaks; none where they do not fit."""
+    factor = axis.scale.factor
+    labels = []
+    for x, bar, estimate in known:
+        highest = [estimate.mean + whisker(estimate)]
+        if axis.quantity.info.combine is Combine.MEAN:
+            highest += estimate.parts
+        if bar.peak is not None:
+            highest.append(bar.peak.mean)
+        labels.append(
+            {
+                "xref": "x",
+                "x": x,
+                "yref": "y",
+                "y": max(highest) * factor,
+                "yanchor": "bottom",
+                "yshift": 2,
+                "showarrow": False,
+                "text": axis.number((bar.peak or estimate).mean),
+                "font": {"size": 11, "color": ink.text},
+            }
+        )
+    widest = max((len(str(label["text"])) for label in labels), default=0)
+    return labels if widest * _DIGIT_PX + 2 <= room_px else []
+
+
+HEIGHT_PX = 264
+_TOP_PX, _BOTTOM_PX, _LEFT_PX, _RIGHT_PX = 28, 28, 48, 12
+_SLANTED_PX = 96
+_CHARACTER_PX = 6.4
+_LABEL_CHARS = 18
+_BLOCK_GAP = 0.7
+_WIDTH = 0.72
+_AIR = 1.16
+_PLOT_PX = {Size.SMALL: 380.0, Size.MEDIUM: 600.0, Size.LARGE: 1200.0}
+#: Quantities of which 1 means no difference.
+_AGAINST_ONE = (Quantity.SLOWDOWN, Quantity.SPEED_UP)
+
+
+def figure(
+    quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, size: Size, *, in_blocks: bool
+) -> Figure:
+    """Draw at most `MAX_BARS`."""
+    ink = INKS[scheme]
+    bars = bars[:MAX_BARS]
+    axis = column_of(quantity, bars)
+    factor = axis.scale.factor
+    blocks = blocks_of([bar.degree for bar in bars]) if in_blocks else [(0, len(bars))]
+    at = _positions(blocks)
+    drawn = [(x, bar, bar.estimate) for x, bar in zip(at, bars, strict=True)]
+    known = [(x, bar, estimate) for x, bar, estimate in drawn if estimate is not None]
+    top = _top([bar for _, bar, _ in known]) * factor
+    traces: list[Figure] = [
+        {
+            "type": "bar",
+            "x": [x for x, _, _ in known],
+            "y": [estimate.mean * factor for _, _, estimate in known],
+            "width": _WIDTH,
+            "marker": {
+                "color": [colour(bar.tint, scheme) for _, bar, _ in known],
+                "line": {"width": 0},
+                "pattern": {
+                    "shape": ["/" if estimate.is_estimated else "" for _, _, estimate in known],
+                    "fillmode": "replace",
+                    "size": 6,
+                    "solidity": 0.35,
+                },
+            },
+            "error_y": {
+                "type": "data",
+                **reaches([estimate for _, _, estimate in known], factor),
+                "color": ink.text,
+                "thickness": 1,
+                "width": 3,
+            },
+            "hovertext": [_hover(quantity, bar, estimate) for _, bar, estimate in known],
+            "hoverinfo": "text",
+            "showlegend": False,
+            "name": "",
+        }
+    ]
+    traces += _parts(quantity, known, factor, ink)
+    traces += _peaks(quantity, known, factor, ink)
+    layout = _layout(ink, bars, at, size, max(top * _AIR, 1e-12))
+    layout["shapes"] = separators(blocks, at, ink)
+    if quantity in _AGAINST_ONE and known:
+        layout["shapes"].append(hairline(1.0, ink))
+    layout["annotations"] = [
+        *block_labels(bars, blocks, at, ink),
+        *ends(drawn, ink),
+        *numbers(known, axis, _room_px(at, size), ink),
+    ]
+    layout["meta"] = {"unit": axis.unit, "bars": len(bars)}
+    return {"data": traces, "layout": layout}
+
+
+def _top(bars: Sequence[Bar]) -> float:
+    heights = [0.0]
+    for bar in bars:
+        if bar.estimate is not None:
+            heights.append(bar.estimate.mean + whisker(bar.estimate))
+            if bar.estimate.parts and max(bar.estimate.parts) < 4 * bar.estimate.mean:
+                heights.append(max(bar.estimate.parts))
+        if bar.peak is not None:
+            heights.append(bar.peak.mean)
+    return max(heights)
+
+
+def _positions(blocks: Sequence[tuple[int, int]]) -> list[float]:
+    return [
+        place + number * _BLOCK_GAP
+        for number, (start, stop) in enumerate(blocks)
+        for place in range(start, stop)
+    ]
+
+
+def _hover(quantity: Quantity, bar: Bar, estimate: Estimate) -> str:
+    lines = [f"<b>{escaped(bar.entry.name)}</b>  {escaped(bar.runs)}"]
+    lines.append(escaped(describe(quantity, estimate, bar.run_count)))
+    if bar.peak is not None:
+        lines.append(f"peak {escaped(describe(PEAKS[quantity], bar.peak, bar.run_count))}")
+    lines += [escaped(method) for method in estimate.methods]
+    return "<br>".join(lines)
+
+
+def _parts(
+    quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
+) -> list[Figure]:
+    """The single runs as dots, where they are no parts of a sum."""
+    if quantity.info.combine is Combine.SUM or is_shared(quantity):
+        return []
+    xs, ys = [], []
+    for x, _, estimate in known:
+        count = len(estimate.parts)
+        for place, value in enumerate(estimate.parts):
+            xs.append(x + _WIDTH * 0.8 * ((place + 0.5) / count - 0.5))
+            ys.append(value * factor)
+    if not xs:
+        return []
+    marker = {"size": 4, "color": ink.paper, "line": {"width": 1, "color": ink.text}}
+    return [_points(xs, ys, marker)]
+
+
+def _peaks(
+    quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
+) -> list[Figure]:
+    if quantity not in PEAKS:
+        return []
+    peaks = [(x, bar.peak.mean * factor) for x, bar, _ in known if bar.peak is not None]
+    marker = {
+        "symbol": "line-ew",
+        "size": 16,
+        "color": ink.text,
+        "line": {"width": 1.5, "color": ink.text},
+    }
+    return [_points([x for x, _ in peaks], [y for _, y in peaks], marker)]
+
+
+def _points(xs: list[float], ys: list[float], marker: Figure) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": xs,
+        "y": ys,
+        "marker": marker,
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "name": "",
+    }
+
+
+def _room_px(at: Sequence[float], size: Size) -> float:
+    """How wide a bar's place is about, on a page of middling width."""
+    return _PLOT_PX[size] / max(4.8, (at[-1] if at else 0.0) + 1.2)
+
+
+def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top: float) -> Figure:
+    labels = [escaped(_shortened(bar.label)) for bar in bars]
+    widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
+    room_px = _room_px(at, size)
+    slanted = widest_px > room_px
+    last = at[-1] if at else 0.0
+    return {
+        "height": HEIGHT_PX,
+        "autosize": True,
+        "paper_bgcolor": ink.paper,
+        "plot_bgcolor": ink.paper,
+        "font": {"family": FONT, "size": 12, "color": ink.text},
+        "showlegend": False,
+        "dragmode": False,
+        "bargap": 0,
+        "margin": {
+            # A slanted label reaches to the left of its bar; cut off, it would not be drawn.
+            "l": max(_LEFT_PX, round(widest_px * 0.77 - room_px / 2)) if slanted else _LEFT_PX,
+            "r": _RIGHT_PX,
+            "t": _TOP_PX,
+            "b": min(_SLANTED_PX, 20 + round(widest_px * 0.66)) if slanted else _BOTTOM_PX,
+            "pad": 0,
+        },
+        "hoverlabel": {
+            "bgcolor": ink.hover,
+            "bordercolor": ink.axis,
+            "font": {"family": FONT, "size": 12, "color": ink.text},
+            "align": "left",
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
+        "transition": {"duration": 0},
+        "xaxis": {
+            # A single bar is a bar, not a wall.
+            "range": [min(-0.6, last / 2 - 2.4), max(last + 0.6, last / 2 + 2.4)],
+            "tickvals": list(at),
+            "ticktext": labels,
+            "tickangle": -40 if slanted else 0,
+            "tickfont": {"size": 11, "color": ink.text},
+            "ticks": "",
+            "showgrid": False,
+            "zeroline": False,
+            "showline": True,
+            "linecolor": ink.axis,
+            "linewidth": 1,
+            "fixedrange": True,
+        },
+        "yaxis": {
+            "range": [0, top],
+            "gridcolor": ink.grid,
+            "gridwidth": 1,
+            "zeroline": False,
+            "nticks": 5,
+            "ticks": "",
+            "ticklabelstandoff": 4,
+            "tickfont": {"size": 11, "color": ink.dim},
+            "exponentformat": "SI",
+            "fixedrange": True,
+        },
+    }
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"

@@ -1,0 +1,279 @@
+"""The Workload page's timeline, and what all of the page's figures have in common.
+
+All have the same left and right margin and the same time axis, so that an instant is at the same
+place in each of them. Figures are plain dictionaries in Plotly's JSON (`charts.timeseries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from radt.frontend.charts.layout import elapsed_ticks
+from radt.frontend.charts.traces import escaped
+from radt.frontend.data.spec import Window
+from radt.frontend.data.workload.model import Bar, BarKind, Life, binned
+from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour, translucent
+from radt.model import RunStatus
+
+Figure = dict[str, Any]
+
+LEFT_PX, RIGHT_PX = 56, 12
+
+
+def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
+    """A figure's frame_layout without margins and y axis."""
+    positions, texts = elapsed_ticks(window.start, window.end, about=8)
+    return {
+        "height": height_px,
+        "autosize": True,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12, "color": ink.text},
+        "showlegend": False,
+        "dragmode": "zoom",
+        "hoverlabel": {
+            "bgcolor": ink.hover,
+            "bordercolor": ink.axis,
+            "font": {"family": FONT, "size": 12, "color": ink.text},
+            "namelength": -1,
+            "align": "left",
+        },
+        "transition": {"duration": 0},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
+        "xaxis": {
+            "showspikes": False,  # the page's own line runs through all rows
+            "range": [window.start, window.end],
+            "tickvals": positions,
+            "ticktext": texts,
+            "tickfont": {"size": 11, "color": ink.dim},
+            "ticks": "",
+            "showgrid": True,
+            "gridcolor": ink.grid,
+            "zeroline": False,
+            "showline": False,
+            "unifiedhovertitle": {"text": "%{x:.2f} s"},
+        },
+    }
+
+
+def frame_note(text: str, ink: Ink) -> Figure:
+    """A sentence in the middle of an empty figure."""
+    return {
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0.5,
+        "y": 0.5,
+        "showarrow": False,
+        "text": escaped(text),
+        "font": {"size": 12, "color": ink.dim},
+    }
+
+
+def blank(height_px: int) -> Figure:
+    """What a graph shows until its data come."""
+    return {
+        "data": [],
+        "frame_layout": {
+            "height": height_px,
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "margin": {"l": LEFT_PX, "r": RIGHT_PX, "t": 0, "b": 0},
+            "xaxis": {"visible": False},
+            "yaxis": {"visible": False},
+        },
+    }
+
+
+AXIS_PX = 24
+#: Rows of the timeline: of a few runs, and of many.
+ROW_PX, SMALL_ROW_PX = 40, 24
+FEW_RUNS = 12
+#: What bars are thinned for; on wider screens they are a little wider than needed.
+_PLOT_PX = 1000
+_THINNEST_PX = 2.5
+_LABELLED_PX = 18
+_MAX_LABELS = 400
+#: How opaque epochs are, in turn.
+_STRONG, _WEAK = 0.92, 0.62
+_BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
+_ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)
+
+
+def row_px(runs: int) -> int:
+    """The height of a run's row in the timeline."""
+    return ROW_PX if runs <= FEW_RUNS else SMALL_ROW_PX
+
+
+def timeline_px(runs: int) -> int:
+    return AXIS_PX + max(1, runs) * row_px(runs)
+
+
+def timeline(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
+    """One row a run: set-up, life, epochs, what lay inside them, events, the end."""
+    ink = INKS[scheme]
+    shortest_s = (window.end - window.start) * _THINNEST_PX / _PLOT_PX
+    setup, alive, epochs, inside, events = [], [], [], [], []
+    for row, life in enumerate(found):
+        bars: dict[BarKind, list[Bar]] = {kind: [] for kind in BarKind}
+        for bar in life.bars:
+            bars[bar.kind].append(bar)
+        setup += [(row, bar) for bar in binned(bars[BarKind.SETUP], window, 0.0)]
+        alive += [(row, bar) for bar in binned(bars[BarKind.ALIVE], window, 0.0)]
+        epochs += [(row, bar) for bar in binned(bars[BarKind.EPOCH], window, shortest_s)]
+        inside += [(row, bar) for bar in binned(bars[BarKind.INSIDE], window, shortest_s)]
+        events += [(row, bar) for bar in binned(bars[BarKind.EVENT], window, shortest_s)]
+    strokes = [colour(life.run.ordinal, scheme) for life in found]
+    traces = [
+        _bars("set-up", setup, window, 0.22, [translucent(ink.dim, 0.45)] * len(setup)),
+        _bars("alive", alive, window, 0.56, [translucent(strokes[row], 0.2) for row, _ in alive]),
+        _epochs(epochs, window, scheme, strokes),
+        _bars(
+            "inside",
+            inside,
+            window,
+            0.12,
+            [translucent(ink.text, 0.62)] * len(inside),
+            lower=True,
+        ),
+        _instants(events, ink),
+        _ends(found, window, scheme),
+    ]
+    rows = max(1, len(found))
+    layout = frame_layout(ink, window, timeline_px(len(found)))
+    layout["margin"] = {"l": LEFT_PX, "r": RIGHT_PX, "t": AXIS_PX, "b": 0, "pad": 0}
+    layout["barmode"] = "overlay"
+    layout["hovermode"] = "closest"
+    layout["xaxis"] |= {"side": "top", "showgrid": True, "gridcolor": ink.grid}
+    layout["yaxis"] = {
+        "range": [rows - 0.5, -0.5],
+        "fixedrange": True,
+        "visible": False,
+        "zeroline": False,
+    }
+    layout["shapes"] = [
+        {
+            "type": "line",
+            "x0": 0,
+            "x1": 0,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 1, "color": ink.text},
+        }
+    ]
+    layout["meta"] = {"rows": len(found), "bars": len(epochs) + len(inside)}
+    return {"data": traces, "layout": layout}
+
+
+def _bars(
+    name: str,
+    bars: Sequence[tuple[int, Bar]],
+    window: Window,
+    width: float,
+    fills: Sequence[str],
+    *,
+    lower: bool = False,
+) -> Figure:
+    edge_s = 0.1 * (window.end - window.start)
+    starts = [max(bar.start_s, window.start - edge_s) for _, bar in bars]
+    ends = [min(bar.end_s, window.end + edge_s) for _, bar in bars]
+    shift = 0.2 if lower else 0.0
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "base": starts,
+        "x": [max(0.0, end - start) for start, end in zip(starts, ends, strict=True)],
+        "y": [row + shift for row, _ in bars],
+        "width": width,
+        "marker": {"color": list(fills), "line": {"width": 0}},
+        "customdata": [escaped(bar.text) for _, bar in bars],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+
+
+def _epochs(
+    bars: Sequence[tuple[int, Bar]], window: Window, scheme: Scheme, strokes: Sequence[str]
+) -> Figure:
+    """Epochs alternate in strength, so that their borders are seen without lines."""
+    opacities, places = [], dict.fromkeys(range(len(strokes)), 0)
+    for row, _ in bars:
+        opacities.append(_STRONG if places[row] % 2 == 0 else _WEAK)
+        places[row] += 1
+    fills = [
+        translucent(strokes[row], opacity)
+        for (row, _), opacity in zip(bars, opacities, strict=True)
+    ]
+    trace = _bars("epochs", bars, window, 0.56, fills)
+    if len(bars) <= _MAX_LABELS:
+        px_per_s = _PLOT_PX / (window.end - window.start)
+        trace["text"] = [
+            escaped(bar.label) if (bar.end_s - bar.start_s) * px_per_s >= _LABELLED_PX else ""
+            for _, bar in bars
+        ]
+        trace["textposition"] = "inside"
+        trace["insidetextanchor"] = "start"
+        trace["textangle"] = 0
+        trace["constraintext"] = "none"
+        trace["insidetextfont"] = {
+            "size": 11,
+            "color": [
+                contrasting(strokes[row], opacity, scheme)
+                for (row, _), opacity in zip(bars, opacities, strict=True)
+            ],
+        }
+    return trace
+
+
+def contrasting(fill: str, opacity: float, scheme: Scheme) -> str:
+    """Black or white, whichever is read better on the fill (WCAG's relative luminance)."""
+    paper = INKS[scheme].paper
+    mixed = [
+        opacity * int(fill[at : at + 2], 16) + (1 - opacity) * int(paper[at : at + 2], 16)
+        for at in (1, 3, 5)
+    ]
+    linear = [
+        part / 255 / 12.92 if part <= 10.31 else ((part / 255 + 0.055) / 1.055) ** 2.4
+        for part in mixed
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if luminance > 0.179 else "#ffffff"
+
+
+def _instants(events: Sequence[tuple[int, Bar]], ink: Ink) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "events",
+        "x": [bar.start_s for _, bar in events],
+        "y": [row - 0.38 for row, _ in events],
+        "marker": {"symbol": "triangle-down", "size": 7, "color": ink.text},
+        "customdata": [escaped(bar.text) for _, bar in events],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+
+
+def _ends(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
+    """A mark at the end of each run that ended badly; the reason is beside its row."""
+    bad = [
+        (row, life)
+        for row, life in enumerate(found)
+        if life.run.record.status in _ENDED_BADLY and window.start <= life.end_s <= window.end
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "ends",
+        "x": [life.end_s for _, life in bad],
+        "y": [row for row, _ in bad],
+        "cliponaxis": False,
+        "marker": {
+            "symbol": "x-thin",
+            "size": 9,
+            "line": {"width": 2.4, "color": _BAD[scheme]},
+            "color": _BAD[scheme],
+        },
+        "customdata": [escaped(f"{life.end_text}: {life.reason}".rstrip(": ")) for _, life in bad],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }

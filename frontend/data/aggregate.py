@@ -1,0 +1,367 @@
+"""Lines of a chart, one a workload: the mean or the sum of its runs, and the band they span.
+
+Each cell of the grid has the mean, the lowest and the highest of all that was recorded in it, so
+that peaks survive in the band however coarse the grid is.
+Runs log at their own pace; on the common grid a run without a point in a cell takes part with the
+straight line between its neighbours, or a sum would drop wherever one of the runs happens to pause.
+Before its first and after its last point a run adds nothing to a sum: it was not running. In a gap
+it was running and its value is unknown, so the sum is missing, not smaller; likewise before the
+first and after the last point of a series without a regular interval. A mean is that of the runs
+present, and marked as partial where some are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from radt.frontend.data.axes import Axis, started_s
+from radt.frontend.data.catalog import RunEntry, Tints
+from radt.frontend.data.cells import Cells, group_starts, mean_within, power_of_two
+from radt.frontend.data.lines import Feed, without_parts
+from radt.frontend.data.model import BoolArray, Curve, Line
+from radt.frontend.data.spec import ID_DIGITS, Aggregate, Relative, Window
+from radt.model import Scope
+from radt.store.records import Float64Array, SeriesRecord
+
+GRID_CELLS = 800
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """All points of one run (or device); ``interval`` None if it has no regular one.
+
+    ``lived`` is when the run began and ended, both on the x axis.
+    """
+
+    cells: Cells
+    interval: float | None
+    lived: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnGrid:
+    """One member on the grid: middle, lowest and highest value of each cell (M,), NaN if absent.
+
+    ``owed`` (M,) is True where it has no value although it was there.
+    """
+
+    middle: Float64Array
+    low: Float64Array
+    high: Float64Array
+    owed: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The feeds of one workload that become one line, with its names and its colour's place.
+
+    ``listener`` is empty if there is only one.
+    """
+
+    feeds: tuple[Feed, ...]
+    listener: str
+    ordinal: int
+
+    @property
+    def run(self) -> RunEntry:
+        return self.feeds[0].parts[0][0]
+
+    @property
+    def key(self) -> str:
+        key = f"w{self.run.record.workload_id[:ID_DIGITS]}"
+        return f"{key}@{self.listener}" if self.listener else key
+
+    @property
+    def short(self) -> str:
+        return f"{self.run.workload_name} {self.listener}".rstrip()
+
+
+def groups(found: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
+    """The feeds of each workload that are added up; of two listeners' they are never mixed."""
+    by_workload: dict[tuple[str, str], list[Feed]] = {}
+    for feed in without_parts(found):
+        key = (feed.parts[0][0].record.workload_id, feed.listener)
+        by_workload.setdefault(key, []).append(feed)
+    several = len({feed.listener for feed in found}) > 1
+    return tuple(
+        Group(
+            tuple(feeds), feeds[0].listener if several else "", tints.workload(feeds[0].parts[0][0])
+        )
+        for feeds in by_workload.values()
+    )
+
+
+def member_of(feed: Feed, cells: Cells, axis: Axis) -> Member:
+    """A feed as a member of its workload's line."""
+    run, record = feed.parts[0]
+    interval = record.interval_s if axis.is_time else None
+    lived = _lived(run, record) if axis.is_time else None
+    if lived is not None:
+        lived = axis.x_of(run, lived[0]), axis.x_of(run, lived[1])
+    return Member(cells, interval, lived)
+
+
+def workload_line(
+    group: Group,
+    members: Sequence[Member],
+    aggregate: Aggregate,
+    window: Window | None,
+    *,
+    zero: float = 0.0,
+    smoothing_width: float = 0.0,
+    surroundings: Sequence[Member] = (),
+) -> Line | None:
+    """The line of a workload; None if nothing is known of its members.
+
+    ``zero`` is where the members' digests have an edge. ``surroundings`` are the members with what
+    is around the window, for smoothing; the members themselves if there are none.
+    """
+    members = [member for member in members if len(member.cells)]
+    if not members:
+        return None
+    edges = grid(members, window, zero)
+    count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
+    said = f"{group.listener} {count}".strip()
+    label = f"{group.run.workload_name}  {said}".strip()
+    line = combine([on_grid(one, edges) for one in members], edges, aggregate, label, group.run)
+    if smoothing_width > 0:
+        around = [one for one in surroundings if len(one.cells)] or members
+        far = grid(around, None, zero) if surroundings else edges
+        whole = line
+        if surroundings:
+            on_far = [on_grid(one, far) for one in around]
+            whole = combine(on_far, far, aggregate, label, group.run)
+        line = smoothed(line, whole, far, smoothing_width)
+    return replace(
+        line,
+        key=group.key,
+        short=group.short,
+        ordinal=group.ordinal,
+        estimated=any(feed.estimated for feed in group.feeds),
+    )
+
+
+def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line:
+    """The line as the moving mean of ``whole``, which is on the grid of these edges."""
+    values = whole.curve.values
+    known = np.isfinite(values)
+    if not known.any():
+        return line
+    half = (edges[1] - edges[0]) / 2
+    middle = whole.curve.x[known]
+    gaps = np.concatenate(([False], np.diff(np.flatnonzero(known)) > 1))
+    mean = mean_within(middle - half, middle + half, values[known], gaps, line.curve.x, width)
+    mean[~np.isfinite(line.curve.values)] = np.nan
+    return replace(line, curve=Curve(line.curve.x, mean))
+
+
+def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) -> Float64Array:
+    """Edges of the cells (M + 1,): never finer than the readings, about `GRID_CELLS` at most.
+
+    Widths are powers of two, so that a line that grows stays as it was, and digests fall into it.
+    """
+    start = min(float(member.cells.first[0]) for member in members)
+    end = max(float(member.cells.last[-1]) for member in members)
+    if window is not None:
+        start, end = max(start, window.start), min(end, window.end)
+    span = max(end - start, 1e-6)
+    intervals = [member.interval for member in members if member.interval is not None]
+    # Seconds since 1970 leave few digits behind the point.
+    finest = 8 * float(np.spacing(max(abs(start), abs(end))))
+    width = power_of_two(max(span / GRID_CELLS, min(intervals, default=0.0), finest))
+    if all(np.array_equal(member.cells.first, member.cells.last) for member in members):
+        # Half a cell earlier: readings that come at multiples of the interval fall into the middle.
+        zero -= width / 2
+    first = math.floor((start - zero) / width)
+    count = max(1, math.floor((end - zero) / width) - first + 1)
+    return zero + width * np.arange(first, first + count + 1, dtype=np.float64)
+
+
+def on_grid(member: Member, edges: Float64Array) -> OnGrid:
+    """One member's values in the cells between the edges."""
+    count = len(edges) - 1
+    width = float(edges[-1] - edges[0]) / count
+    middles = (edges[:-1] + edges[1:]) / 2
+    cells = member.cells
+    number = np.floor((cells.middle - edges[0]) / width)
+    inside = slice(*np.searchsorted(number, [0, count]))
+    value, low, high = (np.full(count, np.nan) for _ in range(3))
+    shown = cells.taken(inside)
+    if len(shown):
+        starts = group_starts(number[inside])
+        place = number[inside][starts].astype(np.int64)
+        merged = shown.merged(starts)
+        value[place], low[place], high[place] = merged.mean, merged.low, merged.high
+    empty = np.isnan(value)
+    value[empty] = between(cells, middles[empty])
+    low[empty], high[empty] = value[empty], value[empty]
+    owed = np.zeros(count, dtype=bool)
+    if member.interval is None and member.lived is not None:
+        start, end = member.lived
+        owed = np.isnan(value) & (middles >= start) & (middles <= end)
+    return OnGrid(value, low, high, owed)
+
+
+def between(cells: Cells, at: Float64Array) -> Float64Array:
+    """Straight lines between neighbouring points; NaN outside them and within gaps."""
+    if not len(cells):
+        return np.full(len(at), np.nan)
+    middle = cells.middle
+    result: Float64Array = np.interp(at, middle, cells.mean, left=np.nan, right=np.nan)
+    if len(cells) > 1:
+        right = np.clip(np.searchsorted(middle, at), 1, len(cells) - 1)
+        result[cells.gap[right]] = np.nan
+    return result
+
+
+def combine(
+    cells: Sequence[OnGrid], edges: Float64Array, aggregate: Aggregate, label: str, run: RunEntry
+) -> Line:
+    """Add the members up. The band of a mean spans the members; of a sum, the sums of extremes."""
+    middles = np.stack([member.middle for member in cells])
+    lows = np.stack([member.low for member in cells])
+    highs = np.stack([member.high for member in cells])
+    known = np.isfinite(middles)
+    shown: BoolArray = np.asarray(known.any(axis=0))
+    partial: BoolArray | None = None
+    if aggregate is Aggregate.SUM:
+        value, low, high = (np.nansum(stack, axis=0) for stack in (middles, lows, highs))
+        shown &= ~(in_gap(known)).any(axis=0)
+        shown &= ~np.stack([member.owed for member in cells]).any(axis=0)
+    else:
+        with np.errstate(invalid="ignore"):
+            value = np.nansum(middles, axis=0) / known.sum(axis=0)
+        low = np.where(known, lows, np.inf).min(axis=0)
+        high = np.where(known, highs, -np.inf).max(axis=0)
+        partial = np.asarray(shown & ~known.all(axis=0))
+    for array in (value, low, high):
+        array[~shown] = np.nan
+    middle = (edges[:-1] + edges[1:]) / 2
+    # Leading and trailing empty cells carry nothing; those in between are gaps.
+    places = np.flatnonzero(shown)
+    seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
+    return Line(
+        f"w{run.record.workload_id[:ID_DIGITS]}",
+        label,
+        run.workload_name,
+        run.workload_ordinal,
+        Curve(middle[seen], value[seen]),
+        low[seen],
+        high[seen],
+        None if partial is None else partial[seen],
+        dash=run.dash,
+        is_workload=True,
+    )
+
+
+def in_gap(known: BoolArray) -> BoolArray:
+    """Where members (K, M) are unknown between cells in which they are known."""
+    places = np.arange(known.shape[1])
+    first = np.where(known.any(axis=1), known.argmax(axis=1), known.shape[1])
+    last = known.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
+    within: BoolArray = (places > first[:, None]) & (places < last[:, None])
+    return within & ~known
+
+
+def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
+    """When the process of a series was there, in seconds since the barrier.
+
+    None of a device, which was there all the time.
+    """
+    started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
+    if record.scope is not Scope.PROCESS or started_ns is None:
+        return None
+    end_s = math.inf if ended_ns is None else (ended_ns - run.origin_ns) / 1e9
+    return started_s(run), end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What others are compared with: a curve for each thing that was measured.
+
+    ``curves`` are by what comes behind the run or workload in a line's key (a device, a listener);
+    ``keys`` are those of the baseline's own lines.
+    """
+
+    name: str
+    curves: dict[str, Curve]
+    keys: frozenset[str]
+
+    def curve_for(self, line: Line) -> Curve | None:
+        """The one of the same device; the only one if there is only one."""
+        if len(self.curves) == 1:
+            return next(iter(self.curves.values()))
+        return self.curves.get(suffix(line.key))
+
+
+def suffix(key: str) -> str:
+    """What a key says besides the run or workload."""
+    places = [key.index(sign) for sign in "/@" if sign in key]
+    return key[min(places) :] if places else ""
+
+
+def against(
+    lines: Sequence[Line], baseline: Baseline, relative: Relative
+) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """The lines against the baseline, and what has to be said of it."""
+    found: list[Line] = []
+    apart: list[str] = []
+    zeros = 0
+    for line in lines:
+        if line.hidden:
+            found.append(line)
+            continue
+        curve = baseline.curve_for(line)
+        if line.key in baseline.keys:
+            found.append(_straight(line, 0.0 if relative is Relative.DIFFERENCE else 1.0))
+            continue
+        beside = (
+            np.full(len(line.curve.x), np.nan) if curve is None else value_at(curve, line.curve.x)
+        )
+        if relative is Relative.RATIO:
+            zeros += int((beside == 0).sum())
+        compared = _compared(line, beside, relative)
+        if not np.isfinite(compared.curve.values).any():
+            apart.append(line.short)
+        found.append(compared)
+    notes = []
+    if apart:
+        names = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
+        notes.append(f"{names}: no value where {baseline.name} has one")
+    if zeros:
+        notes.append(f"left out where {baseline.name} is 0")
+    return tuple(found), tuple(notes)
+
+
+def value_at(curve: Curve, x: Float64Array) -> Float64Array:
+    """Values between neighbouring points; NaN outside them and within gaps."""
+    if not len(curve.x):
+        return np.full(len(x), np.nan)
+    # A NaN among the points is a gap: whatever leads to or from it is none.
+    result: Float64Array = np.interp(x, curve.x, curve.values, left=np.nan, right=np.nan)
+    return result
+
+
+def _compared(line: Line, beside: Float64Array, relative: Relative) -> Line:
+    def one(values: Float64Array | None) -> Float64Array | None:
+        if values is None:
+            return None
+        if relative is Relative.DIFFERENCE:
+            return values - beside
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(beside == 0, np.nan, values / beside)
+
+    values, low, high = one(line.curve.values), one(line.low), one(line.high)
+    assert values is not None
+    if low is not None and high is not None:
+        low, high = np.minimum(low, high), np.maximum(low, high)
+    return replace(line, curve=Curve(line.curve.x, values), low=low, high=high)
+
+
+def _straight(line: Line, value: float) -> Line:
+    values = np.where(np.isfinite(line.curve.values), value, np.nan)
+    return replace(line, curve=Curve(line.curve.x, values), low=None, high=None)

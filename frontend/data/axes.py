@@ -1,0 +1,214 @@
+"""The x axis of a chart: how seconds since the barrier become places on each kind of axis, and the
+epochs, phases and spans marked on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.cells import Cells, Shift, XMap
+from radt.frontend.data.model import Tick
+from radt.frontend.data.spec import Window, XAxis
+from radt.model import MarkerKind
+from radt.store.records import MarkerRecord
+from radt.units import duration
+
+_SHORTEST = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An x axis: where each run (by id) is on it. ``whole`` is what is seen without a zoom.
+
+    Over steps there are no ``maps``: where a point is, it says itself.
+    """
+
+    kind: XAxis
+    maps: Mapping[str, XMap]
+    whole: Window
+
+    @property
+    def by_step(self) -> bool:
+        return self.kind is XAxis.STEP
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is in seconds."""
+        return self.kind not in (XAxis.STEP, XAxis.EPOCH)
+
+    def place(self, run: RunEntry, cells: Cells) -> Cells:
+        """The cells of a run, which are over seconds, on this axis."""
+        return cells.on_steps() if self.by_step else cells.mapped(self.maps[run.run_id])
+
+    def x_of(self, run: RunEntry, elapsed_s: float) -> float:
+        """Where an instant of a run is; NaN where that is not known."""
+        if self.by_step:
+            return math.nan
+        return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
+
+    def asked(self, run: RunEntry, window: Window | None) -> tuple[float | None, float | None]:
+        """A part of the axis in seconds since the run's barrier, or in steps."""
+        if window is None:
+            return None, None
+        if self.by_step:
+            return window.start, window.end
+        back = self.maps[run.run_id].back
+        return back(window.start), back(window.end)
+
+
+def axis_of(
+    kind: XAxis,
+    runs: Mapping[str, RunEntry],
+    ends_s: Mapping[str, float],
+    markers: Sequence[MarkerRecord],
+) -> Axis:
+    """An axis for runs. ``ends_s`` are their ends, or newest samples, in seconds since the barrier.
+
+    Of steps nothing is known here: the whole is that of the lines (`whole_of`).
+    """
+    longest_s = max((ends_s[run_id] for run_id in runs), default=_SHORTEST)
+    whole = Window(0.0, max(longest_s, _SHORTEST))
+    match kind:
+        case XAxis.START:
+            shifts = {run_id: -started_s(run) for run_id, run in runs.items()}
+            longest_s = max(ends_s[run_id] + shifts[run_id] for run_id in runs)
+            whole = Window(0.0, max(longest_s, _SHORTEST))
+            return Axis(kind, {run_id: Shift(by) for run_id, by in shifts.items()}, whole)
+        case XAxis.WALL:
+            shifts = {run_id: run.origin_ns / 1e9 for run_id, run in runs.items()}
+            start = min(shifts.values())
+            end = max(ends_s[run_id] + shifts[run_id] for run_id in runs)
+            whole = Window(start, max(end, start + _SHORTEST))
+            return Axis(kind, {run_id: Shift(by) for run_id, by in shifts.items()}, whole)
+        case XAxis.EPOCH:
+            maps = epoch_maps(runs, ends_s, markers)
+            known = [one.x for one in maps.values() if np.isfinite(one.x).all()]
+            start = min((float(x[0]) for x in known), default=0.0)
+            end = max((float(x[-1]) for x in known), default=_SHORTEST)
+            return Axis(kind, maps, Window(start, max(end, start + 0.1)))
+        case XAxis.STEP:
+            return Axis(kind, {}, Window(0.0, 1.0))
+    return Axis(kind, {run_id: Shift(0.0) for run_id in runs}, whole)
+
+
+def whole_of(placed: Iterable[Cells]) -> Window:
+    """From the first to the last place of any of the lines."""
+    spans = [(float(one.first[0]), float(one.last[-1])) for one in placed if len(one)]
+    start = min((first for first, _ in spans), default=0.0)
+    return Window(start, max([last for _, last in spans] + [start + _SHORTEST]))
+
+
+def started_s(run: RunEntry) -> float:
+    """When a run's process began, in seconds since its barrier; 0 where nobody knows."""
+    started_ns = run.record.started_ns
+    return 0.0 if started_ns is None else (started_ns - run.origin_ns) / 1e9
+
+
+def is_epoch(marker: MarkerRecord) -> bool:
+    """Of the run's first process: the others count the same epochs."""
+    return marker.kind is MarkerKind.EPOCH and not marker.process
+
+
+def epoch_maps(
+    runs: Mapping[str, RunEntry], ends_s: Mapping[str, float], markers: Sequence[MarkerRecord]
+) -> dict[str, XMap]:
+    """Time to epochs that are done: 2.5 is half-way between the third epoch's start and the next.
+
+    What comes before the first and after the last epoch has no place. How long an epoch that goes
+    on will take, nobody knows: as long as the one before it, at least.
+    """
+    of_run: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in runs}
+    for marker in markers:
+        if is_epoch(marker) and marker.run_id in of_run:
+            of_run[marker.run_id].append(marker)
+    # Scripts count from 0 or from 1.
+    first = min((m.step for own in of_run.values() for m in own if m.step is not None), default=1)
+    counted_from = 0 if first <= 0 else 1
+    return {
+        run_id: _epoch_map(runs[run_id], own, ends_s[run_id], counted_from)
+        for run_id, own in of_run.items()
+    }
+
+
+def _epoch_map(
+    run: RunEntry, epochs: Sequence[MarkerRecord], end_s: float, counted_from: int
+) -> XMap:
+    if not epochs:
+        return XMap(np.array([0.0]), np.array([np.nan]))
+    starts_s = [(one.start_ns - run.origin_ns) / 1e9 for one in epochs]
+    done = [
+        float(place if one.step is None else one.step - counted_from)
+        for place, one in enumerate(epochs)
+    ]
+    last = epochs[-1]
+    if last.end_ns is not None:
+        last_s = (last.end_ns - run.origin_ns) / 1e9
+    else:
+        before_s = starts_s[-1] - starts_s[-2] if len(starts_s) > 1 else 0.0
+        last_s = max(end_s, starts_s[-1] + before_s)
+    seconds = np.array([*starts_s, max(last_s, starts_s[-1] + 1e-6)])
+    return XMap(seconds, np.array([*done, done[-1] + 1]))
+
+
+#: Marks of one run; of more, those in between are left out.
+MAX_MARKS = 400
+
+
+def ticks(
+    runs: Mapping[str, RunEntry],
+    tints: Mapping[str, int],
+    markers: Sequence[MarkerRecord],
+    axis: Axis,
+    window: Window | None,
+) -> tuple[Tick, ...]:
+    """The marks of the runs, those in the window if there is one."""
+    of_run: dict[str, list[MarkerRecord]] = {}
+    for marker in markers:
+        if marker.run_id in runs and (is_epoch(marker) or marker.kind is not MarkerKind.EPOCH):
+            of_run.setdefault(marker.run_id, []).append(marker)
+    found: list[Tick] = []
+    in_order = [run_id for run_id in runs if run_id in of_run]
+    for row, run_id in enumerate(in_order):
+        run = runs[run_id]
+        own = [_tick(row, tints[run_id], run, marker, axis) for marker in of_run[run_id]]
+        seen = [one for one in own if _is_seen(one, window)]
+        # Epochs first: of a script's spans there may be thousands.
+        epochs = [one for one in seen if one.kind is MarkerKind.EPOCH]
+        others = [one for one in seen if one.kind is not MarkerKind.EPOCH]
+        found += _thinned(epochs)
+        found += _thinned(others)
+    return tuple(found)
+
+
+def _tick(row: int, ordinal: int, run: RunEntry, marker: MarkerRecord, axis: Axis) -> Tick:
+    x = axis.x_of(run, (marker.start_ns - run.origin_ns) / 1e9)
+    end = None
+    took = ""
+    if marker.end_ns is not None:
+        took = f" · {duration((marker.end_ns - marker.start_ns) / 1e9)}"
+        end = axis.x_of(run, (marker.end_ns - run.origin_ns) / 1e9)
+    if marker.kind is MarkerKind.EPOCH:
+        what = f"epoch {marker.step if marker.step is not None else marker.name}"
+    else:
+        what = " ".join(part for part in (marker.name, marker.process) if part)
+        if marker.kind is MarkerKind.EVENT and marker.detail:
+            took = f" · {marker.detail[:80]}"
+    key = f"r{run.run_id[:12]}"
+    return Tick(row, ordinal, x, f"{run.short} · {what}{took}", marker.kind, end, key)
+
+
+def _is_seen(tick: Tick, window: Window | None) -> bool:
+    if not math.isfinite(tick.x):
+        return False
+    last = tick.x if tick.end is None or not math.isfinite(tick.end) else tick.end
+    return window is None or (tick.x <= window.end and last >= window.start)
+
+
+def _thinned(found: Sequence[Tick]) -> Sequence[Tick]:
+    step = math.ceil(len(found) / MAX_MARKS)
+    return found[::step] if step > 1 else found

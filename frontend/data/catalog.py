@@ -1,0 +1,288 @@
+"""The runs of one experiment in order, and what follows from their order: their colours.
+
+Up to eight runs of an experiment have the eight colours, in their order. Where there are more, a
+workload has a hue and its runs are shades of it. A whole workload has the colour of its first run,
+so that lines of runs and of other workloads beside it never have the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice, takewhile
+
+from radt.frontend.data.source import Source
+from radt.frontend.theme import HUE_COUNT, SHADE_COUNT
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
+from radt.tags import PROFILED, PRUNED
+
+#: As many runs as the eight colours tell apart are shown until the user chooses.
+AUTOMATIC_RUNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A run, its workload, and its place among the experiment's runs (from 0).
+
+    ``profiled`` is the profiler that slowed it down, ``pruned`` what was taken away of its samples
+    and when; empty for none. ``is_elsewhere_too`` says that another machine has
+    a workload of the same label. Where several experiments are compared, ``prefix`` is the name of
+    the run's and ``dash`` its place among them (from 0): lines of the first are solid.
+    """
+
+    record: RunRecord
+    workload: WorkloadRecord
+    ordinal: int
+    workload_ordinal: int
+    alone: bool
+    profiled: str = ""
+    pruned: str = ""
+    is_elsewhere_too: bool = False
+    prefix: str = ""
+    dash: int = 0
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
+
+    @property
+    def origin_ns(self) -> int:
+        """Zero of elapsed time: the barrier that released all runs of the workload at once."""
+        return self.workload.barrier_ns or self.record.started_ns or self.record.created_ns
+
+    @property
+    def short(self) -> str:
+        """The workload's label and the run's letter: ``three b``; without letter if alone."""
+        name = self.workload_name
+        return name if self.alone else f"{name} {self.record.letter}"
+
+    @property
+    def own_name(self) -> str:
+        """As `short`, where a column or heading says machine and experiment."""
+        return (
+            self.record.workload if self.alone else f"{self.record.workload} {self.record.letter}"
+        )
+
+    @property
+    def workload_name(self) -> str:
+        """The workload's label, with the machine or experiment where it takes that to tell it."""
+        label, host = self.record.workload, self.record.host
+        name = f"{label} {host}".strip() if self.is_elsewhere_too else label
+        return f"{self.prefix} {name}".strip()
+
+    @property
+    def title(self) -> str:
+        """What one line in a list says: ``three b  cnn-small``."""
+        return f"{self.short}  {self.record.name}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEntry:
+    """A workload, its runs, and its place among the experiment's workloads (from 0)."""
+
+    record: WorkloadRecord
+    runs: tuple[RunEntry, ...]
+    ordinal: int
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines that it ran on: one, as a rule."""
+        return tuple(dict.fromkeys(run.record.host for run in self.runs if run.record.host))
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether a profiler slowed a run down, and with it those beside it."""
+        return any(run.profiled for run in self.runs)
+
+    @property
+    def status(self) -> RunStatus:
+        """RUNNING while a run is; else the worst of the runs' states."""
+        states = {run.record.status for run in self.runs} or {self.record.status}
+        return RunStatus.RUNNING if RunStatus.RUNNING in states else RunStatus.worst(states)
+
+
+class _Ids:
+    """Ids in the order of the alphabet, to be found by how they begin."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = sorted(ids)
+
+    def like(self, beginning: str) -> list[str]:
+        first = bisect_left(self._ids, beginning)
+        found = takewhile(lambda one: one.startswith(beginning), islice(self._ids, first, None))
+        return list(found)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything of one experiment but its samples; ``workloads`` are the oldest first."""
+
+    experiment: str
+    workloads: tuple[WorkloadEntry, ...] = field(default=())
+
+    @cached_property
+    def runs(self) -> Mapping[str, RunEntry]:
+        """Runs by id, the oldest first."""
+        return {run.run_id: run for workload in self.workloads for run in workload.runs}
+
+    @cached_property
+    def workloads_by_id(self) -> Mapping[str, WorkloadEntry]:
+        """Workloads by id, the oldest first."""
+        return {workload.record.workload_id: workload for workload in self.workloads}
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines that runs are from."""
+        return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
+
+    def runs_like(self, beginning: str) -> list[str]:
+        """Ids of the runs that begin so."""
+        return self._run_ids.like(beginning)
+
+    def workloads_like(self, beginning: str) -> list[str]:
+        """Ids of the workloads that begin so; of all without a beginning."""
+        return self._workload_ids.like(beginning)
+
+    @cached_property
+    def _run_ids(self) -> _Ids:
+        return _Ids(self.runs)
+
+    @cached_property
+    def _workload_ids(self) -> _Ids:
+        return _Ids(self.workloads_by_id)
+
+    def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
+        """The ids that are here, in order, each once."""
+        known = [self.runs[run_id] for run_id in set(run_ids) if run_id in self.runs]
+        return tuple(run.run_id for run in sorted(known, key=lambda run: run.ordinal))
+
+    def automatic(self) -> tuple[str, ...]:
+        """The runs of the newest workloads, as many whole workloads as colours can tell apart.
+
+        Workloads that have not begun do not count; of a bigger newest workload all runs are shown.
+        Profiled workloads are shown only where there are no others: they are no measurements.
+        """
+        chosen: list[str] = []
+        begun = [w for w in self.workloads if any(r.record.started_ns for r in w.runs)]
+        begun = [w for w in begun if not w.is_profiled] or begun
+        for workload in reversed(begun or self.workloads[-1:]):
+            if chosen and len(chosen) + len(workload.runs) > AUTOMATIC_RUNS:
+                break
+            chosen.extend(run.run_id for run in workload.runs)
+        return self.ordered(chosen)
+
+
+def read_experiments(source: Source) -> Sequence[ExperimentSummary]:
+    """Return all experiments, the last active first.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return source.remember("experiments", lambda reader: reader.experiments())
+
+
+def read_catalog(source: Source, experiment: str) -> Catalog:
+    """Read an experiment; from memory while the store has not changed.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def read(reader: StoreReader) -> Catalog:
+        runs = reader.runs(experiment=experiment)
+        workloads = {one.workload_id: one for one in reader.workloads(experiment)}
+        profiled = reader.tagged(PROFILED, experiment)
+        pruned = reader.tagged(PRUNED, experiment)
+        runs_of: dict[str, list[RunRecord]] = {}
+        for record in runs:
+            runs_of.setdefault(record.workload_id, []).append(record)
+        in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
+        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned))
+
+    return source.remember(("catalog", experiment), read)
+
+
+def _entries(
+    workloads: Sequence[WorkloadRecord],
+    runs_of: Mapping[str, list[RunRecord]],
+    profiled: Mapping[str, str],
+    pruned: Mapping[str, str],
+) -> tuple[WorkloadEntry, ...]:
+    hosts_of: dict[str, set[str]] = {}
+    for records in runs_of.values():
+        for record in records:
+            hosts_of.setdefault(record.workload, set()).add(record.host)
+    entries: list[WorkloadEntry] = []
+    ordinal = 0
+    for index, workload in enumerate(workloads):
+        # "z" comes before "aa".
+        records = sorted(
+            runs_of.get(workload.workload_id, ()), key=lambda r: (len(r.letter), r.letter, r.run_id)
+        )
+        runs = tuple(
+            RunEntry(
+                record,
+                workload,
+                ordinal + place,
+                index,
+                alone=len(records) == 1,
+                profiled=profiled.get(record.run_id, ""),
+                pruned=pruned.get(record.run_id, ""),
+                is_elsewhere_too=len(hosts_of[record.workload]) > 1,
+            )
+            for place, record in enumerate(records)
+        )
+        ordinal += len(runs)
+        entries.append(WorkloadEntry(workload, runs, index))
+    return tuple(entries)
+
+
+class Tints:
+    """Places of colours, for `radt.frontend.theme.colour`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def run(self, run: RunEntry) -> int:
+        """The place of a run's colour.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        catalog = read_catalog(self._source, run.record.experiment)
+        return tint(catalog, run.run_id, run)
+
+    def workload(self, run: RunEntry) -> int:
+        """The place of the colour of a run's workload.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        catalog = read_catalog(self._source, run.record.experiment)
+        if run.workload_ordinal >= len(catalog.workloads):
+            return self.run(run)
+        first = catalog.workloads[run.workload_ordinal].runs[0]
+        return tint(catalog, first.run_id, first)
+
+
+def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
+    """The place of a run's colour within its experiment; ``run`` if it is no longer there."""
+    entry = catalog.runs.get(run_id, run)
+    if entry is None:
+        return 0
+    if len(catalog.runs) <= HUE_COUNT:
+        return entry.ordinal
+    place = 0
+    if entry.workload_ordinal < len(catalog.workloads):
+        place = entry.ordinal - catalog.workloads[entry.workload_ordinal].runs[0].ordinal
+    hue, again = entry.workload_ordinal % HUE_COUNT, entry.workload_ordinal // HUE_COUNT
+    return hue + HUE_COUNT * ((place + again) % SHADE_COUNT)
+
+
+def beside(place: int, number: int) -> int:
+    """Another shade of a colour: for the second and third device of one workload."""
+    return (place + HUE_COUNT * number) % (HUE_COUNT * SHADE_COUNT)

@@ -1,0 +1,316 @@
+"""Everything one chart needs, read from the store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from radt.frontend.data import aggregate as aggregating
+from radt.frontend.data.aggregate import Baseline, against, suffix
+from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
+from radt.frontend.data.catalog import RunEntry, Tints
+from radt.frontend.data.cells import Cells, Shift, united
+from radt.frontend.data.lines import Facts, Feed, Sight, feeds, mean_curve, points_each, run_line
+from radt.frontend.data.metrics import quantity_of, series_of
+from radt.frontend.data.model import EMPTY, ChartData, Curve, Line, Tick
+from radt.frontend.data.series_cache import GAP_INTERVALS, Ask
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import (
+    Aggregate,
+    BoardSpec,
+    ChartSpec,
+    Level,
+    PickKind,
+    Relative,
+    Window,
+    XAxis,
+)
+from radt.frontend.selection import Selection
+from radt.store import growth
+from radt.store.reader import StoreReader
+from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
+
+#: Series of a metric that are asked whether they have steps: all have, or none, as a rule.
+_ASKED_FOR_STEPS = 12
+
+
+def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, ...]:
+    """The x axes that make sense for a metric of the chosen runs: times always, steps and epochs
+    where there are any.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
+    series = tuple(series_of(source, tuple(selection.runs)).get(metric, ()))[:_ASKED_FOR_STEPS]
+    if source.remember(("steps", series), lambda reader: _have_steps(reader, series)):
+        found.append(XAxis.STEP)
+    if any(map(is_epoch, _markers(source, tuple(selection.runs)))):
+        found.append(XAxis.EPOCH)
+    return tuple(found)
+
+
+def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
+    """Return whether any of the series has steps."""
+    with reader.snapshot() as connection:
+        return any(growth.has_steps(connection, one.run_id, one.series_no) for one in series)
+
+
+def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
+    """The x axis of the chosen runs, as all charts that have it show it.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = tuple(selection.runs)
+    return axis_of(kind, selection.runs, _ends_s(source, selection.runs), _markers(source, run_ids))
+
+
+def chart_data(
+    source: Source, selection: Selection, spec: ChartSpec, board: BoardSpec, window: Window | None
+) -> ChartData | None:
+    """What a chart shows of the chosen runs; None if none of them has the metric.
+
+    ``window`` is the visible part of the chart's x axis, None for all.
+
+    Raises:
+        StoreError: The store cannot be read; or a chunk is damaged.
+    """
+    series = series_of(source, tuple(selection.runs)).get(spec.metric)
+    if not series:
+        return None
+    return _Chart(source, selection, spec, board, window, series).data()
+
+
+class _Chart:
+    """One chart on its way from the store to `ChartData`."""
+
+    def __init__(
+        self,
+        source: Source,
+        selection: Selection,
+        spec: ChartSpec,
+        board: BoardSpec,
+        window: Window | None,
+        series: Sequence[SeriesRecord],
+    ) -> None:
+        self.source, self.selection, self.spec, self.board = source, selection, spec, board
+        self.window = window
+        self.runs = selection.runs
+        self.quantity = quantity_of(series)
+        self.aggregate = spec.aggregate
+        if self.aggregate is Aggregate.AUTO:
+            self.aggregate = self.quantity.default_aggregate
+        self.tints = Tints(source)
+        self.feeds = feeds(self.runs, series, self.tints)
+        run_ids = tuple(self.runs)
+        self.gaps: Sequence[GapRecord] = source.remember(
+            ("gaps", run_ids), lambda reader: reader.gaps(run_ids)
+        )
+        self.axis = axis_for(source, selection, spec.x_of(board))
+        if self.axis.by_step:
+            whole = whole_of(self.read(feed, None) for feed in self.feeds)
+            self.axis = replace(self.axis, whole=whole)
+        whole = self.axis.whole
+        self.smoothing_width = (whole.end - whole.start) * spec.smoothing_of(board) / 100
+        self.around: Window | None = None
+        if window is not None and self.smoothing_width:
+            margin = self.smoothing_width / 2
+            self.around = Window(window.start - margin, window.end + margin)
+
+    def data(self) -> ChartData:
+        together = self.selection.drawn_at(self.spec.level_of(self.board))
+        single: list[Feed] = []
+        whole: list[Feed] = []
+        for feed in self.feeds:
+            (whole if together[feed.parts[0][0].run_id] else single).append(feed)
+        facts = Facts(self.source, self.runs)
+        places = {run_id: place for place, run_id in enumerate(self.runs)}
+        lines: list[tuple[int, Line]] = []
+        for feed in single:
+            if line := self.run_line(feed):
+                line = replace(line, facts=facts.of_feed(feed))
+                lines.append((places[feed.parts[0][0].run_id], line))
+        for group in aggregating.groups(whole, self.tints):
+            if line := self.workload_line(group):
+                line = replace(line, facts=facts.of_feeds(group.feeds))
+                lines.append((places[group.run.run_id], line))
+        lines.sort(key=lambda placed: placed[0])
+        shown, relative, notes = self.compared([line for _, line in lines])
+        singly = {run_id: run for run_id, run in self.runs.items() if not together[run_id]}
+        return ChartData(
+            quantity=self.quantity,
+            spec=self.spec,
+            x=self.axis.kind,
+            level=Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN,
+            aggregate=self.aggregate if whole else None,
+            lines=shown,
+            ticks=self.ticks(singly),
+            window=self.window or self.axis.whole,
+            relative=relative,
+            smoothing_width=self.smoothing_width,
+            notes=notes,
+        )
+
+    def read(self, feed: Feed, window: Window | None) -> Cells:
+        return read(self.source, feed, self.axis, self.gaps, window)
+
+    def run_line(self, feed: Feed) -> Line | None:
+        if feed.key in self.spec.hidden:
+            return hidden_line(feed.key, feed.label, feed.short, feed.ordinal, feed.dash)
+        around = self.read(feed, self.around) if self.around is not None else None
+        points = points_each(sum(one.key not in self.spec.hidden for one in self.feeds))
+        sight = Sight(self.window, self.smoothing_width, around, points)
+        return run_line(feed, self.read(feed, self.window), sight)
+
+    def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
+        if group.key in self.spec.hidden and not even_hidden:
+            short, run = group.short, group.run
+            line = hidden_line(group.key, short, short, group.ordinal, run.dash)
+            return replace(line, is_workload=True)
+        first = self.axis.maps.get(group.run.run_id)
+        shift = first.by if isinstance(first, Shift) else 0.0
+        return aggregating.workload_line(
+            group,
+            self.members(group, self.window),
+            self.aggregate,
+            self.window,
+            zero=shift,
+            smoothing_width=self.smoothing_width,
+            surroundings=self.members(group, self.around) if self.around is not None else (),
+        )
+
+    def members(self, group: aggregating.Group, window: Window | None) -> list[aggregating.Member]:
+        return [
+            aggregating.member_of(feed, self.read(feed, window), self.axis) for feed in group.feeds
+        ]
+
+    def compared(self, lines: Sequence[Line]) -> tuple[tuple[Line, ...], Relative, tuple[str, ...]]:
+        relative = self.spec.relative_of(self.board)
+        pick = self.spec.baseline_of(self.board)
+        if relative is Relative.OFF or pick is None:
+            return tuple(lines), Relative.OFF, ()
+        runs = self.selection.find(pick)
+        if not runs:
+            return tuple(lines), Relative.OFF, ("the baseline is not in the selection",)
+        is_run = pick.kind is PickKind.RUN
+        name = runs[0].short if is_run else runs[0].workload_name
+        baseline = self.run_baseline(runs, name) if is_run else self.workload_baseline(runs, name)
+        if not baseline.curves:
+            return tuple(lines), Relative.OFF, (f"{name} has no {self.spec.metric}",)
+        compared, notes = against(lines, baseline, relative)
+        return compared, relative, notes
+
+    def run_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
+        ids = {run.run_id for run in runs}
+        found: dict[str, Curve] = {}
+        keys = set()
+        for feed in self.feeds:
+            if any(run.run_id in ids for run, _ in feed.parts):
+                around = self.read(feed, self.around) if self.around is not None else None
+                sight = Sight(self.window, self.smoothing_width, around)
+                curve = mean_curve(self.read(feed, self.window), sight)
+                if len(curve.x):
+                    found[suffix(feed.key)] = curve
+                    keys.add(feed.key)
+        return Baseline(name, found, frozenset(keys))
+
+    def workload_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
+        ids = {run.run_id for run in runs}
+        own = [feed for feed in self.feeds if feed.parts[0][0].run_id in ids]
+        found: dict[str, Curve] = {}
+        keys = set()
+        for group in aggregating.groups(own, self.tints):
+            line = self.workload_line(group, even_hidden=True)
+            if line is not None and len(line.curve.x):
+                found[suffix(group.key)] = line.curve
+                keys.add(group.key)
+        return Baseline(name, found, frozenset(keys))
+
+    def ticks(self, singly: Mapping[str, RunEntry]) -> tuple[Tick, ...]:
+        if self.axis.by_step:
+            return ()
+        markers = _markers(self.source, tuple(self.runs))
+        places = {run_id: self.tints.run(run) for run_id, run in singly.items()}
+        return ticks(singly, places, markers, self.axis, self.window)
+
+
+def hidden_line(key: str, label: str, short: str, ordinal: int, dash: int) -> Line:
+    """A line that is listed, and nothing of it read."""
+    return Line(key, label, short, ordinal, EMPTY, dash=dash, hidden=True)
+
+
+def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
+    """From the barrier to the end of the run that took longest, or to its newest sample.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return axis_of(XAxis.BARRIER, runs, _ends_s(source, runs), ()).whole
+
+
+def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
+    """Seconds from the barrier to the end of each run, or to its newest sample."""
+    going_on = tuple(
+        run_id
+        for run_id, run in runs.items()
+        if run.record.ended_ns is None and run.record.started_ns is not None
+    )
+    newest = source.remember(("newest", going_on), lambda reader: _newest(reader, going_on))
+    ends_ns = {
+        run_id: run.record.ended_ns or newest.get(run_id, run.origin_ns)
+        for run_id, run in runs.items()
+    }
+    return {run_id: (ends_ns[run_id] - run.origin_ns) / 1e9 for run_id, run in runs.items()}
+
+
+def _newest(reader: StoreReader, run_ids: Sequence[str]) -> Mapping[str, int]:
+    if not run_ids:
+        return {}
+    with reader.snapshot() as connection:
+        found = growth.newest(connection, run_ids)
+    missing = [run_id for run_id in run_ids if run_id not in found]
+    for summary in reader.summary(missing) if missing else ():
+        run_id = summary.series.run_id
+        found[run_id] = max(found.get(run_id, 0), summary.last_ns)
+    return found
+
+
+def _markers(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
+    return source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))
+
+
+def read(
+    source: Source, feed: Feed, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
+) -> Cells:
+    """The cells of a feed; around ``window`` every point, if there are not too many.
+
+    Raises:
+        StoreError: The store cannot be read; or a chunk is damaged.
+    """
+    parts = []
+    longest = math.inf
+    # What several runs saw of one device has the place that it has for the first of them.
+    first = feed.parts[0][0]
+    start, end = axis.asked(first, window)
+    for run, record in feed.parts:
+        ask = Ask(record, run.origin_ns, start, end, axis.by_step, run.pruned)
+        cells = source.cells(ask, ended=run.record.status.ended)
+        if holes := _holes(run, record, gaps):
+            cells = cells.broken_at(holes)
+        parts.append(axis.place(first, cells))
+        if record.interval_s is not None and axis.is_time:
+            longest = GAP_INTERVALS * record.interval_s
+    return united(parts, longest)
+
+
+def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
+    """Seconds at which a recorded gap of this series begins."""
+    return [
+        (gap.start_ns - run.origin_ns) / 1e9
+        for gap in gaps
+        if gap.run_id == record.run_id
+        and gap.listener == record.listener
+        and gap.series_no in (-1, record.series_no)
+    ]

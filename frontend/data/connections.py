@@ -1,0 +1,133 @@
+"""Connections to a store: a file that may be replaced, a database that may be away for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from radt.errors import StoreError
+from radt.store.address import StoreAddress
+from radt.store.reader import StoreReader
+
+#: A database that did not answer is tried again after this long.
+RETRY_S = 2.0
+#: How often a database is asked for news at most, however many browsers look.
+_ASK_INTERVAL_S = 0.8
+
+
+class NothingRecordedError(StoreError):
+    """There is no store yet where the dashboard looks, or no run in it."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        super().__init__(f"no runs in {address}", "Run `radt train.py` to record one")
+
+
+class Connection(ABC):
+    """Opens one store, and opens it again when need be. Thread-safe.
+
+    ``opened`` counts the openings: what was read from an earlier one counts no more.
+    ``ask_interval_s`` is how long an answer to "is there news" holds. ``outlives_outages`` says
+    that what was read may be shown while the store cannot be read.
+    """
+
+    ask_interval_s = 0.0
+    outlives_outages = False
+
+    def __init__(self, address: StoreAddress) -> None:
+        self.address = address
+        self.opened = 0
+        self._reader: StoreReader | None = None
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def of(address: StoreAddress) -> Connection:
+        """Return the connection for the kind of store."""
+        if address.path is None:
+            return DatabaseConnection(address)
+        return FileConnection(address.path)
+
+    @abstractmethod
+    def reader(self) -> StoreReader:
+        """The open store.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+
+    def lost(self, reader: StoreReader) -> None:
+        """A reader failed: the next one is a new one, which looks at the schema again."""
+        with self._lock:
+            if reader is self._reader:
+                self._close()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+        self.opened += 1
+
+
+class FileConnection(Connection):
+    """A file, which appears one day, and may be replaced by another."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(StoreAddress.of(path))
+        self._path = path
+        self._inode: int | None = None
+
+    def reader(self) -> StoreReader:
+        """
+        Raises:
+            NothingRecordedError: There is none.
+            StoreError: It is damaged, or a newer radt wrote it.
+        """
+        with self._lock:
+            try:
+                inode = self._path.stat().st_ino
+            except OSError as error:
+                self._close()
+                raise NothingRecordedError(self.address) from error
+            if self._reader is None or inode != self._inode:
+                self._close()
+                self._reader = StoreReader(self._path)
+                self._inode = inode
+            return self._reader
+
+
+class DatabaseConnection(Connection):
+    """A Postgres database. Only one thread at a time waits for one that does not answer."""
+
+    ask_interval_s = _ASK_INTERVAL_S
+    outlives_outages = True
+
+    def __init__(self, address: StoreAddress) -> None:
+        super().__init__(address)
+        self._error: StoreError | None = None
+        self._retry_at = 0.0
+
+    def reader(self) -> StoreReader:
+        """
+        Raises:
+            SchemaTooOldError: It has to be brought up to date.
+            SchemaTooNewError: A newer radt wrote it.
+            StoreError: It cannot be reached, or lets us not in; for `RETRY_S` nobody tries again.
+        """
+        with self._lock:
+            if self._reader is None:
+                if self._error is not None and time.monotonic() < self._retry_at:
+                    # Not the same object: each thread writes its own traceback to it.
+                    raise type(self._error)(self._error.message, self._error.remedy)
+                try:
+                    self._reader = StoreReader(self.address)
+                except StoreError as error:
+                    self._error, self._retry_at = error, time.monotonic() + RETRY_S
+                    raise
+                self._error = None
+            return self._reader

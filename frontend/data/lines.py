@@ -1,0 +1,348 @@
+"""Lines of a chart, one a run: what was measured, on elapsed time, with its gaps.
+
+A value that describes the whole machine or a whole GPU is the same for all runs on it; it becomes
+one line, named after the device, instead of several on top of each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from radt.frontend.data.catalog import RunEntry, Tints, beside
+from radt.frontend.data.cells import Cells, moving_mean
+from radt.frontend.data.model import EMPTY, SCOPE_WORDS, BoolArray, Curve, Line
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ID_DIGITS, Window
+from radt.model import Scope
+from radt.store.records import Float64Array, SeriesRecord
+from radt.units import plural
+
+#: Points of one line: two for each pixel of a wide chart.
+LINE_POINTS = 1600
+#: Of all lines together, where there are many: browsers draw each point of each.
+_CHART_POINTS = 16_000
+_LEAST_POINTS = 400
+_SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
+_TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """All series that become one line: one process's, or one device's as seen by all its runs."""
+
+    key: str
+    label: str
+    short: str
+    ordinal: int
+    listener: str
+    parts: tuple[tuple[RunEntry, SeriesRecord], ...]
+
+    @property
+    def is_total(self) -> bool:
+        """Whether it is the sum of single devices, if there are any.
+
+        Of a run, what has no entity is its first process, and no sum of the others.
+        """
+        record = self.parts[0][1]
+        return record.scope in _SHARED and not record.entity
+
+    @property
+    def whole(self) -> tuple[str, str, str]:
+        """What the devices of one total have in common: who read them, and where."""
+        record = self.parts[0][0].record
+        return self.listener, record.workload_id, record.host
+
+    @property
+    def dash(self) -> int:
+        return self.parts[0][0].dash
+
+    @property
+    def estimated(self) -> bool:
+        return any(record.estimated for _, record in self.parts)
+
+
+def feeds(
+    runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord], tints: Tints | None = None
+) -> tuple[Feed, ...]:
+    """Sort the series of one metric into lines, in the order of the runs.
+
+    ``tints`` None gives places of colours as if there were eight runs at most.
+
+    What two listeners have read of the same thing are two lines, named after them. What is the
+    sum of others (all disks, besides each) is named total.
+    """
+    series = tuple(series)
+    places = {run_id: place for place, run_id in enumerate(runs)}
+    several = len({record.listener for record in series}) > 1
+    own: list[Feed] = []
+    shared: dict[tuple[str, str, str, str], list[tuple[RunEntry, SeriesRecord]]] = {}
+    for record in series:
+        run = runs[record.run_id]
+        if record.scope in _SHARED:
+            key = (run.record.workload_id, run.record.host, record.entity, record.listener)
+            shared.setdefault(key, []).append((run, record))
+        else:
+            suffix = f" {record.entity}" if record.entity else ""
+            if several:
+                suffix += f" {record.listener}"
+            parts = ((run, record),)
+            title = run.title + suffix
+            own.append(
+                Feed(
+                    _key(f"r{run.run_id[:ID_DIGITS]}", record, several=several),
+                    title,
+                    run.short + suffix,
+                    tints.run(run) if tints else run.ordinal,
+                    record.listener,
+                    parts,
+                )
+            )
+    divided = {(workload, host, name) for workload, host, entity, name in shared if entity}
+    for (workload, host, entity, listener), on_device in shared.items():
+        first = min(on_device, key=lambda part: places[part[0].run_id])[0]
+        device = entity or (_TOTAL if (workload, host, listener) in divided else "")
+        label = f"{first.workload_name}  {device or host or 'host'}"
+        short = f"{first.workload_name} {device}".rstrip()
+        suffix = f" {listener}" if several else ""
+        ordinal = first.ordinal
+        if tints:
+            alone = first.record.is_from_mlflow
+            ordinal = tints.run(first) if alone else tints.workload(first)
+        own.append(
+            Feed(
+                _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
+                label + suffix,
+                short + suffix,
+                ordinal,
+                listener,
+                tuple(on_device),
+            )
+        )
+    own.sort(key=lambda feed: (places[feed.parts[0][0].run_id], feed.label))
+    seen: Counter[str] = Counter()
+    shaded = []
+    for feed in own:
+        # Several devices of one workload, several processes of one run: shades of its colour.
+        # Each run of MLflow has devices of its own: MLflow does not say which are the same.
+        first = feed.parts[0][0]
+        own_devices = first.record.is_from_mlflow
+        owner = first.run_id if own_devices else feed.key[: 1 + ID_DIGITS]
+        shaded.append(replace(feed, ordinal=beside(feed.ordinal, seen[owner])))
+        seen[owner] += 1
+    return tuple(shaded)
+
+
+def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
+    entity = f"/{record.entity}" if record.entity else ""
+    return stem + entity + (f"@{record.listener}" if several else "")
+
+
+def without_parts(found: Sequence[Feed]) -> Sequence[Feed]:
+    """Only the total where there is one: with what it is the sum of, all would count twice."""
+    totals = {feed.whole for feed in found if feed.is_total}
+    return [feed for feed in found if feed.is_total or feed.whole not in totals]
+
+
+def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
+    """The line of a feed; None without points.
+
+    Where it is smoothed, the line is the moving mean and the band what was measured.
+    """
+    shown = cells if sight.window is None else _seen(cells, sight.window)
+    if not len(shown):
+        return None
+    visible = sight.window or Window(float(shown.first[0]), float(shown.last[-1]))
+    span = visible.end - visible.start
+    low = high = None
+    if sight.smoothing_width > 0:
+        stretches = _stretches(shown, sight.max_points // 2, span)
+        around = cells if sight.surroundings is None else sight.surroundings
+        curve = Curve(
+            stretches.middle,
+            moving_mean(around, stretches.middle, sight.smoothing_width),
+        )
+        low, high = stretches.low, stretches.high
+        curve, low, high = _with_gaps(stretches, curve, low, high)
+    else:
+        curve = points_of(shown, span, sight.max_points)
+    return Line(
+        feed.key,
+        feed.label,
+        feed.short,
+        feed.ordinal,
+        curve,
+        low,
+        high,
+        estimated=feed.estimated,
+        dash=feed.dash,
+    )
+
+
+def mean_curve(cells: Cells, sight: Sight) -> Curve:
+    """One value for each stretch that can be seen: what others are compared with."""
+    shown = cells if sight.window is None else _seen(cells, sight.window)
+    if not len(shown):
+        return EMPTY
+    stretches = _stretches(shown, LINE_POINTS // 2, float(shown.last[-1] - shown.first[0]))
+    values = stretches.mean
+    if sight.smoothing_width > 0:
+        around = cells if sight.surroundings is None else sight.surroundings
+        values = moving_mean(around, stretches.middle, sight.smoothing_width)
+    curve, _, _ = _with_gaps(stretches, Curve(stretches.middle, values), values, values)
+    return curve
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen of lines: ``window`` None for all.
+
+    A line is smoothed over ``smoothing_width`` units of the x axis, with what is around the window
+    in ``surroundings``. It is drawn with at most about ``max_points``.
+    """
+
+    window: Window | None = None
+    smoothing_width: float = 0.0
+    surroundings: Cells | None = None
+    max_points: int = LINE_POINTS
+
+
+def points_each(lines: int) -> int:
+    """How many points each of so many lines is drawn with: extremes stay, stretches are longer."""
+    return max(_LEAST_POINTS, min(LINE_POINTS, _CHART_POINTS // max(1, lines)))
+
+
+def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
+    """The lowest and the highest point of each of as many stretches as can be seen."""
+    if len(cells) <= max_points and np.array_equal(cells.low_at, cells.high_at):
+        stretches = cells
+    else:
+        stretches = _stretches(cells, max_points // 2, span)
+    low_first = stretches.low_at <= stretches.high_at
+    x = np.stack(
+        [
+            np.where(low_first, stretches.low_at, stretches.high_at),
+            np.where(low_first, stretches.high_at, stretches.low_at),
+        ],
+        axis=1,
+    )
+    values = np.stack(
+        [
+            np.where(low_first, stretches.low, stretches.high),
+            np.where(low_first, stretches.high, stretches.low),
+        ],
+        axis=1,
+    )
+    keep = np.stack([np.ones(len(x), dtype=bool), x[:, 0] != x[:, 1]], axis=1)
+    pauses = _pauses(stretches, span, max_points)
+    if not pauses.any():
+        return Curve(x[keep], values[keep])
+    # A point that is none before each stretch with a gap before it.
+    before = (stretches.first + np.concatenate((stretches.first[:1], stretches.last[:-1]))) / 2
+    x = np.concatenate([before[:, None], x], axis=1)
+    values = np.concatenate([np.full((len(x), 1), np.nan), values], axis=1)
+    keep = np.concatenate([pauses[:, None], keep], axis=1)
+    return Curve(x[keep], values[keep])
+
+
+def _stretches(cells: Cells, count: int, span: float) -> Cells:
+    """At most about so many, of as many cells each; none reaches over a gap that can be seen."""
+    if len(cells) <= count:
+        return cells
+    starts = np.arange(count, dtype=np.int64) * len(cells) // count
+    breaks = np.flatnonzero(_pauses(cells, span, 2 * count))
+    return cells.merged(np.unique(np.concatenate([starts, breaks])))
+
+
+def _pauses(cells: Cells, span: float, pixels: int) -> BoolArray:
+    """Gaps that can be seen, where there are more points than that; else all."""
+    if len(cells) <= pixels:
+        return cells.gap
+    pause = cells.first - np.concatenate((cells.first[:1], cells.last[:-1]))
+    return np.asarray(cells.gap & (pause * pixels > span))
+
+
+def _with_gaps(
+    cells: Cells, curve: Curve, low: Float64Array, high: Float64Array
+) -> tuple[Curve, Float64Array, Float64Array]:
+    where = np.flatnonzero(cells.gap[1:]) + 1
+    if not len(where):
+        return curve, low, high
+    middles = (cells.last[where - 1] + cells.first[where]) / 2
+    values, low, high = (np.insert(one, where, np.nan) for one in (curve.values, low, high))
+    return Curve(np.insert(curve.x, where, middles), values), low, high
+
+
+def _seen(cells: Cells, window: Window) -> Cells:
+    """What is in the window and one neighbour on either side."""
+    return cells.between(window.start, window.end)
+
+
+_MAX_PARAMS = 4
+_MAX_TEXT = 32
+
+
+class Facts:
+    """Facts of the lines of one chart, each a few words."""
+
+    def __init__(self, source: Source, runs: Mapping[str, RunEntry]) -> None:
+        run_ids = tuple(runs)
+        self._params = source.remember(
+            ("params", run_ids), lambda reader: reader.params_of(run_ids)
+        )
+        self._distinguishing = source.remember(
+            ("distinguishing", run_ids), lambda _: distinguishing(self._params, runs)
+        )
+
+    def of_feed(self, feed: Feed) -> tuple[str, ...]:
+        """Of a run or device."""
+        run, record = feed.parts[0]
+        several = len(feed.parts) > 1
+        words = [] if several else [run.record.name, *self._apart(run)]
+        words += [placed(run), SCOPE_WORDS[record.scope]]
+        if several:
+            words.append(f"seen by {plural(len(feed.parts), 'run')}")
+        return _words([*words, *(["estimated"] if feed.estimated else [])])
+
+    def of_feeds(self, feeds: Sequence[Feed]) -> tuple[str, ...]:
+        """Of a workload."""
+        runs = list(dict.fromkeys(run.run_id for feed in feeds for run, _ in feed.parts))
+        names = dict.fromkeys(run.record.name for feed in feeds for run, _ in feed.parts)
+        scopes = dict.fromkeys(record.scope for feed in feeds for _, record in feed.parts)
+        words = [plural(len(runs), "run"), ", ".join(names), placed(feeds[0].parts[0][0])]
+        words += [SCOPE_WORDS[scope] for scope in scopes]
+        estimated = any(feed.estimated for feed in feeds)
+        return _words([*words, *(["estimated"] if estimated else [])])
+
+    def _apart(self, run: RunEntry) -> list[str]:
+        own = self._params.get(run.run_id, {})
+        return [f"{key}={own[key]}" for key in self._distinguishing if key in own]
+
+
+def distinguishing(
+    params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry]
+) -> tuple[str, ...]:
+    """The parameters in which the runs differ, and not only as their names do."""
+    keys = dict.fromkeys(key for own in params.values() for key in own)
+    names = [run.record.name for run in runs.values()]
+    found = []
+    for key in keys:
+        values = [params.get(run_id, {}).get(key) for run_id in runs]
+        if len(set(values)) > 1 and values != names:
+            found.append(key)
+    return tuple(found[:_MAX_PARAMS])
+
+
+def placed(run: RunEntry) -> str:
+    """``GPU 0 · mps``, ``cpu``."""
+    record = run.record
+    devices = record.devices if record.devices == "cpu" else f"GPU {record.devices}"
+    return devices if record.collocation in ("", "-") else f"{devices} · {record.collocation}"
+
+
+def _words(words: list[str]) -> tuple[str, ...]:
+    short = (text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…" for text in words)
+    return tuple(text for text in short if text)

@@ -1,0 +1,135 @@
+"""Which metrics the selected runs have, which get a chart by default, and which lines are hidden.
+
+Hidden runs and workloads are kept in the view's options. An option's text is short, so that a long
+list takes several: ``compare.hidden``, ``compare.hidden2`` and so on, each of keys as those of
+lines begin, ``r…`` for runs, ``w…`` for workloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from radt.frontend.data.lines import feeds
+from radt.frontend.data.model import Quantity, drawn_unit
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ID_DIGITS
+from radt.frontend.selection import Selection
+from radt.frontend.view import View
+from radt.model import SOFTWARE, SeriesKind
+from radt.store.records import SeriesRecord
+
+AUTOMATIC_CHARTS = 4
+#: Hardware metrics in the order in which they say most about a training run. Those in one line
+#: tell much the same: the first that there is stands for the others. ``system/…`` are MLflow's.
+_TELLING = (
+    (
+        *("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
+        "system/gpu_utilization_percentage",
+    ),
+    ("process.cpu.utilization", "system.cpu.utilization", "system/cpu_utilization_percentage"),
+    ("process.gpu.memory", "torch.memory.allocated", "gpu.mig.memory.used", "gpu.memory.used"),
+    (
+        *("process.memory.rss", "process.memory.pss", "system.memory.used"),
+        "system/system_memory_usage_megabytes",
+    ),
+    ("gpu.power",),
+)
+#: What radt logs for the script, and shows after what it logs itself (`radt.run.steps`).
+_STEPS = ("step.time", "samples_per_s", "data_wait")
+_SOFTWARE_CHARTS = 2
+
+
+def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[SeriesRecord, ...]]:
+    """All series of the runs by metric."""
+    key = ("series", tuple(run_ids))
+    records = source.remember(key, lambda reader: reader.series(run_ids))
+    by_metric: dict[str, list[SeriesRecord]] = {}
+    for record in records:
+        by_metric.setdefault(record.metric, []).append(record)
+    return {metric: tuple(found) for metric, found in by_metric.items()}
+
+
+def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
+    """What the series of one metric measure."""
+    first = series[0]
+    drawn = {drawn_unit(one.unit, one.kind) for one in series}
+    mixed = len({one.kind for one in series}) > 1
+    several = len({one.listener for one in series}) > 1
+    methods = (
+        f"{one.method} ({one.listener})" if several else one.method for one in series if one.method
+    )
+    return Quantity(
+        first.metric,
+        # One listener's counter may be another's rate.
+        min(drawn) if mixed else first.unit,
+        first.scope,
+        SeriesKind.GAUGE if mixed else first.kind,
+        first.listener,
+        methods=tuple(dict.fromkeys(methods)),
+        estimated=any(one.estimated for one in series),
+        scopes=tuple(dict.fromkeys(one.scope for one in series)),
+    )
+
+
+def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
+    """The metrics of the runs: what scripts logged first, then by listener and name."""
+    found = (quantity_of(series) for series in series_of(source, run_ids).values())
+    return tuple(sorted(found, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
+
+
+def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
+    """At most `AUTOMATIC_CHARTS`: up to two logged ones (a loss first), then telling hardware.
+
+    How long steps take comes after what the script logs itself.
+    """
+    logged: list[str] = []
+    hardware: list[str] = []
+    for quantity in available:
+        from_inside = quantity.listener == SOFTWARE or quantity.metric in _STEPS
+        (logged if from_inside else hardware).append(quantity.metric)
+    logged.sort(key=_software_rank)
+    telling = [first for same in _TELLING if (first := _first_of(same, hardware))]
+    telling += [name for same in _TELLING for name in same if name in hardware]
+    telling = list(dict.fromkeys((*telling, *hardware)))
+    chosen = logged[:_SOFTWARE_CHARTS]
+    chosen += telling[: AUTOMATIC_CHARTS - len(chosen)]
+    chosen += logged[_SOFTWARE_CHARTS:][: AUTOMATIC_CHARTS - len(chosen)]
+    return tuple(chosen)
+
+
+def _software_rank(name: str) -> tuple[int, bool, str]:
+    by_radt = _STEPS.index(name) + 1 if name in _STEPS else 0
+    return by_radt, "loss" not in name.lower(), name
+
+
+def _first_of(names: Sequence[str], there: Collection[str]) -> str | None:
+    return next((name for name in names if name in there), None)
+
+
+_OPTION = "compare.hidden"
+
+
+def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -> tuple[str, ...]:
+    """The keys of a metric's lines that are hidden because of their run or workload.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    hidden = {
+        key
+        for name, text in view.options.items()
+        if name.startswith(_OPTION)
+        for key in text.split(",")
+    }
+    if not hidden:
+        return ()
+    found: list[str] = []
+    for feed in feeds(selection.runs, series_of(source, tuple(selection.runs)).get(metric, ())):
+        run = feed.parts[0][0]
+        workload = f"w{run.record.workload_id[:ID_DIGITS]}"
+        if workload in hidden:
+            # What was measured of the runs, and the workload's own line.
+            found += [feed.key, workload, f"{workload}@{feed.listener}"]
+        elif f"r{run.run_id[:ID_DIGITS]}" in hidden and feed.key.startswith("r"):
+            found.append(feed.key)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,231 @@
+"""What readers hand to charts: quantities with their units. Nothing here reads a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from radt.frontend.data.spec import Aggregate, ChartSpec, Level, Relative, Window, XAxis
+from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
+from radt.store.counters import rate_unit
+from radt.store.records import (
+    Float64Array,
+)
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+#: UCUM units that take a prefix, and how people write them.
+_SCALED = {"By": "B", "By/s": "B/s"} | {
+    unit: unit for unit in ("W", "J", "Hz", "V", "A", "g", "g/h")
+}
+_AS_IS = {"Cel": "°C", "cores": "cores", "1/s": "/s"}
+_RATIO = "1"
+#: A ratio as MLflow and others have it.
+_PERCENT = "%"
+#: What is counted stands in braces (UCUM's annotations): ``{threads}``.
+_COUNTED = "{"
+#: Units whose values add up over processes that run at the same time, besides all per second.
+_ADDITIVE = frozenset({"By", "W", "J", "cores", "g", "g/h", "{threads}", "{processes}"})
+
+
+@dataclass(frozen=True, slots=True)
+class UnitScale:
+    """A stored value times ``factor`` is what is drawn, in ``label``."""
+
+    factor: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a metric measures, as far as charts need to know.
+
+    ``methods`` are those of its series, each once; ``scopes`` all that it has, ``scope`` the first.
+    """
+
+    metric: str
+    unit: str
+    scope: Scope
+    kind: SeriesKind
+    listener: str
+    methods: tuple[str, ...] = ()
+    estimated: bool = False
+    scopes: tuple[Scope, ...] = ()
+
+    @property
+    def drawn_unit(self) -> str:
+        """Of what is drawn: counters as their rates."""
+        return drawn_unit(self.unit, self.kind)
+
+    @property
+    def subtitle(self) -> str:
+        """What has to be known at first sight: ``estimated rate · process tree``."""
+        words = ["estimated"] if self.estimated else []
+        words += ["rate"] if self.kind is SeriesKind.COUNTER else []
+        scopes = [SCOPE_WORDS[scope] for scope in self.scopes or (self.scope,)]
+        return " · ".join([*([" ".join(words)] if words else []), *scopes])
+
+    @property
+    def explanation(self) -> str:
+        """How the values come about; empty where their name says it all."""
+        sentences = list(self.methods)
+        if self.kind is SeriesKind.COUNTER:
+            sentences.append(
+                f"Shows the growth rate of the counter ({self.unit}) since the previous reading"
+            )
+        if Scope.GPU in (*self.scopes, self.scope):
+            sentences.append("Measured for the whole GPU, including all processes on it")
+        if self.estimated:
+            sentences.append("Estimated by this rule, not measured; shown as a dashed line")
+        return "".join(f"{sentence[0].upper()}{sentence[1:]}. " for sentence in sentences).strip()
+
+    @property
+    def default_aggregate(self) -> Aggregate:
+        """Sum for what processes share out among them (bytes, cores, watts); else the mean."""
+        if self.scope in (Scope.PROCESS, Scope.RUN) and _adds_up(self.drawn_unit):
+            return Aggregate.SUM
+        return Aggregate.MEAN
+
+    @property
+    def from_zero(self) -> bool:
+        """Whether the axis starts at zero, so that heights can be compared."""
+        unit = self.drawn_unit
+        return _adds_up(unit) or unit in (_RATIO, _PERCENT) or unit.startswith(_COUNTED)
+
+
+def drawn_unit(unit: str, kind: SeriesKind) -> str:
+    """The unit of what is drawn: counters as their rates."""
+    return rate_unit(unit).unit if kind is SeriesKind.COUNTER else unit
+
+
+def unit_scale(unit: str, largest: float) -> UnitScale:
+    """Choose the prefix so that the largest magnitude reads well; ratios become per cent."""
+    if unit == _RATIO:
+        return UnitScale(100.0, "%")
+    if unit == "s":
+        small = next((p for p in _SMALL_PREFIXES if largest >= p[0]), _SMALL_PREFIXES[0])
+        return UnitScale(1 / small[0], small[1] + "s")
+    if unit not in _SCALED:
+        return UnitScale(1.0, _AS_IS.get(unit, unit.replace("{", "").replace("}", "")))
+    symbol = _SCALED[unit]
+    for size, prefix in _PREFIXES:
+        if largest >= size:
+            # Memory is sold in powers of 1000 with a capital K; for thousands the SI has k.
+            return UnitScale(
+                1 / size, ("K" if prefix == "k" and symbol in ("B", "B/s") else prefix) + symbol
+            )
+    return UnitScale(1.0, symbol)
+
+
+def _adds_up(unit: str) -> bool:
+    return unit in _ADDITIVE or unit.endswith("/s")
+
+
+SCOPE_WORDS = {
+    Scope.RUN: "logged by the script",
+    Scope.PROCESS: "process tree",
+    Scope.MIG: "MIG instance",
+    Scope.GPU: "whole GPU",
+    Scope.HOST: "whole machine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points in the order of ``x`` (N,), which is in units of the chart's axis; values (N,).
+
+    NaN is a gap. Values are as stored, of counters the mean rate since the reading before.
+    """
+
+    x: Float64Array
+    values: Float64Array
+
+
+EMPTY = Curve(np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve with its name and the ordinal that gives its colour.
+
+    ``key`` tells it from all others, also tomorrow: what is hidden or highlighted is named by it.
+    ``label`` says what it is in full, ``short`` fits beside the line, ``facts`` are for who points
+    at it; ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` counts experiments. ``low``
+    and ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where not all of the runs
+    took part; ``estimated`` says that it was not measured but apportioned. A ``hidden`` line has
+    no points: it is listed, not drawn.
+    """
+
+    key: str
+    label: str
+    short: str
+    ordinal: int
+    curve: Curve
+    low: Float64Array | None = None
+    high: Float64Array | None = None
+    partial: BoolArray | None = None
+    estimated: bool = False
+    dash: int = 0
+    hidden: bool = False
+    facts: tuple[str, ...] = ()
+    is_workload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """An instant, or the beginning of a stretch (until ``end``), of one run.
+
+    ``row`` counts the runs of the chart from 0, ``ordinal`` is the place of its colour, ``x`` and
+    ``end`` are on the chart's axis.
+    """
+
+    row: int
+    ordinal: int
+    x: float
+    text: str
+    kind: MarkerKind = MarkerKind.EPOCH
+    end: float | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartData:
+    """All that a chart shows.
+
+    ``x``, ``level`` and ``relative`` are what was decided for ``spec``: ``level`` is AUTO where
+    there are lines of runs and of workloads, ``relative`` OFF where there is nothing to compare
+    with. ``aggregate`` is how lines of workloads came about, None where there is none. ``window``
+    is the visible part of the x axis, also when nobody zoomed. ``notes`` say in words what is not
+    as one would expect.
+    """
+
+    quantity: Quantity
+    spec: ChartSpec
+    x: XAxis
+    level: Level
+    aggregate: Aggregate | None
+    lines: Sequence[Line]
+    ticks: Sequence[Tick]
+    window: Window
+    relative: Relative = Relative.OFF
+    smoothing_width: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+#: What people call the states of runs. That memory did not suffice is a result, not a failure.
+STATUS_WORDS: Mapping[RunStatus, str] = {
+    RunStatus.SCHEDULED: "waiting",
+    RunStatus.RUNNING: "running",
+    RunStatus.FINISHED: "finished",
+    RunStatus.FAILED: "failed",
+    RunStatus.KILLED: "killed",
+    RunStatus.TIMEOUT: "timed out",
+    RunStatus.OOM: "OOM",
+    RunStatus.SKIPPED: "skipped",
+}
+
+
+BoolArray = npt.NDArray[np.bool_]

@@ -1,0 +1,181 @@
+"""Reports as the page shows them: of an experiment or of what is picked, in order, coloured."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.window_spec import WindowSpec
+from radt.frontend.data.catalog import read_catalog, tint
+from radt.frontend.data.report_model import (
+    BY_NAME,
+    BY_ORDER,
+    BY_WORKLOAD,
+    Choices,
+    Entry,
+    Shown,
+    sorted_groups,
+)
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Pick, PickKind
+from radt.frontend.selection import latest_experiment
+from radt.frontend.view import View
+from radt.render.report_content import Content, Item
+
+#: Experiments of which is remembered what did not change.
+_REMEMBERED = 8
+
+
+def read_shown(source: Source, view: View) -> Shown:
+    """What a view shows of its experiment, or of what is picked.
+
+    Raises:
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
+    choices = Choices.of(view.options)
+    picks = view.picks if choices.picked and view.picks else None
+    if picks is None:
+        names: tuple[str, ...] = (view.experiment or latest_experiment(source),)
+    else:
+        names = tuple(dict.fromkeys(pick.experiment for pick in picks))
+    reports = tuple(
+        _read(source, name, profiled=choices.profiled, window=choices.window) for name in names
+    )
+    entries = [
+        entry
+        for report in reports
+        for entry in _entries(source, report, prefix=report.experiment if len(names) > 1 else "")
+        if picks is None or _is_picked(entry, picks)
+    ]
+    kept = [entry.summary for entry in entries]
+    quantities = Report("", kept).quantities
+    return Shown(
+        names,
+        reports,
+        tuple(sorted_entries(entries, choices)),
+        quantities,
+        choices.shown(quantities),
+        sum(report.left_out for report in reports),
+        sum(report.open for report in reports),
+        reports[0].window.text if reports else "",
+    )
+
+
+def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Content:
+    """What is shown, ready to be written; ``with_all`` with what no column was chosen for."""
+    return Content(
+        shown.reports,
+        tuple(
+            Item(entry.experiment, entry.name, entry.summary, tuple(sorted_groups(entry, choices)))
+            for entry in shown.entries
+        ),
+        shown.quantities if with_all else shown.columns,
+    )
+
+
+def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
+    """In the order that was chosen; what has no value comes last either way.
+
+    A workload stands where the first of its groups does: the smallest going up, else the largest.
+    """
+    in_order = list(entries)
+    if choices.sort == BY_ORDER:
+        return in_order
+    if choices.sort in (BY_WORKLOAD, BY_NAME):
+        return sorted(
+            in_order,
+            key=lambda one: _natural(
+                one.name if choices.sort == BY_WORKLOAD else one.summary.groups[0].name
+            ),
+            reverse=choices.is_descending,
+        )
+    quantity = Quantity(choices.sort)
+    best = max if choices.is_descending else min
+    values = [
+        [
+            estimate.mean
+            for group in entry.summary.groups
+            if (estimate := entry.summary.estimate(quantity, group)) is not None
+        ]
+        for entry in in_order
+    ]
+    known = [(best(found), place) for place, found in enumerate(values) if found]
+    # Python sorts stably, so equal ones stay in the order of the experiment.
+    known.sort(key=lambda pair: -pair[0] if choices.is_descending else pair[0])
+    unknown = [place for place, found in enumerate(values) if not found]
+    return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
+
+
+_Asked = tuple[str, bool, WindowSpec]
+_caches: WeakKeyDictionary[Source, OrderedDict[_Asked, ReportCache]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _read(source: Source, experiment: str, *, profiled: bool, window: WindowSpec) -> Report:
+    key = (experiment, profiled, window)
+    with _lock:
+        caches = _caches.setdefault(source, OrderedDict())
+        cache = caches.setdefault(key, ReportCache())
+        caches.move_to_end(key)
+        while len(caches) > _REMEMBERED:
+            caches.popitem(last=False)
+    return source.remember(
+        ("report", *key),
+        lambda reader: read_report(
+            reader, experiment, profiled=profiled, window=window, cache=cache
+        ),
+    )
+
+
+def _entries(source: Source, report: Report, *, prefix: str) -> Iterable[Entry]:
+    tints = source.remember(
+        ("tints", report.experiment), lambda _: _tints(source, report.experiment)
+    )
+    with_host = len({workload.host for workload in report.workloads}) > 1
+    for workload in report.workloads:
+        yield Entry(
+            report.experiment,
+            workload,
+            tints,
+            prefix,
+            with_host,
+        )
+
+
+def _tints(source: Source, experiment: str) -> dict[str, int]:
+    catalog = read_catalog(source, experiment)
+    return {run_id: tint(catalog, run_id) for run_id in catalog.runs}
+
+
+def _is_picked(entry: Entry, picks: Iterable[Pick]) -> bool:
+    run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
+    for pick in picks:
+        if pick.experiment != entry.experiment:
+            continue
+        if pick.kind is PickKind.EXPERIMENT:
+            return True
+        ids = run_ids if pick.kind is PickKind.RUN else entry.summary.workload_ids
+        if any(one.startswith(pick.id) for one in ids):
+            return True
+    return False
+
+
+def _natural(text: str) -> tuple[tuple[bool, float, str], ...]:
+    """``run 2`` comes before ``run 10``."""
+    parts: list[tuple[bool, float, str]] = []
+    word = ""
+    for character in text.casefold():
+        if word and character.isdecimal() != word[-1].isdecimal():
+            parts.append(_part(word))
+            word = ""
+        word += character
+    return (*parts, _part(word)) if word else tuple(parts)
+
+
+def _part(word: str) -> tuple[bool, float, str]:
+    return (False, float(word), "") if word[0].isdecimal() else (True, 0.0, word)

@@ -1,0 +1,363 @@
+"""What the Report page shows: choices, workloads and bars. Nothing here reads a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from radt.analysis.estimates import Estimate
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import Report
+from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
+from radt.errors import UsageError
+from radt.frontend.data.spec import Pick
+from radt.model import RunStatus
+from radt.render.numbers import ScaledQuantity, scaled
+from radt.render.report_content import is_shared, runs_text, workload_name
+
+SORT = "report.sort"
+PROFILED = "report.profiled"
+COLUMNS = "report.columns"
+PICKED = "report.picked"
+PAGE = "report.page"
+WINDOW = "report.window"
+OVERLAP = "report.overlap"
+
+#: The names of what can be sorted by and is no quantity.
+BY_ORDER = ""
+BY_WORKLOAD = "workload"
+BY_NAME = "runs"
+
+#: Of what is measured these columns are hidden until they are asked for.
+_ASKED_FOR = frozenset(
+    {
+        Quantity.MAKESPAN,
+        Quantity.SERIAL,
+        Quantity.SAMPLES_PER_S_OF_RUN,
+        Quantity.MEMORY,
+        Quantity.GPU_MEMORY,
+        Quantity.GPU_MEMORY_OF_RUN,
+        Quantity.ENERGY_PER_SAMPLE,
+        Quantity.ENERGY_OF_RUNS,
+        Quantity.CARBON_PER_EPOCH,
+        Quantity.PCIE_RX,
+        Quantity.PCIE_TX,
+        Quantity.DISK_READ,
+        Quantity.DISK_WRITTEN,
+        Quantity.TRACKER_CPU,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Of the table.
+
+    Attributes:
+        sort: A quantity, `BY_WORKLOAD`, `BY_NAME`, or `BY_ORDER` for the order of the experiment.
+        is_descending: The largest first.
+        profiled: With what a profiler slowed down.
+        columns: Which quantities; None for those that say most.
+        picked: Only what is picked.
+        page: From 0.
+        window: Part of each run that counts.
+        window_text: What the user wrote for it.
+        window_error: Why it is not what the user wrote; empty if it is.
+    """
+
+    sort: str = BY_ORDER
+    is_descending: bool = False
+    profiled: bool = False
+    columns: tuple[Quantity, ...] | None = None
+    picked: bool = False
+    page: int = 0
+    window: WindowSpec = DEFAULT_WINDOW
+    window_text: str = ""
+    window_error: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """What makes no sense is left out."""
+        sort = options.get(SORT, "")
+        name = sort.removeprefix("-")
+        if name not in (BY_WORKLOAD, BY_NAME, *Quantity):
+            sort = name = BY_ORDER
+        columns = options.get(COLUMNS)
+        page = options.get(PAGE, "")
+        window, error = _window(options.get(WINDOW, ""), overlap=options.get(OVERLAP) == "1")
+        return cls(
+            sort=name,
+            is_descending=sort.startswith("-"),
+            profiled=options.get(PROFILED) == "1",
+            columns=None if columns is None else _quantities(columns.split(",")),
+            picked=options.get(PICKED) == "1",
+            page=int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 0,
+            window=window,
+            window_text=options.get(WINDOW, ""),
+            window_error=error,
+        )
+
+    def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
+        """The columns of what is measured that are shown."""
+        found = tuple(measured)
+        if self.columns is not None:
+            return tuple(one for one in found if one in self.columns)
+        hidden = set(_ASKED_FOR)
+        if Quantity.GPU_MEMORY_PEAK in found:
+            hidden.add(Quantity.MEMORY_PEAK)
+        return tuple(one for one in found if one not in hidden)
+
+
+def _window(text: str, *, overlap: bool) -> tuple[WindowSpec, str]:
+    try:
+        return WindowSpec.parse(text, overlap=overlap), ""
+    except UsageError as error:
+        return WindowSpec(overlap=overlap), str(error)
+
+
+def _quantities(texts: Iterable[str]) -> tuple[Quantity, ...]:
+    return tuple(Quantity(text) for text in texts if text in list(Quantity))
+
+
+#: More are a table.
+MAX_BARS = 60
+#: Up to here three charts stand beside each other, or two.
+_SMALL_BARS, _MEDIUM_BARS = 6, 20
+
+#: What is drawn into the chart of another quantity.
+PEAKS = {
+    Quantity.MEMORY: Quantity.MEMORY_PEAK,
+    Quantity.GPU_MEMORY: Quantity.GPU_MEMORY_PEAK,
+}
+
+
+class Size(StrEnum):
+    """How wide charts are."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+_HEADINGS = {
+    Quantity.TIME_PER_EPOCH: "Time per epoch",
+    Quantity.SLOWDOWN: "Slowdown vs solo",
+    Quantity.MAKESPAN: "Makespan",
+    Quantity.SERIAL: "Serial time",
+    Quantity.SPEED_UP: "Speed-up over serial execution",
+    Quantity.SAMPLES_PER_S: "Samples per second",
+    Quantity.SAMPLES_PER_S_OF_RUN: "Samples per second per run",
+    Quantity.CPU: "CPU",
+    Quantity.MEMORY: "Memory",
+    Quantity.MEMORY_PEAK: "Memory, peak",
+    Quantity.SM_ACTIVE: "GPU: SM active",
+    Quantity.GPU_UTILIZATION: "GPU: utilization",
+    Quantity.GPU_MEMORY_PEAK: "GPU memory, peak",
+    Quantity.GPU_MEMORY_OF_RUN: "GPU memory per run, peak",
+    Quantity.ENERGY: "GPU energy",
+    Quantity.ENERGY_PER_EPOCH: "Energy per epoch",
+    Quantity.ENERGY_PER_SAMPLE: "Energy per sample",
+    Quantity.ENERGY_OF_RUNS: "Energy of runs, estimated",
+    Quantity.CARBON: "Carbon",
+    Quantity.CARBON_PER_EPOCH: "Carbon per epoch",
+    Quantity.DISK_READ: "Disk read",
+    Quantity.DISK_WRITTEN: "Disk written",
+    Quantity.TRACKER_CPU: "Tracker CPU",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar; without ``estimate`` the word for how the runs ended.
+
+    ``tint`` is the place of its colour: that of its first run on all pages.
+    """
+
+    entry: Entry
+    label: str
+    runs: str
+    status: RunStatus
+    run_count: int
+    estimate: Estimate | None
+    peak: Estimate | None = None
+    tint: int = 0
+
+    @property
+    def degree(self) -> int:
+        """How many runs share the hardware."""
+        return self.entry.summary.run_count
+
+
+def charted(shown: Shown) -> tuple[Quantity, ...]:
+    """The quantities that have a chart of their own."""
+    drawn_elsewhere = {peak for mean, peak in PEAKS.items() if mean in shown.quantities}
+    return tuple(one for one in shown.quantities if one not in drawn_elsewhere)
+
+
+def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
+    """The bars, in the table's order, or by degree of collocation where none was chosen.
+
+    Those of workloads behind the first `MAX_BARS` bars are left out.
+    """
+    entries = list(shown.entries)
+    if choices.sort == BY_ORDER:
+        entries.sort(key=lambda entry: entry.summary.run_count)
+    bars: list[Bar] = []
+    for entry in entries:
+        if len(bars) > MAX_BARS:
+            break
+        groups = sorted_groups(entry, choices)
+        if is_shared(quantity):
+            bars += _of_workload(entry, groups, quantity)
+        else:
+            several = len({group.name for group in groups}) > 1
+            for group in groups:
+                bars += _of_group(entry, group, quantity, several=several)
+    return bars
+
+
+def size_of(bar_count: int) -> Size:
+    """How wide a chart with so many bars is."""
+    if bar_count <= _SMALL_BARS:
+        return Size.SMALL
+    return Size.MEDIUM if bar_count <= _MEDIUM_BARS else Size.LARGE
+
+
+def title_of(quantity: Quantity) -> str:
+    """Of a chart."""
+    return _HEADINGS.get(quantity, quantity.info.title)
+
+
+def column_of(quantity: Quantity, bars: Sequence[Bar]) -> ScaledQuantity:
+    """The unit of the axis."""
+    found = [bar.estimate for bar in bars if bar.estimate is not None]
+    found += [bar.peak for bar in bars if bar.peak is not None]
+    return scaled(quantity, found)
+
+
+def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several: bool) -> list[Bar]:
+    finished = group.status is RunStatus.FINISHED
+    estimate = group.values.get(quantity) if finished else None
+    if estimate is None and (finished or quantity is Quantity.SLOWDOWN):
+        return []
+    peak = PEAKS.get(quantity)
+    return [
+        Bar(
+            entry,
+            f"{entry.name} {group.name}" if several else entry.name,
+            runs_text(group),
+            group.status,
+            len(group.runs),
+            estimate,
+            None if peak is None or not finished else group.values.get(peak),
+            entry.tint_of(group),
+        )
+    ]
+
+
+def _of_workload(entry: Entry, groups: Sequence[GroupSummary], quantity: Quantity) -> list[Bar]:
+    estimate = entry.summary.values.get(quantity)
+    statuses = {group.status for group in groups}
+    if estimate is None and RunStatus.FINISHED in statuses:
+        return []
+    peak = PEAKS.get(quantity)
+    return [
+        Bar(
+            entry,
+            entry.name,
+            ", ".join(map(runs_text, groups)),
+            RunStatus.worst(statuses),
+            entry.summary.run_count,
+            estimate,
+            None if peak is None else entry.summary.values.get(peak),
+            entry.tint,
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A workload in a report.
+
+    Attributes:
+        experiment: Its experiment.
+        summary: Its numbers.
+        tints: The places of its runs' colours, by the runs' ids.
+        prefix: The experiment's name where there are several.
+        with_host: Whether it takes the machine to tell it.
+    """
+
+    experiment: str
+    summary: WorkloadSummary
+    tints: Mapping[str, int]
+    prefix: str = ""
+    with_host: bool = False
+
+    @property
+    def name(self) -> str:
+        """The workload's label, with experiment and machine where it takes them."""
+        name = workload_name(self.summary, with_host=self.with_host)
+        return f"{self.prefix} {name}" if self.prefix else name
+
+    @property
+    def tint(self) -> int:
+        """The place of its colour: that of its first run."""
+        runs = [row.run for group in self.summary.groups for row in group.runs]
+        first = min(runs, key=lambda run: (len(run.letter), run.letter))
+        return self.tints.get(first.run_id, 0)
+
+    def tint_of(self, group: GroupSummary) -> int:
+        """The place of the colour of like runs: that of the first of them."""
+        return self.tints.get(group.runs[0].run.run_id, 0)
+
+    @property
+    def pick(self) -> Pick:
+        return Pick.workload(self.experiment, self.summary.workload_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page shows.
+
+    Attributes:
+        experiments: Whose.
+        reports: Theirs, whole.
+        entries: The workloads, in the order that was chosen.
+        quantities: What is measured of any of them.
+        columns: Those that the table has.
+        left_out: Runs that a profiler slowed down.
+        open: Runs that run or wait.
+        window: Part of each run that counts.
+    """
+
+    experiments: tuple[str, ...]
+    reports: tuple[Report, ...]
+    entries: tuple[Entry, ...]
+    quantities: tuple[Quantity, ...]
+    columns: tuple[Quantity, ...]
+    left_out: int
+    open: int
+    window: str
+
+    @property
+    def run_count(self) -> int:
+        return sum(entry.summary.run_count for entry in self.entries)
+
+
+def sorted_groups(entry: Entry, choices: Choices) -> Sequence[GroupSummary]:
+    """The groups of a workload, sorted likewise."""
+    groups = list(entry.summary.groups)
+    if choices.sort not in list(Quantity):
+        return groups
+    quantity = Quantity(choices.sort)
+
+    def key(group: GroupSummary) -> tuple[bool, float]:
+        estimate = entry.summary.estimate(quantity, group)
+        if estimate is None:
+            return True, 0.0
+        return False, -estimate.mean if choices.is_descending else estimate.mean
+
+    return sorted(groups, key=key)

@@ -1,0 +1,404 @@
+"""Series in memory, kept up to date: their points while they are few, and a digest of many.
+
+A digest is a row of cells of one width, a power of two, from the barrier on. When there are too
+many, two become one. So it has a few thousand cells however long a series is, updating it costs as
+much as the new points, and the cells of several runs of a workload fall together. Where it is too
+coarse, the store is read again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from radt.frontend.data.cells import Before, Cells, grouped, joined, of_points, power_of_two
+from radt.model import NO_STEP, SeriesKind
+from radt.store import growth
+from radt.store.chunks import joined as joined_samples
+from radt.store.chunks import sliced
+from radt.store.counters import rates
+from radt.store.growth import Growth, Header, Mark
+from radt.store.reader import StoreReader
+from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
+
+#: A pause longer than this many intervals is a gap, not jitter.
+GAP_INTERVALS = 3.5
+#: As many points are kept as they are.
+RAW_POINTS = 32_768
+DIGEST_CELLS = 4096
+
+
+class Track:
+    """What is known of a series so far. Not thread-safe.
+
+    Args:
+        record: The series.
+        base_ns: Zero of its times, which are seconds.
+    """
+
+    def __init__(self, record: SeriesRecord, base_ns: int) -> None:
+        self.record = record
+        self.base_ns = base_ns
+        self.longest_s = math.inf
+        if record.interval_s is not None:
+            self.longest_s = GAP_INTERVALS * record.interval_s
+        self.mark = Mark()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.points = 0  # of what is drawn
+        self._raw: Samples | None = Samples(np.empty(0, dtype=np.int64), np.empty(0))
+        self._digest: Cells | None = None
+        self._width_s = 0.0
+        self._before = Before()
+        self._reading: Samples | None = None  # the last one of a counter
+        self._seen: Cells | None = None
+        self._last_ns = -(2**63)
+        self.is_unordered = False
+        self.is_of_headers = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `cells` are all points, not a digest."""
+        return self._raw is not None
+
+    @property
+    def last_s(self) -> float:
+        """When the last point was; NaN without any."""
+        return self._before.at
+
+    @property
+    def weight(self) -> int:
+        """Memory, in numbers of eight bytes."""
+        raw = 0 if self._raw is None else 3 * len(self._raw)
+        return raw + sum(15 * len(one) for one in (self._seen, self._digest) if one is not None)
+
+    @property
+    def cells(self) -> Cells:
+        """All points, or the digest."""
+        if self._digest is not None:
+            return self._digest
+        if self._seen is None:
+            assert self._raw is not None
+            self._seen = self.cells_of(self._raw)
+        return self._seen
+
+    def add(self, growth: Growth) -> bool:
+        """What `radt.store.growth.grown` found behind `mark`.
+
+        Returns:
+            Whether it was in the order of time. If not, all points are needed (`replace`).
+
+        Raises:
+            CodecError: A chunk is damaged.
+        """
+        samples = growth.decode()
+        if growth.anew:
+            self._forget()
+        times = samples.times_ns
+        if len(times) and (
+            self.is_unordered or times[0] < self._last_ns or np.any(times[1:] < times[:-1])
+        ):
+            return False
+        self.mark = growth.mark
+        if not len(samples):
+            return True
+        self._last_ns = int(times[-1])
+        self._append(self._drawn(samples))
+        return True
+
+    def replace(self, samples: Samples, mark: Mark | None = None) -> None:
+        """All points up to ``mark``, in the order of time: of a series not written in it."""
+        mark = mark or self.mark
+        self._forget()
+        self.mark = mark
+        self.is_unordered = True
+        self._append(self._drawn(samples))
+
+    def add_headers(self, headers: Sequence[Header], mark: Mark) -> None:
+        """Sealed chunks of a series with so many that each is less than can be seen."""
+        self.mark = mark
+        self._raw = None
+        self.is_of_headers = True
+        self._last_ns = headers[-1].last_ns
+        first = self._seconds(np.array([one.first_ns for one in headers], dtype=np.int64))
+        last = self._seconds(np.array([one.last_ns for one in headers], dtype=np.int64))
+        low, high, total, count, points = (
+            np.array([getattr(one, name) for one in headers], dtype=np.float64)
+            for name in ("value_min", "value_max", "value_sum", "finite_count", "point_count")
+        )
+        there = count > 0
+        missing = np.concatenate(([False], (count < points)[:-1]))[there]
+        first, last, low, high = first[there], last[there], low[there], high[there]
+        total, count = total[there], count[there]
+        pause = first - np.concatenate((first[:1], last[:-1]))
+        gap = missing | (pause > self.longest_s)
+        gap[0] = False
+        cover = np.where(gap, last - first, np.diff(last, prepend=first[:1]))
+        # Where in its chunk an extreme is only the chunk knows; a third of a pixel at most.
+        third = (last - first) / 3
+        cells = Cells(
+            *(first, last, low, high, first + third, last - third, total, count),
+            total / count * cover,
+            cover,
+            gap,
+        )
+        self.points = int(count.sum())
+        self._before = Before(float(last[-1]), float(total[-1] / count[-1]))
+        self._keep(cells)
+
+    def cells_of(self, samples: Samples, before: Before | None = None) -> Cells:
+        """Points of this series, as drawn, on its axis of time."""
+        steps = None
+        if samples.steps is not None:
+            steps = samples.steps.astype(np.float64)
+            steps[samples.steps == NO_STEP] = np.nan
+        times_s = self._seconds(samples.times_ns)
+        return of_points(times_s, samples.values, steps, self.longest_s, before)
+
+    def _drawn(self, samples: Samples) -> Samples:
+        if self.record.kind is not SeriesKind.COUNTER:
+            return samples
+        if self._reading is not None:
+            samples = joined_samples([self._reading, samples])
+        finite = np.flatnonzero(np.isfinite(samples.values))
+        if len(finite):
+            self._reading = sliced(samples, int(finite[-1]), int(finite[-1]) + 1)
+        return rates(samples, self.record)
+
+    def _append(self, samples: Samples) -> None:
+        if not len(samples):
+            return
+        self.points += len(samples)
+        self._seen = None
+        if self._raw is not None:
+            self._raw = joined_samples([self._raw, samples]) if len(self._raw) else samples
+            fits = len(self._raw) <= RAW_POINTS
+            cells = None if fits else self.cells_of(self._raw)
+        else:
+            cells = self.cells_of(samples, self._before)
+        self._note_end(samples)
+        if cells is not None:
+            self._raw = None
+            self._keep(cells)
+
+    def _note_end(self, samples: Samples) -> None:
+        finite = np.flatnonzero(np.isfinite(samples.values))
+        if len(finite):
+            last = int(finite[-1])
+            at_s = float(self._seconds(samples.times_ns[last : last + 1])[0])
+            self._before = Before(at_s, float(samples.values[last]), last < len(samples) - 1)
+        else:
+            self._before = Before(self._before.at, self._before.value, missing=True)
+
+    def _keep(self, cells: Cells) -> None:
+        """Put new cells into the digest."""
+        if not len(cells):
+            return
+        known = self._digest
+        begins = cells.first[0] if known is None else known.first[0]
+        span_s = float(cells.last[-1] - begins)
+        width_s = max(self._width_s, power_of_two(span_s / DIGEST_CELLS))
+        cells = grouped(cells, width_s)
+        if known is None:
+            self._digest = cells
+        elif width_s == self._width_s:
+            # Only the last cell can have got more.
+            tail = grouped(joined(known.part(len(known) - 1, len(known)), cells), width_s)
+            self._digest = joined(known.part(0, len(known) - 1), tail)
+        else:
+            self._digest = grouped(joined(known, cells), width_s)
+        self._width_s = width_s
+
+    def drawn_alone(self, samples: Samples) -> Samples:
+        """Some points from the middle of the series as they are drawn."""
+        is_counter = self.record.kind is SeriesKind.COUNTER
+        return rates(samples, self.record) if is_counter else samples
+
+    def _seconds(self, times_ns: Int64Array) -> Float64Array:
+        return (times_ns - self.base_ns) / 1e9
+
+
+#: Numbers of eight bytes that are kept of all series: 120 MB.
+MAX_WEIGHT = 15_000_000
+#: Of a series with more points, headers of chunks are the digest.
+HEADER_POINTS = 1_000_000
+#: A window that has fewer cells of the digest is read from the store.
+ENOUGH_CELLS = 400
+#: Cells that are kept of windows: 30 MB.
+_MAX_PART_CELLS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a chart wants of a series.
+
+    ``base_ns`` is zero of time. ``start`` and ``end`` are the part that is shown, in seconds since
+    then, or in steps if ``by_step``; None for all. ``variant`` changes when all that was known of
+    the series has to be read again.
+    """
+
+    record: SeriesRecord
+    base_ns: int
+    start: float | None = None
+    end: float | None = None
+    by_step: bool = False
+    variant: str = ""
+
+    @property
+    def key(self) -> Hashable:
+        return self.record, self.base_ns, self.variant
+
+
+@dataclass(slots=True)
+class _Slot:
+    track: Track
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    version: Hashable = None
+    weight: int = 0  # as it was counted
+
+
+class Tracks:
+    """Tracks of all series that were asked for, the least used forgotten. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: OrderedDict[Hashable, _Slot] = OrderedDict()
+        self._weight = 0
+        self._parts: OrderedDict[Hashable, Cells] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget everything: it was another store."""
+        with self._lock:
+            self._slots.clear()
+            self._weight = 0
+            self._parts.clear()
+
+    def cells(self, open_reader: Callable[[], StoreReader], ask: Ask, version: Hashable) -> Cells:
+        """What is drawn of a series, over seconds: each point if there are few, else its digest.
+
+        The store is asked for what is new of it if ``version`` is another than last time, and for
+        single points of a window that the digest is too coarse for.
+
+        Raises:
+            StoreError: The store cannot be read; or a chunk is damaged.
+        """
+        with self._lock:
+            slot = self._slots.get(ask.key)
+            if slot is None:
+                slot = self._slots[ask.key] = _Slot(Track(ask.record, ask.base_ns))
+            self._slots.move_to_end(ask.key)
+        with slot.lock:
+            if ask.by_step and slot.track.is_of_headers:
+                slot.track, slot.version = Track(ask.record, ask.base_ns), None
+            if slot.version != version:
+                reader = open_reader()
+                _update(reader, slot.track, by_step=ask.by_step)
+                slot.version = version
+            track, cells = slot.track, slot.track.cells
+            self._count(ask.key, slot)  # now that there are cells, which weigh the most
+            if track.is_complete or ask.start is None or ask.end is None or not len(cells):
+                return cells
+            shown = _of_steps(cells, ask) if ask.by_step else cells.between(ask.start, ask.end)
+            if len(shown) >= ENOUGH_CELLS or not len(shown):
+                return cells
+            return self._points(open_reader, track, ask, shown)
+
+    def _points(
+        self, open_reader: Callable[[], StoreReader], track: Track, ask: Ask, shown: Cells
+    ) -> Cells:
+        """The points of these cells of the digest."""
+        start_ns, end_ns = (
+            ask.base_ns + round(at_s * 1e9) for at_s in (shown.first[0], shown.last[-1])
+        )
+        key = (ask.key, start_ns, end_ns, track.mark if shown.last[-1] >= track.last_s else None)
+        with self._lock:
+            if key in self._parts:
+                self._parts.move_to_end(key)
+                return self._parts[key]
+        samples = open_reader().samples(
+            ask.record.run_id, ask.record.series_no, start_ns=start_ns - 1000, end_ns=end_ns + 1000
+        )
+        cells = track.cells_of(track.drawn_alone(samples))
+        if len(cells) > DIGEST_CELLS * 4:
+            span = float(cells.last[-1] - cells.first[0])
+            cells = grouped(cells, power_of_two(span / DIGEST_CELLS))
+        with self._lock:
+            self._parts[key] = cells
+            kept = sum(map(len, self._parts.values()))
+            while kept > _MAX_PART_CELLS and len(self._parts) > 1:
+                kept -= len(self._parts.popitem(last=False)[1])
+        return cells
+
+    def _count(self, key: Hashable, slot: _Slot) -> None:
+        """Note what a series weighs now, and forget others if all are too heavy."""
+        with self._lock:
+            if self._slots.get(key) is not slot:
+                return  # it has been forgotten meanwhile
+            weight = slot.track.weight
+            self._weight += weight - slot.weight
+            slot.weight = weight
+            while self._weight > MAX_WEIGHT and len(self._slots) > 1:
+                _, oldest = self._slots.popitem(last=False)
+                self._weight -= oldest.weight
+
+
+def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:
+    """Read what is new."""
+    run_id, series_no = track.record.run_id, track.record.series_no
+    if track.mark == growth.Mark() and not by_step:
+        _start_with_headers(reader, track)
+    more = True
+    while more:
+        with reader.snapshot() as connection:
+            found = growth.grown(connection, run_id, series_no, track.mark)
+        more = found.more
+        if not track.add(found):
+            _read_all(reader, track, found)
+            return
+
+
+def _read_all(reader: StoreReader, track: Track, found: growth.Growth) -> None:
+    """Of a series that was not written in the order of time."""
+    run_id, series_no = track.record.run_id, track.record.series_no
+    while found.more:
+        with reader.snapshot() as connection:
+            found = growth.grown(connection, run_id, series_no, found.mark)
+    track.replace(reader.samples(run_id, series_no), found.mark)
+
+
+def _start_with_headers(reader: StoreReader, track: Track) -> None:
+    """Of a very long series, unless its headers do not tell the whole."""
+    record = track.record
+    if record.kind is SeriesKind.COUNTER:
+        return
+    with reader.snapshot() as connection:
+        found = growth.headers(connection, record.run_id, record.series_no)
+    if sum(one.stored for one in found) <= HEADER_POINTS:
+        return
+    sealed = [one for one in found if one.sealed]
+    first_ns = np.array([one.first_ns for one in sealed])
+    last_ns = np.array([one.last_ns for one in sealed])
+    tells_all = len(sealed) > ENOUGH_CELLS and all(one.stored == one.point_count for one in sealed)
+    if tells_all and not np.any(first_ns[1:] < last_ns[:-1]):
+        points = sum(one.stored for one in sealed)
+        last = sealed[-1]
+        track.add_headers(sealed, growth.Mark(points, points, last.chunk_no, last.last_ns))
+
+
+def _of_steps(cells: Cells, ask: Ask) -> Cells:
+    """From the first to the last cell with a step that is shown."""
+    assert ask.start is not None
+    assert ask.end is not None
+    if cells.steps is None:
+        return cells.part(0, 0)
+    with np.errstate(invalid="ignore"):
+        places = np.flatnonzero((cells.steps[1] >= ask.start) & (cells.steps[0] <= ask.end))
+    if not len(places):
+        return cells.part(0, 0)
+    return cells.part(max(0, int(places[0]) - 1), int(places[-1]) + 2)

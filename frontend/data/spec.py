@@ -1,0 +1,323 @@
+"""What a page is asked to show, and how: picks, charts, boards; no data.
+
+In addresses a pick is ``EXPERIMENT`` for a whole experiment, ``EXPERIMENT:wID,rID`` for workloads
+and runs of it, with ids cut to 12 characters and names percent-encoded.
+
+A `ChartSpec` says what differs from the `BoardSpec` that all charts of a page share.
+Both have a JSON form for pages, addresses and files: plain dictionaries without defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, unquote
+
+MAX_CHARTS = 64
+MAX_COLUMNS = 3
+MAX_ROWS = 3
+_MAX_TEXT = 300
+_MAX_HIDDEN = 200
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+
+class Level(StrEnum):
+    """What one line stands for. AUTO follows the picks: a workload that was picked whole is one
+    line where several things are compared, its runs are lines where it is alone."""
+
+    AUTO = "auto"
+    RUN = "run"
+    WORKLOAD = "workload"
+
+    def merges(self, *, whole: bool, several: bool) -> bool:
+        """Whether a workload is one line, if it was picked ``whole``, beside ``several``."""
+        return self is Level.WORKLOAD or (self is Level.AUTO and whole and several)
+
+
+class Aggregate(StrEnum):
+    """How the runs of a workload become one line. AUTO follows the metric: what processes share
+    out among them (memory, throughput) adds up, what describes a device does not."""
+
+    AUTO = "auto"
+    MEAN = "mean"
+    SUM = "sum"
+
+
+class XAxis(StrEnum):
+    """What runs to the right."""
+
+    BARRIER = "barrier"  # seconds since the workload's barrier
+    START = "start"  # seconds since the run's own start
+    WALL = "wall"  # date and time
+    STEP = "step"  # as logged
+    EPOCH = "epoch"  # epochs, with fractions by time
+
+
+class Relative(StrEnum):
+    """How values are given against a baseline."""
+
+    OFF = "off"
+    DIFFERENCE = "difference"
+    RATIO = "ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of an x axis: seconds (of WALL since 1970), steps or epochs."""
+
+    start: float
+    end: float
+
+    @classmethod
+    def parse(cls, text: str) -> Window | None:
+        """From ``12.5,60``; None for anything that is no stretch."""
+        try:
+            start, end = (float(part) for part in text.split(","))
+        except ValueError:
+            return None
+        return cls.of(start, end)
+
+    @classmethod
+    def of(cls, start: float, end: float) -> Window | None:
+        """The stretch, or None if it is none (empty, reversed, not finite)."""
+        finite = math.isfinite(start) and math.isfinite(end)
+        return cls(start, end) if finite and end > start else None
+
+    def __str__(self) -> str:
+        # Seconds since 1970 need ten digits before the point.
+        return f"{self.start:.13g},{self.end:.13g}"
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSpec:
+    """What all charts of a page share.
+
+    ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
+    0 for none. ``monochrome`` draws lines in one ink, told apart by dashes, for print.
+    """
+
+    level: Level = Level.AUTO
+    x: XAxis = XAxis.BARRIER
+    smoothing_pct: float = 0.0
+    relative: Relative = Relative.OFF
+    baseline: Pick | None = None
+    monochrome: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Only what differs from the default."""
+        return _without_defaults(self, BoardSpec())
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """From `to_json`; what makes no sense is left out."""
+        return cls(
+            level=_enum(Level, found.get("level"), Level.AUTO),
+            x=_enum(XAxis, found.get("x"), XAxis.BARRIER),
+            smoothing_pct=_number(found.get("smoothing_pct"), 0.0, 50.0) or 0.0,
+            relative=_enum(Relative, found.get("relative"), Relative.OFF),
+            baseline=_pick(found.get("baseline")),
+            monochrome=found.get("monochrome") is True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSpec:
+    """One chart. None means as the board has it.
+
+    ``slot`` is its place in the page's elements, which it keeps however charts are moved; their
+    order is that of the list they are in. ``y_min`` and ``y_max`` are in the metric's stored unit.
+    ``hidden`` are the keys of lines that are not drawn. ``columns`` and ``rows`` are its size.
+    """
+
+    metric: str
+    slot: int = -1
+    level: Level | None = None
+    aggregate: Aggregate = Aggregate.AUTO
+    smoothing_pct: float | None = None
+    x: XAxis | None = None
+    log: bool = False
+    y_min: float | None = None
+    y_max: float | None = None
+    relative: Relative | None = None
+    baseline: Pick | None = None
+    hidden: tuple[str, ...] = field(default=())
+    columns: int = 1
+    rows: int = 1
+
+    def x_of(self, board: BoardSpec) -> XAxis:
+        return board.x if self.x is None else self.x
+
+    def level_of(self, board: BoardSpec) -> Level:
+        return board.level if self.level is None else self.level
+
+    def smoothing_of(self, board: BoardSpec) -> float:
+        return board.smoothing_pct if self.smoothing_pct is None else self.smoothing_pct
+
+    def relative_of(self, board: BoardSpec) -> Relative:
+        return board.relative if self.relative is None else self.relative
+
+    def baseline_of(self, board: BoardSpec) -> Pick | None:
+        return board.baseline if self.baseline is None else self.baseline
+
+    def to_json(self) -> dict[str, Any]:
+        """Only what differs from the default, and the metric."""
+        return {"metric": self.metric, **_without_defaults(self, ChartSpec(self.metric))}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ChartSpec | None:
+        """From `to_json`; what makes no sense is left out, all of it without a metric."""
+        metric = found.get("metric")
+        if not isinstance(metric, str) or not metric or len(metric) > _MAX_TEXT:
+            return None
+        level, x, relative = found.get("level"), found.get("x"), found.get("relative")
+        hidden = found.get("hidden")
+        low, high = _number(found.get("y_min")), _number(found.get("y_max"))
+        if low is not None and high is not None and low >= high:
+            low = high = None
+        return cls(
+            metric=metric,
+            slot=_count(found.get("slot"), -1, MAX_CHARTS - 1, -1),
+            level=Level(level) if level in list(Level) else None,
+            aggregate=_enum(Aggregate, found.get("aggregate"), Aggregate.AUTO),
+            smoothing_pct=_number(found.get("smoothing_pct"), 0.0, 50.0),
+            x=XAxis(x) if x in list(XAxis) else None,
+            log=found.get("log") is True,
+            y_min=low,
+            y_max=high,
+            relative=Relative(relative) if relative in list(Relative) else None,
+            baseline=_pick(found.get("baseline")),
+            hidden=tuple(
+                key for key in hidden[:_MAX_HIDDEN] if isinstance(key, str) and len(key) < _MAX_TEXT
+            )
+            if isinstance(hidden, list)
+            else (),
+            columns=_count(found.get("columns"), 1, MAX_COLUMNS, 1),
+            rows=_count(found.get("rows"), 1, MAX_ROWS, 1),
+        )
+
+
+def with_slots(charts: tuple[ChartSpec, ...]) -> tuple[ChartSpec, ...]:
+    """Give each chart a slot of its own; those that have one keep it."""
+    taken: set[int] = set()
+    placed: list[ChartSpec] = []
+    for chart in charts[:MAX_CHARTS]:
+        slot = chart.slot if chart.slot >= 0 and chart.slot not in taken else -1
+        taken.add(slot)
+        placed.append(replace(chart, slot=slot))
+    free = iter(sorted(set(range(MAX_CHARTS)) - taken))
+    return tuple(chart if chart.slot >= 0 else replace(chart, slot=next(free)) for chart in placed)
+
+
+def _without_defaults(
+    spec: BoardSpec | ChartSpec, default: BoardSpec | ChartSpec
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in spec.__slots__:
+        value = getattr(spec, name)
+        if value != getattr(default, name):
+            plain = str(value) if isinstance(value, (Pick, StrEnum)) else value
+            found[name] = list(plain) if isinstance(plain, tuple) else plain
+    return found
+
+
+def _enum(kind: type[EnumT], given: object, default: EnumT) -> EnumT:
+    return kind(given) if given in [member.value for member in kind] else default
+
+
+def _number(given: object, low: float = -math.inf, high: float = math.inf) -> float | None:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        return None
+    return float(given) if math.isfinite(given) and low <= given <= high else None
+
+
+def _count(given: object, low: int, high: int, default: int) -> int:
+    fits = isinstance(given, int) and not isinstance(given, bool) and low <= given <= high
+    return given if fits and isinstance(given, int) else default
+
+
+def _pick(given: object) -> Pick | None:
+    return Pick.parse(given) if isinstance(given, str) else None
+
+
+ID_DIGITS = 12
+
+
+#: The limit on picks: more in one address are a mistake or an attack.
+MAX_PICKS = 500
+
+
+_MAX_NAME = 500
+
+
+class PickKind(StrEnum):
+    """What a pick stands for."""
+
+    EXPERIMENT = "e"
+    WORKLOAD = "w"
+    RUN = "r"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pick:
+    """An experiment, workload or run of the selection. ``id`` is its id or the beginning of it."""
+
+    experiment: str
+    kind: PickKind = PickKind.EXPERIMENT
+    id: str = ""
+
+    @classmethod
+    def workload(cls, experiment: str, workload_id: str) -> Self:
+        """Pick a whole workload, which is drawn as one line if several are compared."""
+        return cls(experiment, PickKind.WORKLOAD, workload_id[:ID_DIGITS])
+
+    @classmethod
+    def run(cls, experiment: str, run_id: str) -> Self:
+        """Pick one run."""
+        return cls(experiment, PickKind.RUN, run_id[:ID_DIGITS])
+
+    @classmethod
+    def parse(cls, text: str) -> Pick | None:
+        """Parse ``str(pick)``; None for anything else."""
+        return next(iter(parse_picks([text])), None)
+
+    def __str__(self) -> str:
+        name = quote(self.experiment, safe="")
+        return name if self.kind is PickKind.EXPERIMENT else f"{name}:{self.kind}{self.id}"
+
+
+def parse_picks(texts: Iterable[str]) -> tuple[Pick, ...]:
+    """Parse picks, each once, in order; texts that are not picks are ignored."""
+    picks: dict[Pick, None] = {}
+    for text in texts:
+        name, colon, items = text.partition(":")
+        experiment = unquote(name)
+        if not experiment or len(experiment) > _MAX_NAME:
+            continue
+        if not colon:
+            picks[Pick(experiment)] = None
+        for item in items.split(",") if colon else ():
+            if item[1:] and item[0] in (PickKind.WORKLOAD, PickKind.RUN):
+                picks[Pick(experiment, PickKind(item[0]), item[1 : 1 + ID_DIGITS])] = None
+        if len(picks) >= MAX_PICKS:
+            break
+    return tuple(picks)[:MAX_PICKS]
+
+
+def format_picks(picks: Iterable[Pick]) -> list[str]:
+    """Format picks, in order, as few texts: neighbours of the same experiment share its name."""
+    texts: list[str] = []
+    last: str | None = None
+    for pick in picks:
+        if pick.kind is PickKind.EXPERIMENT:
+            texts.append(str(pick))
+            last = None
+        elif pick.experiment == last:
+            texts[-1] += f",{pick.kind}{pick.id}"
+        else:
+            texts.append(str(pick))
+            last = pick.experiment
+    return texts

@@ -1,0 +1,315 @@
+"""What the store holds, what runs now, and what waits for delivery."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+
+from radt.delivery.backlog import MLFLOW, backlogs
+from radt.frontend.data.machine import (
+    Collector,
+    CollectorWatch,
+    Devices,
+    DevicesWatch,
+    ListenerFacts,
+    NoCollector,
+    Probe,
+    read_listeners,
+    read_versions,
+)
+from radt.frontend.data.source import Source
+from radt.home import Home
+from radt.masking import masked
+from radt.model import RunStatus
+from radt.settings import STORE_URI, Settings
+from radt.store.migrations import latest_version
+from radt.store.records import RunRecord
+
+#: Rows of the page; the machines and runs that were active last.
+_MOST = 50
+#: Where nothing runs, the ledger is that of the runs that ended last.
+_LAST_RUNS = 20
+
+_COUNTS = text(
+    "SELECT (SELECT COUNT(*) FROM experiment), (SELECT COUNT(*) FROM workload), "
+    "(SELECT COUNT(*) FROM run), (SELECT COUNT(*) FROM run WHERE status = :running), "
+    "(SELECT MAX(version) FROM schema_version)"
+)
+_POINTS = text("SELECT COALESCE(SUM(point_count), 0) FROM chunk")
+_POSTGRES = text(
+    "SELECT current_setting('server_version'), current_user, "
+    "(SELECT COALESCE(SUM(pg_total_relation_size(c.oid)), 0) FROM pg_class c "
+    "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'radt' AND c.relkind = 'r')"
+)
+_SQLITE = text("SELECT sqlite_version()")
+_HOSTS = text(
+    "SELECT host, COUNT(*), SUM(CASE WHEN status = :running THEN 1 ELSE 0 END), "
+    "MAX(COALESCE(ended_ns, started_ns, created_ns)) AS active_ns "
+    "FROM run GROUP BY host ORDER BY active_ns DESC LIMIT :most"
+)
+_RUNNING = text(
+    "SELECT run_id, host FROM run WHERE ended_ns IS NULL AND status = :running "
+    "ORDER BY created_ns DESC LIMIT :most"
+)
+#: Only loose chunks: they are the last of their series.
+_NEWEST = text(
+    "SELECT run_id, MAX(last_ns) FROM chunk WHERE run_id IN :ids AND sealed = 0 GROUP BY run_id"
+).bindparams(bindparam("ids", expanding=True))
+_LAST = text("SELECT run_id FROM run WHERE ended_ns IS NOT NULL ORDER BY created_ns DESC LIMIT :n")
+_LEDGER = text(
+    "SELECT listener, MIN(interval_s), COUNT(*), SUM(expected), SUM(received), SUM(missed), "
+    "SUM(sampling_ns), MAX(sampling_max_ns), SUM(late_ns), MAX(late_max_ns) "
+    "FROM ledger WHERE run_id IN :ids GROUP BY listener ORDER BY listener"
+).bindparams(bindparam("ids", expanding=True))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """A store in figures; ``free_bytes`` is of the disk it is on, None where that is elsewhere."""
+
+    where: str
+    engine: str
+    schema_version: int
+    newest_schema: int
+    size_bytes: int
+    free_bytes: int | None
+    experiments: int
+    workloads: int
+    runs: int
+    running: int
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One that has recorded into the store; times in ns of its own clock.
+
+    ``newest_ns`` is its newest sample that is here, of runs that run; None without any.
+    """
+
+    host: str
+    runs: int
+    running: int
+    active_ns: int
+    newest_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What became of the samples of one listener, over some runs; times in ns."""
+
+    listener: str
+    interval_s: float
+    runs: int
+    expected: int
+    received: int
+    missed: int
+    sampling_ns: int
+    sampling_max_ns: int
+    late_ns: int
+    late_max_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What goes on, and how sampling keeps up: ``live`` of what runs, else of the last runs."""
+
+    running: Sequence[RunRecord] = ()
+    running_count: int = 0
+    machines: Sequence[Machine] = ()
+    sampling: Sequence[Sampling] = ()
+    sampled_runs: int = 0
+    live: bool = False
+    read_ns: int = field(default_factory=time.time_ns)
+
+
+def read_facts(source: Source) -> StoreFacts:
+    """
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    path = source.address.path
+    with source.reader.snapshot() as connection:
+        counts = connection.execute(_COUNTS, {"running": RunStatus.RUNNING.value}).one()
+        if path is None:
+            version, user, size_bytes = connection.execute(_POSTGRES).one()
+            engine, free_bytes = f"Postgres {str(version).split()[0]}", None
+        else:
+            engine, user = f"SQLite {connection.execute(_SQLITE).scalar_one()}", ""
+            size_bytes = 0
+            for name in (path, path.with_name(f"{path.name}-wal")):
+                with suppress(FileNotFoundError):  # none while it is at rest
+                    size_bytes += name.stat().st_size
+            free_bytes = shutil.disk_usage(path.parent).free
+    experiments, workloads, runs, running, schema_version = (int(one or 0) for one in counts)
+    return StoreFacts(
+        str(source.address),
+        engine,
+        schema_version,
+        latest_version(),
+        int(size_bytes),
+        free_bytes,
+        experiments,
+        workloads,
+        runs,
+        running,
+        str(user),
+    )
+
+
+def read_points(source: Source) -> int:
+    """All points, which takes a look at the header of each chunk.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with source.reader.snapshot() as connection:
+        return int(connection.execute(_POINTS).scalar_one())
+
+
+def read_activity(source: Source) -> Activity:
+    """
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    running = {"running": RunStatus.RUNNING.value, "most": _MOST}
+    reader = source.reader
+    with reader.snapshot() as connection:
+        hosts = connection.execute(_HOSTS, running).all()
+        by_host: dict[str, list[str]] = {}
+        for run_id, host in connection.execute(_RUNNING, running):
+            by_host.setdefault(str(host), []).append(str(run_id))
+        live = [run_id for ids in by_host.values() for run_id in ids]
+        newest = _newest(connection, live)
+        ids = live or [str(row[0]) for row in connection.execute(_LAST, {"n": _LAST_RUNS})]
+        sampling = connection.execute(_LEDGER, {"ids": ids}).all() if ids else ()
+    return Activity(
+        running=reader.runs(run_ids=live),
+        running_count=sum(int(row[2]) for row in hosts),
+        machines=[
+            Machine(
+                str(host),
+                int(runs),
+                int(now),
+                int(active_ns),
+                max(
+                    (newest[one] for one in by_host.get(str(host), ()) if one in newest),
+                    default=None,
+                ),
+            )
+            for host, runs, now, active_ns in sorted(hosts, key=lambda row: str(row[0]))
+        ],
+        sampling=[
+            Sampling(str(row[0]), float(row[1]), *(int(value) for value in row[2:]))
+            for row in sampling
+        ],
+        sampled_runs=len(ids),
+        live=bool(live),
+    )
+
+
+def _newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
+    if not run_ids:
+        return {}
+    return {str(run): int(ns) for run, ns in connection.execute(_NEWEST, {"ids": list(run_ids)})}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A place that runs are brought to.
+
+    ``ended`` ended runs that are not completely uploaded, ``running`` ones that come as they
+    go, ``since_ns`` since when the oldest waits or the problem is there; ``problem`` is empty if it
+    works.
+    """
+
+    place: str
+    kind: str
+    ended: int
+    running: int
+    since_ns: int | None
+    problem: str
+    reached_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlogs:
+    """Of one data folder; ``exists`` tells whether anything was ever recorded in it."""
+
+    folder: Path
+    exists: bool
+    free_bytes: int | None = None
+    waiting: Sequence[Waiting] = ()
+
+
+def read_backlogs(folder: Path | None) -> Backlogs:
+    """Of a data folder; of that of the settings without one.
+
+    Raises:
+        StoreError: Its store cannot be read.
+        UsageError: The settings name none, or no database that can be used.
+    """
+    home = Home.resolve(None) if folder is None else Home(folder)
+    if not home.store_path.exists():
+        return Backlogs(home.path, False)
+    uri = Settings.of(Path.cwd())[STORE_URI]
+    return Backlogs(
+        home.path,
+        True,
+        shutil.disk_usage(home.path).free,
+        [
+            Waiting(
+                masked(one.address),
+                "MLflow and archives" if one.kind == MLFLOW else "Postgres",
+                one.ended,
+                one.running,
+                one.problem_ns if one.problem else one.since_ns,
+                one.problem,
+                one.reached_ns,
+            )
+            for one in backlogs(home.store_path, uri)
+        ],
+    )
+
+
+_NOW_S = 2.0
+_SOON_S = 10.0
+_RARELY_S = 120.0
+
+
+#: Of the machine, whichever store is shown; a process is started for it.
+_LISTENERS: Probe[Sequence[ListenerFacts]] = Probe("listeners", read_listeners, _RARELY_S)
+
+
+class System:
+    """Of one dashboard; nothing is looked at before somebody asks."""
+
+    def __init__(self, source: Source) -> None:
+        path = source.address.path
+        folder = None if path is None else path.parent
+        watch = CollectorWatch()
+        self.facts: Probe[StoreFacts] = Probe("store", lambda: read_facts(source), _NOW_S)
+        self.points: Probe[int] = Probe("points", lambda: read_points(source), _SOON_S)
+        self.activity: Probe[Activity] = Probe("activity", lambda: read_activity(source), _NOW_S)
+        self.backlogs: Probe[Backlogs] = Probe("backlog", lambda: read_backlogs(folder), _NOW_S)
+        self.collector: Probe[Collector | NoCollector] = Probe("collector", watch.read, _NOW_S)
+        self.devices: Probe[Devices] = Probe("devices", DevicesWatch().read, _NOW_S)
+        self.listeners = _LISTENERS
+        self.versions = read_versions()
+        self.imports = source.imports
+
+    def begin(self) -> None:
+        """Start looking at all of it, waiting for nothing."""
+        probes: tuple[Probe[Any], ...] = (
+            *(self.facts, self.points, self.activity, self.backlogs),
+            *(self.collector, self.devices, self.listeners),
+        )
+        for probe in probes:
+            probe.look()

@@ -1,0 +1,327 @@
+"""The devices of a workload and who sat where: GPUs, MIG instances, MPS daemons, CPU cores.
+
+From what the runner recorded: each run's devices and collocation, and the tags that it set when the
+devices were ready (`radt.collocation.setup`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.workload.run_facts import Machine
+from radt.frontend.data.workload.subject import Subject
+from radt.store.records import SummaryRecord
+from radt.tags import CPU_COUNT, CPUS
+
+#: MIG slices of GPUs that can be divided: by seven for computing, by eight for memory; A30 and
+#: RTX PRO 6000 by four.
+_MEMORY_SLICES = 8
+_SMALL_MEMORY_SLICES = 4
+_SMALL = ("A30", "RTX PRO 6000")
+_PROFILE = re.compile(r"(?:(?P<c>\d+)c\.)?(?P<g>\d+)g\.(?P<gb>\d+)gb", re.IGNORECASE)
+_USED, _TOTAL = "gpu.memory.used", "gpu.memory.total"
+_MIG_USED, _MIG_TOTAL = "gpu.mig.memory.used", "gpu.mig.memory.total"
+_OF_RUN = "process.gpu.memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A run on a device. ``percentage`` is its cap of threads under MPS, None for no cap.
+
+    ``peak_bytes`` is the most memory that its processes had there, None if not recorded.
+    """
+
+    run: RunEntry
+    percentage: float | None = None
+    peak_bytes: float | None = None
+
+
+@dataclass(slots=True)
+class Instance:
+    """A MIG instance: ``size`` memory slices from ``start`` on; ``start`` None if not recorded.
+
+    ``identity`` tells it from others of its profile.
+    """
+
+    profile: str
+    start: int | None
+    size: int
+    is_mps: bool = False
+    tenants: list[Tenant] = field(default_factory=list)
+    peak_bytes: float | None = None
+    memory_bytes: float | None = None
+    identity: str = ""
+
+
+@dataclass(slots=True)
+class Card:
+    """A GPU. Runs are in its instances, under its MPS daemon (``mps``), or as it is (``naive``)."""
+
+    host: str
+    index: int
+    name: str = ""
+    memory_bytes: float | None = None
+    peak_bytes: float | None = None
+    slices: int = _MEMORY_SLICES
+    instances: list[Instance] = field(default_factory=list)
+    mps: list[Tenant] = field(default_factory=list)
+    naive: list[Tenant] = field(default_factory=list)
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        of_instances = [tenant for one in self.instances for tenant in one.tenants]
+        return [*of_instances, *self.mps, *self.naive]
+
+    @property
+    def how(self) -> str:
+        """How it was shared: ``MIG``, ``MPS``, ``no set-up``."""
+        if self.instances:
+            return "MIG"
+        if self.mps:
+            return "MPS, one daemon"
+        return "shared without MPS or MIG" if len(self.naive) > 1 else "one run"
+
+    @property
+    def free_slices(self) -> list[tuple[int, int]]:
+        """Start and size of what no instance of the workload takes, where places are known."""
+        if any(one.start is None for one in self.instances):
+            taken = sum(one.size for one in self.instances)
+            return [(taken, self.slices - taken)] if taken < self.slices else []
+        free: list[tuple[int, int]] = []
+        at = 0
+        for one in sorted(self.instances, key=lambda one: one.start or 0):
+            start = one.start or 0
+            if start > at:
+                free.append((at, start - at))
+            at = max(at, start + one.size)
+        if at < self.slices:
+            free.append((at, self.slices - at))
+        return free
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """The cores of a machine.
+
+    ``pinned`` are the cores by run id; runs that were not pinned share all of them and are left
+    out. It is None for a run of which this is not known.
+    """
+
+    host: str
+    model: str
+    cores: int | None
+    pinned: Mapping[str, frozenset[int] | None]
+    runs: tuple[RunEntry, ...]
+
+    @property
+    def has_pinned(self) -> bool:
+        """Whether any run is known to be pinned."""
+        return any(self.pinned.values())
+
+    def owners(self, core: int) -> list[RunEntry]:
+        """Return the runs that were pinned to a core."""
+        return [run for run in self.runs if core in (self.pinned.get(run.run_id) or ())]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """All devices of a workload."""
+
+    cards: tuple[Card, ...]
+    processors: tuple[Processor, ...]
+
+
+def devices_of(
+    subject: Subject,
+    tags: Mapping[str, Mapping[str, str]],
+    machines: Mapping[str, Machine],
+    summaries: Iterable[SummaryRecord],
+) -> Devices:
+    """Put runs onto devices.
+
+    Args:
+        subject: The workload.
+        tags: Of its runs, by id.
+        machines: By name.
+        summaries: Of its series, for what memory they had at most.
+    """
+    memory = _Memory(summaries, subject.runs)
+    cards: dict[tuple[str, int], Card] = {}
+    by_host: dict[str, list[RunEntry]] = {}
+    for run in subject.workload.runs:
+        if not run.record.devices:
+            continue  # nobody knows where it ran
+        by_host.setdefault(run.record.host, []).append(run)
+        for index in indices(run.record.devices):
+            card = cards.get((run.record.host, index))
+            if card is None:
+                machine = machines.get(run.record.host, Machine())
+                card = cards[run.record.host, index] = _card(
+                    run.record.host, index, machine, memory
+                )
+            _seat(card, run, tags.get(run.run_id, {}), memory)
+    for card in cards.values():
+        card.instances.sort(key=lambda one: (one.start is None, one.start or 0))
+        _fit(card)
+    processors = tuple(
+        _processor(host, runs, machines.get(host, Machine()), tags)
+        for host, runs in by_host.items()
+    )
+    ordered = sorted(cards.values(), key=lambda card: (card.host, card.index))
+    return Devices(tuple(ordered), processors)
+
+
+def indices(devices: str) -> tuple[int, ...]:
+    """The GPUs of a run's devices: (1, 2) of ``1+2``, none of ``cpu``."""
+    parts = [part.strip() for part in devices.split("+")]
+    return tuple(int(part) for part in parts if part.isdigit() and len(part) < 5)
+
+
+def _processor(
+    host: str,
+    runs: Sequence[RunEntry],
+    machine: Machine,
+    tags: Mapping[str, Mapping[str, str]],
+) -> Processor:
+    counts = [tags.get(run.run_id, {}).get(CPU_COUNT, "") for run in runs]
+    known = [int(count) for count in counts if count.isdecimal()]
+    pinned = {run.run_id: pinned_cores(tags.get(run.run_id, {})) for run in runs}
+    return Processor(
+        host,
+        machine.cpu_model,
+        machine.logical_cores or max(known, default=None),
+        {run_id: cores for run_id, cores in pinned.items() if cores != frozenset()},
+        tuple(runs),
+    )
+
+
+def pinned_cores(tags: Mapping[str, str]) -> frozenset[int] | None:
+    """Return the cores that a run was pinned to, none if it was not, None if that is not known.
+
+    Until radt wrote the number of CPUs into a tag of its own, `CPUS` held it for runs that were not
+    pinned: a single number then means either.
+    """
+    numbers = tags.get(CPUS, "")
+    if CPU_COUNT not in tags and numbers.isdecimal():
+        return None
+    return cores(numbers)
+
+
+def cores(text: str) -> frozenset[int]:
+    """Return the CPU numbers of a list such as ``0-3,8``."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdigit() and (last.isdigit() or not dash):
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+class _Memory:
+    """The most memory by device and by run, of what listeners recorded."""
+
+    def __init__(self, summaries: Iterable[SummaryRecord], runs: Mapping[str, RunEntry]) -> None:
+        self._peaks: dict[tuple[str, str, str], float] = {}
+        self._of_runs: dict[tuple[str, str], float] = {}
+        self._of_instance: dict[tuple[str, str, str], float] = {}
+        for summary in summaries:
+            series, value = summary.series, summary.maximum
+            run = runs.get(series.run_id)
+            if value is None or run is None or not math.isfinite(value):
+                continue
+            card = series.entity.partition("/")[0]
+            if series.metric == _OF_RUN:
+                key = (series.run_id, card)
+                self._of_runs[key] = max(self._of_runs.get(key, 0.0), value)
+            elif series.metric in (_USED, _TOTAL):
+                place = (run.record.host, series.metric, card)
+                self._peaks[place] = max(self._peaks.get(place, 0.0), value)
+            elif series.metric in (_MIG_USED, _MIG_TOTAL):
+                mine = (series.run_id, series.metric, card)
+                self._of_instance[mine] = max(self._of_instance.get(mine, 0.0), value)
+
+    def used(self, host: str, index: int) -> float | None:
+        return self._peaks.get((host, _USED, f"gpu{index}"))
+
+    def total(self, host: str, index: int) -> float | None:
+        return self._peaks.get((host, _TOTAL, f"gpu{index}"))
+
+    def of_run(self, run_id: str, index: int) -> float | None:
+        return self._of_runs.get((run_id, f"gpu{index}"))
+
+    def of_instance(self, run_id: str, index: int, *, total: bool) -> float | None:
+        return self._of_instance.get((run_id, _MIG_TOTAL if total else _MIG_USED, f"gpu{index}"))
+
+
+def _card(host: str, index: int, machine: Machine, memory: _Memory) -> Card:
+    name = machine.gpus[index] if index < len(machine.gpus) else ""
+    known = machine.gpu_memory_bytes[index] if index < len(machine.gpu_memory_bytes) else None
+    small = any(word in name for word in _SMALL)
+    return Card(
+        host,
+        index,
+        name,
+        memory.total(host, index) or known,
+        memory.used(host, index),
+        _SMALL_MEMORY_SLICES if small else _MEMORY_SLICES,
+    )
+
+
+def _seat(card: Card, run: RunEntry, tags: Mapping[str, str], memory: _Memory) -> None:
+    text = run.record.collocation.strip()
+    mig, _, rest = text.partition("+") if _PROFILE.match(text) else ("", "", text)
+    is_mps = "mps" in rest.lower()
+    cap = tags.get("radt.mps.thread_percentage", "") or rest.partition(":")[2]
+    try:
+        percentage = float(cap.rstrip("% ")) if cap else None
+    except ValueError:
+        percentage = None
+    tenant = Tenant(run, percentage, memory.of_run(run.run_id, card.index))
+    if not mig:
+        (card.mps if is_mps else card.naive).append(tenant)
+        return
+    instance = _instance(card, run, mig, tags)
+    instance.is_mps |= is_mps
+    instance.tenants.append(tenant)
+    used = memory.of_instance(run.run_id, card.index, total=False)
+    instance.peak_bytes = max(filter(None, (instance.peak_bytes, used)), default=None)
+    instance.memory_bytes = instance.memory_bytes or memory.of_instance(
+        run.run_id, card.index, total=True
+    )
+
+
+def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) -> Instance:
+    profile = tags.get("radt.mig.profile", "") or asked.partition("#")[0]
+    start, size = _placement(tags.get("radt.mig.placement", ""))
+    identity = tags.get("radt.mig.uuid", "") or (asked if "#" in asked else run.run_id)
+    for one in card.instances:
+        same_place = start is not None and one.start == start and one.profile == profile
+        if same_place or one.identity == identity:
+            return one
+    match = _PROFILE.match(profile)
+    slices = int(match["g"]) if match else 1
+    if size is None:
+        # Seven slices for computing go with eight of memory, three with four.
+        size = {7: 8, 3: 4}.get(slices, slices) if card.slices == _MEMORY_SLICES else slices
+    made = Instance(profile, start, min(max(size, 1), card.slices), identity=identity)
+    card.instances.append(made)
+    return made
+
+
+def _placement(text: str) -> tuple[int | None, int | None]:
+    """Start and size of ``4:4``."""
+    start, colon, size = text.partition(":")
+    if not colon or not start.isdigit() or not size.isdigit():
+        return None, None
+    return int(start), int(size)
+
+
+def _fit(card: Card) -> None:
+    """A GPU that is larger than thought: its slices are as many as its instances take."""
+    ends = [one.start + one.size for one in card.instances if one.start is not None]
+    together = sum(one.size for one in card.instances)
+    card.slices = max([card.slices, *ends, together if not ends else 0])

@@ -1,0 +1,138 @@
+"""What each run of a workload did when: set-up, epochs, what lay within them, its end.
+
+Times are seconds since the workload's barrier. Hundreds of epochs and many thousand spans are drawn
+as bins: neighbours that would be thinner than a line become one bar that says how many they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from radt.analysis.windows import after_first
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Window
+from radt.frontend.data.workload.model import Bar, BarKind, Life
+from radt.frontend.data.workload.subject import Subject
+from radt.model import MarkerKind
+from radt.store.records import MarkerRecord, SummaryRecord
+from radt.units import duration
+
+_SHORTEST_S = 1.0
+#: Of the time that is shown without a zoom, set-up takes at most this part.
+_SETUP_SHARE = 0.14
+
+
+def lives(source: Source, subject: Subject, summaries: Iterable[SummaryRecord]) -> tuple[Life, ...]:
+    """The lives of a workload's runs.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = subject.run_ids
+    markers: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
+    for marker in source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids)):
+        markers[marker.run_id].append(marker)
+    last_ns: dict[str, int] = {}
+    for summary in summaries:
+        run_id = summary.series.run_id
+        last_ns[run_id] = max(last_ns.get(run_id, 0), summary.last_ns)
+    # All that run have lived until the newest sample of any of them.
+    now_ns = max(
+        [*last_ns.values(), *(m.start_ns for of_run in markers.values() for m in of_run)], default=0
+    )
+    return tuple(
+        life_of(run, markers[run.run_id], subject.origin_ns, now_ns)
+        for run in subject.workload.runs
+    )
+
+
+def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_ns: int) -> Life:
+    """One run's life. ``now_ns`` is the end of what is known of runs that have not ended."""
+    record = run.record
+    end_ns = record.ended_ns
+    if end_ns is None:
+        end_ns = max(now_ns, record.started_ns or record.created_ns)
+
+    def at(time_ns: int) -> float:
+        return (time_ns - origin_ns) / 1e9
+
+    barrier_s = max(0.0, at(record.created_ns))
+    setup = Bar(
+        BarKind.SETUP,
+        at(record.created_ns),
+        barrier_s if record.started_ns else max(at(end_ns), at(record.created_ns)),
+        f"set-up · {duration(max(0.0, barrier_s - at(record.created_ns)))}",
+    )
+    bars = [setup] if record.created_ns < origin_ns or record.started_ns is None else []
+    start_s = None if record.started_ns is None else at(record.started_ns)
+    if start_s is not None:
+        took = duration(at(end_ns) - start_s)
+        text = f"{STATUS_WORDS[record.status]} · {took}"
+        bars.append(Bar(BarKind.ALIVE, start_s, at(end_ns), text, is_open=not record.status.ended))
+    own = [marker for marker in markers if not marker.process]
+    epochs = [marker for marker in own if marker.kind is MarkerKind.EPOCH]
+    bars += [_bar(BarKind.EPOCH, marker, at, end_ns) for marker in epochs]
+    bars += [
+        _bar(BarKind.INSIDE, marker, at, end_ns)
+        for marker in own
+        if marker.kind in (MarkerKind.PHASE, MarkerKind.SPAN)
+    ]
+    bars += [
+        _bar(BarKind.EVENT, marker, at, end_ns)
+        for marker in markers
+        if marker.kind is MarkerKind.EVENT
+    ]
+    return Life(
+        run,
+        start_s,
+        at(end_ns),
+        setup.end_s - setup.start_s,
+        tuple(bars),
+        after_first(epochs).time_per_epoch_s,
+    )
+
+
+def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
+    start_s = at(marker.start_ns)
+    is_open = marker.end_ns is None and kind is not BarKind.EVENT
+    if kind is BarKind.EVENT and marker.end_ns is None:
+        end_s = start_s
+    else:
+        end_s = max(start_s, at(end_ns if marker.end_ns is None else marker.end_ns))
+    label = ""
+    if kind is BarKind.EPOCH:
+        label = str(marker.step) if marker.step is not None else marker.name
+        name = f"epoch {label}" if marker.step is not None else marker.name
+    else:
+        name = f"{marker.name}: {marker.detail}" if marker.detail else marker.name
+        if marker.process:
+            name = f"{marker.process} · {name}"
+    length = "not ended" if is_open else duration(end_s - start_s) if end_s > start_s else ""
+    return Bar(kind, start_s, end_s, f"{name} · {length}".rstrip(" ·"), label, is_open=is_open)
+
+
+def whole_window(found: Sequence[Life]) -> Window:
+    """From set-up to the end of the run that took longest; of a long set-up only its end."""
+    end_s = max((life.end_s for life in found), default=_SHORTEST_S)
+    end_s = max(end_s, _SHORTEST_S)
+    setup_s = max((-bar.start_s for life in found for bar in life.bars), default=0.0)
+    return Window(-min(max(setup_s, 0.0), _SETUP_SHARE * end_s), end_s * 1.005)
+
+
+def overlap(found: Sequence[Life]) -> float | None:
+    """The share of the time from the first start to the last end in which all runs ran.
+
+    None for fewer than two runs, and before all have started.
+    """
+    started = [life for life in found if life.start_s is not None]
+    if len(found) < 2 or not started:
+        return None
+    if len(started) < len(found):
+        return 0.0 if all(life.run.record.status.ended for life in found) else None
+    starts = [life.start_s for life in started if life.start_s is not None]
+    ends = [life.end_s for life in started]
+    span_s = max(ends) - min(starts)
+    return max(0.0, min(ends) - max(starts)) / span_s if span_s > 0 else None

@@ -1,0 +1,254 @@
+"""Lives of runs, strips and stacks as they are drawn. Nothing here reads a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from radt.frontend.data.model import STATUS_WORDS, BoolArray, Quantity
+from radt.frontend.data.spec import Window
+from radt.model import RunStatus
+from radt.store.records import Float64Array, SeriesRecord
+from radt.units import duration
+
+if TYPE_CHECKING:
+    from radt.frontend.data.catalog import RunEntry
+
+
+class BarKind(StrEnum):
+    """What a bar of the timeline stands for."""
+
+    SETUP = "set-up"
+    ALIVE = "alive"  # from the barrier to the end, under all else
+    EPOCH = "epoch"
+    INSIDE = "inside"  # a phase or span
+    EVENT = "event"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of a run; ``end_s`` equals ``start_s`` for an instant.
+
+    ``count`` is how many became one; ``text`` says what it is, ``label`` is short enough to stand
+    in it; ``is_open`` says that it has not ended.
+    """
+
+    kind: BarKind
+    start_s: float
+    end_s: float
+    text: str
+    label: str = ""
+    count: int = 1
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One run from its set-up to its end, or to now."""
+
+    run: RunEntry
+    start_s: float | None
+    end_s: float
+    setup_s: float
+    bars: tuple[Bar, ...]
+    epoch_s: float | None
+
+    @property
+    def never_started(self) -> bool:
+        return self.start_s is None
+
+    @property
+    def end_text(self) -> str:
+        """``finished``, ``OOM``, ``running``."""
+        return STATUS_WORDS[self.run.record.status]
+
+    @property
+    def reason(self) -> str:
+        """Why it ended so; empty where all is well."""
+        record = self.run.record
+        if record.status in (RunStatus.FINISHED, RunStatus.RUNNING, RunStatus.SCHEDULED):
+            return ""
+        if record.end_reason:
+            return record.end_reason
+        return "" if record.exit_code is None else f"exit code {record.exit_code}"
+
+
+def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
+    """The bars of one kind in a window, in order of their starts; thin neighbours as one."""
+    found: list[Bar] = []
+    group: list[Bar] = []
+
+    def flush() -> None:
+        if group:
+            found.append(_together(group))
+            group.clear()
+
+    for bar in sorted(bars, key=lambda one: one.start_s):
+        if bar.end_s < window.start or bar.start_s > window.end:
+            continue
+        is_thin = bar.end_s - bar.start_s < shortest_s
+        if group:
+            starts_late = bar.start_s - group[0].start_s >= shortest_s
+            gap = bar.start_s - max(one.end_s for one in group[-1:])
+            if not is_thin or starts_late or gap >= shortest_s:
+                flush()
+        if is_thin:
+            group.append(bar)
+        else:
+            found.append(bar)
+    flush()
+    return found
+
+
+def _together(group: Sequence[Bar]) -> Bar:
+    if len(group) == 1:
+        return group[0]
+    lengths = [bar.end_s - bar.start_s for bar in group]
+    first, last = group[0], group[-1]
+    mean, low, high = sum(lengths) / len(lengths), min(lengths), max(lengths)
+    if first.kind is BarKind.EPOCH:
+        what = f"epochs {first.label} to {last.label}"
+        text = f"{what} · mean {duration(mean)} ({duration(low)} to {duration(high)})"
+    else:
+        names = list(dict.fromkeys(bar.text.partition(" · ")[0] for bar in group))
+        what = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
+        text = f"{len(group):,} × {what}"
+        if any(lengths):
+            text += f" · {duration(sum(lengths))} in all"
+    end_s = max(bar.end_s for bar in group)
+    return Bar(first.kind, first.start_s, end_s, text, "", len(group))
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Points in time order: seconds since the barrier (N,), values (N,); NaN is a gap.
+
+    ``interval_s`` is None for what is read now and then.
+    """
+
+    at_s: Float64Array
+    values: Float64Array
+    interval_s: float | None = None
+
+    @property
+    def known_s(self) -> Float64Array:
+        """When there was a value."""
+        found: Float64Array = self.at_s[np.isfinite(self.values)]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One run's share: values (M,) on the grid, 0 while it was not there; NaN where unknown.
+
+    ``runs`` are several where many are added up.
+    """
+
+    runs: tuple[RunEntry, ...]
+    values: Float64Array
+
+    @property
+    def name(self) -> str:
+        if len(self.runs) > 1:
+            return f"{len(self.runs)} more"
+        record = self.runs[0].record
+        return record.letter or record.name or record.run_id[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The device's own value; ``owner`` is the run that has the device for itself."""
+
+    name: str
+    readings: Readings
+    owner: RunEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackData:
+    """All that a strip shows. ``edges_s`` (M + 1,) are those of the cells.
+
+    ``known`` (M,) is False where a run's share is not known, so that nothing is stacked.
+    """
+
+    strip: Strip
+    edges_s: Float64Array
+    bands: tuple[Band, ...]
+    known: BoolArray
+    totals: tuple[Total, ...]
+    window: Window
+
+    @property
+    def at_s(self) -> Float64Array:
+        """Middles of the cells (M,)."""
+        middles: Float64Array = (self.edges_s[:-1] + self.edges_s[1:]) / 2
+        return middles
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is shared: its metrics of runs and of devices, the best first.
+
+    ``peak`` says that the largest value counts, not the mean: memory that was needed once was
+    needed. ``of_cores``: the device's value is a share of all cores, the runs' are cores.
+    ``whole`` says why there are no shares where there are none.
+    """
+
+    key: str
+    title: str
+    parts: tuple[str, ...]
+    totals: tuple[str, ...]
+    peak: bool = False
+    of_cores: bool = False
+    whole: str = "measured for all runs together; the share of each run is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSeries:
+    """One device's own value, as all runs on it have it: ``entity`` is empty for a machine."""
+
+    entity: str
+    listener: str
+    parts: tuple[tuple[RunEntry, SeriesRecord], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One run's part of a resource on one device: its series, of which the values add up."""
+
+    run: RunEntry
+    series: tuple[SeriesRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One resource of one device. ``without`` are the runs on it of which there is no share."""
+
+    resource: Resource
+    host: str
+    device: str
+    quantity: Quantity
+    shares: tuple[Share, ...]
+    totals: tuple[DeviceSeries, ...]
+    without: tuple[RunEntry, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.resource.key}|{self.host}|{self.device}"
+
+    @property
+    def title(self) -> str:
+        """``GPU power``, with the device where it takes that."""
+        return f"{self.resource.title} {self.device}".strip()
+
+    @property
+    def is_estimated(self) -> bool:
+        return any(record.estimated for share in self.shares for record in share.series)
+
+    @property
+    def is_stacked(self) -> bool:
+        return bool(self.shares)

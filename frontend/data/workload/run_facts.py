@@ -1,0 +1,273 @@
+"""What is recorded of runs besides samples: parameters, tags, packages, and the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radt.errors import RunNotFoundError
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.run_files import folders_of, opened
+from radt.frontend.data.source import Source
+from radt.frontend.data.workload.subject import Subject
+from radt.masking import masked
+from radt.model import MissingReason
+from radt.store.records import GapRecord, LedgerRecord, RunRecord
+
+#: Written by `radt.inventory` before the run starts.
+HARDWARE_FILE = "environment/hardware.json"
+_MAX_FILE_BYTES = 1_000_000
+_MAX_TEXT = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a table: a name and a value for each run, in their order; None where it has none.
+
+    ``differs`` says that the runs are not alike in it.
+    """
+
+    name: str
+    values: tuple[str | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine as a run found it; None or empty where it is not known."""
+
+    host: str = ""
+    system: str = ""
+    cpu_model: str = ""
+    logical_cores: int | None = None
+    memory_bytes: int | None = None
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
+    gpu_memory_bytes: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Tables of a workload, what differs first."""
+
+    params: tuple[Fact, ...]
+    tags: tuple[Fact, ...]
+    about: tuple[Fact, ...]
+
+
+def facts_of(source: Source, subject: Subject) -> Facts:
+    """Parameters and tags of the runs, and how they were started.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = subject.run_ids
+    params = source.remember(("params", run_ids), lambda reader: reader.params_of(run_ids))
+    about = {
+        run_id: {
+            "command": run.record.command,
+            "machine": run.record.host,
+            "devices": run.record.devices,
+            "collocation": "" if run.record.is_from_mlflow else run.record.collocation,
+            "listeners": run.record.listeners,
+            "run id": run_id,
+            "MLflow's run id": "" if run.record.is_from_mlflow else run.record.mlflow_run_id or "",
+            "process id": "" if run.record.pid is None else str(run.record.pid),
+            "tracking URI": masked(run.record.tracking_uri),
+            "files": run.record.spool,
+        }
+        for run_id, run in subject.runs.items()
+    }
+    return Facts(
+        _table(run_ids, params),
+        _table(run_ids, tags_of(source, subject)),
+        _table(run_ids, about, sort=False),
+    )
+
+
+def tags_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
+    """Tags by run id; runs without any are left out.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = subject.run_ids
+    return source.remember(("tags", run_ids), lambda reader: reader.tags_of(run_ids))
+
+
+def _table(
+    run_ids: Sequence[str], texts: Mapping[str, Mapping[str, str]], *, sort: bool = True
+) -> tuple[Fact, ...]:
+    names = dict.fromkeys(name for run_id in run_ids for name in texts.get(run_id, ()))
+    found = [
+        Fact(
+            name,
+            tuple(_shortened(texts.get(run_id, {}).get(name) or None) for run_id in run_ids),
+        )
+        for name in (sorted(names) if sort else names)
+    ]
+    found = [fact for fact in found if any(value is not None for value in fact.values)]
+    return tuple(sorted(found, key=lambda fact: not fact.differs))
+
+
+def _shortened(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+
+
+def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Machine:
+    """The machine of a run: of its inventory if that can be read here, else of its tags."""
+    found = _hardware(source, record)
+    gpus = found.get("gpus")
+    names = tags.get("radt.gpus", "")
+    known = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    return Machine(
+        host=record.host or tags.get("radt.host", ""),
+        system=str(found.get("system") or ""),
+        cpu_model=str(found.get("cpu_model") or tags.get("radt.cpu", "")),
+        logical_cores=_count(found.get("logical_cores")),
+        memory_bytes=_count(found.get("memory_bytes")),
+        driver=str(found.get("driver") or ""),
+        gpus=tuple(str(gpu.get("name") or "") for gpu in known)
+        or tuple(name for name in names.split(", ") if name),
+        gpu_memory_bytes=tuple(_count(gpu.get("memory_bytes")) for gpu in known),
+    )
+
+
+def _hardware(source: Source, record: RunRecord) -> Mapping[str, Any]:
+    def read(_: object) -> Mapping[str, Any]:
+        for folder in folders_of(record, source.address):
+            try:
+                with opened(folder.path, HARDWARE_FILE) as file:
+                    found = json.loads(file.read(_MAX_FILE_BYTES))
+            except (RunNotFoundError, OSError, ValueError):
+                continue  # delivered already, or written by hand
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    return source.remember(("workload-hardware", record.run_id), read)
+
+
+def _count(value: object) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if is_count and isinstance(value, int) else None
+
+
+#: Gaps of one listener that are listed one by one.
+MAX_GAPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One listener of one run with its gaps, the longest first."""
+
+    run: RunEntry
+    record: LedgerRecord
+    gaps: tuple[GapRecord, ...]
+
+    @property
+    def late_s(self) -> float | None:
+        """How long after their due time readings began, on average."""
+        count = self.record.received
+        return self.record.late_ns / count / 1e9 if count else None
+
+    @property
+    def cost_s(self) -> float | None:
+        """How long a reading took, on average."""
+        count = self.record.received
+        return self.record.sampling_ns / count / 1e9 if count else None
+
+    @property
+    def cost_share(self) -> float | None:
+        """The part of the time that went into readings."""
+        span_s = self.record.expected * self.record.interval_s
+        return self.record.sampling_ns / 1e9 / span_s if span_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All listeners of a workload."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def expected(self) -> int:
+        return sum(entry.record.expected for entry in self.entries)
+
+    @property
+    def missed(self) -> int:
+        return sum(entry.record.missed for entry in self.entries)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.missed == 0
+
+    @property
+    def text(self) -> str:
+        """``complete``, or ``missed 18 of 412``; empty where nothing was to be read."""
+        if not self.entries:
+            return "no listeners"
+        if self.is_complete:
+            return "complete"
+        return f"missed {self.missed:,} of {self.expected:,}"
+
+    @property
+    def why(self) -> str:
+        """Which listeners missed something, and why as far as it is known."""
+        words: dict[str, None] = {}
+        for entry in self.entries:
+            if entry.record.missed:
+                reason = entry.record.reason or next(
+                    (reason_of(gap) for gap in entry.gaps if gap.reason is MissingReason.LOST), ""
+                )
+                name = f"{entry.record.listener} of {entry.run.record.letter or entry.run.short}"
+                words[f"{name}: {reason}" if reason else name] = None
+        return "; ".join(list(words)[:3]) + ("…" if len(words) > 3 else "")
+
+
+def reason_of(gap: GapRecord) -> str:
+    """``lost: the collector was restarted``."""
+    return gap.detail or gap.reason.value
+
+
+def ledger_of(source: Source, subject: Subject) -> Ledger:
+    """The ledger of a workload, by listener, then by run.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = subject.run_ids
+    records = source.remember(("ledger", run_ids), lambda reader: reader.ledger(run_ids))
+    gaps = gaps_of(source, run_ids)
+    by_listener: dict[tuple[str, str], list[GapRecord]] = {}
+    for gap in gaps:
+        by_listener.setdefault((gap.run_id, gap.listener), []).append(gap)
+    return Ledger(tuple(_entries(subject.runs, records, by_listener)))
+
+
+def gaps_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[GapRecord]:
+    """The gaps of the runs.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return source.remember(("gaps", run_ids), lambda reader: reader.gaps(run_ids))
+
+
+def _entries(
+    runs: Mapping[str, RunEntry],
+    records: Iterable[LedgerRecord],
+    gaps: Mapping[tuple[str, str], Sequence[GapRecord]],
+) -> Iterable[Entry]:
+    places = {run_id: place for place, run_id in enumerate(runs)}
+    for record in sorted(records, key=lambda one: (one.listener, places[one.run_id])):
+        own = sorted(
+            gaps.get((record.run_id, record.listener), ()),
+            key=lambda gap: gap.start_ns - gap.end_ns,
+        )
+        yield Entry(runs[record.run_id], record, tuple(own))

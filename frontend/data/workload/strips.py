@@ -1,0 +1,270 @@
+"""Which resources the page shows, and whose share of each is known.
+
+A strip is one resource of one device over time: the runs' shares stacked where they are measured
+or estimated for each run, and the whole device's own value as a line over them. What exists for the
+whole device only stays that: it is not divided among the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.metrics import quantity_of, series_of
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import Window
+from radt.frontend.data.workload.life import lives, whole_window
+from radt.frontend.data.workload.model import DeviceSeries, Life, Resource, Share, Strip
+from radt.frontend.data.workload.stacks import Summaries, summaries_of
+from radt.frontend.data.workload.subject import Subject
+from radt.model import Scope
+from radt.store.records import SeriesRecord
+
+_Part = tuple[RunEntry, SeriesRecord]
+#: More strips than these are counted, not drawn: a machine with sixteen GPUs has that many.
+MAX_STRIPS = 32
+
+
+_OF_MLFLOW = "measured by MLflow for the whole device"
+RESOURCES = (
+    Resource(
+        "cpu", "CPU", ("process.cpu.utilization",), ("system.cpu.utilization",), of_cores=True
+    ),
+    Resource(
+        "memory",
+        "Memory",
+        ("process.memory.pss", "process.memory.rss"),
+        ("system.memory.used",),
+        peak=True,
+    ),
+    Resource(
+        "sm",
+        "SMs active",
+        (),
+        ("gpu.mig.sm.active", "gpu.sm.active"),
+        whole="measured for the whole device: kernels of several runs share SMs",
+    ),
+    Resource(
+        "gpu",
+        "GPU busy",
+        (),
+        ("gpu.utilization",),
+        whole="time in which any kernel ran; it cannot be divided among runs",
+    ),
+    Resource(
+        "gpu-memory",
+        "GPU memory",
+        ("process.gpu.memory",),
+        ("gpu.mig.memory.used", "gpu.memory.used"),
+        peak=True,
+    ),
+    Resource("gpu-power", "GPU power", ("process.gpu.energy",), ("gpu.power",)),
+    Resource("cpu-power", "CPU power", (), ("cpu.energy",)),
+    Resource("disk-read", "Disk read", ("process.disk.read",), ("system.disk.read",)),
+    Resource("disk-write", "Disk write", ("process.disk.written",), ("system.disk.written",)),
+    Resource("io-read", "Read calls", ("process.io.read",), ()),
+    Resource("io-write", "Write calls", ("process.io.written",), ()),
+    Resource("net-in", "Network in", (), ("system.network.rx",)),
+    Resource("net-out", "Network out", (), ("system.network.tx",)),
+    # What MLflow itself has measured, of runs that radt never saw, in MLflow's units.
+    Resource("mlflow-cpu", "CPU", (), ("system/cpu_utilization_percentage",), whole=_OF_MLFLOW),
+    Resource(
+        "mlflow-memory",
+        "Memory",
+        (),
+        ("system/system_memory_usage_megabytes",),
+        peak=True,
+        whole=_OF_MLFLOW,
+    ),
+    Resource(
+        "mlflow-gpu", "GPU busy", (), ("system/gpu_utilization_percentage",), whole=_OF_MLFLOW
+    ),
+    Resource(
+        "mlflow-gpu-memory",
+        "GPU memory",
+        (),
+        ("system/gpu_memory_usage_megabytes",),
+        peak=True,
+        whole=_OF_MLFLOW,
+    ),
+    Resource(
+        "mlflow-gpu-power", "GPU power", (), ("system/gpu_power_usage_watts",), whole=_OF_MLFLOW
+    ),
+)
+
+
+def strips_of(
+    subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
+) -> tuple[Strip, ...]:
+    """The strips of a workload, in the order of the resources, then of the devices."""
+    found: list[Strip] = []
+    for resource in RESOURCES:
+        parts = _parts(resource, by_metric)
+        totals = _totals(resource, subject, by_metric)
+        places = sorted({*parts_places(subject, parts), *totals}, key=_natural)
+        for host, device in places:
+            shares = _shares(subject, parts, host, device)
+            of_device = totals.get((host, device), ())
+            records = [record for share in shares for record in share.series]
+            if not records:
+                records = [record for one in of_device for _, record in one.parts]
+            sharing = {share.run.run_id for share in shares}
+            without = tuple(
+                run
+                for run in subject.workload.runs
+                if shares
+                and run.run_id not in sharing
+                and run.record.host == host
+                and run.record.started_ns is not None
+                and (not device or run.run_id in _on_device(of_device))
+            )
+            found.append(
+                Strip(
+                    resource, host, device, quantity_of(records), shares, tuple(of_device), without
+                )
+            )
+    return tuple(found)
+
+
+def _parts(
+    resource: Resource, by_metric: Mapping[str, Sequence[SeriesRecord]]
+) -> tuple[SeriesRecord, ...]:
+    """The series of runs: of the metric that most runs have, by one listener for each run.
+
+    What is read regularly counts before what is read now and then.
+    """
+    best: tuple[SeriesRecord, ...] = ()
+    rank = (0, 0)
+    for metric in resource.parts:
+        records = [
+            record
+            for record in by_metric.get(metric, ())
+            if record.scope is Scope.PROCESS and (not record.entity or _is_gpu(record.entity))
+        ]
+        own = _one_listener(records)
+        regular = sum(record.interval_s is not None for record in own)
+        if (len({record.run_id for record in own}), regular) > rank:
+            best, rank = own, (len({record.run_id for record in own}), regular)
+    return best
+
+
+def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
+    """What two listeners have read of a run must not count twice."""
+    chosen: dict[str, str] = {}
+    return tuple(
+        record
+        for record in records
+        if chosen.setdefault(record.run_id, record.listener) == record.listener
+    )
+
+
+def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[str, str]]:
+    """Machines and devices that series of runs are of."""
+    return {(subject.runs[part.run_id].record.host, _card(part.entity)) for part in parts}
+
+
+def _totals(
+    resource: Resource, subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
+) -> dict[tuple[str, str], list[DeviceSeries]]:
+    """The device's own series by machine and device: of the first metric that it has.
+
+    By one listener; of a machine's single disks, links and so on only their sum if it is there.
+    """
+    order = {run_id: place for place, run_id in enumerate(subject.runs)}
+    found: dict[tuple[str, str], list[DeviceSeries]] = {}
+    for metric in resource.totals:
+        of_metric: dict[tuple[str, str], dict[tuple[str, str], list[_Part]]] = {}
+        for record in by_metric.get(metric, ()):
+            run = subject.runs[record.run_id]
+            device = "" if record.scope is Scope.HOST else _card(record.entity)
+            if run.record.is_from_mlflow:
+                # The letter keeps machines apart that may be others; here the runs do.
+                device = device.removesuffix(f" {run.record.letter}")
+            place = of_metric.setdefault((run.record.host, device), {})
+            place.setdefault((record.listener, record.entity), []).append((run, record))
+        for place_key, by_entity in of_metric.items():
+            first = next(iter(by_entity))[0]
+            own = [
+                DeviceSeries(entity, listener, tuple(parts))
+                for (listener, entity), parts in by_entity.items()
+                if listener == first
+            ]
+            own.sort(key=lambda one: order[one.parts[0][0].run_id])
+            sums = [one for one in own if not one.entity]
+            found.setdefault(place_key, sums or own)
+    return found
+
+
+def _shares(
+    subject: Subject, parts: Sequence[SeriesRecord], host: str, device: str
+) -> tuple[Share, ...]:
+    by_run: dict[str, list[SeriesRecord]] = {}
+    for part in parts:
+        if subject.runs[part.run_id].record.host == host and _card(part.entity) == device:
+            by_run.setdefault(part.run_id, []).append(part)
+    return tuple(
+        Share(run, tuple(by_run[run_id]))
+        for run_id, run in subject.runs.items()
+        if run_id in by_run
+    )
+
+
+def _on_device(totals: Iterable[DeviceSeries]) -> set[str]:
+    return {run.run_id for one in totals for run, _ in one.parts}
+
+
+def _is_gpu(entity: str) -> bool:
+    return entity.startswith("gpu")
+
+
+def _card(entity: str) -> str:
+    """``gpu0`` of ``gpu0/gi1/ci0``."""
+    return entity.partition("/")[0]
+
+
+def _natural(place: tuple[str, str]) -> tuple[str, int, str]:
+    host, device = place
+    digits = device.removeprefix("gpu")
+    return host, int(digits) if digits.isdigit() else -1, device
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read of a workload for all parts of the page."""
+
+    subject: Subject
+    summaries: Summaries
+    lives: tuple[Life, ...]
+    strips: tuple[Strip, ...]
+
+    @property
+    def several_hosts(self) -> bool:
+        return len(self.subject.workload.hosts) > 1
+
+    @property
+    def whole(self) -> Window:
+        return whole_window(self.lives)
+
+
+def read_all(source: Source, subject: Subject) -> Reading:
+    """Read what all parts need, once for all of them.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    key = ("workload", subject.workload_id, subject.run_ids)
+    return source.remember(key, lambda _: _read_all(source, subject))
+
+
+def _read_all(source: Source, subject: Subject) -> Reading:
+    run_ids = subject.run_ids
+    summaries = summaries_of(source, run_ids)
+    found = lives(source, subject, summaries.values())
+    # What was declared and never read has no curve.
+    known = {
+        metric: tuple(one for one in records if (one.run_id, one.series_no) in summaries)
+        for metric, records in series_of(source, run_ids).items()
+    }
+    strips = strips_of(subject, {metric: records for metric, records in known.items() if records})
+    return Reading(subject, summaries, found, strips)

@@ -1,0 +1,304 @@
+"""Which workload the page shows, which others there are, and how much slower than alone it ran.
+
+The slowdown follows the rule of `radt.analysis.baselines`: a run's baseline is the run of the same
+experiment that had the same file, parameters, devices and machine and ran alone, without a
+profiler, on an undivided device if there is such a run; repeats are averaged and the newest
+workload wins. Only candidates for the runs of one workload are read, and only current attempts
+count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from sqlalchemy import text
+
+from radt.analysis.attempts import NO_COLLOCATION, Attempt, attempts_of, current_attempts
+from radt.analysis.baselines import BaselineKey, is_undivided, ran_alone
+from radt.analysis.windows import after_first
+from radt.errors import RunNotFoundError
+from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
+from radt.frontend.data.source import Source
+from radt.frontend.selection import latest_experiment
+from radt.frontend.view import View
+from radt.model import MarkerKind, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import MarkerRecord
+
+#: More runs than these are not drawn; the page says how many it leaves out.
+MAX_RUNS = 64
+#: The list of other workloads has as many at a time; a search finds the rest.
+MAX_OFFERED = 80
+
+_OF_ID = text(
+    "SELECT experiment, workload_id FROM workload "
+    "WHERE workload_id >= :first AND workload_id < :last ORDER BY created_ns DESC LIMIT 1"
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One workload among those of its experiment; ``automatic``: it is shown as the newest.
+
+    ``left_out`` counts runs beyond `MAX_RUNS`.
+    """
+
+    catalog: Catalog
+    workload: WorkloadEntry
+    automatic: bool = False
+    left_out: int = 0
+
+    @property
+    def workload_id(self) -> str:
+        return self.workload.record.workload_id
+
+    @property
+    def runs(self) -> Mapping[str, RunEntry]:
+        """The runs that are shown, by id, in order of their letters."""
+        return {run.run_id: run for run in self.workload.runs}
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        return tuple(run.run_id for run in self.workload.runs)
+
+    @property
+    def origin_ns(self) -> int:
+        """Zero of elapsed time: the barrier, or the first start where there was none."""
+        if self.workload.record.barrier_ns:
+            return self.workload.record.barrier_ns
+        origins = [run.origin_ns for run in self.workload.runs]
+        return min(origins, default=self.workload.record.created_ns)
+
+    @property
+    def is_live(self) -> bool:
+        return any(not run.record.status.ended for run in self.workload.runs)
+
+    @property
+    def is_from_mlflow(self) -> bool:
+        """Whether all of its runs were imported from MLflow: it has no barrier and no files."""
+        runs = self.workload.runs
+        return bool(runs) and all(run.record.is_from_mlflow for run in runs)
+
+    @property
+    def title(self) -> str:
+        return self.workload.record.label or self.workload_id[:12]
+
+    def neighbour(self, step: int) -> WorkloadEntry | None:
+        """The workload so many places later (or before, if negative); None beyond the ends."""
+        place = self.workload.ordinal + step
+        return self.catalog.workloads[place] if 0 <= place < len(self.catalog.workloads) else None
+
+
+def find_subject(source: Source, view: View) -> Subject:
+    """The workload of a view; the newest of the experiment in focus where it names none.
+
+    Raises:
+        RunNotFoundError: There is no such workload.
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
+    if view.workload is None:
+        catalog = read_catalog(source, _experiment(source, view))
+        return _subject(catalog, _newest(catalog, source), automatic=True)
+    place = _place(source, view.workload)
+    if place is None:
+        raise RunNotFoundError(
+            f"no workload {view.workload[:40]} in {source.address}",
+            "It may have been deleted or be in another store. Choose a workload on the Select page",
+        )
+    experiment, workload_id = place
+    catalog = read_catalog(source, experiment)
+    for workload in catalog.workloads:
+        if workload.record.workload_id == workload_id:
+            return _subject(catalog, workload)
+    raise RunNotFoundError(
+        f"workload {workload_id[:12]} has just been deleted", "Choose another on the Select page"
+    )
+
+
+def offered(subject: Subject, search: str) -> list[dict[str, Any]]:
+    """Workloads of the experiment to choose from, the newest first; the one shown is among them."""
+    words = search.lower().split()
+    found: list[dict[str, Any]] = []
+    for workload in reversed(subject.catalog.workloads):
+        is_shown = workload.record.workload_id == subject.workload_id
+        label = option_label(workload)
+        if all(word in label.lower() for word in words) or is_shown:
+            found.append({"value": workload.record.workload_id, "label": label})
+        if len(found) >= MAX_OFFERED and any(one["value"] == subject.workload_id for one in found):
+            break
+    if len(found) > MAX_OFFERED:
+        shown = next(one for one in found if one["value"] == subject.workload_id)
+        found = [*found[: MAX_OFFERED - 1], shown]
+    return found
+
+
+def option_label(workload: WorkloadEntry) -> str:
+    """``three · 3 runs · cnn-small · finished``, with a number where a label comes again."""
+    names = list(dict.fromkeys(run.record.name for run in workload.runs if run.record.name))
+    count = len(workload.runs)
+    parts = [
+        workload.record.label or workload.record.workload_id[:8],
+        f"{count} run" if count == 1 else f"{count} runs",
+        ", ".join(names[:3]) + ("…" if len(names) > 3 else ""),
+        f"#{workload.ordinal + 1}",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _experiment(source: Source, view: View) -> str:
+    if view.experiment:
+        return view.experiment
+    if view.picks:
+        return view.picks[-1].experiment
+    return latest_experiment(source)
+
+
+def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
+    begun = [
+        one
+        for one in catalog.workloads
+        if any(run.record.status is not RunStatus.SCHEDULED for run in one.runs)
+    ]
+    candidates = begun or list(catalog.workloads)
+    if not candidates:
+        raise RunNotFoundError(
+            f"experiment {catalog.experiment} has no workload in {source.address}",
+            "It may have been deleted. Choose another on the Select page",
+        )
+    return candidates[-1]
+
+
+def _subject(catalog: Catalog, workload: WorkloadEntry, *, automatic: bool = False) -> Subject:
+    # On this page a run's ordinal is the place of its colour, which is the same on all pages.
+    shown = tuple(
+        replace(run, ordinal=tint(catalog, run.run_id, run)) for run in workload.runs[:MAX_RUNS]
+    )
+    left_out = len(workload.runs) - len(shown)
+    shortened = WorkloadEntry(workload.record, shown, workload.ordinal)
+    return Subject(catalog, shortened, automatic, left_out)
+
+
+def _place(source: Source, beginning: str) -> tuple[str, str] | None:
+    """Experiment and id of the workload whose id begins so."""
+
+    def read(reader: StoreReader) -> tuple[str, str] | None:
+        last = beginning + chr(0x10FFFF)
+        with reader.snapshot() as connection:
+            row = connection.execute(_OF_ID, {"first": beginning, "last": last}).first()
+        return None if row is None else (str(row[0]), str(row[1]))
+
+    return source.remember(("workload-place", beginning), read)
+
+
+#: In an experiment with more solo workloads than these the newest are looked at.
+_MAX_CANDIDATES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A run against its baseline: seconds an epoch of both, and the workload of the baseline."""
+
+    epoch_s: float
+    solo_s: float
+    solo: WorkloadEntry
+
+    @property
+    def ratio(self) -> float:
+        return self.epoch_s / self.solo_s
+
+
+def slowdowns(source: Source, subject: Subject) -> dict[str, Slowdown]:
+    """By run id; runs without baseline, or without an ended epoch, are left out.
+
+    Runs that did not finish have none, as in reports; those that still run have what is known.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    key = ("workload-slowdowns", subject.workload_id)
+    return source.remember(key, lambda reader: _read(reader, subject))
+
+
+def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
+    compared = [
+        run
+        for run in subject.workload.runs
+        if run.record.status in (RunStatus.FINISHED, RunStatus.RUNNING)
+    ]
+    candidates = _candidates(subject, compared)
+    if not candidates:
+        return {}
+    baselines = _baselines(reader, subject, candidates)
+    ids = [run.run_id for run in compared]
+    params, epochs = reader.params_of(ids), _epochs(reader, ids)
+    found: dict[str, Slowdown] = {}
+    for run in compared:
+        known = baselines.get(BaselineKey.of(run.record, params.get(run.run_id, {})))
+        mine_s = after_first(epochs.get(run.run_id, ())).time_per_epoch_s
+        if known is None or mine_s is None or known[1].record.workload_id == subject.workload_id:
+            continue
+        found[run.run_id] = Slowdown(mine_s, *known)
+    return found
+
+
+def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[WorkloadEntry]:
+    places = {(run.record.devices, run.record.host) for run in compared}
+    runs = subject.workload.runs
+    alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
+    if alone and not subject.workload.is_profiled:
+        return []  # it is a baseline itself
+    found = [
+        workload
+        for workload in subject.catalog.workloads
+        if len(workload.runs) == 1
+        and not workload.is_profiled
+        and workload.runs[0].record.status is RunStatus.FINISHED
+        and (workload.runs[0].record.devices, workload.runs[0].record.host) in places
+    ]
+    return found[-_MAX_CANDIDATES:]
+
+
+def _baselines(
+    reader: StoreReader, subject: Subject, candidates: Sequence[WorkloadEntry]
+) -> dict[BaselineKey, tuple[float, WorkloadEntry]]:
+    labels = {workload.record.label for workload in candidates}
+    of_labels = [w for w in subject.catalog.workloads if w.record.label in labels]
+    records = [run.record for w in of_labels for run in w.runs]
+    tags = reader.tags_of([record.run_id for record in records])
+    entries = {run.run_id: run for w in of_labels for run in w.runs}
+    by_workload = {w.record.workload_id: w for w in of_labels}
+    attempts = current_attempts(attempts_of(records, tags))
+    alone = sorted(filter(ran_alone, attempts), key=is_undivided)  # the last one counts
+    finished = [_finished(repeats) for repeats in alone]
+    ids = [run_id for of_row in finished for run_id in of_row]
+    params, epochs = reader.params_of(ids), _epochs(reader, ids)
+    found: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
+    for of_row in finished:
+        times = [after_first(epochs.get(run_id, ())).time_per_epoch_s for run_id in of_row]
+        known = [time_s for time_s in times if time_s is not None]
+        if known:
+            newest = entries[of_row[-1]]
+            key = BaselineKey.of(newest.record, params.get(newest.run_id, {}))
+            found[key] = (fmean(known), by_workload[newest.record.workload_id])
+    return found
+
+
+def _finished(repeats: Sequence[Attempt]) -> list[str]:
+    return [
+        run.run_id
+        for attempt in repeats
+        for run in attempt.runs
+        if run.status is RunStatus.FINISHED
+    ]
+
+
+def _epochs(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
+    found: dict[str, list[MarkerRecord]] = {}
+    for marker in reader.markers(run_ids):
+        if marker.kind is MarkerKind.EPOCH and not marker.process:
+            found.setdefault(marker.run_id, []).append(marker)
+    return found

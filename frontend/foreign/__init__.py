@@ -1,1 +1,0 @@
-"""Runs of MLflow that radt never saw, beside those of the store."""

@@ -1,0 +1,127 @@
+"""The process that imports runs from MLflow while the dashboard runs (`radt.importers`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+from radt.errors import RadtError, TrackingError
+from radt.importers.status import ImportStatus
+from radt.masking import masked
+from radt.store.address import StoreAddress
+
+log = logging.getLogger(__name__)
+
+#: A process that ended by itself is started again after this.
+RESTART_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImportNews:
+    """The last status of the import, and when an import was complete last; None for never."""
+
+    where: str
+    status: ImportStatus = field(default_factory=ImportStatus)
+    complete_ns: int | None = None
+
+
+class MlflowImports:
+    """Starts the process, and starts it again where it ends. Thread-safe.
+
+    Args:
+        tracking_uri: MLflow's server, database or folder.
+        store: The store; one of Postgres with a role that may write.
+    """
+
+    def __init__(self, tracking_uri: str, store: StoreAddress) -> None:
+        self.where = masked(tracking_uri)
+        self._task = {"tracking_uri": tracking_uri, "store": store.uri or str(store.path)}
+        self._news = ImportNews(self.where)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="imports", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process that imports, while there is one."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def news(self) -> ImportNews:
+        """Return how far the import is."""
+        return self._news
+
+    @property
+    def problem(self) -> TrackingError | None:
+        """Why nothing was imported yet; what fails later is only on the System page."""
+        news = self._news
+        if not news.status.error or news.complete_ns is not None:
+            return None
+        return TrackingError(news.status.error, news.status.remedy)
+
+    def close(self) -> None:
+        """End the process, also in the middle of a run: the next import goes on from there."""
+        with self._lock:
+            self._closed.set()
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._closed.is_set():
+            try:
+                code = self._follow()
+            except OSError as error:
+                self._take(ImportStatus.of_error(RadtError(f"cannot start the import: {error}")))
+            else:
+                self._take(
+                    ImportStatus.of_error(
+                        RadtError(
+                            f"the process that imports ended (exit code {code})",
+                            "See the terminal of `radt dashboard`; it starts again in a minute",
+                        )
+                    )
+                )
+            self._closed.wait(RESTART_S)
+
+    def _follow(self) -> int:
+        """Start the process, read what it says, and return its exit code.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        with self._lock:
+            if self._closed.is_set():
+                return 0
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "radt.importers"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # Ctrl-C is for the dashboard, which ends it
+            )
+        with process:
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(self._task) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # it has ended: there is no listeners
+            for line in process.stdout:
+                try:
+                    self._take(ImportStatus.parse(line))
+                except ValueError:
+                    log.warning("the process that imports printed %r", line[:200])
+        return process.returncode
+
+    def _take(self, status: ImportStatus) -> None:
+        complete_ns = time.time_ns() if status.summary else self._news.complete_ns
+        self._news = ImportNews(self.where, status, complete_ns)

@@ -1,1 +1,0 @@
-"""What the page Report shows: tables and bars of `radt.report`."""

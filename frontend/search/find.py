@@ -1,0 +1,357 @@
+"""Find the runs that a search matches, in all experiments; results are cached per revision."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
+
+from radt.frontend.data.catalog import (
+    Catalog,
+    RunEntry,
+    WorkloadEntry,
+    read_catalog,
+    read_experiments,
+)
+from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.source import Source
+from radt.frontend.search.query import (
+    COMPARE,
+    TIMES,
+    Operator,
+    Problem,
+    Query,
+    Term,
+    as_number,
+    parse,
+)
+from radt.model import RunStatus
+from radt.store.records import ExperimentSummary
+
+_NS_PER_S = 1_000_000_000
+
+#: The text fields of a run, by the names that a search uses.
+TEXTS: Mapping[str, Callable[[RunEntry], str]] = {
+    "status": lambda run: f"{run.record.status} {STATUS_WORDS[run.record.status]}",
+    "device": lambda run: run.record.devices,
+    "workload": lambda run: run.record.workload,
+    "experiment": lambda run: run.record.experiment,
+    "letter": lambda run: run.record.letter,
+    "name": lambda run: run.record.name,
+    "command": lambda run: run.record.command,
+    "host": lambda run: run.record.host,
+    "collocation": lambda run: run.record.collocation,
+    "listener": lambda run: run.record.listeners,
+    "run": lambda run: f"{run.record.run_id} {run.record.mlflow_run_id or ''}",
+    "reason": lambda run: run.record.end_reason,
+    "profiled": lambda run: run.profiled,
+    "pruned": lambda run: run.pruned,
+}
+#: Fields whose values are never compared as numbers.
+WORDS_ONLY = frozenset({"run", "status", "command", "reason"})
+ALIASES: Mapping[str, str] = {
+    "devices": "device",
+    "listeners": "listener",
+    "run_id": "run",
+    "machine": "host",
+}
+#: Tags that radt and MLflow set. Only their names find them, not words.
+_OWN_TAGS = ("radt.", "mlflow.")
+#: How long the result of a search by age or duration is kept.
+_TIMES_HOLD_S = 15
+_RECENT_RESULTS = 64
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Parameters and tags by run and key; keys are casefolded."""
+
+    params: Mapping[str, Mapping[str, str]]
+    tags: Mapping[str, Mapping[str, str]]
+    keys: frozenset[str]
+
+
+def duration_s(run: RunEntry, now_ns: int | None = None) -> float | None:
+    """Return how long a run took since its workload's barrier, until now; None if not started."""
+    record = run.record
+    if record.started_ns is None:
+        return None
+    end_ns = record.ended_ns
+    if end_ns is None:
+        if record.status.ended:
+            return None
+        end_ns = time.time_ns() if now_ns is None else now_ns
+    return max(0, end_ns - run.origin_ns) / _NS_PER_S
+
+
+def active_ns(run: RunEntry) -> int:
+    """Return when the run ended, started or was created, whichever came last."""
+    record = run.record
+    return record.ended_ns or record.started_ns or record.created_ns
+
+
+def everything(run: RunEntry, texts: Texts) -> str:
+    """Return all text in which a word is searched, casefolded."""
+    record = run.record
+    parts = [f"{run.short} {record.name}", record.experiment, record.command, record.run_id]
+    parts += [record.mlflow_run_id or "", TEXTS["status"](run), record.host, record.collocation]
+    parts += [f"{key}={value}" for key, value in texts.params.get(record.run_id, {}).items()]
+    parts += [
+        f"{key}={value}"
+        for key, value in texts.tags.get(record.run_id, {}).items()
+        if not key.startswith(_OWN_TAGS)
+    ]
+    return "\n".join(parts).casefold()
+
+
+class Matcher:
+    """Match runs against all terms of a query.
+
+    Args:
+        query: The parsed search.
+        texts: Parameters and tags of all runs.
+        words: A cache of `everything` by run id.
+        now_ns: The time for ages and the duration of running runs.
+    """
+
+    def __init__(
+        self, query: Query, texts: Texts, words: dict[str, str], now_ns: int | None = None
+    ) -> None:
+        self._texts = texts
+        self._words = words
+        self._now_ns = time.time_ns() if now_ns is None else now_ns
+        self._tests = [(self._test(term), term.negated) for term in query.terms]
+
+    def matches(self, run: RunEntry) -> bool:
+        """Return whether the run matches all terms."""
+        return all(test(run) is not negated for test, negated in self._tests)
+
+    def _test(self, term: Term) -> Callable[[RunEntry], bool]:
+        key = ALIASES.get(term.key, term.key)
+        if not key:
+            return lambda run: term.values[0] in self._everything(run)
+        if key in TIMES:
+            return self._time_test(key, term)
+        met = _value_test(term, numbers=key not in WORDS_ONLY)
+        if (text := TEXTS.get(key)) is not None:
+            return lambda run: met((text(run),))
+        # The same name may be a parameter and a tag.
+        params, tags = self._texts.params, self._texts.tags
+
+        def test(run: RunEntry) -> bool:
+            values = (each.get(run.run_id, {}).get(key) for each in (params, tags))
+            return met(value for value in values if value is not None)
+
+        return test
+
+    def _time_test(self, key: str, term: Term) -> Callable[[RunEntry], bool]:
+        assert term.number is not None
+        wanted_s = term.number
+
+        def test(run: RunEntry) -> bool:
+            if key == "age":
+                seconds: float | None = (self._now_ns - active_ns(run)) / _NS_PER_S
+            else:
+                seconds = duration_s(run, self._now_ns)
+            if seconds is None:
+                return False
+            if term.operator in COMPARE:
+                return COMPARE[term.operator](seconds, wanted_s)
+            same = round(seconds) == round(wanted_s)
+            return same is not (term.operator is Operator.IS_NOT)
+
+        return test
+
+    def _everything(self, run: RunEntry) -> str:
+        text = self._words.get(run.run_id)
+        if text is None:
+            text = self._words[run.run_id] = everything(run, self._texts)
+        return text
+
+
+def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]:
+    """Return a test of whether any value of a run matches the term."""
+    if term.operator in COMPARE:
+        compare, wanted = COMPARE[term.operator], term.number
+        assert wanted is not None
+        return lambda values: any(
+            (number := as_number(value)) is not None and compare(number, wanted) for value in values
+        )
+    options = [(value, as_number(value) if numbers else None) for value in term.values]
+    partly = term.operator is Operator.HAS
+
+    def same(given: str) -> bool:
+        text = given.casefold()
+        number: float | None = None
+        for value, wanted in options:
+            if text == value:
+                return True
+            if wanted is not None:
+                number = as_number(text) if number is None else number
+                # 64 is 64.0, and neither is part of 640.
+                if number is not None:
+                    if number == wanted:
+                        return True
+                    continue
+            if partly and value in text:
+                return True
+        return False
+
+    if term.operator is Operator.IS_NOT:
+        return lambda values: any(not same(value) for value in values)
+    return lambda values: any(same(value) for value in values)
+
+
+def unknown(query: Query, texts: Texts) -> tuple[Problem, ...]:
+    """Return a problem for each term whose key no run has: it explains an empty result."""
+    known: Mapping[str, None] = dict.fromkeys([*TEXTS, *ALIASES, *TIMES, *sorted(texts.keys)])
+    problems = []
+    for term in query.terms:
+        if term.key and term.key not in known:
+            cause = f"no run has a parameter or tag “{term.key}”"
+            if close := difflib.get_close_matches(term.key, known, 1):
+                cause += f"; did you mean {close[0]}?"
+            problems.append(Problem(term.typed, cause))
+    return tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundExperiment:
+    """An experiment with matching runs; ``workloads`` is None if all match."""
+
+    summary: ExperimentSummary
+    run_count: int
+    workloads: tuple[WorkloadEntry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search, with the experiment that was active last first.
+
+    ``statuses`` counts the runs that match the terms, whatever their status.
+    """
+
+    experiments: tuple[FoundExperiment, ...]
+    statuses: Mapping[RunStatus, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    total_count: int = 0
+
+    @property
+    def run_count(self) -> int:
+        return sum(one.run_count for one in self.experiments)
+
+    def of(self, experiment: str | None) -> FoundExperiment | None:
+        """Return the matches in one experiment, or None."""
+        return next((one for one in self.experiments if one.summary.name == experiment), None)
+
+
+class Recent:
+    """The most recent results for one revision of the store. Thread-safe."""
+
+    def __init__(self, limit: int = _RECENT_RESULTS) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._results: OrderedDict[Hashable, object] = OrderedDict()
+
+    def __contains__(self, key: Hashable) -> bool:
+        with self._lock:
+            return key in self._results
+
+    def get(self, key: Hashable, make: Callable[[], ResultT]) -> ResultT:
+        """Return the result for a key; two threads may make it at the same time."""
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return cast(ResultT, self._results[key])
+        made = make()
+        with self._lock:
+            self._results[key] = made
+            while len(self._results) > self._limit:
+                self._results.popitem(last=False)
+        return made
+
+
+def recent(source: Source) -> Recent:
+    """Return the results for the current revision of the store."""
+    return source.remember("recent", lambda _: Recent())
+
+
+def find(source: Source, text: str, statuses: frozenset[RunStatus] = frozenset()) -> Found:
+    """Search all experiments, for runs with one of ``statuses`` only if there are any.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    query = parse(text)
+    timed = any(term.key in TIMES for term in query.terms)
+    moment = int(time.monotonic() / _TIMES_HOLD_S) if timed else 0
+    return recent(source).get(
+        ("found", text, statuses, moment), lambda: _find(source, query, statuses)
+    )
+
+
+def read_texts(source: Source) -> Texts:
+    """Read the parameters and tags of all runs.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    ids = [run_id for catalog in _catalogs(source) for run_id in catalog.runs]
+    return source.remember("texts", lambda r: _texts(r.params_of(ids), r.tags_of(ids)))
+
+
+def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found:
+    summaries = read_experiments(source)
+    total = sum(one.run_count for one in summaries)
+    if not query.terms and not statuses:
+        counts: Counter[RunStatus] = Counter()
+        for one in summaries:
+            counts.update(one.statuses)
+        everything = tuple(FoundExperiment(one, one.run_count) for one in summaries)
+        return Found(everything, counts, query.problems, total)
+    asks_texts = any(
+        ALIASES.get(term.key, term.key) not in TEXTS and term.key not in TIMES
+        for term in query.terms
+    )
+    texts = read_texts(source) if asks_texts else Texts({}, {}, frozenset())
+    words = source.remember("words", lambda _: dict[str, str]()) if asks_texts else {}
+    matcher = Matcher(query, texts, words)
+    experiments: list[FoundExperiment] = []
+    counts = Counter()
+    for summary, catalog in zip(summaries, _catalogs(source), strict=True):
+        workloads: list[WorkloadEntry] = []
+        for workload in catalog.workloads:
+            runs = tuple(run for run in workload.runs if matcher.matches(run))
+            counts.update(run.record.status for run in runs)
+            if statuses:
+                runs = tuple(run for run in runs if run.record.status in statuses)
+            if runs:
+                whole = len(runs) == len(workload.runs)
+                workloads.append(workload if whole else replace(workload, runs=runs))
+        if workloads or not (query.terms or statuses):
+            count = sum(len(workload.runs) for workload in workloads)
+            experiments.append(FoundExperiment(summary, count, tuple(workloads)))
+    problems = (*query.problems, *(unknown(query, texts) if asks_texts else ()))
+    return Found(tuple(experiments), counts, problems, total)
+
+
+def _catalogs(source: Source) -> Sequence[Catalog]:
+    return [read_catalog(source, one.name) for one in read_experiments(source)]
+
+
+def _texts(params: dict[str, dict[str, str]], tags: dict[str, dict[str, str]]) -> Texts:
+    keys: set[str] = set()
+    folded: dict[str, str] = {}  # most runs have the same keys
+    for of_runs in (params, tags):
+        for run_id, texts in of_runs.items():
+            of_runs[run_id] = {
+                folded.setdefault(key, key.casefold()): value for key, value in texts.items()
+            }
+    keys.update(folded.values())
+    return Texts(params, tags, frozenset(keys))

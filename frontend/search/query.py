@@ -1,0 +1,188 @@
+"""Parse the text of the search field into terms.
+
+``resnet26 "two words" model:resnet26 batch-size>=64 -status:failed,oom duration>10m age<2d``
+
+Terms are separated by spaces, and a run has to match all of them. A word matches anywhere,
+``key:value`` matches part of a field, parameter or tag, ``=`` the whole value, ``!=`` any other
+value, and ``< <= > >=`` compare numbers. Commas separate alternatives, a leading minus negates a
+term, and quotes keep spaces, commas and operators as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from radt.durations import parse_duration_s
+from radt.errors import UsageError
+
+#: The limit on terms in one search.
+MAX_TERMS = 40
+
+_OPERATOR = re.compile(r"<=|>=|!=|[:=<>]")
+_WEEKS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*w(?:eeks?)?(?![a-z])")
+_DAYS_A_WEEK = 7
+
+
+class Operator(StrEnum):
+    """How a field and a value are compared."""
+
+    HAS = ":"
+    IS = "="
+    IS_NOT = "!="
+    LESS = "<"
+    AT_MOST = "<="
+    MORE = ">"
+    AT_LEAST = ">="
+
+
+COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
+    Operator.LESS: lambda a, b: a < b,
+    Operator.AT_MOST: lambda a, b: a <= b,
+    Operator.MORE: lambda a, b: a > b,
+    Operator.AT_LEAST: lambda a, b: a >= b,
+}
+
+#: Fields that hold a duration.
+TIMES = frozenset({"duration", "age"})
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A term of a search, with casefolded texts; ``key`` is empty for a word.
+
+    ``values`` are the alternatives; ``number`` is the number to compare with (seconds for `TIMES`),
+    None for texts. ``typed`` is the term as the user typed it.
+    """
+
+    typed: str
+    key: str
+    operator: Operator
+    values: tuple[str, ...]
+    number: float | None = None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A term that the search ignores, and why."""
+
+    typed: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The terms of a search, and the problems of those that cannot be parsed."""
+
+    terms: tuple[Term, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class _TermError(Exception):
+    """A term cannot be parsed."""
+
+
+# Characters of a term, each with whether it stood in quotes.
+_Chars = list[tuple[str, bool]]
+
+
+def parse(text: str) -> Query:
+    """Parse a search; terms that cannot be parsed are in its problems."""
+    terms: list[Term] = []
+    problems: list[Problem] = []
+    for typed, chars, is_closed in _split(text):
+        if len(terms) == MAX_TERMS:
+            problems.append(Problem(typed, f"a search has at most {MAX_TERMS} terms"))
+            break
+        try:
+            terms.append(_term(typed, chars, is_closed=is_closed))
+        except _TermError as why:
+            problems.append(Problem(typed, str(why)))
+    return Query(tuple(terms), tuple(problems))
+
+
+def _split(text: str) -> list[tuple[str, _Chars, bool]]:
+    """Split into terms: as typed, its characters without quotes, whether all quotes are closed."""
+    terms: list[tuple[str, _Chars, bool]] = []
+    typed, in_quotes = "", False
+    chars: _Chars = []
+    for char in text:
+        if char.isspace() and not in_quotes:
+            if typed:
+                terms.append((typed, chars, True))
+            typed, chars = "", []
+            continue
+        typed += char
+        if char == '"':
+            in_quotes = not in_quotes
+        else:
+            chars.append((char, in_quotes))
+    if typed:
+        terms.append((typed, chars, not in_quotes))
+    return terms
+
+
+def _term(typed: str, chars: _Chars, *, is_closed: bool) -> Term:
+    if not is_closed:
+        raise _TermError("the quote is not closed")
+    negated = len(chars) > 1 and chars[0] == ("-", False)
+    chars = chars[1:] if negated else chars
+    text = "".join(char for char, _ in chars).casefold()
+    if not text:
+        raise _TermError("the term is empty")
+    # Operators in quotes are text, so a character that is no operator takes their place.
+    bare = "".join("\0" if quoted else char for char, quoted in chars)
+    if (first := _OPERATOR.match(bare)) is not None:
+        raise _TermError(f"expected a name before {first.group()}")
+    sign = _OPERATOR.search(bare)
+    if sign is None:
+        return Term(typed, "", Operator.HAS, (text,), negated=negated)
+    plain = "".join(char for char, _ in chars)
+    key, operator = plain[: sign.start()].casefold(), Operator(sign.group())
+    value = plain[sign.end() :].casefold().strip()
+    if not value:
+        raise _TermError(f"expected a value after {operator}")
+    if operator in COMPARE:
+        return Term(typed, key, operator, (value,), _number(key, value), negated)
+    values = _alternatives(plain[sign.end() :], bare[sign.end() :])
+    number = _number(key, value) if key in TIMES else None
+    return Term(typed, key, operator, values, number, negated)
+
+
+def _alternatives(plain: str, bare: str) -> tuple[str, ...]:
+    starts = [0, *(place + 1 for place, char in enumerate(bare) if char == ",")]
+    ends = [*(start - 1 for start in starts[1:]), len(bare)]
+    parts = [plain[start:end].casefold().strip() for start, end in zip(starts, ends, strict=True)]
+    return tuple(part for part in parts if part) or (plain.casefold().strip(),)
+
+
+def _number(key: str, text: str) -> float:
+    if key in TIMES:
+        return _seconds(key, text)
+    number = as_number(text)
+    if number is None:
+        raise _TermError(f"“{text}” is not a number")
+    return number
+
+
+def _seconds(key: str, text: str) -> float:
+    if key == "age" and as_number(text) is not None:
+        raise _TermError("age needs a unit, such as 3h or 2d")
+    days = _WEEKS.sub(lambda found: f"{float(found[1]) * _DAYS_A_WEEK:f}d", text)
+    try:
+        return parse_duration_s(days)
+    except UsageError:
+        raise _TermError(f"“{text}” is not a duration such as 90s, 10m or 2d") from None
+
+
+def as_number(text: str) -> float | None:
+    """Return the text as a finite number, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

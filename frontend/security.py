@@ -1,0 +1,205 @@
+"""What requests and answers of the dashboard may be like, whoever the visitor is.
+
+*Names.* A page on the web can make a browser send requests to any address that the browser's
+machine reaches. It can read the answers once its own name is made to point there ("DNS rebinding"),
+so only names that are known to be the dashboard's are answered. A numeric address cannot be
+redirected.
+
+*Origins.* Browsers send along what lets a visitor in (cookies, a proxy's session), also with
+requests that another page has made up ("CSRF"). They say where a request comes from in
+Sec-Fetch-Site, where the connection is HTTPS or to this machine, and in Origin. Requests with
+neither do not come from a browser. https://web.dev/articles/fetch-metadata describes the policy.
+
+*Proxies.* What a reverse proxy says of the visitor is believed only from known proxies.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from flask import Response, request
+from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.wrappers import Request
+from werkzeug.wrappers import Response as BaseResponse
+
+from radt.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+#: A resolver that does not answer delays the start by this much.
+_RESOLVER_S = 2.0
+#: Set on refusals, so that an open page can tell them from other errors.
+REFUSED = "X-Radt-Refused"
+#: Whether the connection comes from a trusted proxy.
+IS_PROXY = "radt.is_proxy"
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+#: Where a page would show the dashboard inside of itself.
+_EMBEDDED = frozenset({"object", "embed", "iframe", "frame", "fencedframe"})
+#: Answers that depend on who asks.
+_OWN = ("text/html", "application/json")
+_STATIC, _OK = "/static/", 200
+
+
+def refusal(message: str, status: int = 403) -> BaseResponse:
+    """Refuse a request with a sentence in plain text."""
+    response = BaseResponse(message + "\n", status=status, mimetype="text/plain")
+    response.headers[REFUSED] = "yes"
+    return response
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_numeric(name: str) -> bool:
+    """Return whether this is an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def host_name(header: str) -> str:
+    """Return the name in a Host header, without port and brackets, in lower case."""
+    name = header.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return (name.partition(":")[0] if name.count(":") == 1 else name).rstrip(".")
+
+
+def own_names() -> frozenset[str]:
+    """Return this machine's names, as far as it knows them within `_RESOLVER_S`."""
+    names = {socket.gethostname().lower()}
+    resolver = threading.Thread(target=lambda: names.add(socket.getfqdn().lower()), daemon=True)
+    resolver.start()
+    resolver.join(_RESOLVER_S)
+    return frozenset(names) - {""}
+
+
+def is_from_elsewhere(received: Request) -> bool:
+    """Return whether another site's page makes the browser send this; links are allowed."""
+    site = received.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        if site in ("same-origin", "none"):
+            return False
+        is_link = (
+            received.method in _SAFE_METHODS
+            and received.headers.get("Sec-Fetch-Mode") == "navigate"
+            and received.headers.get("Sec-Fetch-Dest") not in _EMBEDDED
+        )
+        return not is_link
+    origin = received.headers.get("Origin")
+    if origin is None or received.method in _SAFE_METHODS:
+        return False
+    return not _is_own(origin, received.host)
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Return whether an Origin is that of the Host; the scheme may be a proxy's."""
+    default = _DEFAULT_PORTS.get(origin.partition(":")[0])
+    if default is None:  # "null"
+        return False
+    try:
+        given, own = urlsplit(origin), urlsplit(f"//{host}")
+        ports = given.port or default, own.port or default
+    except ValueError:  # not a port number
+        return False
+    return given.hostname is not None and given.hostname == own.hostname and ports[0] == ports[1]
+
+
+def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
+    """Parse addresses and networks: ``127.0.0.1``, ``10.1.0.0/16``.
+
+    Raises:
+        UsageError: One of them is neither.
+    """
+    parsed = []
+    for address in addresses:
+        try:
+            parsed.append(ipaddress.ip_network(address.strip(), strict=False))
+        except ValueError as error:
+            raise UsageError(
+                f"Expected the address of a proxy, got {address}: {error}",
+                "Use for example --trust-proxy 127.0.0.1 or --trust-proxy 172.18.0.0/16",
+            ) from error
+    return tuple(parsed)
+
+
+class TrustedProxies:
+    """Applies Werkzeug's `ProxyFix` to requests from known proxies, and to no others.
+
+    The visitor's address and scheme count as the proxy itself added them. The Host header is what
+    the proxy passes on: ``X-Forwarded-Host`` may be the visitor's own.
+    """
+
+    def __init__(self, application: WSGIApplication, proxies: Sequence[Network]) -> None:
+        self._application = application
+        self._fixed = ProxyFix(application, x_for=1, x_proto=1, x_host=0)
+        self._proxies = proxies
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ[IS_PROXY] = self._trusts(str(environ.get("REMOTE_ADDR", "")))
+        answer = self._fixed if environ[IS_PROXY] else self._application
+        return answer(environ, start_response)
+
+    def _trusts(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._proxies)
+
+
+def content_policy(script_hashes: Sequence[str]) -> str:
+    """Return the content security policy: browsers load everything from here, nothing from afar.
+
+    Of inline scripts only Dash's own run, known by their hashes. Inline styles have to be allowed:
+    Plotly and Mantine set them.
+    """
+    scripts = " ".join(["'self'", *script_hashes])
+    return (
+        f"default-src 'self'; script-src {scripts}; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
+        "worker-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    )
+
+
+def harden(response: Response, policy: str) -> Response:
+    """Add the headers that say what browsers and caches must not do with an answer."""
+    headers = response.headers
+    headers["Content-Security-Policy"] = policy
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["X-Frame-Options"] = "DENY"
+    headers["Referrer-Policy"] = "no-referrer"
+    headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
+    if response.mimetype in _OWN and "no-store" not in headers.get("Cache-Control", ""):
+        # What a visitor may see is not for whoever else asks a cache on the way.
+        headers["Cache-Control"] = "private, no-cache"
+    if request.path.startswith(_STATIC) and "m" in request.args and response.status_code == _OK:
+        # The address says when the file was changed (``?m=``), so browsers may keep it; Dash has
+        # each file fetched again with every page.
+        headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    return response

@@ -1,0 +1,470 @@
+/* The Compare page: what it knows, what it asks for, and the charts themselves.
+   The list, the controls, the heads of charts and their linking are in compare_*.js. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h, change, setPart } = radt;
+
+  const BOARD = {
+    level: "auto",
+    x: "barrier",
+    smoothing_pct: 0,
+    relative: "off",
+    baseline: null,
+    monochrome: false,
+  };
+  const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [] };
+  const RETRY_MS = 2000;
+  const MAX_CHARTS = 64;
+  /* Texts of the view's options are short, so that long lists take several. */
+  const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
+    "compare.hidden5", "compare.hidden6"];
+  const HIDDEN_EACH = 35;
+
+  const page = (radt.compare = {
+    root: null,
+    facts: NO_FACTS,
+    known: {},
+    key: null,
+    revision: null,
+    scheme: "light",
+    cards: new Map(),
+    /* What the other files do when the page is shown, and when anything changes. */
+    begun: [],
+    renderers: [],
+    MAX_CHARTS,
+
+    view: () => radt.view || {},
+    board: () => Object.assign({}, BOARD, page.view().board),
+    charts: () => page.view().charts || page.facts.charts,
+    /* A chart as it is with all that the board says. */
+    of: (spec) => {
+      const board = page.board();
+      const own = {};
+      for (const name of ["level", "x", "smoothing_pct", "relative", "baseline"])
+        own[name] = spec[name] === undefined || spec[name] === null ? board[name] : spec[name];
+      return own;
+    },
+    metric: (name) => page.facts.metrics.find((one) => one.metric === name),
+    window: (x) => {
+      const text = (page.view().windows || {})[x];
+      return text ? text.split(",").map(Number) : null;
+    },
+    hidden: () =>
+      HIDDEN.flatMap((name) => ((page.view().options || {})[name] || "").split(","))
+        .filter(Boolean),
+
+    setBoard: (name, value) =>
+      change((view) => setPart(view, "board", { [name]: value === BOARD[name] ? null : value })),
+    changeCharts: (alter) =>
+      change((view) => {
+        const charts = structuredClone(page.charts());
+        view.charts = alter(charts) || charts;
+      }),
+    /* Alters one chart; undefined, null and defaults take a setting away. */
+    changeChart: (slot, settings) =>
+      page.changeCharts((charts) => {
+        const spec = charts.find((one) => one.slot === slot);
+        if (!spec) return;
+        for (const [name, value] of Object.entries(settings)) {
+          if (value === undefined || value === null) delete spec[name];
+          else spec[name] = value;
+        }
+      }),
+    addCharts: (metrics) =>
+      page.changeCharts((charts) => {
+        for (const metric of metrics) {
+          const slot = freeSlot(charts);
+          if (slot !== undefined) charts.push({ metric, slot });
+        }
+      }),
+    freeSlot,
+    setHidden: (keys) =>
+      change((view) =>
+        setPart(view, "options", Object.fromEntries(HIDDEN.map((name, place) =>
+          [name, keys.slice(place * HIDDEN_EACH, (place + 1) * HIDDEN_EACH).join(",")])))),
+    say: (text) => {
+      const status = document.getElementById("compare-status");
+      if (status) status.textContent = text;
+    },
+    drawn: () => [...page.cards.values()].filter((card) => card.drawn),
+    render: () => page.renderers.forEach((draw) => draw()),
+    icon,
+  });
+
+  function freeSlot(charts) {
+    const taken = new Set(charts.map((one) => one.slot));
+    for (let slot = 0; slot < MAX_CHARTS; slot++) if (!taken.has(slot)) return slot;
+    return undefined;
+  }
+
+  const PATHS = {
+    eye: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8Z M8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4Z",
+    closed: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8Z M3 14 13 2",
+    cross: "M4 4l8 8M12 4l-8 8",
+    grip: "M6 3.5v.01M10 3.5v.01M6 8v.01M10 8v.01M6 12.5v.01M10 12.5v.01",
+    more: "M3.5 8v.01M8 8v.01M12.5 8v.01",
+    plus: "M8 3v10M3 8h10",
+    corner: "M13 5v8H5",
+  };
+  function icon(name) {
+    const ns = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(ns, "svg");
+    svg.setAttribute("viewBox", "0 0 16 16");
+    svg.setAttribute("class", "icon icon-" + name);
+    svg.setAttribute("aria-hidden", "true");
+    const path = document.createElementNS(ns, "path");
+    path.setAttribute("d", PATHS[name]);
+    svg.append(path);
+    return svg;
+  }
+
+  /* ---- asking -------------------------------------------------------------------------------- */
+
+  async function ask(path, body, signal) {
+    const response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify(body),
+      credentials: "same-origin",
+      signal,
+    });
+    if (response.status === 204) return null;
+    if (!(response.headers.get("Content-Type") || "").startsWith("application/json"))
+      throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
+  /* What says which runs are shown. */
+  const picked = () => {
+    const { picks, experiment } = page.view();
+    return { picks, experiment };
+  };
+
+  /* Answers may come when the page has been left. */
+  const isHere = () => Boolean(page.root && page.root.isConnected);
+
+  let asking = null;
+  async function askFacts() {
+    if (asking) asking.abort();
+    const mine = (asking = new AbortController());
+    try {
+      const { stamp, fingerprint } = page.known;
+      const found = await ask("/compare/facts", { view: picked(), stamp, fingerprint },
+        mine.signal);
+      if (mine !== asking || !isHere()) return;
+      page.trouble = found && found.problem;
+      if (found && !found.problem) learn(found);
+      else if (found) page.known = {};
+      page.render();
+    } catch (error) {
+      if (error.name === "AbortError" || mine !== asking) return;
+      page.known = {};
+      setTimeout(() => mine === asking && isHere() && askFacts(), RETRY_MS);
+    }
+  }
+
+  function learn(found) {
+    page.known = { stamp: found.stamp, fingerprint: found.fingerprint };
+    if (found.facts) page.facts = found.facts;
+    for (const card of page.cards.values())
+      if (card.fingerprint !== found.fingerprint) card.due = true;
+  }
+
+  /* ---- following the view -------------------------------------------------------------------- */
+
+  function follow(view, revision, paper, known) {
+    const root = document.getElementById("compare");
+    if (!root) return;
+    radt.view = view || {};
+    page.scheme =
+      paper || document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+    if (root !== page.root) begin(root, known);
+    const key = JSON.stringify(picked());
+    if (key !== page.key) {
+      page.key = key;
+      page.known = {};
+      askFacts();
+    } else if (revision && revision !== page.revision) {
+      askFacts();
+      for (const card of page.cards.values())
+        if (page.facts.live || !card.drawn || card.failed) card.due = true;
+    }
+    page.revision = revision || page.revision;
+    page.render();
+  }
+
+  let seen = null;
+  let sized = null;
+
+  function begin(root, known) {
+    end();
+    page.root = root;
+    page.facts = NO_FACTS;
+    page.known = {};
+    page.trouble = null;
+    page.key = known ? JSON.stringify(known.picked || {}) : null;
+    page.revision = known ? known.revision : null;
+    if (known) learn(known);
+    seen = new IntersectionObserver(
+      (entries) => {
+        for (const entry of entries) {
+          const card = page.cards.get(Number(entry.target.dataset.slot));
+          if (card) card.near = entry.isIntersecting;
+        }
+        page.cards.forEach(refresh);
+      },
+      { rootMargin: "320px" },
+    );
+    sized = new ResizeObserver((entries) => {
+      for (const { target } of entries)
+        if (target.classList.contains("js-plotly-plot") && target.offsetWidth)
+          window.requestAnimationFrame(() => {
+            if (target.isConnected && target._fullLayout)
+              page.busy(target, window.Plotly.Plots.resize(target));
+          });
+    });
+    page.begun.forEach((start) => start(root));
+  }
+
+  /* The page has gone; Plotly keeps listeners on the window. */
+  function end() {
+    if (!page.root) return;
+    if (asking) asking.abort();
+    for (const card of [...page.cards.values()]) close(card);
+    seen.disconnect();
+    sized.disconnect();
+    page.root = null;
+  }
+
+  /* ---- charts -------------------------------------------------------------------------------- */
+
+  function open(slot) {
+    const element = page.root.querySelector(`article[data-slot="${slot}"]`);
+    const graph = h("div", { class: "graph" });
+    const note = h("div", { class: "card-note", role: "status", hidden: true });
+    const body = h("div", { class: "card-body" }, graph, note);
+    const card = { slot, element, graph, note, body, near: false, due: true, drawn: false };
+    card.holder = element.querySelector(".card-chart");
+    page.dress(card);
+    card.holder.replaceChildren(card.head, body, card.corner);
+    element.hidden = false;
+    page.cards.set(slot, card);
+    seen.observe(element);
+    return card;
+  }
+
+  function close(card) {
+    page.cards.delete(card.slot);
+    if (card.asking) card.asking.abort();
+    clearTimeout(card.timer);
+    seen.unobserve(card.element);
+    discard(card);
+    card.element.hidden = true;
+    for (const name of ["data-metric", "style"]) card.element.removeAttribute(name);
+    card.holder.replaceChildren();
+  }
+
+  /* Plotly draws in several steps, and fails in the next one if the graph is cleared between. */
+  const work = new WeakMap();
+  page.busy = (graph, step) => {
+    const before = work.get(graph);
+    work.set(graph, Promise.allSettled(before ? [before, step] : [step]));
+    return step;
+  };
+
+  /* The graph of a card goes, and an empty one takes its place. */
+  function discard(card) {
+    if (!card.drawn) return;
+    card.drawn = false;
+    const { graph } = card;
+    sized.unobserve(graph);
+    card.graph = h("div", { class: "graph" });
+    graph.replaceWith(card.graph);
+    Promise.resolve(work.get(graph)).then(() => window.Plotly.purge(graph));
+  }
+
+  function cards() {
+    const charts = page.charts();
+    const there = new Set(charts.map((spec) => spec.slot));
+    for (const card of [...page.cards.values()]) if (!there.has(card.slot)) close(card);
+    charts.forEach((spec, place) => {
+      let card = page.cards.get(spec.slot);
+      if (card && card.spec.metric !== spec.metric) {
+        close(card);
+        card = undefined;
+      }
+      card = card || open(spec.slot);
+      card.spec = spec;
+      card.place = place;
+      page.describe(card);
+      const asked = question(spec);
+      const key = JSON.stringify(asked);
+      if (key !== card.key) {
+        card.key = key;
+        card.asked = asked;
+        card.fingerprint = undefined;
+        card.due = true;
+        // Before the observer has spoken: what is on the first screen is asked for at once.
+        if (!card.near) card.near = isNear(card.element);
+      }
+    });
+    page.cards.forEach(refresh);
+  }
+
+  const isNear = (element) => {
+    const { top, bottom } = element.getBoundingClientRect();
+    return bottom > -320 && top < window.innerHeight + 320;
+  };
+
+  /* All that a figure follows from, besides the data. */
+  function question(spec) {
+    const { x } = page.of(spec);
+    const { board, windows } = page.view();
+    const window_ = (windows || {})[x];
+    const options = {};
+    for (const name of HIDDEN) {
+      const text = (page.view().options || {})[name];
+      if (text) options[name] = text;
+    }
+    return {
+      view: {
+        ...picked(),
+        board,
+        charts: [spec],
+        windows: window_ ? { [x]: window_ } : undefined,
+        options,
+      },
+      scheme: page.scheme,
+    };
+  }
+
+  async function refresh(card) {
+    if (!card.due || !card.near || document.hidden || !isHere()) return;
+    const key = card.key;
+    if (card.asking && card.askingFor === key) return; // asked again afterwards, being due
+    if (card.asking) card.asking.abort();
+    card.due = false;
+    const mine = (card.asking = new AbortController());
+    card.askingFor = key;
+    clearTimeout(card.timer);
+    let found;
+    try {
+      [found] = await Promise.all([
+        ask("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+        plotly(),
+      ]);
+    } catch (error) {
+      if (card.asking !== mine) return;
+      card.asking = null;
+      if (error.name === "AbortError") return;
+      trouble(card, { cause: "The dashboard does not answer.", remedy: "The page retries by itself." });
+      card.timer = setTimeout(() => {
+        card.due = true;
+        refresh(card);
+      }, RETRY_MS);
+      return;
+    }
+    if (card.asking !== mine || page.cards.get(card.slot) !== card) return;
+    card.asking = null;
+    if (!isHere()) {
+      card.due = true;
+      return;
+    }
+    if (found) receive(card, found);
+    else if (card.failed) {
+      card.failed = false;
+      note(card, "");
+    }
+    refresh(card);
+  }
+
+  /* Dash loads Plotly for the graph that nobody sees. */
+  function plotly() {
+    if (window.Plotly) return undefined;
+    return new Promise((resolve) => {
+      const look = () => (window.Plotly ? resolve() : setTimeout(look, 10));
+      look();
+    });
+  }
+
+  function receive(card, found) {
+    if (found.problem) {
+      card.fingerprint = undefined;
+      trouble(card, found.problem);
+      return;
+    }
+    card.fingerprint = found.fingerprint;
+    card.failed = false;
+    if (found.missing) {
+      discard(card);
+      card.meta = undefined;
+      note(card, found.missing, "");
+      page.describe(card);
+      return;
+    }
+    card.axes = found.axes;
+    // Under the pointer that is drawing a zoom nothing may move.
+    if (card.graph._dragging) {
+      card.waiting = found.figure;
+      window.addEventListener("mouseup", () => setTimeout(() => late(card)), { once: true });
+    } else paint(card, found.figure);
+  }
+
+  function late(card) {
+    const figure = card.waiting;
+    card.waiting = undefined;
+    if (figure && page.cards.get(card.slot) === card && isHere()) paint(card, figure);
+  }
+
+  const CONFIG = {
+    displayModeBar: false,
+    displaylogo: false,
+    showSendToCloud: false,
+    showTips: false,
+    doubleClick: "autosize",
+    responsive: false,
+  };
+
+  function paint(card, figure) {
+    delete figure.layout.height;
+    figure.layout.autosize = true;
+    const first = !card.drawn;
+    note(card, "");
+    card.range = page.rangeOf(figure.layout);
+    page.busy(card.graph, window.Plotly.react(card.graph, figure.data, figure.layout, CONFIG));
+    card.drawn = true;
+    card.meta = figure.layout.meta || {};
+    if (first) {
+      sized.observe(card.graph);
+      page.link(card);
+    }
+    page.describe(card);
+    page.painted(card);
+    page.listed();
+    page.zoomed();
+  }
+
+  function trouble(card, { cause, remedy }) {
+    card.failed = true;
+    note(card, cause, remedy);
+  }
+
+  function note(card, text, remedy) {
+    card.note.hidden = !text;
+    if (text) card.note.replaceChildren(h("p", {}, text), remedy ? h("p", {}, remedy) : "");
+    else card.note.replaceChildren();
+    card.body.dataset.state = text ? (card.drawn ? "stale" : "empty") : "drawn";
+  }
+
+  page.renderers.push(cards);
+  document.addEventListener("visibilitychange", () => page.cards.forEach(refresh));
+
+  radt.register({
+    compareFollow: (view, revision, paper, known) => {
+      if (view) follow(view, revision, paper, known);
+      return radt.noUpdate();
+    },
+  });
+})();

@@ -1,0 +1,270 @@
+/* The Compare page: the list of what is picked. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h, refill, swatch: coloured } = radt;
+  const page = radt.compare;
+  const { icon } = page;
+  const SEARCHED_FROM = 10;
+
+  const NO_STROKE = "solid";
+
+  let drawn = null;
+  let filter = "";
+
+  page.begun.push(() => {
+    drawn = null;
+    filter = "";
+  });
+
+  /* Whether a workload is one line, as in the charts (`Selection.drawn_at`). */
+  const together = (unit) => {
+    const { level } = page.board();
+    return level === "workload" ||
+      (level === "auto" && unit.whole && page.facts.units.length > 1);
+  };
+
+  function list() {
+    const holder = document.getElementById("compare-list");
+    if (!holder) return;
+    const { facts } = page;
+    const { level, monochrome } = page.board();
+    const strokes = strokesOf(facts.units);
+    const known = JSON.stringify([
+      facts.names, facts.text, facts.notes, facts.automatic, facts.units, page.hidden(), level,
+      monochrome, page.trouble, strokes,
+    ]);
+    if (known === drawn) return;
+    drawn = known;
+    strokeOf = (key) => strokes[key];
+    const scrolled = holder.querySelector(".picks");
+    const top = scrolled ? scrolled.scrollTop : 0;
+    const many = facts.units.reduce((sum, unit) => sum + unit.runs.length, 0) > SEARCHED_FROM;
+    const rows = h("ul", { class: "picks", "aria-label": "Picked workloads and runs" },
+      facts.units.map(unitRow));
+    const none = h("p", { class: "none", hidden: true }, "No run matches.");
+    const search = many && h("input", {
+      class: "field", type: "search", placeholder: "Find in the list", "data-focus": "find",
+      "aria-label": "Find in the list", value: filter,
+      oninput: (event) => {
+        filter = event.target.value;
+        narrow(rows, none);
+      },
+    });
+    if (!many) filter = "";
+    refill(holder,
+      h("div", { class: "list-head" },
+        h("h1", { title: facts.names.join(", ") }, facts.names.join(", ") || "Compare"),
+        h("button", {
+          class: "quiet list-toggle", type: "button", "data-focus": "toggle",
+          "aria-expanded": String(holder.dataset.open === "yes"),
+          onclick: (event) => {
+            const open = holder.dataset.open !== "yes";
+            holder.dataset.open = open ? "yes" : "no";
+            event.currentTarget.setAttribute("aria-expanded", String(open));
+          },
+        }, "Runs"),
+        h("p", { id: "facts" }, facts.text),
+        facts.automatic && facts.units.length
+          ? h("p", { class: "how-chosen" }, "picked automatically: the newest") : ""),
+      ...[search, rows, none].filter(Boolean),
+      h("div", { class: "list-foot" },
+        h("a", { href: "/", "data-focus": "change", onclick: select }, "Change selection"),
+        page.hidden().length
+          ? h("button", {
+              class: "quiet", type: "button", "data-focus": "show-all",
+              onclick: () => page.setHidden([]),
+            }, "Show all") : ""));
+    narrow(rows, none);
+    rows.scrollTop = top;
+  }
+
+  /* To another page with the same view: the bar's own links do that. */
+  function select(event) {
+    const link = document.querySelector('.bar nav a[id*="/\\""], .bar nav a');
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    link.click();
+  }
+  page.select = select;
+
+  function unitRow(unit) {
+    const one = unit.runs.length === 1;
+    const whole = together(unit);
+    const stems = [unit.key];
+    const runs = unit.runs.map((run) => run.key);
+    const gone = isHidden([unit.key]) || runs.every((key) => isHidden([key]));
+    return h("li", { class: "unit-row" },
+      row({
+        item: one ? Object.assign({}, unit.runs[0], { pick: unit.pick }) : unit,
+        swatch: one ? (whole ? unit : unit.runs[0]) : whole ? unit : null,
+        // One run of several is called by its own name, as its line is.
+        label: one ? unit.runs[0].short : unit.name,
+        name: one ? unit.runs[0].name : unit.note,
+        note: one ? unit.runs[0].note : "",
+        title: one ? unit.runs[0].title : unit.title,
+        hidden: gone,
+        keys: [unit.key, ...runs],
+        strong: !one,
+        workload: unit.key.slice(1),
+        enter: () => page.highlight([...stems, ...runs], stems),
+        remove: () => remove(unit, unit.runs),
+      }),
+      one ? "" : h("ul", {}, unit.runs.map((run) =>
+        h("li", {}, row({
+          item: run,
+          swatch: whole ? null : run,
+          label: run.letter,
+          name: run.name,
+          note: run.note,
+          title: run.title,
+          hidden: gone || (!whole && isHidden([run.key])),
+          keys: whole ? [] : [run.key],
+          enter: () => page.highlight([run.key], stems),
+          remove: () => remove(unit, [run]),
+        })))));
+  }
+
+  /* The dashes of what is listed, where all charts agree: in grey they follow from the place of a
+     line in its chart. */
+  let strokeOf = () => undefined;
+  function strokesOf(units) {
+    const found = {};
+    const keys = new Set(units.flatMap((unit) => [unit.key, ...unit.runs.map((run) => run.key)]));
+    for (const { meta } of page.drawn())
+      for (const { key, stroke, hidden, estimated } of (meta && meta.lines) || []) {
+        const [stem] = key.split(/[/@]/, 1);
+        // That a value is estimated is no matter of the run.
+        if (hidden || estimated || !keys.has(stem)) continue;
+        found[stem] = found[stem] === undefined || found[stem] === stroke ? stroke : NO_STROKE;
+      }
+    return found;
+  }
+  page.listed = list;
+
+  /* A swatch drawn as its line is: dashes as SVG has them. */
+  page.dashed = (swatch, stroke) => {
+    if (!stroke || stroke === NO_STROKE) return;
+    let at = 0;
+    const stops = stroke.split(",").map((length, place) => {
+      const from = at;
+      at += parseFloat(length);
+      return `${place % 2 ? "transparent" : "var(--ink)"} ${from}px ${at}px`;
+    });
+    swatch.dataset.stroke = stroke;
+    swatch.style.setProperty("--stops", stops.join(", "));
+  };
+
+  function row(asked) {
+    const { item, swatch, label, name, note, title, hidden, keys, strong, workload } = asked;
+    const { enter, remove } = asked;
+    const mark = swatch ? coloured("swatch", swatch.light, swatch.dark) : h("span", { class: "swatch" });
+    if (swatch) {
+      const stroke = strokeOf(swatch.key);
+      if (stroke) page.dashed(mark, stroke);
+      else if (swatch.dash) mark.dataset.dash = swatch.dash;
+      if (page.board().monochrome) mark.dataset.mono = "";
+    } else mark.dataset.none = "";
+    const words = [label, name].filter(Boolean).join(" ");
+    return h("div", {
+      class: "pick", "data-hidden": hidden && "", "data-run": item.id, "data-key": item.key,
+      "data-words": `${title} ${words} ${note}`.toLowerCase(),
+      onpointerenter: enter,
+      onpointerleave: () => page.highlight(null),
+      onfocusin: enter,
+      onfocusout: () => page.highlight(null),
+    },
+      mark,
+      h("span", { class: strong ? "pick-label strong" : "pick-label", title },
+        !workload ? label : h("a", {
+          ...toWorkload(workload), title: `Open ${title}`, "data-focus": `open ${item.key}`,
+        }, label)),
+      h("span", { class: "pick-name", title }, name),
+      h("span", { class: "pick-note", "data-status": item.status }, note),
+      !keys.length ? "" : h("button", {
+        class: "quiet square eye", type: "button", "data-focus": `eye ${item.key}`,
+        "aria-pressed": String(!hidden), "aria-label": `Show ${words}`,
+        title: hidden ? "Show in all charts" : "Hide in all charts",
+        onclick: () => hide(keys, !hidden),
+      }, icon(hidden ? "closed" : "eye")),
+      h("button", {
+        class: "quiet square", type: "button", "data-focus": `remove ${item.key}`,
+        "aria-label": `Remove ${words}`, title: "Remove from the selection",
+        onclick: remove,
+      }, icon("cross")));
+  }
+
+  const isHidden = (keys) => {
+    const hidden = page.hidden();
+    return keys.some((key) => hidden.includes(key));
+  };
+
+  /* A workload is hidden with its runs, and shown with them. */
+  function hide(keys, hidden) {
+    const before = page.hidden();
+    if (hidden) {
+      page.setHidden([...new Set([...before, keys[0]])]);
+      return;
+    }
+    const [key] = keys;
+    const unit = page.facts.units.find((one) => one.runs.some((run) => run.key === key));
+    let rest = before.filter((one) => !keys.includes(one));
+    if (unit && before.includes(unit.key)) {
+      // One of a hidden workload: the others stay away.
+      rest = rest.filter((one) => one !== unit.key);
+      rest.push(...unit.runs.map((run) => run.key).filter((one) => one !== key));
+    }
+    page.setHidden([...new Set(rest)]);
+  }
+
+  /* The page of a workload, with the view that the address has when it is opened. */
+  function toWorkload(id) {
+    const address = () => {
+      const query = new URLSearchParams(window.location.search);
+      query.set("w", id);
+      return `/workload?${query}`;
+    };
+    return {
+      href: `/workload?w=${id}`,
+      onpointerdown: (event) => event.currentTarget.setAttribute("href", address()),
+      onclick: (event) => {
+        event.currentTarget.setAttribute("href", address());
+        radt.follow(event);
+      },
+    };
+  }
+
+  /* What is picked without some runs of one workload. */
+  function remove(unit, runs) {
+    const gone = new Set(runs.map((run) => run.pick));
+    const stay = unit.runs.filter((run) => !gone.has(run.pick)).map((run) => run.pick);
+    const picksOf = (other) =>
+      other === unit ? stay : other.whole ? [other.pick] : other.runs.map((run) => run.pick);
+    const next = page.facts.units.flatMap(picksOf);
+    radt.change((view) => {
+      view.picks = next;
+    });
+    page.say("Removed");
+  }
+
+  function narrow(rows, none) {
+    const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = (element) => words.every((word) => element.dataset.words.includes(word));
+    let any = false;
+    for (const item of rows.children) {
+      const own = fits(item.querySelector(".pick"));
+      let inside = false;
+      for (const child of item.querySelectorAll("ul .pick")) {
+        const shown = own || fits(child);
+        child.parentElement.hidden = !shown;
+        inside = inside || shown;
+      }
+      item.hidden = !(own || inside);
+      any = any || !item.hidden;
+    }
+    none.hidden = any || !words.length;
+  }
+
+  page.renderers.push(list);
+})();

@@ -1,0 +1,307 @@
+/* The Compare page: the controls above the charts, the list of metrics, what is zoomed. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h, change, clock, setPart } = radt;
+  const page = radt.compare;
+  const { icon } = page;
+
+  const MAX_SMOOTHING_PCT = 20;
+  let tools = null;
+
+  page.begun.push(() => {
+    tools = null;
+  });
+
+  /* ---- small parts --------------------------------------------------------------------------- */
+
+  page.choice = (label, options, value, change, focus) =>
+    h("label", { class: "choice" },
+      h("span", {}, label),
+      h("select", {
+        "data-focus": focus || label,
+        "aria-label": label,
+        onchange: (event) => change(event.target.value),
+      }, optionElements(options, value)));
+
+  function optionElements(options, value) {
+    return options.map(([key, text]) =>
+      h("option", { value: key, selected: key === value }, text));
+  }
+
+  function setOptions(select, options, value) {
+    const known = JSON.stringify([options, value]);
+    if (select.known === known) return;
+    select.known = known;
+    select.replaceChildren(...optionElements(options, value));
+    select.value = value;
+  }
+
+  /* Picks that others can be compared with. */
+  page.baselines = () =>
+    page.facts.units.flatMap((unit) => [
+      ...(unit.runs.length > 1 ? [[unit.pick, unit.name]] : []),
+      ...unit.runs.map((run) => [run.pick, run.short]),
+    ]);
+
+  page.axes = () => {
+    const found = new Set(["barrier", "start", "wall", page.board().x]);
+    for (const card of page.cards.values()) for (const x of card.axes || []) found.add(x);
+    return Object.entries(page.AXES).filter(([x]) => found.has(x));
+  };
+
+  page.smoothingText = (pct) => (pct ? `${pct} %` : "off");
+
+  /* ---- the bar ------------------------------------------------------------------------------- */
+
+  function build(holder) {
+    const made = {};
+    made.add = h("button", {
+      class: "button add", type: "button", id: "compare-add", "aria-haspopup": "dialog",
+      "aria-expanded": "false",
+      onclick: () => page.openPanel(made.add, "Metrics", metricPanel, "metrics"),
+    }, icon("plus"), "Metric");
+    const level = (value, text, title) => {
+      const input = h("input", {
+        type: "radio", name: "compare-level", value, onchange: () => page.setBoard("level", value),
+      });
+      return [input, h("label", { title }, input, h("span", {}, text))];
+    };
+    const levels = [
+      level("auto", "Auto", "One line for each workload that is picked as a whole, if there are several"),
+      level("run", "Runs", "One line per run"),
+      level("workload", "Workloads", "One line per workload"),
+    ];
+    made.levels = levels.map(([input]) => input);
+    const changeX = (value) => page.setBoard("x", value);
+    made.x = page.choice("x", [], "", changeX);
+    made.smoothing = h("input", {
+      type: "range", min: "0", max: String(MAX_SMOOTHING_PCT), step: "0.5", "data-focus": "smooth",
+      "aria-label": "Smoothing in per cent of the x axis",
+      oninput: (event) => {
+        const pct = Number(event.target.value);
+        made.smoothed.textContent = page.smoothingText(pct);
+        clearTimeout(made.timer);
+        made.timer = setTimeout(() => page.setBoard("smoothing_pct", pct), 120);
+      },
+    });
+    made.smoothed = h("output", {});
+    made.relative = page.choice("Values", [], "", (value) => relate(value));
+    made.baseline = page.choice("to", [], "", (value) => page.setBoard("baseline", value));
+    made.mono = h("button", {
+      class: "button", type: "button", "aria-pressed": "false",
+      title: "One colour and different dashes, for print",
+      onclick: () => page.setBoard("monochrome", !page.board().monochrome),
+    }, "Mono");
+    holder.replaceChildren(
+      made.add,
+      h("fieldset", { class: "levels" }, h("legend", { class: "unseen" }, "Lines"),
+        levels.map(([, label]) => label)),
+      made.x,
+      h("label", { class: "choice smooth" }, h("span", {}, "Smooth"), made.smoothing,
+        made.smoothed),
+      made.relative,
+      made.baseline,
+      made.mono);
+    return made;
+  }
+
+  /* Relative to the first workload or run, until another baseline is set. */
+  function relate(value) {
+    const [first] = page.baselines();
+    const { baseline } = page.board();
+    change((view) => setPart(view, "board", value === "off"
+      ? { relative: null, baseline: null }
+      : { relative: value, baseline: baseline || (first && first[0]) }));
+  }
+
+  function bar() {
+    const holder = document.getElementById("compare-tools");
+    if (!holder) return;
+    if (!tools || !holder.contains(tools.add)) tools = build(holder);
+    const board = page.board();
+    for (const input of tools.levels) input.checked = input.value === board.level;
+    setOptions(tools.x.querySelector("select"), page.axes(), board.x);
+    if (document.activeElement !== tools.smoothing || !tools.timer)
+      tools.smoothing.value = board.smoothing_pct;
+    tools.smoothed.textContent = page.smoothingText(board.smoothing_pct);
+    setOptions(tools.relative.querySelector("select"), Object.entries(page.RELATIVES),
+      board.relative);
+    tools.baseline.hidden = board.relative === "off";
+    const baselines = page.baselines();
+    if (board.baseline && !baselines.some(([pick]) => pick === board.baseline))
+      baselines.unshift([board.baseline, "not shown"]);
+    setOptions(tools.baseline.querySelector("select"), baselines, board.baseline || "");
+    tools.mono.setAttribute("aria-pressed", String(board.monochrome));
+    zoomed();
+    notes();
+    empty();
+  }
+
+  /* ---- metrics ------------------------------------------------------------------------------- */
+
+  let wanted = "";
+
+  function metricPanel() {
+    const { metrics } = page.facts;
+    const counts = new Map();
+    for (const { metric } of page.charts()) counts.set(metric, (counts.get(metric) || 0) + 1);
+    const rows = h("div", { class: "metric-rows", "data-scroll": "" });
+    const none = h("p", { class: "none", hidden: true },
+      metrics.length ? "No metric matches." : "The selected runs have no metrics yet.");
+    const groups = new Map();
+    for (const one of metrics) {
+      if (!groups.has(one.group)) groups.set(one.group, []);
+      groups.get(one.group).push(one);
+    }
+    for (const [group, found] of groups) {
+      rows.append(h("section", { "data-group": group.toLowerCase() }, h("h3", {}, group),
+        found.map((one) => {
+          const count = counts.get(one.metric) || 0;
+          return h("label", {
+            class: "metric-row", title: one.how,
+            "data-words": [group, one.metric, unitText(one.unit), one.subtitle].join(" ").toLowerCase(),
+          },
+            h("input", {
+              type: "checkbox", checked: count > 0, "data-focus": one.metric,
+              onchange: (event) => toggle(one.metric, event.target.checked),
+            }),
+            h("span", { class: "metric-name" }, one.metric),
+            h("span", { class: "metric-unit" },
+              [unitText(one.unit), count > 1 ? `${count} charts` : ""].filter(Boolean).join(" · ")));
+        })));
+    }
+    const search = h("input", {
+      class: "field", type: "search", placeholder: `Search ${metrics.length.toLocaleString("en")} metrics`,
+      "aria-label": "Search metrics", "data-focus": "search", autofocus: true, value: wanted,
+      oninput: (event) => {
+        wanted = event.target.value;
+        narrow(rows, none);
+      },
+      onkeydown: (event) => {
+        if (event.key !== "Enter") return;
+        const first = [...rows.querySelectorAll(".metric-row")].find((one) => !one.hidden);
+        if (first) first.querySelector("input").click();
+      },
+    });
+    const panel = h("div", { class: "metric-panel", onkeydown: arrows }, search, rows, none);
+    narrow(rows, none);
+    return panel;
+  }
+
+  const UNITS = { 1: "ratio", "1/s": "/s", By: "B", "By/s": "B/s", Cel: "°C" };
+  const unitText = (unit) => UNITS[unit] || unit.replace(/[{}]/g, "");
+
+  function narrow(rows, none) {
+    const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
+    let any = false;
+    for (const section of rows.children) {
+      let inside = false;
+      for (const row of section.querySelectorAll(".metric-row")) {
+        row.hidden = !words.every((word) => row.dataset.words.includes(word));
+        inside = inside || !row.hidden;
+      }
+      section.hidden = !inside;
+      any = any || inside;
+    }
+    none.hidden = any;
+  }
+
+  function toggle(metric, shown) {
+    if (!shown) page.changeCharts((charts) => charts.filter((one) => one.metric !== metric));
+    else if (page.charts().length >= page.MAX_CHARTS) page.say(`A page has at most ${page.MAX_CHARTS} charts`);
+    else page.addCharts([metric]);
+  }
+
+  function arrows(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [...event.currentTarget.querySelectorAll("input")]
+      .filter((one) => one.offsetParent !== null);
+    const next = all[all.indexOf(document.activeElement) + step];
+    if (next) next.focus();
+  }
+
+  /* ---- zoom, notes, nothing to show ----------------------------------------------------------- */
+
+  function rangeText(x, [start, end]) {
+    const step = (end - start) / 100;
+    const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step))));
+    if (x === "barrier" || x === "start")
+      return `${clock(start, digits)} – ${clock(end, digits)}`;
+    if (x === "wall")
+      return `${page.timeText(start, Infinity)} – ${page.timeText(end, end - start)}`;
+    const text = (value) => value.toFixed(digits);
+    return `${x} ${text(start)} – ${text(end)}`;
+  }
+
+  function zoomed() {
+    const holder = document.getElementById("compare-zoom");
+    const used = new Set(page.charts().map((spec) => page.of(spec).x));
+    const shown = [...used].filter((x) => page.window(x));
+    const text = shown.map((x) => rangeText(x, page.window(x))).join(" · ");
+    holder.hidden = !shown.length;
+    if (holder.known === text) return;
+    holder.known = text;
+    holder.replaceChildren(...(shown.length ? [
+      h("span", { id: "zoom-text" }, `Zoom ${text} · full resolution`),
+      h("button", {
+        class: "quiet", type: "button", id: "zoom-reset",
+        onclick: () => change((view) =>
+          setPart(view, "windows", Object.fromEntries(shown.map((x) => [x, null])))),
+      }, "Reset"),
+    ] : []));
+  }
+
+  page.zoomed = zoomed;
+
+  function notes() {
+    const holder = document.getElementById("compare-notes");
+    const { trouble } = page;
+    const texts = [...page.facts.notes, ...(trouble ? [trouble.cause, trouble.remedy] : [])];
+    const text = texts.filter(Boolean).join(" · ");
+    if (holder.textContent !== text) holder.textContent = text;
+  }
+
+  function empty() {
+    const holder = document.getElementById("compare-empty");
+    const noRuns = !page.facts.units.length;
+    const noCharts = !page.charts().length;
+    const state = noRuns ? "runs" : noCharts ? (page.facts.metrics.length ? "charts" : "metrics") : "";
+    page.root.dataset.empty = state;
+    holder.hidden = !state;
+    if (holder.known === state) return;
+    holder.known = state;
+    if (state === "runs")
+      holder.replaceChildren(
+        h("h2", {}, (radt.view.picks || []).length ? "The selection is not in this store" : "Nothing is selected"),
+        h("p", {}, "Select experiments, workloads or runs to compare, or show the newest ones."),
+        h("p", {},
+          h("a", { href: "/", class: "button", onclick: page.select }, "Select"),
+          h("button", {
+            class: "button", type: "button",
+            onclick: () => change((view) => {
+              delete view.picks;
+            }),
+          }, "Show the newest runs")));
+    else if (state === "charts")
+      holder.replaceChildren(
+        h("h2", {}, "No charts"),
+        h("p", {}, "Add charts with “+ Metric”, or let the dashboard choose."),
+        h("p", {}, h("button", {
+          class: "button", type: "button",
+          onclick: () => change((view) => {
+            delete view.charts;
+          }),
+        }, "Choose for me")));
+    else if (state === "metrics")
+      holder.replaceChildren(
+        h("h2", {}, "No values yet"),
+        h("p", {}, "The selected runs have not recorded anything yet. Charts appear with the first values."));
+    else holder.replaceChildren();
+  }
+
+  page.renderers.push(bar);
+})();

@@ -1,0 +1,168 @@
+/* What all pages share, loaded first: elements, texts, links, callbacks, the view and its address. */
+"use strict";
+
+(function () {
+  const noUpdate = () => window.dash_clientside.no_update;
+  const send = (id, data) => window.dash_clientside.set_props(id, { data });
+
+  /* ---- elements ------------------------------------------------------------------------------ */
+
+  /* An element. Attributes that begin with "on" are listeners; strings stay texts. */
+  function h(tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === undefined || value === null || value === false) continue;
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (name === "value" || name === "checked") element[name] = value;
+      else element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...children.flat().filter((child) => child || child === 0));
+    return element;
+  }
+
+  function setText(element, text) {
+    if (element.textContent !== (text || "")) element.textContent = text || "";
+  }
+
+  function setAttribute(element, name, value) {
+    if (value === undefined || value === null || value === false || value === "")
+      element.removeAttribute(name);
+    else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+  }
+
+  /* A short line in the colour of a run, for both schemes. */
+  function swatch(className, light, dark) {
+    const element = h("span", { class: className });
+    element.style.setProperty("--light", light);
+    element.style.setProperty("--dark", dark);
+    return element;
+  }
+
+  /* Replace what an element contains; the element with the focus, known by `data-focus`, keeps it. */
+  function refill(element, ...children) {
+    const active = document.activeElement;
+    const name = element.contains(active) ? active.dataset.focus : undefined;
+    element.replaceChildren(...children.flat().filter(Boolean));
+    if (name === undefined) return true;
+    const again = [...element.querySelectorAll("[data-focus]")]
+      .find((one) => one.dataset.focus === name);
+    if (again) again.focus({ preventScroll: true });
+    return Boolean(again);
+  }
+
+  /* ---- texts --------------------------------------------------------------------------------- */
+
+  /* `1:02`, `1:02:03`, `−0:04.25` */
+  function clock(seconds, decimals = 0) {
+    const [whole, rest] = Math.abs(seconds).toFixed(decimals).split(".");
+    const two = (number) => String(number).padStart(2, "0");
+    const hours = Math.floor(whole / 3600);
+    const minutes = Math.floor(whole / 60) % 60;
+    const parts = hours ? [hours, two(minutes), two(whole % 60)] : [minutes, two(whole % 60)];
+    return (seconds < 0 ? "−" : "") + parts.join(":") + (rest ? `.${rest}` : "");
+  }
+
+  /* ---- links --------------------------------------------------------------------------------- */
+
+  /* Open another page of the dashboard without loading the application anew. */
+  function open(address) {
+    window.history.pushState({}, "", address);
+    window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+    window.scrollTo(0, 0);
+  }
+
+  /* For `onclick` of a link: as `open`, unless the user wants a new tab. */
+  function follow(event) {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    open(event.currentTarget.href);
+  }
+
+  /* ---- the view (frontend/view.py) ----------------------------------------------------------- */
+
+  /* Change the view outside of callbacks; `alter` gets a copy, to alter or replace. */
+  function change(alter) {
+    const copy = structuredClone(radt.view);
+    const next = alter(copy) || copy;
+    if (JSON.stringify(next) === JSON.stringify(radt.view)) return;
+    radt.view = next;
+    send("view", next);
+  }
+
+  /* Set entries of `view[part]`, an object that is left out while it is empty. */
+  function setPart(view, part, entries) {
+    const next = { ...view[part], ...entries };
+    for (const [name, value] of Object.entries(next))
+      if (value === undefined || value === null || value === "") delete next[name];
+    if (Object.keys(next).length) view[part] = next;
+    else delete view[part];
+  }
+
+  /* Zoom all charts with the x axis `x` to a range; null shows everything. */
+  const setWindow = (x, range) =>
+    change((view) => setPart(view, "windows", {
+      [x]: range && range.map((end) => Number(end.toPrecision(13))).join(","),
+    }));
+
+  /* ---- callbacks (`in_browser` in frontend/pages/page.py) ------------------------------------ */
+
+  const dash = (window.dash_clientside = window.dash_clientside || {});
+  dash.radt = dash.radt || {};
+  const register = (functions) => Object.assign(dash.radt, functions);
+
+  const radt = (window.radt = {
+    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, clock, open, follow,
+    change, setPart, setWindow, register,
+  });
+
+  /* A page that comes to the front asks at once: browsers slow down what is in the background. */
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && document.getElementById("live")) send("tick", -Date.now());
+  });
+
+  register({
+    /* The colour scheme, now and whenever it changes: Mantine keeps it on the root. */
+    scheme: () => {
+      const root = document.documentElement;
+      const current = () => root.getAttribute("data-mantine-color-scheme") || "light";
+      new MutationObserver(() => send("paper", current())).observe(root, {
+        attributeFilter: ["data-mantine-color-scheme"],
+      });
+      return current();
+    },
+
+    /* A page in the background requests nothing. */
+    tick: (n) => (document.hidden ? noUpdate() : n),
+
+    /* The address follows the view without filling the browser's history, and links lead to
+       other pages with the same view. */
+    address: (query, links) => {
+      const rest = query ? "?" + query : "";
+      window.history.replaceState(window.history.state, "", window.location.pathname + rest);
+      return links.map((link) => link.page + rest);
+    },
+
+    /* Mark the link to the current page. */
+    current: (path) => {
+      for (const link of document.querySelectorAll(".bar nav a"))
+        setAttribute(link, "aria-current", link.pathname === path && "page");
+      return noUpdate();
+    },
+
+    /* Keep the view for `change`. */
+    keep: (view) => {
+      radt.view = view || {};
+      return noUpdate();
+    },
+
+    /* Retry a page that could not be shown when the store changes, and show the error of a page
+       that no longer can be. */
+    retry: (revision, trouble, count) => {
+      if (!revision) return noUpdate();
+      const broken = revision.startsWith("!");
+      if (broken !== Boolean(trouble) || (trouble && trouble !== revision))
+        return (count || 0) + 1;
+      return noUpdate();
+    },
+  });
+})();

@@ -1,0 +1,254 @@
+/* The share menu (`share_menu` in frontend/pages/page.py), opened by any button with `data-share`:
+   "page", or the slot of a chart. The server (frontend/export) says what to copy or where the file
+   is, or what is wrong. */
+"use strict";
+
+(function () {
+  const { h } = window.radt;
+  const PAGE = "page";
+  const MAX_VIEW_BYTES = 240000;
+  const data = (share, text, why) => ({ text, why, formats: [["CSV", share, "csv"], ["Parquet", share, "parquet"]] });
+  const ROWS = {
+    link: { text: "Copy link", share: "link" },
+    python: { text: "Copy as Python", share: "python" },
+    save: { text: "Save view", share: "view" },
+    open: { text: "Open view…", open: true },
+    shown: data("shown", "Data shown", "the lines as drawn"),
+    full: data("full", "All samples", "of the selected runs"),
+    picture: { text: "Picture", formats: ["PNG", "SVG", "PDF"].map((f) => [f, "picture", f.toLowerCase()]) },
+  };
+  const WHOLE = ["link", "python", "save", "open", null, "picture", "shown", "full"];
+  const CHART = ["picture", null, "shown", "full", null, "python"];
+
+  /* -- what happens ------------------------------------------------------------------------- */
+
+  async function request(path, options) {
+    let answer;
+    try {
+      answer = await fetch(path, options);
+    } catch (error) {
+      throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
+    }
+    if (answer.ok) return answer;
+    const found = await answer.json().catch(() => ({}));
+    throw Object.assign({ cause: `The dashboard answers ${answer.status}.`, remedy: "" }, found);
+  }
+
+  const ask = async (path, body, type) =>
+    (await request(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
+
+  const prepare = (share, format, subject) =>
+    ask("/export/prepare", JSON.stringify({
+      view: window.radt.view, share, format, page: window.location.pathname,
+      slot: subject === PAGE ? null : Number(subject), columns: columns(),
+    }), "application/json");
+
+  /* How many charts stand side by side: so they do in a picture of all. */
+  function columns() {
+    const grid = document.getElementById("charts");
+    const tracks = grid ? getComputedStyle(grid).gridTemplateColumns : "none";
+    return tracks === "none" ? null : Math.min(6, tracks.split(" ").length);
+  }
+
+  /* Without HTTPS browsers have no clipboard for scripts, but for the old command. */
+  async function copy(text) {
+    if (navigator.clipboard) {
+      try {
+        await navigator.clipboard.writeText(text);
+        return true;
+      } catch (error) { /* not allowed here: the old way */ }
+    }
+    const field = h("textarea", { value: text, readonly: true });
+    field.style.position = "fixed";
+    field.style.opacity = "0";
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+
+  async function act(row, share, format, subject) {
+    if (row.open) return choose();
+    const found = await prepare(share, format, subject);
+    if (share === "picture") return picture(found, format, subject);
+    if (found.href) {
+      download(found.href);
+      if (found.notes && found.notes.length) note(found.notes.map(sentence));
+      return;
+    }
+    const text = share === "link" ? window.location.origin + found.text : found.text;
+    if (await copy(text)) note([share === "link" ? "Link copied." : "Python copied."]);
+    else note(["The browser does not allow copying. Copy the text from here:"], { text });
+  }
+
+  /* Fetched, not left to the browser's downloads: what is wrong is said here. */
+  async function picture(found, format, subject) {
+    note(["Drawing the picture…"], { stays: true });
+    try {
+      const answer = await request(found.href);
+      const address = URL.createObjectURL(await answer.blob());
+      download(address, found.name);
+      setTimeout(() => URL.revokeObjectURL(address), 60000);
+      if (shown) shown.remove();
+    } catch (error) {
+      if (!error.lasting || !(await ownPicture(found.name, format, subject))) throw error;
+      note([sentence(error.cause), "The browser drew this picture instead, without title and legend.",
+        sentence(error.remedy)], { bad: true });
+    }
+  }
+
+  /* Plotly's own picture of one chart as it stands on the page. */
+  async function ownPicture(name, format, subject) {
+    const card = subject !== PAGE && document.querySelector(`[data-slot="${subject}"] .js-plotly-plot`);
+    if (!card || !window.Plotly || format === "pdf") return false;
+    const filename = name.replace(/\.\w+$/, "");
+    await window.Plotly.downloadImage(card, { format, filename, scale: format === "png" ? 2 : 1 });
+    return true;
+  }
+
+  function download(href, name) {
+    const link = h("a", { href, download: name || true });
+    document.body.append(link);
+    link.click();
+    link.remove();
+  }
+
+  /* -- opening a view ----------------------------------------------------------------------- */
+
+  function choose() {
+    const field = h("input", {
+      type: "file", accept: ".json,application/json", hidden: true, class: "share-file",
+      onchange: () => {
+        const [file] = field.files;
+        field.remove();
+        if (file) open(file).catch(problem);
+      },
+      oncancel: () => field.remove(),
+    });
+    document.body.append(field);
+    field.click();
+  }
+
+  async function open(file) {
+    if (file.size > MAX_VIEW_BYTES)
+      throw { cause: `${file.name} is too large for a saved view.`, remedy: "Choose a file that “Save view” saved." };
+    const found = await ask("/export/open", await file.text(), "text/plain;charset=utf-8");
+    window.radt.open("/compare" + (found.query ? "?" + found.query : ""));
+    if (found.missing.length)
+      note([`${file.name} is open.`, `Not in this store: ${found.missing.join(", ")}.`], { bad: true });
+    else note([`${file.name} is open.`]);
+  }
+
+  /* -- what became of it -------------------------------------------------------------------- */
+
+  let shown = null;
+  function note(lines, { bad, text, stays } = {}) {
+    if (shown) shown.remove();
+    const field = text && h("textarea", { value: text, readonly: true, "aria-label": "Text to copy" });
+    const box = (shown = h("div",
+      { class: "share-note", role: bad ? "alert" : "status", "data-bad": Boolean(bad) },
+      h("div", {}, lines.filter(Boolean).map((line) => h("p", {}, line)), field),
+      h("button", {
+        type: "button", class: "quiet", "aria-label": "Close", onclick: () => box.remove(),
+      }, "×")));
+    document.body.append(box);
+    if (field) setTimeout(() => field.select());
+    if (!bad && !text && !stays) setTimeout(() => box.remove(), 4000);
+  }
+
+  const sentence = (text) => text && text[0].toUpperCase() + text.slice(1).replace(/\.?$/, ".");
+  function problem(error) {
+    const cause = error.cause || String(error);
+    note([sentence(cause), sentence(error.remedy)], { bad: true });
+  }
+
+  /* -- the menu ----------------------------------------------------------------------------- */
+
+  let menu = null;
+  let button = null;
+
+  const item = (row, [text, share, format], subject, className, name) =>
+    h("button", {
+      type: "button", class: `share-item ${className}`, role: "menuitem", tabindex: -1,
+      "aria-label": name,
+      onclick: () => {
+        close(true);
+        act(row, share, format, subject).catch(problem);
+      },
+    }, text);
+
+  const rows = (subject) =>
+    (subject === PAGE ? WHOLE : CHART).map((key) => {
+      if (key === null) return h("hr");
+      const row = ROWS[key];
+      return h("div", { class: "share-row", role: "none" },
+        !row.formats ? item(row, [row.text, row.share, null], subject, "wide") : [
+          h("span", {}, row.text, row.why && h("small", {}, row.why)),
+          row.formats.map((one) => item(row, one, subject, "format", `${row.text} as ${one[0]}`)),
+        ].flat());
+    });
+
+  function show(by) {
+    close(false);
+    button = by;
+    menu = h("div", {
+      class: "share-menu", role: "menu", "aria-label": by.getAttribute("aria-label"),
+      popover: "manual",
+    }, rows(by.dataset.share));
+    document.body.append(menu);
+    menu.showPopover();
+    const at = by.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = menu;
+    const below = at.bottom + 4 + height <= window.innerHeight || at.top < height;
+    menu.style.top = `${Math.max(4, below ? at.bottom + 4 : at.top - 4 - height)}px`;
+    menu.style.left = `${Math.max(8, Math.min(at.right - width, window.innerWidth - width - 8))}px`;
+    by.setAttribute("aria-expanded", "true");
+    focus(0);
+  }
+
+  function close(back) {
+    if (!menu) return;
+    menu.remove();
+    button.setAttribute("aria-expanded", "false");
+    if (back) button.focus();
+    menu = button = null;
+  }
+
+  const items = () => [...menu.querySelectorAll("[role=menuitem]")];
+  function focus(place) {
+    const all = items();
+    all[(place + all.length) % all.length].focus();
+  }
+
+  const MOVES = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+  document.addEventListener("keydown", (event) => {
+    if (!menu) {
+      const by = event.target.closest && event.target.closest("[data-share]");
+      if (by && event.key === "ArrowDown") {
+        event.preventDefault();
+        show(by);
+      }
+      return;
+    }
+    const place = items().indexOf(document.activeElement);
+    if (event.key in MOVES) focus(place + MOVES[event.key]);
+    else if (event.key === "Home") focus(0);
+    else if (event.key === "End") focus(-1);
+    else if (event.key === "Escape") close(true);
+    else if (event.key === "Tab") return close(true);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }, true);
+
+  document.addEventListener("click", (event) => {
+    const by = event.target.closest("[data-share]");
+    if (by) {
+      if (by === button) close(true);
+      else show(by);
+    } else if (menu && !menu.contains(event.target)) close(false);
+  });
+  window.addEventListener("resize", () => close(false));
+  window.addEventListener("scroll", () => close(false), { passive: true });
+})();

@@ -1,0 +1,122 @@
+"""Scripts and styles as one file each, and answers compressed where it pays."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import ipaddress
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from dash import Dash
+from flask import Flask, Response, request
+
+FOLDER = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """All static files of one kind: ``core`` first, then in the order of their names.
+
+    Attributes:
+        path: Where it is served.
+        mimetype: What it is.
+        content: The files, each after its name.
+    """
+
+    path: str
+    mimetype: str
+    content: bytes
+
+    @staticmethod
+    def of(suffix: str, mimetype: str, folder: Path = FOLDER) -> Bundle:
+        """The bundle of the files with this suffix."""
+        parts = [
+            f"/* {file.name} */\n{file.read_text(encoding='utf-8').rstrip()}\n"
+            for file in sorted(
+                folder.glob(f"*.{suffix}"), key=lambda file: (file.stem != "core", file.name)
+            )
+        ]
+        return Bundle(f"/static/radt-all.{suffix}", mimetype, "\n".join(parts).encode())
+
+    @property
+    def etag(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()[:16]
+
+    @property
+    def address(self) -> str:
+        """Changes with what is in it, so that browsers may keep what is there for good."""
+        return f"{self.path}?m={self.etag}"
+
+    def serve(self, server: Flask) -> None:
+        """Answer for it."""
+        etag, content, mimetype = self.etag, self.content, self.mimetype
+
+        def answer() -> Response:
+            response = Response(content, mimetype=mimetype)
+            response.cache_control.no_cache = True
+            response.set_etag(etag)
+            response.make_conditional(request)
+            return response
+
+        server.add_url_rule(self.path, self.path, answer)
+
+
+SCRIPTS = Bundle.of("js", "text/javascript")
+STYLES = Bundle.of("css", "text/css")
+
+
+_STATIC = ("/static/", "/_dash-component-suites/")
+_MIMETYPES = ("text/javascript", "application/javascript", "text/css")
+#: Of smaller ones the head is most.
+_MIN_BYTES = 2048
+
+
+class Compressed:
+    """The compressed forms, by what they are of. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+        self._lock = threading.Lock()
+
+    def install(self, app: Dash) -> None:
+        """Stand behind the application."""
+        app.server.after_request(self.compress)
+
+    def compress(self, response: Response) -> Response:
+        """An answer as the browser takes it; others as they are."""
+        if not (request.path.startswith(_STATIC) and response.mimetype in _MIMETYPES):
+            return response
+        response.vary.add("Accept-Encoding")
+        if (
+            response.status_code != 200
+            or request.method != "GET"
+            or request.accept_encodings["gzip"] <= 0
+            or _is_here(request.remote_addr)
+        ):
+            return response
+        content = response.get_data()
+        if len(content) < _MIN_BYTES:
+            return response
+        response.set_data(self._form(content))
+        response.headers["Content-Encoding"] = "gzip"
+        if etag := response.headers.get("ETag"):
+            response.headers["ETag"] = f"W/{etag.removeprefix('W/')}"
+        return response
+
+    def _form(self, content: bytes) -> bytes:
+        # By content: there are any number of addresses of one file.
+        key = hashlib.sha256(content).digest()
+        with self._lock:  # two that ask at once need not both compress it
+            if key not in self._known:
+                self._known[key] = gzip.compress(content, mtime=0)
+            return self._known[key]
+
+
+def _is_here(address: str | None) -> bool:
+    """Within one machine compressing takes longer than sending."""
+    try:
+        return ipaddress.ip_address(address or "").is_loopback
+    except ValueError:
+        return False

@@ -1,1 +1,0 @@
-"""What sharing a device would bring: predicted from runs that ran alone, and how well."""

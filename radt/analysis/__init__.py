@@ -1,0 +1,1 @@
+"""Measures of recorded runs, reports of them, and comparisons between them."""

@@ -1,0 +1,165 @@
+"""Advice on an experiment: predict sharing from runs alone, and recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from radt import units
+from radt.analysis.advice_candidates import PlannedRows, candidates_of, mixed_too_many
+from radt.analysis.advice_choice import Preferences, Recommendation, recommend
+from radt.analysis.advice_measurements import Measurements, read_measurements
+from radt.analysis.advice_model import ModelKey, Prediction, Resource, Solo
+from radt.analysis.advice_prediction import Accuracy, Predictor, compare
+from radt.analysis.memory_fit import DEFAULT_MARGIN
+from radt.store.reader import StoreReader
+
+#: Share of the CPUs used by others that is worth a note.
+_DISTURBED = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMeasurement:
+    """A measurement that advice needs: of which model, and what has to be done.
+
+    ``key`` is None where no run helps, and ``to_run`` tells one that a run would bring.
+    """
+
+    name: str
+    text: str
+    key: ModelKey | None = None
+    to_run: bool = True
+
+    @property
+    def line(self) -> str:
+        """The model and what it lacks."""
+        return f"{self.name}: {self.text}" if self.name else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All that is said of an experiment.
+
+    ``needs`` is what is missing; with no ``predictions`` that have numbers there is nothing to
+    advise, which `is_refused` tells.
+    """
+
+    measurements: Measurements
+    preferences: Preferences
+    margin: float
+    predictions: tuple[Prediction, ...]
+    recommendations: tuple[Recommendation, ...]
+    accuracy: Accuracy
+    needs: tuple[MissingMeasurement, ...]
+    planned: PlannedRows = field(default_factory=PlannedRows)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        return not any(one.slowdowns for one in self.predictions)
+
+
+def advise(
+    reader: StoreReader,
+    experiment: str,
+    preferences: Preferences,
+    *,
+    planned: PlannedRows | None = None,
+    margin: float = DEFAULT_MARGIN,
+    cores: int | None = None,
+) -> Advice:
+    """Predict what could share a device, and choose.
+
+    Args:
+        reader: The store.
+        experiment: Its name.
+        preferences: What the user wants.
+        planned: What the experiment's file asks for.
+        margin: Share of each memory that is to stay free.
+        cores: CPUs of the machine, where the user says so.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    planned = planned or PlannedRows()
+    measurements = read_measurements(reader, experiment, cores=cores)
+    predictor = Predictor(measurements.facts, measurements.measured, margin)
+    candidates = candidates_of(
+        measurements, planned.candidates(measurements), separate=preferences.separate, margin=margin
+    )
+    predictions = tuple(map(predictor.predict, candidates))
+    solos = sorted(
+        measurements.solos.values(), key=lambda solo: (solo.host, solo.devices, solo.name)
+    )
+    return Advice(
+        measurements,
+        preferences,
+        margin,
+        predictions,
+        tuple(recommend(solos, predictions, measurements.facts, preferences)),
+        compare(predictor, measurements.measured),
+        tuple(_needs(measurements, planned)),
+        planned,
+        tuple(_notes(measurements, solos)),
+    )
+
+
+def _needs(measurements: Measurements, planned: PlannedRows) -> Iterator[MissingMeasurement]:
+    missing = dict(measurements.missing) | planned.missing(measurements)
+    for key, name in missing.items():
+        yield MissingMeasurement(name, "never ran alone", key)
+    if not measurements.solos and not missing:
+        yield MissingMeasurement("", "no run has finished")
+    for solo in measurements.solos.values():
+        yield from _lacking(solo, measurements)
+
+
+def _lacking(solo: Solo, measurements: Measurements) -> Iterator[MissingMeasurement]:
+    if solo.is_cpu:
+        if measurements.facts.host(solo.host).cores is None:
+            text = f"number of CPUs of {solo.host or 'its machine'} unknown: set --cores"
+            yield MissingMeasurement(solo.name, text, to_run=False)
+        elif Resource.CORES not in solo.shares:
+            yield MissingMeasurement(solo.name, "CPU time not measured (listener top)", solo.key)
+        if solo.footprint is None or measurements.facts.host(solo.host).memory_bytes is None:
+            yield MissingMeasurement(solo.name, "memory not measured (listener top)", solo.key)
+        return
+    if Resource.SM not in solo.shares:
+        text = "GPU load not measured (listeners gpm or dcgm, else smi)"
+        yield MissingMeasurement(solo.name, text, solo.key)
+    if solo.footprint is None:
+        yield MissingMeasurement(solo.name, "GPU memory not measured (listener smi)", solo.key)
+    elif measurements.facts.device(solo.host, solo.devices).memory_bytes is None:
+        yield MissingMeasurement(
+            solo.name, "size of the GPU memory unknown (listener smi)", solo.key
+        )
+
+
+def _disturbed(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
+    """Models that were not as alone as it seems."""
+    for solo in solos:
+        load = measurements.facts.runs[solo.run_id].host_load
+        own = solo.shares.get(Resource.CORES)
+        if load is not None and own is not None and load - own > _DISTURBED:
+            yield f"{solo.name} {units.percent(load - own)}"
+
+
+def _notes(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
+    yield from measurements.left_out
+    yield from mixed_too_many(measurements)
+    if any(solo.sm_is_utilization for solo in solos):
+        yield (
+            "SM activity was not measured (listeners gpm, dcgm). GPU utilisation is used instead, "
+            "which counts any kernel as fully busy: sharing may gain more"
+        )
+    if any(not solo.is_cpu and Resource.CORES not in solo.shares for solo in solos):
+        yield "unknown whether the CPUs of the machine suffice (listener top, or set --cores)"
+    if disturbed := list(_disturbed(measurements, solos)):
+        yield (
+            "other processes used the CPUs while these ran alone, which slows them down: "
+            f"{', '.join(disturbed[:5])}"
+            + (f" and {len(disturbed) - 5} more" if len(disturbed) > 5 else "")
+        )
+    once = [solo for solo in solos if solo.count < 2]
+    if once:
+        yield f"{len(once)} of {len(solos)} models ran alone once only: run `radt FILE --repeat 5`"

@@ -1,0 +1,291 @@
+"""Which workloads are looked at: copies of a model, mixes of several, those that are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement, product
+from pathlib import Path
+
+from radt.analysis.advice_facts import Facts
+from radt.analysis.advice_measurements import Measurements
+from radt.analysis.advice_model import Candidate, Fit, Method, ModelKey, Origin, Resource, Row, Solo
+from radt.analysis.gpu_catalog import MigGpu
+from radt.analysis.memory_fit import fits_alone
+from radt.collocation.spec import Collocation, Mps
+from radt.errors import ExperimentError, Problem, UsageError
+from radt.experiment.check import positions_of, read_header
+from radt.experiment.columns import Column
+from radt.experiment.devices import Devices, Machine
+from radt.experiment.plan import RunPlan
+from radt.experiment.row import Place, RowCheck
+from radt.experiment.row import Row as FileRow
+from radt.experiment.source import ExperimentFile
+from radt.listeners import registry
+from radt.nvml import Gpu
+
+#: Degrees of the thesis's measurements: what 3g, 2g and 1g instances allow, and four.
+COPIES = (2, 3, 4, 7)
+#: "We limit the amount of collocated models to four" (Robroek 2024, section 4.3.4).
+MAX_MIX = 4
+#: Of more models than these on a device there would be hundreds of mixes, and only those that
+#: were measured or are in the file are looked at.
+MAX_MIXED_MODELS = 5
+
+
+def candidates_of(
+    measurements: Measurements, named: Iterable[Candidate], *, separate: bool, margin: float
+) -> list[Candidate]:
+    """All that are to be predicted, each once.
+
+    Args:
+        measurements: The experiment.
+        named: Workloads of its file.
+        separate: Only what keeps runs apart: MIG.
+        margin: Of the memory of an instance, left free.
+    """
+    found: dict[object, Candidate] = {}
+    measured = [one.candidate for one in measurements.measured]
+    for one in (*measured, *named, *_made(measurements, separate=separate, margin=margin)):
+        known = found.get(one.identity)
+        if known is None:
+            found[one.identity] = one
+        elif one.labels:
+            labels = tuple(dict.fromkeys((*known.labels, *one.labels)))
+            found[one.identity] = replace(known, labels=labels)
+    return list(found.values())
+
+
+def by_place(solos: Iterable[Solo]) -> dict[tuple[str, str], list[Solo]]:
+    """Those that could share: on the same devices of the same machine."""
+    found: dict[tuple[str, str], list[Solo]] = {}
+    for solo in solos:
+        found.setdefault((solo.host, solo.devices), []).append(solo)
+    return found
+
+
+def mixed_too_many(measurements: Measurements) -> list[str]:
+    """Sentences on what is not mixed."""
+    return [
+        f"{len(solos):,} models on {devices}: their mixes are not looked at, only those that were "
+        "measured or are in the file"
+        for (_, devices), solos in by_place(measurements.solos.values()).items()
+        if len(solos) > MAX_MIXED_MODELS
+    ]
+
+
+def _made(measurements: Measurements, *, separate: bool, margin: float) -> Iterator[Candidate]:
+    for (host, devices), solos in by_place(measurements.solos.values()).items():
+        for together in _groups(solos):
+            origin = Origin.COPIES if len(set(map(id, together))) == 1 else Origin.MIX
+            yield from _ways(together, origin, measurements.facts, host, devices, separate, margin)
+
+
+def _groups(solos: Sequence[Solo]) -> Iterator[tuple[Solo, ...]]:
+    for solo in solos:
+        if not solo.cpus or solo.own_cpus is not None:  # copies would all be on the same CPUs
+            for count in COPIES:
+                yield (solo,) * count
+    if len(solos) <= MAX_MIXED_MODELS:
+        for count in range(2, MAX_MIX + 1):
+            for mix in combinations_with_replacement(solos, count):
+                if len(set(map(id, mix))) > 1:
+                    yield mix
+
+
+def _ways(
+    solos: tuple[Solo, ...],
+    origin: Origin,
+    facts: Facts,
+    host: str,
+    devices: str,
+    separate: bool,
+    margin: float,
+) -> Iterator[Candidate]:
+    """The same runs naively, under MPS, on instances."""
+    plain = Candidate(tuple(Row(solo) for solo in solos), origin)
+    if plain.method is Method.CPU:
+        if not separate:
+            yield plain
+        return
+    device = facts.device(host, devices)
+    if not separate:
+        yield plain
+        if device.has_mps is not False:
+            yield Candidate(tuple(Row(solo, Collocation(mps=Mps())) for solo in solos), origin)
+    if device.mig_gpu is not None:
+        divided = _divided(solos, origin, device.mig_gpu, margin)
+        if divided is not None:
+            yield divided
+
+
+def _divided(
+    solos: tuple[Solo, ...], origin: Origin, mig_gpu: MigGpu, margin: float
+) -> Candidate | None:
+    """On instances that lie beside each other: as large as can be where the most is needed.
+
+    Like models get like instances. Of all ways that have pool for every run, the one in which the
+    run that is squeezed most is squeezed least, then in which all together are.
+    """
+    models = list(dict.fromkeys(solo.key for solo in solos))
+    by_key = {solo.key: solo for solo in solos}
+    choices: list[list[str]] = []
+    for key in models:
+        row = Row(by_key[key])
+        names = [one.name for one in mig_gpu.plain()]
+        pool = [name for name in names if fits_alone(row, mig_gpu, name, margin) is not Fit.NO]
+        choices.append(pool)
+    best: tuple[float, float, dict[ModelKey, str]] | None = None
+    for assigned in product(*choices):
+        chosen = dict(zip(models, assigned, strict=True))
+        if not mig_gpu.packs([chosen[solo.key] for solo in solos]):
+            continue
+        squeezed = [_squeezed(solo, mig_gpu, chosen[solo.key]) for solo in solos]
+        rank = (max(squeezed), sum(squeezed))
+        if best is None or rank < best[:2]:
+            best = (*rank, chosen)
+    if best is None:
+        return None
+    return Candidate(
+        tuple(Row(solo, Collocation.parse(best[2][solo.key])) for solo in solos), origin
+    )
+
+
+def _squeezed(solo: Solo, mig_gpu: MigGpu, profile: str) -> float:
+    """SMs that a run wants over those that it gets; of two that suffice, the smaller is as good."""
+    found = mig_gpu.profile(profile)
+    assert found is not None
+    wanted = solo.shares.get(Resource.KERNEL, solo.shares.get(Resource.SM, 1.0))
+    return wanted * mig_gpu.slices / found.slices
+
+
+#: Files that are read; sweeps have no workloads of several runs.
+SUFFIX = ".csv"
+_MAX_GPUS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """Rows of a file by workload.
+
+    ``anywhere`` are the lines of rows that name no device: which they ran on, the store says.
+    """
+
+    path: Path | None = None
+    experiment: str = ""
+    workloads: Mapping[str, Sequence[RunPlan]] = field(default_factory=dict)
+    anywhere: frozenset[int] = frozenset()
+
+    def candidates(self, measurements: Measurements) -> list[Candidate]:
+        """Its workloads of several rows, on each machine where all of them ran alone."""
+        found = []
+        for label, rows in self.workloads.items():
+            if len(rows) < 2:
+                continue
+            for host in _hosts(measurements):
+                solos = [self._solo(row, host, measurements) for row in rows]
+                known = [solo for solo in solos if solo is not None]
+                if len(known) == len(rows):
+                    together = tuple(
+                        Row(solo, row.collocation) for solo, row in zip(known, rows, strict=True)
+                    )
+                    found.append(Candidate(together, Origin.FILE, (label,)))
+        return found
+
+    def missing(self, measurements: Measurements) -> dict[ModelKey, str]:
+        """Models of its rows that ran alone on no machine, by key; not those that ran with others.
+
+        What those need, the measurements knows (`Measurements.missing`).
+        """
+        hosts = _hosts(measurements) or [""]
+        ran = {key[:2] for key in measurements.missing}
+        return {
+            (*_model(row), hosts[0]): row.label
+            for rows in self.workloads.values()
+            for row in rows
+            if not any(self._solo(row, host, measurements) for host in hosts)
+            and not (row.line in self.anywhere and _model(row)[:2] in ran)
+        }
+
+    def rows(self) -> dict[tuple[str, str, str], RunPlan]:
+        """A row of each model, by file, parameters and devices."""
+        return {_model(row): row for rows in self.workloads.values() for row in rows}
+
+    def _solo(self, row: RunPlan, host: str, measurements: Measurements) -> Solo | None:
+        found = measurements.solos.get((*_model(row), host))
+        if found is not None or row.line not in self.anywhere:
+            return found
+        same = (
+            solo
+            for key, solo in measurements.solos.items()
+            if key[:2] == _model(row)[:2] and key[3] == host
+        )
+        return next(same, None)
+
+
+def read_planned(path: Path) -> PlannedRows:
+    """Read an experiment file.
+
+    Args:
+        path: A CSV file.
+
+    Raises:
+        ExperimentError: The file has problems.
+        UsageError: It holds several experiments, or is no CSV file.
+    """
+    if path.suffix.lower() != SUFFIX:
+        raise UsageError(
+            f"{path} is no {SUFFIX} file", "Give the experiment's name: its runs are in the store"
+        )
+    file = ExperimentFile.read(path)
+    here = Machine.detect()
+    place = Place.beside(file.path, _with_any_gpu(here), registry.load())
+    first = str(Devices.parse("", here))
+    header = read_header(file.shown, file.table)
+    keys = [
+        (
+            header.value(record, Column.EXPERIMENT).strip() or place.default_experiment,
+            header.value(record, Column.WORKLOAD).strip(),
+        )
+        for record in file.table.rows
+    ]
+    problems: list[Problem] = []
+    workloads: dict[str, list[RunPlan]] = {}
+    anywhere: set[int] = set()
+    for record, spot in zip(file.table.rows, positions_of(keys), strict=True):
+        values = header.values(record)
+        if not values.get(Column.DEVICES, "").strip():
+            anywhere.add(record.line)
+            values = {**values, Column.DEVICES: first}
+
+        def complain(column: Column, error: UsageError, line: int = record.line) -> None:
+            problems.append(Problem(error.message, error.remedy or "", line, column))
+
+        row = FileRow(values, header.logged(record), record.line)
+        run = RowCheck(row, spot, place, complain).run()
+        if run is not None:
+            workloads.setdefault(spot.workload, []).append(run)
+    if problems:
+        raise ExperimentError(file.shown, problems)
+    names = list(dict.fromkeys(name for name, _ in keys))
+    if len(names) != 1:
+        raise UsageError(
+            f"{path} holds {len(names)} experiments", "Give the name of one: " + ", ".join(names)
+        )
+    return PlannedRows(path, names[0], workloads, frozenset(anywhere))
+
+
+def _with_any_gpu(here: Machine) -> Machine:
+    """This machine, with every GPU that a row may name: what is read of it is not run here."""
+    there = {gpu.index: gpu for gpu in (*here.gpus, *here.hidden)}
+    gpus = tuple(there.get(index, Gpu(index, "", f"GPU-{index}")) for index in range(_MAX_GPUS))
+    return replace(here, gpus=gpus, hidden=(), no_gpu_reason="")
+
+
+def _model(row: RunPlan) -> tuple[str, str, str]:
+    """As the runner records it, see `radt.analysis.report`."""
+    return row.program.module or row.program.path.name, row.arguments, str(row.devices)
+
+
+def _hosts(measurements: Measurements) -> list[str]:
+    return list(dict.fromkeys(solo.host for solo in measurements.solos.values()))

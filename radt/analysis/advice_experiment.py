@@ -1,0 +1,302 @@
+"""The experiment that would find out: rows that are missing, or candidates to verify, as a CSV."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from radt.analysis.advice import Advice
+from radt.analysis.advice_model import ModelKey, Prediction
+from radt.durations import seconds_text
+from radt.errors import RadtError, UsageError
+from radt.experiment.columns import Column
+from radt.experiment.plan import RunPlan
+from radt.experiment.table import parse_table
+from radt.model import DEFAULT_LISTENERS
+from radt.store.records import RunRecord
+from radt.units import plural
+
+#: Columns that every written file has; others if a row has something there.
+_ALWAYS = frozenset(
+    {
+        *(Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.STATUS, Column.RUN),
+        *(Column.DEVICES, Column.COLLOCATION, Column.LISTENERS, Column.FILE, Column.PARAMS),
+    }
+)
+#: Parameters that stand in columns of radt's own.
+_OWN = frozenset(column.value.lower() for column in Column)
+_BRACED = re.compile(r"\{([^{}]*)\}")
+_NEEDS_QUOTES = re.compile(r'[,"\r\n]|^\s|\s$|^#')
+_MAX_VERIFIED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a file was written for; ``runs`` counts its rows."""
+
+    path: Path
+    runs: int
+    workloads: int
+    purpose: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        what = f"{plural(self.workloads, 'workload')}, {plural(self.runs, 'run')}"
+        return f"{self.path}: {what} {self.purpose}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """Cells of a model's rows; workload and collocation are the file's."""
+
+    cells: Mapping[Column, str]
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_experiment(advice: Advice, path: Path) -> Written:
+    """Write what would find out what advice does not know; else what would verify it.
+
+    Args:
+        advice: It.
+        path: A file that is not there.
+
+    Raises:
+        UsageError: It is there, or its name is none of an experiment file, or there is nothing to
+            run.
+        RadtError: It cannot be written.
+    """
+    if path.suffix.lower() != ".csv":
+        raise UsageError(f"{path}: an experiment file ends in .csv", f"--write {path.stem}.csv")
+    workloads, purpose = _workloads(advice)
+    if not workloads:
+        raise UsageError(
+            "there is no run to write", "Run the models once, each in a workload of its own"
+        )
+    text = _text(advice.measurements.experiment, workloads, purpose, path)
+    try:
+        with path.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{path} is there already, and is not written over", "Give another name"
+        ) from None
+    except OSError as error:
+        raise RadtError(f"{path} cannot be written: {error.strerror}") from error
+    return Written(path, sum(len(rows) for rows in workloads.values()), len(workloads), purpose)
+
+
+_Workloads = dict[str, list[tuple[_Template, str]]]
+
+
+def _workloads(advice: Advice) -> tuple[_Workloads, str]:
+    """Rows by the labels of new workloads, each with its Collocation."""
+    taken = set(advice.measurements.labels)
+    found: _Workloads = {}
+    needed = {need.key: need.name for need in advice.needs if need.key is not None}
+    for key, name in needed.items():
+        if key is not None and (template := _template(advice, key, measured_badly=True)):
+            found[_label(f"{name} alone", taken)] = [(template, "-")]
+    if found:
+        return found, "to know what models do alone"
+    for one in _to_verify(advice):
+        rows = []
+        for row in one.candidate.rows:
+            template = _template(advice, row.solo.key)
+            if template is not None:
+                rows.append((template, str(row.collocation)))
+        name = f"{one.candidate.models_text} {one.candidate.sharing_text}"
+        found[_label(name, taken)] = rows
+    return found, "to verify what is advised"
+
+
+def _to_verify(advice: Advice) -> Iterator[Prediction]:
+    """What is recommended and was not measured; else what promises the most."""
+    best = [one.best for one in advice.recommendations if one.best is not None]
+    chosen = [one for one in best if not one.measured]
+    if not chosen:
+        others = [
+            one
+            for one in advice.predictions
+            if not one.measured and one.measured_fit is None and one.gain is not None
+        ]
+        chosen = sorted(others, key=lambda one: -(one.gain or 0.0))
+    seen = set()
+    for one in chosen:
+        if one.candidate.identity not in seen:
+            seen.add(one.candidate.identity)
+            yield one
+        if len(seen) >= _MAX_VERIFIED:
+            return
+
+
+def _label(wanted: str, taken: set[str]) -> str:
+    """A label that no workload of the experiment has: a new start of it would replace that one."""
+    label, number = wanted, 2
+    while label in taken:
+        label, number = f"{wanted} {number}", number + 1
+    taken.add(label)
+    return label
+
+
+def _template(advice: Advice, key: ModelKey, *, measured_badly: bool = False) -> _Template | None:
+    """Of the file, where it was given: the store does not tell the user's own columns from what
+    scripts log."""
+    row = advice.planned.rows().get(key[:3])
+    known = advice.measurements.records.get(key)
+    if row is not None:
+        found = _of_row(row)
+    elif known is not None:
+        found = _of_record(*known)
+    else:
+        return None
+    return _listening(found) if measured_badly else found
+
+
+def _listening(template: _Template) -> _Template:
+    """With the usual listeners as well: without them it was not known enough."""
+    named = template.cells[Column.LISTENERS].split("+")
+    names = [one for one in named if one not in ("", "none", DEFAULT_LISTENERS)]
+    listeners = "+".join([DEFAULT_LISTENERS, *names])
+    return replace(template, cells={**template.cells, Column.LISTENERS: listeners})
+
+
+def _of_record(run: RunRecord, params: Mapping[str, str]) -> _Template:
+    """As the runner recorded the row (`radt.runner.preparation`)."""
+    arguments = params.get(Column.PARAMS, "")
+    return _Template(
+        {
+            Column.NAME: run.name,
+            Column.DEVICES: run.devices,
+            Column.ENVIRONMENT: _unless(params.get(Column.ENVIRONMENT, ""), "local"),
+            Column.CPUS: params.get(Column.CPUS, ""),
+            Column.TIMEOUT: params.get(Column.TIMEOUT, "").replace(" ", ""),
+            Column.MODEL: params.get(Column.MODEL, ""),
+            Column.DATA: params.get(Column.DATA, ""),
+            Column.LISTENERS: run.listeners or DEFAULT_LISTENERS,
+            Column.FILE: _program(run, params.get(Column.FILE, "")),
+            Column.PARAMS: arguments,
+        }
+    )
+
+
+def _of_row(row: RunPlan) -> _Template:
+    """As the file has it."""
+    own = {name.lower(): value for name, value in row.columns.items()}
+    return _Template(
+        {
+            Column.NAME: row.name,
+            Column.DEVICES: str(row.devices),
+            Column.ENVIRONMENT: _unless(str(row.environment), "local"),
+            Column.CPUS: str(row.cpus) if row.cpus.count or row.cpus.cpus else "",
+            Column.TIMEOUT: f"{seconds_text(row.timeout_s)}s" if row.timeout_s is not None else "",
+            Column.MODEL: own.get("model", ""),
+            Column.DATA: own.get("data", ""),
+            Column.LISTENERS: "+".join(map(str, row.listeners)) or "none",
+            Column.FILE: f"-m {row.program.module}"
+            if row.program.module
+            else str(row.program.path),
+            Column.PARAMS: row.arguments,
+        },
+        {name: value for name, value in row.columns.items() if name.lower() not in _OWN},
+    )
+
+
+def _program(run: RunRecord, name: str) -> str:
+    """The path in the command whose last part is the program's name; else a module, or the name."""
+    words = _words(run.command)
+    if "-m" in words[1:2] and words[2:3] == [name]:
+        return f"-m {name}"
+    return next((word for word in words[:2] if Path(word).name == name), name)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed: written by other means
+        return text.split()
+
+
+def _unless(text: str, usual: str) -> str:
+    return "" if text == usual else text
+
+
+def _text(experiment: str, workloads: _Workloads, purpose: str, path: Path) -> str:
+    """The file: a comment, the header, padded cells."""
+    templates = [template for rows in workloads.values() for template, _ in rows]
+    columns = [
+        column
+        for column in Column
+        if column in _ALWAYS or any(one.cells.get(column) for one in templates)
+    ]
+    others = list(dict.fromkeys(name for one in templates for name in one.others))
+    header = [*map(str, columns), *others]
+    names = {name.lower() for name in header} | {column.lower() for column in Column}
+    lines = [header]
+    for label, rows in workloads.items():
+        for template, collocation in rows:
+            cells = {
+                **template.cells,
+                Column.EXPERIMENT: experiment,
+                Column.WORKLOAD: label,
+                Column.COLLOCATION: collocation,
+                Column.FILE: _literal(_relative(template.cells[Column.FILE], path), names),
+                Column.PARAMS: _literal(template.cells[Column.PARAMS], names),
+            }
+            lines.append(
+                [
+                    *(cells.get(column, "") for column in columns),
+                    *(template.others.get(name, "") for name in others),
+                ]
+            )
+    text = f"# Written by radt advise: {purpose}.\n" + "".join(_padded(lines))
+    _check(text, lines)
+    return text
+
+
+def _relative(file: str, path: Path) -> str:
+    """From the folder of the file, where that is short; modules and names as they are."""
+    if not Path(file).is_absolute():
+        return file
+    relative = os.path.relpath(file, path.absolute().parent)
+    return file if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
+
+
+def _literal(text: str, names: set[str]) -> str:
+    """What was filled in stays as it is: braces around a column's name would be filled again."""
+    return _BRACED.sub(
+        lambda found: f"{{{found[0]}}}" if found[1].lower() in names else found[0], text
+    )
+
+
+def _padded(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    quoted = [[_quoted(cell) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*quoted, strict=True)]
+    for line in quoted:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        yield ", ".join(cells).rstrip() + "\n"
+
+
+def _quoted(cell: str) -> str:
+    doubled = cell.replace('"', '""')
+    return f'"{doubled}"' if _NEEDS_QUOTES.search(cell) else cell
+
+
+def _check(text: str, lines: Iterable[Sequence[str]]) -> None:
+    """What radt reads again is what was meant."""
+    table = parse_table(text)
+    records = [*([table.header] if table.header else []), *table.rows]
+    found = [[cell.value for cell in record.cells] for record in records]
+    meant = [
+        [cell.strip() if not _NEEDS_QUOTES.search(cell) else cell for cell in line]
+        for line in lines
+    ]
+    if found != meant:
+        raise RadtError(
+            "a name or parameter of this experiment cannot be written as a CSV cell",
+            "Write the rows by hand: radt advise says which",
+        )

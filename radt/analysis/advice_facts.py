@@ -1,0 +1,241 @@
+"""What is known of machines and their devices, and of runs beyond what a report says."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from radt.analysis.advice_model import CPU_DEVICES, Footprint, MemorySource
+from radt.analysis.gpu_catalog import MigGpu, published_gpu
+from radt.collocation.inventory import read_inventory
+from radt.collocation.packing import Card
+from radt.collocation.processes import MPS_CONTROL
+from radt.errors import DeviceError
+from radt.model import MarkerKind
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, SummaryRecord
+from radt.tags import CPU_COUNT
+
+#: Tags that say what a machine has.
+GPUS_TAG = "radt.gpus"
+#: A CUDA context and the kernels loaded into it, which PyTorch's allocator does not count, and
+#: which MPS has once more for its server. An allowance, not a measurement: they take some hundred
+#: megabytes.
+CONTEXT_BYTES = 500e6
+
+#: The first that was measured is used.
+_KERNEL_TIME = ("gpu.graphics.active",)
+_DRAM = ("gpu.dram.active",)
+_HOST_LOAD = ("system.cpu.utilization",)
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """A machine. ``cores`` are CPUs that runs may use, ``memory_bytes`` what they may take."""
+
+    name: str
+    cores: int | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A GPU. ``memory_bytes`` is what runs may take of it together.
+
+    ``mig_gpu`` is None where it cannot be divided or is not known. ``has_mps`` is None where the
+    machine is another than this one.
+    """
+
+    name: str = ""
+    memory_bytes: float | None = None
+    mig_gpu: MigGpu | None = None
+    has_mps: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the series of one run say, of its own device where it has one.
+
+    ``host_load`` is the share of all cores of the machine that anybody used meanwhile.
+    """
+
+    kernel_time: float | None = None
+    dram: float | None = None
+    footprint: Footprint | None = None
+    host_bytes: float | None = None
+    host_free_bytes: float | None = None
+    idle_w: float | None = None
+    card_bytes: float | None = None
+    usable_bytes: float | None = None
+    host_load: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that is known of the machines of an experiment, and of the runs that were asked for."""
+
+    runs: Mapping[str, RunFacts] = field(default_factory=dict)
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    devices: Mapping[tuple[str, str], DeviceFacts] = field(default_factory=dict)
+
+    def host(self, name: str) -> HostFacts:
+        return self.hosts.get(name, HostFacts(name))
+
+    def device(self, host: str, devices: str) -> DeviceFacts:
+        return self.devices.get((host, devices), DeviceFacts())
+
+
+def read_facts(
+    reader: StoreReader, runs: Sequence[RunRecord], *, cores: int | None = None
+) -> Facts:
+    """Read them of runs that were alone on their device.
+
+    Args:
+        reader: The store.
+        runs: These.
+        cores: CPUs of the machine, where the user says so.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    ids = [run.run_id for run in runs]
+    series: dict[str, list[SummaryRecord]] = {run_id: [] for run_id in ids}
+    for one in reader.summary(ids):
+        series[one.series.run_id].append(one)
+    bounds = _counted(reader, ids)
+    facts = {
+        run.run_id: _run_facts(reader, run, series[run.run_id], bounds.get(run.run_id))
+        for run in runs
+    }
+    tags = reader.tags_of(ids)
+    hosts: dict[str, HostFacts] = {}
+    devices: dict[tuple[str, str], DeviceFacts] = {}
+    for host in dict.fromkeys(run.host for run in runs):
+        there = [run for run in runs if run.host == host]
+        said = [tags.get(run.run_id, {}) for run in there]
+        hosts[host] = HostFacts(
+            host,
+            cores or _cores(host, said),
+            _highest(facts[run.run_id].host_free_bytes for run in there),
+        )
+        names = next((one[GPUS_TAG].split(", ") for one in said if one.get(GPUS_TAG)), [])
+        for place in dict.fromkeys(run.devices for run in there if run.devices.isdigit()):
+            on_it = [facts[run.run_id] for run in there if run.devices == place]
+            name = names[int(place)] if int(place) < len(names) else ""
+            devices[host, place] = _device(host, int(place), name, on_it)
+    return Facts(facts, hosts, devices)
+
+
+def _counted(reader: StoreReader, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """From the end of the first epoch, if there is another, to the end of the last."""
+    epochs: dict[str, list[tuple[int, int]]] = {}
+    for one in reader.markers(ids):
+        if one.kind is MarkerKind.EPOCH and one.end_ns is not None and not one.process:
+            epochs.setdefault(one.run_id, []).append((one.start_ns, one.end_ns))
+    found = {}
+    for run_id, its in epochs.items():
+        counted = sorted(its)[1:] or its
+        found[run_id] = counted[0][0], counted[-1][1]
+    return found
+
+
+def _run_facts(
+    reader: StoreReader,
+    run: RunRecord,
+    series: Sequence[SummaryRecord],
+    bounds: tuple[int, int] | None,
+) -> RunFacts:
+    own = f"gpu{run.devices}" if run.devices.isdigit() else ""
+    by_metric: dict[str, list[SummaryRecord]] = {}
+    for one in series:
+        entity = one.series.entity
+        # What other GPUs did is not the run's; a value without an entity is of its only device.
+        if not entity.startswith("gpu") or entity == own or entity.startswith(f"{own}/"):
+            by_metric.setdefault(one.series.metric, []).append(one)
+
+    def within(metrics: Iterable[str]) -> float | None:
+        start_ns, end_ns = bounds or (None, None)
+        for metric in metrics:
+            for one in by_metric.get(metric, ()):
+                number = one.series.series_no
+                value = reader.mean(run.run_id, number, start_ns=start_ns, end_ns=end_ns)
+                if value is not None:
+                    return value
+        return None
+
+    def highest(metric: str) -> float | None:
+        return _highest(one.maximum for one in by_metric.get(metric, ()))
+
+    def lowest(metric: str) -> float | None:
+        found = [one.minimum for one in by_metric.get(metric, ()) if one.minimum is not None]
+        return min(found, default=None)
+
+    resident = highest("process.memory.rss") or highest("process.memory.pss")
+    total, idle = highest("gpu.memory.total"), lowest("gpu.memory.used")
+    free = highest("system.memory.available")
+    limit = lowest("system.cgroup.memory.limit")
+    return RunFacts(
+        kernel_time=within(_KERNEL_TIME),
+        dram=within(_DRAM),
+        host_load=within(_HOST_LOAD),
+        footprint=_footprint(run, resident, highest, idle),
+        host_bytes=resident,
+        host_free_bytes=free if limit is None else min(limit, free or limit),
+        idle_w=lowest("gpu.power"),
+        card_bytes=total,
+        usable_bytes=None
+        if total is None
+        else total - (highest("gpu.memory.reserved") or 0.0) - (idle or 0.0),
+    )
+
+
+def _footprint(
+    run: RunRecord, resident: float | None, highest: object, idle: float | None
+) -> Footprint | None:
+    assert callable(highest)
+    if run.devices == CPU_DEVICES:
+        return None if resident is None else Footprint(resident, MemorySource.RESIDENT)
+    own = highest("process.gpu.memory")
+    if own:
+        return Footprint(own, MemorySource.PROCESS)
+    card = highest("gpu.memory.used")
+    if card is not None and idle is not None and card > idle:
+        return Footprint(card - idle, MemorySource.CARD)
+    kept = highest("torch.memory.reserved")
+    return Footprint(kept + CONTEXT_BYTES, MemorySource.TORCH) if kept else None
+
+
+def _cores(host: str, tags: Iterable[Mapping[str, str]]) -> int | None:
+    said = next((one[CPU_COUNT] for one in tags if one.get(CPU_COUNT, "").isdigit()), None)
+    if said is not None:
+        return int(said)
+    return len(os.sched_getaffinity(0)) if host == platform.node() else None
+
+
+def _device(host: str, index: int, name: str, runs: Sequence[RunFacts]) -> DeviceFacts:
+    usable = _highest(one.usable_bytes for one in runs)
+    total = _highest(one.card_bytes for one in runs)
+    mig_gpu = published_gpu(name, total) if total else None
+    has_mps = None
+    if host == platform.node():
+        has_mps = shutil.which(MPS_CONTROL) is not None
+        mig_gpu = _asked(index) or mig_gpu
+    return DeviceFacts(name, usable, mig_gpu, has_mps)
+
+
+def _asked(index: int) -> MigGpu | None:
+    """What this machine's driver says; None where it says nothing."""
+    try:
+        gpu = read_inventory([index]).gpu(index)
+    except DeviceError:  # the tables know the card by its name, too
+        return None
+    if gpu is None or gpu.mig is None or not gpu.mig.profiles:
+        return None
+    return MigGpu(Card(gpu.mig.profiles), from_driver=True)
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

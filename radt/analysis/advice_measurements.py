@@ -1,0 +1,312 @@
+"""An experiment as advice needs it: what ran alone, what was measured together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from radt.analysis.advice_facts import Facts, RunFacts, read_facts
+from radt.analysis.advice_model import (
+    Candidate,
+    ModelKey,
+    Origin,
+    PaceKind,
+    Resource,
+    Row,
+    Solo,
+)
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import Report, read_report
+from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.collocation.spec import Collocation
+from radt.errors import UsageError
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+
+#: Of more models than these only the newest are looked at: each takes some statements of its own,
+#: and a sweep's thousand runs are one model as far as the hardware is concerned.
+MAX_MODELS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWorkload:
+    """A workload of several runs that came to an end.
+
+    ``slowdowns`` are in the order of the candidate's rows, empty where the rows did not all finish:
+    whoever ends early no longer slows the others down. ``fits`` is None where it says nothing of
+    memory. ``energy`` is that for the same work, over that of the runs alone.
+    """
+
+    candidate: Candidate
+    label: str
+    slowdowns: tuple[float, ...] = ()
+    fits: bool | None = None
+    energy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """All that advice is made of.
+
+    Attributes:
+        experiment: Its name.
+        solos: What ran alone, by model.
+        measured: What ran together.
+        facts: Of the machines.
+        missing: Models that ran with others and never alone, by key, with a run of each.
+        records: The newest run of each model, alone or not, with its parameters.
+        left_out: What is not looked at, in sentences.
+    """
+
+    experiment: str
+    solos: Mapping[ModelKey, Solo] = field(default_factory=dict)
+    measured: Sequence[MeasuredWorkload] = ()
+    facts: Facts = field(default_factory=Facts)
+    missing: Mapping[ModelKey, str] = field(default_factory=dict)
+    records: Mapping[ModelKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    labels: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """A workload of one run that finished."""
+
+    key: ModelKey
+    workload: WorkloadSummary
+    group: GroupSummary
+    run: RunRecord
+    name: str
+    collocation: Collocation
+
+
+def read_measurements(
+    reader: StoreReader, experiment: str, *, cores: int | None = None
+) -> Measurements:
+    """Read an experiment.
+
+    Args:
+        reader: The store.
+        experiment: Its name.
+        cores: CPUs of the machine, where the user says so.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    report = read_report(reader, experiment)
+    runs = [
+        one.run for workload in report.workloads for group in workload.groups for one in group.runs
+    ]
+    params = reader.params_of([run.run_id for run in runs])
+    keys = {run.run_id: model_key(run, params.get(run.run_id, {})) for run in runs}
+    records = {
+        keys[run.run_id]: (run, params.get(run.run_id, {}))
+        for run in sorted(runs, key=lambda run: run.created_ns)
+    }
+    left_out = []
+    several = {key for key in records if "+" in key[2]}
+    if several:
+        left_out.append("runs on several GPUs at once: their memory and load are not divided")
+    alone = [one for one in _alone(report, keys) if one.key not in several]
+    chosen = list(dict.fromkeys(one.key for one in reversed(alone)))
+    if len(chosen) > MAX_MODELS:
+        left_out.append(f"{len(chosen) - MAX_MODELS:,} older of {len(chosen):,} models")
+        chosen = chosen[:MAX_MODELS]
+    kept = [one for one in alone if one.key in set(chosen)]
+    facts = read_facts(reader, [one.run for one in _newest(kept)], cores=cores)
+    solos = _solos(kept, facts, params)
+    names = _names(report, keys)
+    solos = {key: replace(solo, name=names.get(key, solo.name)) for key, solo in solos.items()}
+    together = [one for one in report.workloads if one.run_count > 1]
+    measured = [found for one in together if (found := _measured(one, keys, solos)) is not None]
+    missing = {
+        keys[run.run.run_id]: names.get(keys[run.run.run_id], run.name)
+        for workload in together
+        for group in workload.groups
+        for run in group.runs
+        if keys[run.run.run_id] not in solos and keys[run.run.run_id] not in several
+    }
+    return Measurements(
+        experiment,
+        solos,
+        measured,
+        facts,
+        missing,
+        records,
+        tuple(left_out),
+        frozenset(one.label for one in report.workloads),
+    )
+
+
+def model_key(run: RunRecord, params: Mapping[str, str]) -> ModelKey:
+    """What makes runs the same model, as for the baselines of reports."""
+    return params.get("File", ""), params.get("Params", ""), run.devices, run.host
+
+
+def collocation_of(run: RunRecord) -> Collocation:
+    """How a run shared its device; as it is, where what is recorded cannot be understood."""
+    try:
+        return Collocation.parse(run.collocation)
+    except UsageError:  # of another tracker, brought in by its archive
+        return Collocation()
+
+
+def _alone(report: Report, keys: Mapping[str, ModelKey]) -> list[_Alone]:
+    found = []
+    for workload in report.workloads:
+        if workload.run_count != 1:
+            continue
+        (group,) = workload.groups
+        one = group.runs[0]
+        if group.status is RunStatus.FINISHED:
+            found.append(
+                _Alone(
+                    keys[one.run.run_id],
+                    workload,
+                    group,
+                    one.run,
+                    one.name,
+                    collocation_of(one.run),
+                )
+            )
+    return found
+
+
+def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
+    """For each model what stands for it: naively before under MPS; instances do not."""
+    found: dict[ModelKey, _Alone] = {}
+    for one in alone:
+        if one.collocation.mig is not None:
+            continue
+        known = found.get(one.key)
+        if known is None or one.collocation.is_naive >= known.collocation.is_naive:
+            found[one.key] = one
+    return list(found.values())
+
+
+def _solos(
+    alone: Sequence[_Alone], facts: Facts, params: Mapping[str, Mapping[str, str]]
+) -> dict[ModelKey, Solo]:
+    on_profile: dict[ModelKey, dict[str, Mapping[PaceKind, float]]] = {}
+    for one in alone:
+        if one.collocation.mig is not None and one.collocation.mps is None:
+            its = on_profile.setdefault(one.key, {})
+            its[str(one.collocation.mig).lower()] = paces_s(one.group, one.run)
+    found = {}
+    for one in _newest(alone):
+        known = facts.runs[one.run.run_id]
+        cores = facts.host(one.run.host).cores
+        shares, stands_in = _shares(one, known, cores)
+        found[one.key] = Solo(
+            one.key,
+            one.name,
+            one.run.run_id,
+            one.group.repeats,
+            paces_s(one.group, one.run),
+            shares,
+            stands_in,
+            known.footprint,
+            known.host_bytes,
+            _mean(one, Quantity.POWER),
+            known.idle_w,
+            on_profile.get(one.key, {}),
+            params.get(one.run.run_id, {}).get("Cpus", ""),
+        )
+    return found
+
+
+def paces_s(group: GroupSummary, run: RunRecord) -> dict[PaceKind, float]:
+    """Seconds for the same piece of work, by what it is; what was not measured is not there."""
+    found = {}
+    epoch_s = group.time_per_epoch_s
+    rate = group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
+    if epoch_s:
+        found[PaceKind.EPOCH] = epoch_s
+    if rate:
+        found[PaceKind.SAMPLES] = 1 / rate
+    if run.started_ns is not None and run.ended_ns is not None and run.ended_ns > run.started_ns:
+        found[PaceKind.DURATION] = (run.ended_ns - run.started_ns) / 1e9
+    return found
+
+
+def _shares(one: _Alone, known: RunFacts, cores: int | None) -> tuple[dict[Resource, float], bool]:
+    used = one.group.cpu_cores
+    shares = {} if used is None or not cores else {Resource.CORES: used / cores}
+    if one.key[2] == "cpu":
+        return shares, False
+    active, busy = _mean(one, Quantity.SM_ACTIVE), _mean(one, Quantity.GPU_UTILIZATION)
+    kernel = known.kernel_time if known.kernel_time is not None else busy
+    stands_in = active is None and kernel is not None
+    for resource, value in (
+        (Resource.SM, active if active is not None else kernel),
+        (Resource.KERNEL, kernel),
+        (Resource.DRAM, known.dram),
+    ):
+        if value is not None:
+            shares[resource] = min(1.0, value)
+    return shares, stands_in
+
+
+def _mean(one: _Alone, quantity: Quantity) -> float | None:
+    estimate = one.workload.estimate(quantity, one.group)
+    return None if estimate is None else estimate.mean
+
+
+def _names(report: Report, keys: Mapping[str, ModelKey]) -> dict[ModelKey, str]:
+    """One name a model; where several have the same, their parameters or devices tell them."""
+    found: dict[ModelKey, str] = {}
+    for workload in report.workloads:
+        for group in workload.groups:
+            for run in group.runs:
+                found[keys[run.run.run_id]] = run.name
+    for place, telling in ((1, "{} {}"), (2, "{} on {}"), (3, "{} at {}")):
+        called: dict[str, list[ModelKey]] = {}
+        for key, name in found.items():
+            called.setdefault(name, []).append(key)
+        for name, same in called.items():
+            if len({key[place] for key in same}) > 1:
+                found |= {key: telling.format(name, key[place]).strip() for key in same}
+    return found
+
+
+def _measured(
+    workload: WorkloadSummary, keys: Mapping[str, ModelKey], solos: Mapping[ModelKey, Solo]
+) -> MeasuredWorkload | None:
+    """None where a row's model never ran alone, or nothing can be learnt from how it ended."""
+    rows, slowdowns, statuses = [], [], []
+    for group in workload.groups:
+        for one in group.runs:
+            solo = solos.get(keys[one.run.run_id])
+            if solo is None:
+                return None
+            rows.append(Row(solo, collocation_of(one.run)))
+            statuses.append(group.status)
+            if group.status is RunStatus.FINISHED:
+                slowdowns.append(solo.slowdown_of(paces_s(group, one.run)))
+    finished = all(status is RunStatus.FINISHED for status in statuses)
+    ran_out = RunStatus.OOM in statuses
+    if not finished and not ran_out:
+        return None
+    known = [value for value in slowdowns if value is not None]
+    candidate = Candidate(tuple(rows), Origin.MEASURED, (workload.label,))
+    return MeasuredWorkload(
+        candidate,
+        workload.label,
+        tuple(known) if finished and len(known) == len(rows) else (),
+        not ran_out,
+        _energy_ratio(workload, candidate) if finished else None,
+    )
+
+
+def _energy_ratio(workload: WorkloadSummary, candidate: Candidate) -> float | None:
+    """Energy per epoch together over the mean of that alone; None where either is not known."""
+    found = workload.estimate(Quantity.ENERGY_PER_EPOCH, workload.groups[0])
+    alone = [
+        row.solo.power_w * row.solo.paces_s[PaceKind.EPOCH]
+        for row in candidate.rows
+        if row.solo.power_w is not None and PaceKind.EPOCH in row.solo.paces_s
+    ]
+    if found is None or not candidate.is_uniform or len(alone) != len(candidate.rows):
+        return None
+    return found.mean / (sum(alone) / len(alone))

@@ -1,0 +1,321 @@
+"""What advice is about: models alone, candidates for sharing, and predictions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from radt.collocation.spec import Collocation
+
+#: A run's file, parameters, devices and machine: runs that agree in them are the same model.
+ModelKey = tuple[str, str, str, str]
+#: Devices of a run that uses no GPU.
+CPU_DEVICES = "cpu"
+
+
+class Resource(StrEnum):
+    """What runs share; each is measured as a share from 0 to 1 of what there is."""
+
+    SM = "SM activity"  # share of the SMs' time with at least one warp
+    KERNEL = "kernel time"  # share of time in which any kernel ran
+    DRAM = "memory bandwidth"  # of the device
+    CORES = "CPU"  # cores used, of the machine's
+
+
+class Method(StrEnum):
+    """How runs share their device."""
+
+    NAIVE = "naive"
+    MPS = "MPS"
+    MIG = "MIG"
+    CPU = "CPU"  # they run beside each other on the CPU
+    SEVERAL = "several"  # rows that share in different ways
+
+
+class Goal(StrEnum):
+    """What to optimise."""
+
+    THROUGHPUT = "throughput"  # most work in the same time
+    LATENCY = "latency"  # each run as fast as alone, or nearly
+    ENERGY = "energy"  # least energy for the same work
+
+
+class Fit(StrEnum):
+    """Whether a workload fits into memory."""
+
+    YES = "yes"
+    TIGHT = "tight"  # within the margin
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+class Origin(StrEnum):
+    """Where a candidate comes from."""
+
+    COPIES = "copies of one model"
+    MIX = "a mix"
+    MEASURED = "measured"
+    FILE = "in the file"
+
+
+class MemorySource(StrEnum):
+    """What a footprint was read from, the best first."""
+
+    PROCESS = "of the run's processes"
+    CARD = "of the card above its idle level"
+    TORCH = "of PyTorch's allocator and an allowance for the context"
+    RESIDENT = "resident; pages that processes share count for each"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Peak memory of a run, warm-up included."""
+
+    peak_bytes: float
+    of: MemorySource
+
+
+class PaceKind(StrEnum):
+    """The work that a pace is the time of."""
+
+    EPOCH = "time per epoch"
+    SAMPLES = "samples/s"
+    DURATION = "duration"
+
+
+@dataclass(frozen=True, slots=True)
+class Solo:
+    """A model that ran alone on its device.
+
+    Attributes:
+        key: What makes it the same model.
+        name: For people.
+        run_id: The newest run that ended well.
+        count: How many repeats.
+        paces_s: Seconds for the same piece of work (an epoch, a sample, all), by what it is.
+        shares: Of each resource that was measured.
+        sm_is_utilization: SM activity was not measured; the GPU's utilisation stands for it, which
+            says how often kernels ran and not how many SMs they took.
+        footprint: On the device; of a run on the CPU in the machine's memory. None if unknown.
+        host_bytes: In the machine's memory.
+        power_w: Of its device, and `idle_w` the least that was seen there.
+        on_profile: Seconds likewise of the same model alone on MIG instances, by profile.
+    """
+
+    key: ModelKey
+    name: str
+    run_id: str
+    count: int = 1
+    paces_s: Mapping[PaceKind, float] = field(default_factory=dict)
+    shares: Mapping[Resource, float] = field(default_factory=dict)
+    sm_is_utilization: bool = False
+    footprint: Footprint | None = None
+    host_bytes: float | None = None
+    power_w: float | None = None
+    idle_w: float | None = None
+    on_profile: Mapping[str, Mapping[PaceKind, float]] = field(default_factory=dict)
+    cpus: str = ""
+
+    @property
+    def devices(self) -> str:
+        return self.key[2]
+
+    @property
+    def host(self) -> str:
+        return self.key[3]
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.devices == CPU_DEVICES
+
+    @property
+    def own_cpus(self) -> int | None:
+        """How many CPUs of its own it asks for; None for all, or for certain ones."""
+        return int(self.cpus) if self.cpus.isdigit() else None
+
+    def slowdown_of(self, paces_s: Mapping[PaceKind, float]) -> float | None:
+        """How much slower that is, by the first measure that both have; None without any."""
+        for one in PaceKind:
+            if self.paces_s.get(one) and paces_s.get(one):
+                return paces_s[one] / self.paces_s[one]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run of a candidate."""
+
+    solo: Solo
+    collocation: Collocation = field(default_factory=Collocation)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Runs that could share a device.
+
+    ``labels`` are those of workloads, measured or in the file, that are exactly this.
+    """
+
+    rows: tuple[Row, ...]
+    origin: Origin
+    labels: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> tuple[tuple[ModelKey, str], ...]:
+        """What two candidates that are the same have in common."""
+        return tuple(sorted((row.solo.key, str(row.collocation)) for row in self.rows))
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """What runs, however it shares."""
+        return tuple(sorted(row.solo.key for row in self.rows))
+
+    @property
+    def is_uniform(self) -> bool:
+        return len(set(self.models)) == 1
+
+    @property
+    def method(self) -> Method:
+        if all(row.solo.is_cpu for row in self.rows):
+            return Method.CPU
+        found = {_method(row.collocation) for row in self.rows if not row.solo.is_cpu}
+        return found.pop() if len(found) == 1 else Method.SEVERAL
+
+    @property
+    def degree(self) -> int:
+        return len(self.rows)
+
+    @property
+    def models_text(self) -> str:
+        """``2 × resnet26 + resnet50``."""
+        counts = Counter(row.solo.name for row in self.rows)
+        return " + ".join(
+            f"{count} × {name}" if count > 1 else name for name, count in counts.items()
+        )
+
+    @property
+    def sharing_text(self) -> str:
+        """``MPS``, ``3g.20gb``, ``together`` on the CPU; each row's where they differ."""
+        if self.method is Method.CPU:
+            return "together"
+        if self.method is Method.NAIVE:
+            return Method.NAIVE.value
+        return " + ".join(dict.fromkeys(str(row.collocation) for row in self.rows))
+
+
+def _method(collocation: Collocation) -> Method:
+    if collocation.is_naive:
+        return Method.NAIVE
+    if collocation.mig is None:
+        return Method.MPS
+    return Method.SEVERAL if collocation.mps is not None else Method.MIG
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From the least to the most that a slowdown can be by the model."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPool:
+    """Memory that rows share: what they need together, and its capacity.
+
+    ``name`` is that of a card (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin_bytes``
+    is what is left free for what the model does not know.
+    """
+
+    name: str
+    need_bytes: float | None
+    capacity_bytes: float | None
+    margin_bytes: float = 0.0
+
+    @property
+    def fit(self) -> Fit:
+        if self.need_bytes is None or self.capacity_bytes is None:
+            return Fit.UNKNOWN
+        if self.need_bytes > self.capacity_bytes:
+            return Fit.NO
+        if self.need_bytes > self.capacity_bytes - self.margin_bytes:
+            return Fit.TIGHT
+        return Fit.YES
+
+
+@dataclass(frozen=True, slots=True)
+class RowPrediction:
+    """One row's slowdown: the range by the model, what limits it, what is expected.
+
+    ``expected`` is the lower end until measured workloads say where in the range runs come to lie.
+    """
+
+    row: Row
+    range: Range
+    limit: str
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is predicted of a candidate, and what was measured of it.
+
+    Attributes:
+        candidate: It.
+        pools: Memory, of each device or instance and of the machine.
+        rows: Slowdowns in the order of its rows; none where a resource was not measured.
+        calibrated_by: How many measured slowdowns of the same method moved what is expected.
+        measured: Slowdown of each row as it was measured; empty if it was not.
+        measured_fit: Whether all rows ended, or one ran out of memory; None if it never ran.
+        energy: Energy for the same work over that of the runs one after the other; None if unknown.
+        unknown: Why something could not be predicted.
+    """
+
+    candidate: Candidate
+    pools: tuple[MemoryPool, ...]
+    rows: tuple[RowPrediction, ...] = ()
+    calibrated_by: int = 0
+    measured: tuple[float, ...] = ()
+    measured_fit: bool | None = None
+    energy: float | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def fit(self) -> Fit:
+        """The worst fit of all pools."""
+        found = {pool.fit for pool in self.pools}
+        for one in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
+            if one in found:
+                return one
+        return Fit.YES if found else Fit.UNKNOWN
+
+    @property
+    def slowdowns(self) -> tuple[float, ...]:
+        """As measured, where they were; else as expected."""
+        return self.measured or tuple(row.expected for row in self.rows)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Of the row that suffers most."""
+        return max(self.slowdowns, default=None)
+
+    @property
+    def gain(self) -> float | None:
+        """Work in the same time over that of the runs one after the other; 1 gains nothing."""
+        return sum(1 / value for value in self.slowdowns) if self.slowdowns else None
+
+    @property
+    def gain_range(self) -> Range | None:
+        """By the model alone."""
+        if not self.rows:
+            return None
+        return Range(
+            sum(1 / row.range.high for row in self.rows),
+            sum(1 / row.range.low for row in self.rows),
+        )
+
+    @property
+    def ran_out(self) -> bool:
+        return self.measured_fit is False

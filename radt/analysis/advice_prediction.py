@@ -1,0 +1,358 @@
+"""What is predicted of candidates; measured workloads say where in the range runs come to lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from radt.analysis.advice_facts import Facts
+from radt.analysis.advice_measurements import MeasuredWorkload
+from radt.analysis.advice_model import (
+    Candidate,
+    Fit,
+    MemoryPool,
+    Method,
+    ModelKey,
+    Prediction,
+    Range,
+    Resource,
+    Row,
+    RowPrediction,
+)
+from radt.analysis.memory_fit import Part, impossible, memory_pools, parts_of
+
+#: Where both ends of a range are nearer to each other, a measurement says nothing of its place.
+_MIN_RATIO = 1.1
+#: A measurement further outside of its range than the range is wide counts as so far.
+_MAX_PLACE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RangePosition:
+    """Where one measured slowdown lay in its range: 0 at the lower end, 1 at the upper."""
+
+    models: tuple[ModelKey, ...]
+    method: Method
+    place: float
+
+
+def place_in(bounds: Range, slowdown: float) -> float | None:
+    """Where it lies, by ratios; None where the ends are too near to each other.
+
+    >>> place_in(Range(1.0, 4.0), 2.0)
+    0.5
+    """
+    if bounds.high < bounds.low * _MIN_RATIO or slowdown <= 0:
+        return None
+    found = math.log(slowdown / bounds.low) / math.log(bounds.high / bounds.low)
+    return max(-_MAX_PLACE, min(_MAX_PLACE, found))
+
+
+def expected_in(bounds: Range, place: float) -> float:
+    """What lies there; the inverse of `place_in`."""
+    return float(bounds.low * (bounds.high / bounds.low) ** place)
+
+
+class Predictor:
+    """Predicts candidates of one study.
+
+    Args:
+        facts: Of its machines.
+        measured: What ran together; it calibrates the predictions of others.
+        margin: Share of the memory that is to stay free.
+    """
+
+    def __init__(self, facts: Facts, measured: Sequence[MeasuredWorkload], margin: float) -> None:
+        self._facts = facts
+        self._margin = margin
+        self._measured: dict[object, list[MeasuredWorkload]] = {}
+        self._positions: list[RangePosition] = []
+        for one in measured:
+            self._measured.setdefault(one.candidate.identity, []).append(one)
+            self._positions += self._positions_of(one)
+
+    def predict(self, candidate: Candidate) -> Prediction:
+        """Fit, slowdown and energy; by measurements of others, never of the candidate itself."""
+        own = self._measured.get(candidate.identity, [])
+        bare = self._bare(candidate)
+        places = [
+            one.place
+            for one in self._positions
+            if one.method is candidate.method and one.models != candidate.models
+        ]
+        rows = bare.rows
+        if places:
+            middle = median(places)
+            rows = tuple(replace(row, expected=expected_in(row.range, middle)) for row in rows)
+        with_times = [one for one in own if one.slowdowns]
+        fits = [one.fits for one in own if one.fits is not None]
+        found = replace(
+            bare,
+            rows=rows,
+            calibrated_by=len(places) if rows else 0,
+            measured=with_times[-1].slowdowns if with_times else (),
+            measured_fit=all(fits) if fits else None,
+        )
+        return replace(found, energy=self._energy(found, own))
+
+    def _bare(self, candidate: Candidate) -> Prediction:
+        """By the model alone."""
+        if problem := impossible(candidate, self._facts):
+            return Prediction(candidate, (MemoryPool("place", 1.0, 0.0),), unknown=(problem,))
+        parts = parts_of(candidate, self._facts)
+        if parts is None:
+            return Prediction(candidate, (), unknown=("its MIG instances are not known",))
+        pools: tuple[MemoryPool, ...] = tuple(
+            memory_pools(candidate, self._facts, parts, self._margin)
+        )
+        found = [
+            slowdown_of(candidate, place, parts, self._facts)
+            for place in range(len(candidate.rows))
+        ]
+        rows = tuple(
+            RowPrediction(row, one[0], one[1], one[0].low)
+            for row, one in zip(candidate.rows, found, strict=True)
+            if one is not None
+        )
+        if len(rows) < len(candidate.rows):
+            return Prediction(candidate, pools, unknown=("the load of a run was not measured",))
+        return Prediction(candidate, pools, rows)
+
+    def _positions_of(self, one: MeasuredWorkload) -> list[RangePosition]:
+        """One for each model of a measured workload."""
+        rows = self._bare(one.candidate).rows
+        if not rows or not one.slowdowns:
+            return []
+        found: dict[ModelKey, list[float]] = {}
+        for row, slowdown in zip(rows, one.slowdowns, strict=True):
+            place = place_in(row.range, slowdown)
+            if place is not None:
+                found.setdefault(row.row.solo.key, []).append(place)
+        candidate = one.candidate
+        return [
+            RangePosition(candidate.models, candidate.method, fmean(its)) for its in found.values()
+        ]
+
+    @staticmethod
+    def _energy(found: Prediction, own: Sequence[MeasuredWorkload]) -> float | None:
+        """Over that of the runs one after the other.
+
+        What a run takes above idle it takes in any case; the idle power is shared by all that run
+        at the same time.
+        """
+        known = [one.energy for one in own if one.energy is not None]
+        if known:
+            return known[-1]
+        solos = [row.solo for row in found.candidate.rows]
+        if found.gain is None or any(solo.power_w is None for solo in solos):
+            return None
+        idle = [
+            min(1.0, (solo.idle_w or 0.0) / solo.power_w)
+            for solo in solos
+            if solo.power_w is not None and solo.power_w > 0
+        ]
+        return 1 - fmean(idle) * (1 - 1 / found.gain) if len(idle) == len(solos) else None
+
+
+#: Who takes less of a resource than this hardly waits for it.
+MIN_SHARE = 0.05
+
+NOTHING = "nothing measured"
+OWN_INSTANCE = "the size of its instance"
+MEASURED_THERE = "measured on this instance"
+
+
+def slowdown_of(
+    candidate: Candidate, place: int, parts: Sequence[Part], facts: Facts
+) -> tuple[Range, str] | None:
+    """The range of one row's slowdown and what limits it; None where a share is missing.
+
+    Args:
+        candidate: The workload.
+        place: The row's position in it.
+        parts: `radt.analysis.memory_fit.parts_of`.
+        facts: Of the machine.
+    """
+    row = candidate.rows[place]
+    cpu = _cpu(candidate, row, facts)
+    if row.solo.is_cpu:
+        if cpu is None:
+            return None
+        low, limit = cpu
+        return Range(low, max(low, float(candidate.degree))), limit
+    part = next(one for one in parts if place in one.rows)
+    found = _gpu([candidate.rows[one] for one in part.rows], row, part)
+    if found is None:
+        return None
+    bounds, limit = found
+    if cpu is not None and cpu[0] > bounds.low:
+        return Range(cpu[0], max(cpu[0], bounds.high)), cpu[1]
+    return bounds, limit
+
+
+def _cpu(candidate: Candidate, row: Row, facts: Facts) -> tuple[float, str] | None:
+    """From the cores that all rows use together; None where that is not known of all."""
+    if row.solo.own_cpus is not None:
+        return 1.0, NOTHING  # nobody else is on its CPUs
+    shares = [one.solo.shares.get(Resource.CORES) for one in candidate.rows]
+    known = [share for share in shares if share is not None]
+    if len(known) != len(shares) or facts.host(row.solo.host).cores is None:
+        return None
+    total = sum(known)
+    cores = facts.host(row.solo.host).cores or 1
+    if row.solo.shares[Resource.CORES] * cores < MIN_SHARE or total <= 1:
+        return 1.0, NOTHING
+    return total, Resource.CORES.value
+
+
+def _gpu(members: Sequence[Row], row: Row, part: Part) -> tuple[Range, str] | None:
+    solo = row.solo
+    if any(Resource.SM not in one.solo.shares for one in members):
+        return None
+    if len(members) == 1 and row.collocation.mig is not None:
+        return _instance(row, part)
+    count = float(len(members))
+    by_resource = {
+        Resource.SM: (_sum(members, Resource.SM) or 0.0) / part.sm,
+        Resource.DRAM: (_sum(members, Resource.DRAM) or 0.0) / part.dram,
+    }
+    mps = row.collocation.mps
+    if mps is None and len(members) > 1:
+        by_resource[Resource.KERNEL] = _sum(members, Resource.KERNEL) or 0.0
+    low, limit = 1.0, NOTHING
+    for resource, total in by_resource.items():
+        if total > low and solo.shares.get(resource, 0.0) >= MIN_SHARE:
+            low, limit = total, resource.value
+    high = count / part.sm if len(members) > 1 else 1.0
+    if mps is not None and mps.thread_percentage is not None:
+        cap = mps.thread_percentage / 100 * part.sm
+        if solo.shares[Resource.SM] / cap > low:
+            low, limit = solo.shares[Resource.SM] / cap, f"its cap of {mps.thread_percentage:g} %"
+        high = max(high, _stretched(row, cap))
+    return Range(low, max(low, high)), limit
+
+
+def _instance(row: Row, part: Part) -> tuple[Range, str]:
+    """Alone on an instance: the neighbours do not matter."""
+    assert row.collocation.mig is not None
+    paces = row.solo.on_profile.get(str(row.collocation.mig).lower())
+    known = None if paces is None else row.solo.slowdown_of(paces)
+    if known is not None:
+        return Range(known, known), MEASURED_THERE
+    shares = row.solo.shares
+    low = max(1.0, shares[Resource.SM] / part.sm, shares.get(Resource.DRAM, 0.0) / part.dram)
+    limit = OWN_INSTANCE if low > 1 else NOTHING
+    return Range(low, max(low, _stretched(row, part.sm))), limit
+
+
+def _stretched(row: Row, fraction: float) -> float:
+    """If all of its kernels could use the whole device: they take longer, the rest does not."""
+    kernel = row.solo.shares.get(Resource.KERNEL, 1.0)
+    if row.solo.sm_is_utilization:
+        kernel = row.solo.shares[Resource.SM]
+    return max(1.0, 1 - kernel + kernel / fraction)
+
+
+def _sum(members: Sequence[Row], resource: Resource) -> float | None:
+    """None where one of them lacks it."""
+    found = [one.solo.shares.get(resource) for one in members]
+    known = [value for value in found if value is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSlowdown:
+    """One model's slowdown in one workload."""
+
+    label: str
+    name: str
+    method: Method
+    expected: float
+    range: Range
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative: 0.1 where ten per cent too much was expected."""
+        return self.expected / self.measured - 1
+
+    @property
+    def within(self) -> bool:
+        """Whether what was measured lies in the range by the model, but for a twentieth."""
+        return self.range.low / 1.05 <= self.measured <= self.range.high * 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFit:
+    """Whether a workload's memory sufficed."""
+
+    label: str
+    predicted: Fit
+    fitted: bool
+
+    @property
+    def right(self) -> bool | None:
+        """None where it could not be told, or only just."""
+        if self.predicted in (Fit.UNKNOWN, Fit.TIGHT):
+            return None
+        return (self.predicted is Fit.YES) is self.fitted
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """All that could be compared."""
+
+    slowdowns: tuple[ComparedSlowdown, ...] = ()
+    fits: tuple[ComparedFit, ...] = ()
+
+    @property
+    def median_error(self) -> float | None:
+        """Of the sizes of the relative errors."""
+        return median(abs(one.error) for one in self.slowdowns) if self.slowdowns else None
+
+    @property
+    def worst(self) -> ComparedSlowdown | None:
+        return max(self.slowdowns, key=lambda one: abs(one.error), default=None)
+
+    @property
+    def within(self) -> int:
+        """How many measurements lie in the range by the model."""
+        return sum(one.within for one in self.slowdowns)
+
+    @property
+    def decided(self) -> tuple[ComparedFit, ...]:
+        """Those of which it was said whether they fit."""
+        return tuple(one for one in self.fits if one.right is not None)
+
+    @property
+    def wrong(self) -> tuple[ComparedFit, ...]:
+        return tuple(one for one in self.fits if one.right is False)
+
+
+def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accuracy:
+    """Predict each measured workload as if neither it nor one of the same models were known."""
+    slowdowns, fits = [], []
+    for one in measured:
+        found = predictor.predict(one.candidate)
+        if one.fits is not None:
+            fits.append(ComparedFit(one.label, found.fit, one.fits))
+        if not found.rows or not one.slowdowns:
+            continue
+        by_model: dict[ModelKey, list[int]] = {}
+        for place, row in enumerate(one.candidate.rows):
+            by_model.setdefault(row.solo.key, []).append(place)
+        for places in by_model.values():
+            row_found = found.rows[places[0]]
+            slowdowns.append(
+                ComparedSlowdown(
+                    one.label,
+                    row_found.row.solo.name,
+                    one.candidate.method,
+                    fmean(found.rows[place].expected for place in places),
+                    row_found.range,
+                    fmean(one.slowdowns[place] for place in places),
+                )
+            )
+    return Accuracy(tuple(slowdowns), tuple(fits))

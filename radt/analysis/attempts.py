@@ -1,0 +1,207 @@
+"""Which runs of an experiment stand for its rows, and what they are called.
+
+Every start of a workload makes new runs. One start of each workload counts, because only its runs
+shared the hardware; of a series of repeats all starts count. A start under a profiler measures the
+profiler, also in the rows beside the profiled one, so it never stands for the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from radt.analysis.stretches import merged
+from radt.model import RunStatus
+from radt.store.records import RunRecord
+from radt.tags import PROFILED
+
+#: Set by the runner: the name that the repeats of a workload share.
+SERIES_TAG = "radt.series"
+
+#: Collocations of runs that share a device as it is, or have it for themselves.
+NO_COLLOCATION = ("", "-")
+
+#: Ends that are a result of the row. KILLED and SKIPPED rows run again.
+RESULTS = (RunStatus.FINISHED, RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILED)
+#: Ends that reports show. A killed row has no result, but is not to be forgotten.
+SHOWN = (*RESULTS, RunStatus.KILLED)
+#: The command line, whose parts are parameters of their own; and what is not of the model.
+_NOT_IN_NAMES = frozenset({"Params", "Cpus", "Timeout", "Environment"})
+#: More parameters make no name.
+_MAX_PARAMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a workload.
+
+    Attributes:
+        label: The workload's label, else the series, else the workload's id.
+        runs: The run that counts of each row that had a result or was killed.
+        series: Shared by its repeats; empty without any.
+        complete: All rows came to a result.
+        is_profiled: A profiler slowed down one of them.
+        host: The machine it ran on, or several with a plus.
+    """
+
+    label: str
+    runs: tuple[RunRecord, ...]
+    series: str
+    complete: bool
+    is_profiled: bool = False
+    host: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.complete and all(run.status is RunStatus.FINISHED for run in self.runs)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a row came to a result."""
+        return any(run.status in RESULTS for run in self.runs)
+
+    @property
+    def solo(self) -> bool:
+        """Whether its run had no neighbours."""
+        return self.complete and len(self.runs) == 1
+
+    @property
+    def collocation(self) -> str:
+        """How its runs share their devices, several ways with a comma; empty if they do not."""
+        ways = dict.fromkeys(run.collocation for run in self.runs)
+        return ", ".join(way for way in ways if way not in NO_COLLOCATION)
+
+    @property
+    def makespan_s(self) -> float | None:
+        """From its first start to its last end.
+
+        None where a row did not finish, and where for a while none of its runs ran: a row that was
+        resumed later did not run with the others.
+        """
+        stretches = [
+            (run.started_ns, run.ended_ns)
+            for run in self.runs
+            if run.started_ns is not None and run.ended_ns is not None
+        ]
+        if not self.finished or len(stretches) < len(self.runs):
+            return None
+        (first_ns, last_ns), *more = merged(stretches)
+        return None if more or last_ns <= first_ns else (last_ns - first_ns) / 1e9
+
+    @property
+    def created_ns(self) -> int:
+        return max(run.created_ns for run in self.runs)
+
+
+def current_attempts(attempts: Iterable[Attempt], *, profiled: bool = False) -> list[list[Attempt]]:
+    """Return for each workload the start that counts, or the repeats of one series, oldest first.
+
+    The newest start in which all rows finished counts; else the newest in which all came to a
+    result; else the newest in which one did; else the newest that was killed. A run without a
+    workload counts by itself, or together with the other repeats of its series. Starts of one label
+    on several machines are different workloads.
+
+    Args:
+        attempts: All starts, the oldest first.
+        profiled: Include those of profiled starts, beside the others.
+    """
+    by_label: dict[tuple[str, str, bool], list[Attempt]] = {}
+    for attempt in attempts:
+        if profiled or not attempt.is_profiled:
+            key = (attempt.label, attempt.host, attempt.is_profiled)
+            by_label.setdefault(key, []).append(attempt)
+    current = []
+    for same in by_label.values():
+        best = max(same, key=_rank)
+        current.append(
+            [
+                attempt
+                for attempt in same
+                if attempt is best
+                or (best.series and attempt.series == best.series and attempt.complete)
+            ]
+        )
+    return sorted(current, key=lambda repeats: repeats[-1].created_ns)
+
+
+def _rank(attempt: Attempt) -> tuple[bool, bool, bool, int]:
+    return attempt.finished, attempt.complete, attempt.has_result, attempt.created_ns
+
+
+def profiled_runs(attempts: Iterable[Attempt]) -> list[RunRecord]:
+    """Return the runs of profiled starts."""
+    return [run for attempt in attempts if attempt.is_profiled for run in attempt.runs]
+
+
+def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]) -> list[Attempt]:
+    """Return the starts that ended, the oldest first."""
+    started: dict[str, list[RunRecord]] = {}
+    for run in sorted(runs, key=lambda run: run.created_ns):
+        started.setdefault(run.workload_id, []).append(run)
+    attempts = []
+    for rows in started.values():
+        counted: dict[str, RunRecord] = {}
+        for run in rows:  # a row that was resumed within its workload has several
+            known = counted.get(run.letter)
+            if known is None or _weight(run) >= _weight(known):
+                counted[run.letter] = run
+        shown = tuple(run for run in counted.values() if run.status in SHOWN)
+        if shown:
+            series = tags.get(shown[0].run_id, {}).get(SERIES_TAG, "")
+            # Repeats of a script that is run directly have a series, but no workload.
+            label = rows[0].workload or series or rows[0].workload_id
+            is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)
+            attempts.append(
+                Attempt(
+                    label,
+                    shown,
+                    series,
+                    all(run.status in RESULTS for run in counted.values()),
+                    is_profiled,
+                    "+".join(sorted({run.host for run in rows})),
+                )
+            )
+    return sorted(attempts, key=lambda attempt: attempt.created_ns)
+
+
+def _weight(run: RunRecord) -> int:
+    if run.status is RunStatus.FINISHED:
+        return 3
+    return 2 if run.status in RESULTS else int(run.status in SHOWN)
+
+
+def distinct_names(
+    runs: Sequence[RunRecord], params: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """Return a name for each run, by id: its own and the parameters that differ among namesakes.
+
+    The runs of a sweep all have the script's name; a learning rate tells them apart. Runs of the
+    same name and parameters keep the name: they are repeats of each other. A name that is only the
+    script's is replaced by the parameters, which stand in the order in which they are given.
+    """
+    namesakes: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        namesakes.setdefault(run.name, []).append(run)
+    names = {}
+    for name, same in namesakes.items():
+        differing = _differing([params.get(run.run_id, {}) for run in same])
+        for run in same:
+            own = params.get(run.run_id, {})
+            values = _params_text(own, differing)
+            is_own = name != PurePath(own.get("File", "")).stem  # else it is the script's
+            names[run.run_id] = f"{name}, {values}" if values and is_own else values or name
+    return names
+
+
+def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the parameters that have several values, in the order in which they are given."""
+    keys = dict.fromkeys(key for one in params for key in one if key not in _NOT_IN_NAMES)
+    return [key for key in keys if len({one.get(key) for one in params}) > 1]
+
+
+def _params_text(params: Mapping[str, str], differing: Sequence[str]) -> str:
+    # A run without a parameter is told apart by those that have it.
+    own = [key for key in differing if key in params]
+    texts = [f"{key} {params[key]}" for key in own[:_MAX_PARAMS]]
+    return ", ".join(texts) + (", …" if len(own) > _MAX_PARAMS else "")

@@ -1,0 +1,280 @@
+"""Compare runs with the same run alone: baselines, serial time and speed-up.
+
+A run's baseline is the run of the same experiment that had the same file, parameters, devices and
+machine and ran alone: on its whole device if there is one, else under MPS or on a MIG instance. It
+may be of an earlier start, if the experiment's file no longer has it.
+
+The makespan is the time to train a workload of the thesis that radt builds on (chapter 4, figure
+4.13: total time with collocation and serially). It counts from the start of the first process, as
+a run's duration does: the barrier of ``--sync context`` lies behind the set-up that single runs
+need, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from radt.analysis.attempts import Attempt
+from radt.analysis.estimates import Estimate, of_rows
+from radt.analysis.measures import WorkloadMeasures, value_of
+from radt.analysis.quantities import Combine, Quantity
+from radt.analysis.recording import Epochs, RunRecording
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+
+
+class BaselineKey(NamedTuple):
+    """What runs that do the same work on the same hardware have in common."""
+
+    file: str
+    params: str
+    devices: str
+    host: str
+
+    @classmethod
+    def of(cls, run: RunRecord, params: Mapping[str, str]) -> BaselineKey:
+        """Return the key of a run with these parameters."""
+        return cls(params.get("File", ""), params.get("Params", ""), run.devices, run.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A run without neighbours, and its repeats.
+
+    Attributes:
+        label: Its workload's label.
+        collocation: How its device was divided (MPS, a MIG instance); empty if it was not.
+        is_current: The report shows it; else it is of an earlier start, of a row that the
+            experiment's file no longer has.
+        created_ns: When the newest repeat was recorded.
+        run_ids: The repeats' runs.
+        time_per_epoch: In seconds, None without epochs.
+        durations_s: From start to end, one a repeat; None where it is not known.
+        epochs: The epochs that ended, one a repeat.
+    """
+
+    label: str
+    collocation: str
+    is_current: bool
+    created_ns: int
+    run_ids: tuple[str, ...]
+    time_per_epoch: Estimate | None = None
+    durations_s: tuple[float | None, ...] = ()
+    epochs: tuple[Epochs, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """``alone``, ``alone under MPS``, ``alone on 7g.40gb``."""
+        if not self.collocation:
+            return "alone"
+        word = "under" if self.collocation.upper().startswith("MPS") else "on"
+        return f"alone {word} {self.collocation}"
+
+
+def ran_alone(repeats: Sequence[Attempt]) -> bool:
+    """Return whether a workload may be a baseline: one run, not slowed down by a profiler."""
+    return all(attempt.solo and not attempt.is_profiled for attempt in repeats)
+
+
+def is_undivided(repeats: Sequence[Attempt]) -> bool:
+    """Return whether its runs had whole devices."""
+    return not any(attempt.collocation for attempt in repeats)
+
+
+def keys_to_compare(
+    current: Sequence[Sequence[Attempt]], keys: Mapping[str, BaselineKey]
+) -> set[BaselineKey]:
+    """Return the keys of the runs that need a baseline."""
+    return {
+        keys[run.run_id]
+        for repeats in current
+        if not (ran_alone(repeats) and is_undivided(repeats))
+        for attempt in repeats
+        for run in attempt.runs
+    }
+
+
+def earlier_baselines(
+    reader: StoreReader,
+    attempts: Iterable[Attempt],
+    current: Sequence[Sequence[Attempt]],
+    keys: dict[str, BaselineKey],
+    compared: AbstractSet[BaselineKey],
+) -> list[list[Attempt]]:
+    """Return single runs of earlier starts for keys without a current run on a whole device.
+
+    Args:
+        reader: The store.
+        attempts: All starts, the oldest first.
+        current: Those that the report shows.
+        keys: The keys of their runs, by id. Those of the returned runs are added.
+        compared: The keys that need a baseline.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    wanted = compared - {
+        keys[repeats[-1].runs[0].run_id]
+        for repeats in current
+        if ran_alone(repeats)
+        and is_undivided(repeats)
+        and any(attempt.finished for attempt in repeats)
+    }
+    if not wanted:
+        return []
+    shown = {run.run_id for repeats in current for attempt in repeats for run in attempt.runs}
+    # The repeats of a series count together.
+    earlier: dict[tuple[str, str, str], list[Attempt]] = {}
+    for attempt in attempts:
+        if attempt.solo and attempt.finished and not attempt.is_profiled:
+            (run,) = attempt.runs
+            if run.run_id not in shown:
+                key = (attempt.label, attempt.host, attempt.series or run.workload_id)
+                earlier.setdefault(key, []).append(attempt)
+    candidates = [repeats for repeats in earlier.values() if is_undivided(repeats)]
+    params = reader.params_of([repeats[-1].runs[0].run_id for repeats in candidates])
+    newest: dict[BaselineKey, list[Attempt]] = {}
+    for repeats in candidates:
+        run = repeats[-1].runs[0]
+        baseline_key = BaselineKey.of(run, params.get(run.run_id, {}))
+        if baseline_key in wanted:
+            newest[baseline_key] = repeats
+            keys[run.run_id] = baseline_key
+    return list(newest.values())
+
+
+def baseline_of(
+    repeats: Sequence[Attempt],
+    measures: WorkloadMeasures,
+    recordings: Mapping[str, RunRecording],
+    *,
+    is_current: bool,
+) -> Baseline | None:
+    """Return a workload of one run as a baseline; None if it never finished.
+
+    Args:
+        repeats: Its starts.
+        measures: Its values.
+        recordings: How its runs were recorded, by id.
+        is_current: Whether the report shows it.
+    """
+    if not any(attempt.finished for attempt in repeats):
+        return None
+    newest = repeats[-1]
+    run_ids = tuple(run.run_id for attempt in repeats for run in attempt.runs)
+    return Baseline(
+        newest.label,
+        newest.collocation,
+        is_current,
+        newest.created_ns,
+        run_ids,
+        value_of(list(measures.rows.values()), Quantity.TIME_PER_EPOCH),
+        tuple(attempt.makespan_s for attempt in repeats),
+        tuple(recordings[run_id].epochs for run_id in run_ids),
+    )
+
+
+def best_baselines(
+    candidates: Iterable[tuple[BaselineKey, Baseline]],
+) -> dict[BaselineKey, Baseline]:
+    """Return the baseline of each key.
+
+    A whole device goes before a part of one, a current run before an earlier one, a run with epochs
+    before one without; then the newest counts.
+    """
+    best: dict[BaselineKey, Baseline] = {}
+    for key, baseline in candidates:
+        known = best.get(key)
+        if known is None or _rank(baseline) >= _rank(known):
+            best[key] = baseline
+    return best
+
+
+def _rank(baseline: Baseline) -> tuple[bool, bool, bool, int]:
+    return (
+        not baseline.collocation,
+        baseline.is_current,
+        baseline.time_per_epoch is not None,
+        baseline.created_ns,
+    )
+
+
+def baselines_of(
+    repeats: Sequence[Attempt],
+    baselines: Mapping[BaselineKey, Baseline],
+    keys: Mapping[str, BaselineKey],
+) -> dict[BaselineKey, Baseline]:
+    """Return the baselines of a workload's runs.
+
+    A run that is alone on a part of its device is compared with the run on all of it.
+    """
+    is_alone = ran_alone(repeats)
+    if is_alone and is_undivided(repeats):
+        return {}
+    own = dict.fromkeys(keys[run.run_id] for attempt in repeats for run in attempt.runs)
+    return {
+        key: baselines[key]
+        for key in own
+        if key in baselines and not (is_alone and baselines[key].collocation)
+    }
+
+
+def makespan_values(
+    repeats: Sequence[Attempt], rows: Sequence[tuple[Baseline | None, Sequence[int]]]
+) -> tuple[dict[Quantity, Estimate], bool]:
+    """Return makespan, serial time and speed-up of a workload, as far as they are known.
+
+    Also whether its rows trained more or fewer epochs than alone: then the serial time is that of
+    as many epochs.
+
+    Args:
+        repeats: Its starts.
+        rows: The baseline of each row, and its epochs in each repeat that finished.
+    """
+    makespan = of_rows([[attempt.makespan_s for attempt in repeats]], Combine.MEAN)
+    if makespan is None:
+        return {}, False
+    values = {Quantity.MAKESPAN: makespan}
+    alone = [_durations_alone(*row) for row in rows]
+    known = [one for one in alone if one is not None]
+    if not known or len(known) < len(rows):
+        return values, False
+    most = max(len(durations_s) for durations_s, _ in known)
+    serial = of_rows(
+        [[*durations_s, *[None] * (most - len(durations_s))] for durations_s, _ in known],
+        Combine.SUM,
+    )
+    if serial is None:
+        return values, False
+    values[Quantity.SERIAL] = serial
+    values[Quantity.SPEED_UP] = makespan.into(serial)
+    return values, any(is_adjusted for _, is_adjusted in known)
+
+
+def _durations_alone(
+    baseline: Baseline | None, epochs: Sequence[int]
+) -> tuple[list[float], bool] | None:
+    """Return what a row takes alone, one a repeat, and whether for another number of epochs.
+
+    Rows of the same file and parameters do the same work, unless a limit of time or epochs cut one
+    of them short. Each epoch more or fewer then counts as one of the baseline, without start-up.
+    """
+    if baseline is None or not epochs:
+        return None
+    own = fmean(epochs)
+    durations_s = []
+    is_adjusted = False
+    for duration_s, alone in zip(baseline.durations_s, baseline.epochs, strict=True):
+        if duration_s is None:
+            continue
+        if alone.count != own:
+            if alone.period_s is None or not own:
+                return None
+            is_adjusted = True
+            duration_s += (own - alone.count) * alone.period_s
+        durations_s.append(duration_s)
+    return (durations_s, is_adjusted) if durations_s and min(durations_s) > 0 else None

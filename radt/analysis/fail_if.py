@@ -1,0 +1,291 @@
+"""Conditions of ``radt compare --fail-if``: when a comparison fails.
+
+::
+
+    time_per_epoch > +5%      B takes over 5 % longer than A
+    samples_per_s < -3 %      B is over 3 % below A
+    energy > 1.1x             B over A
+    makespan > +10 s          B less A
+    time_per_epoch > 2.5 s    B by itself, whatever A is
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from radt.analysis.estimates import Interval, Scale
+from radt.analysis.findings import Comparison, Finding
+from radt.analysis.quantities import Quantity
+from radt.errors import UsageError
+
+
+class ExitCode(IntEnum):
+    """How ``radt compare`` ends; 1 and 2 are those of every command."""
+
+    FINE = 0
+    FAILED = 4  # a condition of --fail-if is met
+    UNKNOWN = 5  # with --fail-if-unknown: a condition is inconclusive
+
+
+class Outcome(StrEnum):
+    """The outcome of a condition in one finding."""
+
+    MET = "met"
+    NOT_MET = "not met"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Limit(StrEnum):
+    """The value that is compared with the limit."""
+
+    CHANGE = "change"  # B / A - 1, given in per cent with a sign
+    RATIO = "ratio"  # B / A
+    DIFFERENCE = "difference"  # B - A, in the quantity's unit with a sign
+    VALUE = "value"  # B, in the quantity's unit
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """When a comparison fails.
+
+    Attributes:
+        text: As the user wrote it.
+        quantity: The quantity to compare.
+        above: It is met above the limit, else below.
+        limit: The value that is compared with the limit.
+        value: The limit, in the quantity's unit, or as a ratio (1.05 for +5 %).
+    """
+
+    text: str
+    quantity: Quantity
+    above: bool
+    limit: Limit
+    value: float
+
+    def beyond(self, value: float) -> bool:
+        """Return whether a value is beyond the limit."""
+        return value > self.value if self.above else value < self.value
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCondition:
+    """The findings of a condition by their outcome.
+
+    ``missing`` names the workloads whose quantity A and B do not both have.
+    """
+
+    condition: Condition
+    met: Sequence[Finding]
+    inconclusive: Sequence[Finding]
+    not_met: Sequence[Finding]
+    missing: Sequence[str] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of all findings together; inconclusive without any."""
+        if self.met:
+            return Outcome.MET
+        if self.inconclusive or self.missing or not self.not_met:
+            return Outcome.INCONCLUSIVE
+        return Outcome.NOT_MET
+
+
+def check(
+    comparison: Comparison, conditions: Iterable[Condition], *, strict: bool = False
+) -> list[CheckedCondition]:
+    """Check the conditions of a comparison.
+
+    Args:
+        comparison: The comparison, of the conditions' quantities.
+        conditions: The conditions.
+        strict: The means decide; else a condition is met only if the whole interval is beyond the
+            limit, and not met only if none of it is.
+    """
+    checked = []
+    for condition in conditions:
+        found: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
+        for finding in comparison.findings:
+            if finding.quantity is condition.quantity:
+                found[_outcome(condition, finding, comparison.confidence, strict)].append(finding)
+        checked.append(
+            CheckedCondition(
+                condition,
+                found[Outcome.MET],
+                found[Outcome.INCONCLUSIVE],
+                found[Outcome.NOT_MET],
+                _missing(comparison, condition.quantity),
+            )
+        )
+    return checked
+
+
+def _missing(comparison: Comparison, quantity: Quantity) -> list[str]:
+    without = [one.name for one in comparison.workloads if quantity in one.missing]
+    return [*without, *comparison.only_a]
+
+
+def exit_code(checked: Iterable[CheckedCondition], *, fail_if_unknown: bool = False) -> ExitCode:
+    """Return the exit code of ``radt compare``."""
+    outcomes = {one.outcome for one in checked}
+    if Outcome.MET in outcomes:
+        return ExitCode.FAILED
+    if fail_if_unknown and Outcome.INCONCLUSIVE in outcomes:
+        return ExitCode.UNKNOWN
+    return ExitCode.FINE
+
+
+def _outcome(condition: Condition, finding: Finding, confidence: float, strict: bool) -> Outcome:
+    mean, interval = _compared_value(condition, finding, confidence)
+    if mean is None:
+        return Outcome.INCONCLUSIVE
+    if strict:
+        return Outcome.MET if condition.beyond(mean) else Outcome.NOT_MET
+    if interval is None:
+        return Outcome.INCONCLUSIVE
+    beyond = [condition.beyond(end) for end in (interval.low, interval.high)]
+    if all(beyond):
+        return Outcome.MET
+    return Outcome.INCONCLUSIVE if any(beyond) else Outcome.NOT_MET
+
+
+def _compared_value(
+    condition: Condition, finding: Finding, confidence: float
+) -> tuple[float | None, Interval | None]:
+    """Return the value to compare with the limit, and its interval, as far as they exist."""
+    change = finding.effect
+    match condition.limit:
+        case Limit.VALUE:
+            return finding.b.mean, finding.b.interval_at(confidence)
+        case Limit.CHANGE | Limit.RATIO:
+            if change.scale is not Scale.RATIO:
+                return None, None
+            return change.value, change.interval
+        case Limit.DIFFERENCE:
+            difference = finding.b.mean - finding.a.mean
+            if change.scale is Scale.DIFFERENCE:
+                return difference, change.interval
+            if change.interval is None:
+                return difference, None
+            # The ratio's interval, of A's mean.
+            base = finding.a.mean
+            return difference, change.interval.mapped(lambda ratio: (ratio - 1) * base)
+
+
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPERATOR = re.compile(r"[<>]=?|[=!]=?")
+_NUMBER = re.compile(r"([+\-−])?\s*(\d+(?:\.\d*)?(?:[eE][+\-]?\d+)?|\.\d+)")
+_UNIT = re.compile(r"[^\s]+")
+
+_DECIMAL = {"B": 1.0, "KB": 1e3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_BINARY = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
+#: Units of limits by those of quantities, as multiples of these.
+_UNITS: dict[str, dict[str, float]] = {
+    "s": {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
+    "By": _DECIMAL | _BINARY,
+    "J": {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6},
+    "W": {"mW": 1e-3, "W": 1.0, "kW": 1e3},
+    "g": {"mg": 1e-3, "g": 1.0, "kg": 1e3},
+    "1/s": {"/s": 1.0, "1/s": 1.0},
+    "1": {"%": 0.01},
+    "x": {"x": 1.0, "×": 1.0},
+}
+_UNITS["By/s"] = {f"{unit}/s": factor for unit, factor in _UNITS["By"].items()}
+#: Units of counts and factors, which may be left out.
+_PLAIN = ("1/s", "1", "x")
+_RATIO = ("x", "×")
+
+
+def parse(text: str) -> Condition:
+    """Read a condition.
+
+    >>> parse("time_per_epoch > +5%").value
+    1.05
+
+    Raises:
+        UsageError: The condition is not valid; the message names the column.
+    """
+    place = _skipped(text, 0)
+    name = _NAME.match(text, place)
+    if name is None:
+        raise _wrong(text, place, "expected the name of a quantity", _names())
+    quantity = _quantity(text, place, name[0])
+    place = _skipped(text, name.end())
+    operator = _OPERATOR.match(text, place)
+    if operator is None or operator[0] not in "<>":
+        raise _wrong(text, place, "expected > or <", f"Write {name[0]} > +5%")
+    place = _skipped(text, operator.end())
+    number = _NUMBER.match(text, place)
+    if number is None:
+        raise _wrong(text, place, "expected a number", _examples(quantity))
+    sign, value = number[1] or "", float(number[2])
+    if not math.isfinite(value):
+        raise _wrong(text, place, "the number is too large", _examples(quantity))
+    signed = -value if sign in ("-", "−") else value
+    place = _skipped(text, number.end())
+    unit = _UNIT.match(text, place)
+    limit, size = _limit(text, place, quantity, sign, signed, unit[0] if unit else "")
+    end = _skipped(text, unit.end() if unit else place)
+    if end < len(text):
+        remedy = "Write one --fail-if for each condition"
+        raise _wrong(text, end, "expected the end of the condition", remedy)
+    return Condition(text.strip(), quantity, operator[0] == ">", limit, size)
+
+
+def _limit(
+    text: str, place: int, quantity: Quantity, sign: str, value: float, unit: str
+) -> tuple[Limit, float]:
+    own = quantity.info.unit
+    if unit == "%" and (sign or own != "1"):
+        if not sign:
+            raise _wrong(
+                text,
+                place,
+                "a change in per cent needs a sign",
+                f"Write +{value:g}% or -{value:g}%",
+            )
+        if value <= -100:
+            raise _wrong(text, place, "a change must be above -100 %", _examples(quantity))
+        return Limit.CHANGE, 1 + value / 100
+    if unit in _RATIO and own != "x":
+        if sign or value <= 0:
+            raise _wrong(text, place, "a ratio must be above 0, without a sign", "Write 1.1x")
+        return Limit.RATIO, value
+    factors = _UNITS[own] | ({"": 1.0} if own in _PLAIN else {})
+    if unit not in factors:
+        cause = f"{unit!r} is not a unit of {quantity.value}" if unit else "expected a unit"
+        raise _wrong(text, place, cause, _examples(quantity))
+    return (Limit.DIFFERENCE if sign else Limit.VALUE), value * factors[unit]
+
+
+def _quantity(text: str, place: int, name: str) -> Quantity:
+    try:
+        return Quantity(name.lower())
+    except ValueError:
+        near = difflib.get_close_matches(name.lower(), list(Quantity), 1)
+        remedy = f"Did you mean {near[0]}?" if near else _names()
+        raise _wrong(text, place, f"{name!r} is not a quantity", remedy) from None
+
+
+def _names() -> str:
+    return f"Quantities: {', '.join(Quantity)}"
+
+
+def _examples(quantity: Quantity) -> str:
+    own = quantity.info.unit
+    units = ", ".join(_UNITS[own]) or "none"
+    return f"Write a change (+5%), a ratio (1.1x) or a value; units of {quantity.value}: {units}"
+
+
+def _skipped(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
+def _wrong(text: str, place: int, cause: str, remedy: str) -> UsageError:
+    return UsageError(f"--fail-if {text!r}, column {place + 1}: {cause}", remedy)

@@ -1,0 +1,301 @@
+"""Compare A with B: each quantity is better, worse, alike or inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise
+
+from radt.analysis.environment_diff import Difference, differences, ended_alike
+from radt.analysis.estimates import (
+    CONFIDENCE,
+    Effect,
+    Estimate,
+    Scale,
+    effect,
+    holm,
+    repeats_to_detect,
+)
+from radt.analysis.matching import MatchedWorkload, match
+from radt.analysis.operands import Operand, Start
+from radt.analysis.quantities import Quantity, Subject
+from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
+
+#: Compared by default.
+DEFAULT_QUANTITIES = (
+    Quantity.TIME_PER_EPOCH,
+    Quantity.SAMPLES_PER_S,
+    Quantity.ENERGY_PER_EPOCH,
+    Quantity.GPU_MEMORY_PEAK,
+    Quantity.MAKESPAN,
+)
+#: A relative change below this counts as none.
+MARGIN = 0.05
+
+
+class Direction(StrEnum):
+    """Which values of a quantity are better."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NEITHER = "neither"
+
+
+_BY_UNIT = {"s": Direction.LOWER, "J": Direction.LOWER, "g": Direction.LOWER, "By": Direction.LOWER}
+_DIRECTIONS = {
+    Quantity.SLOWDOWN: Direction.LOWER,
+    Quantity.SPEED_UP: Direction.HIGHER,
+    Quantity.SAMPLES_PER_S: Direction.HIGHER,
+    Quantity.SAMPLES_PER_S_OF_RUN: Direction.HIGHER,
+    Quantity.TRACKER_CPU: Direction.LOWER,
+}
+
+
+def better_direction(quantity: Quantity) -> Direction:
+    """Return which values of a quantity are better; neither for load, power and traffic."""
+    return _DIRECTIONS.get(quantity) or _BY_UNIT.get(quantity.info.unit, Direction.NEITHER)
+
+
+#: Sums over runs: more of them with more runs is neither better nor worse.
+_TOTALS = (
+    *(Quantity.MAKESPAN, Quantity.SERIAL, Quantity.ENERGY, Quantity.ENERGY_OF_RUNS),
+    *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_PEAK),
+    *(Quantity.GPU_MEMORY, Quantity.GPU_MEMORY_PEAK),
+)
+
+
+class Verdict(StrEnum):
+    """The result of a comparison."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    DIFFERENT = "different"  # where neither direction is better
+    ALIKE = "alike"  # within the margin
+    EQUAL = "equal"  # all digits, in every repeat
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One quantity of one workload, or of its like runs.
+
+    Attributes:
+        workload: Its name.
+        runs: The name of the like runs; empty where the workload has one kind.
+        quantity: What is compared.
+        a: A's value.
+        b: B's value.
+        effect: B against A.
+        verdict: The result.
+        holds: A difference also holds after Holm's adjustment to all comparisons.
+        repeats_wanted: If inconclusive, how many repeats would detect a change of `MARGIN`.
+    """
+
+    workload: str
+    runs: str
+    quantity: Quantity
+    a: Estimate
+    b: Estimate
+    effect: Effect
+    verdict: Verdict
+    holds: bool = True
+    repeats_wanted: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The workload's name, and that of the runs where it has several kinds."""
+        return f"{self.workload}, {self.runs}" if self.runs else self.workload
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedWorkload:
+    """A workload of A and B: findings and other differences.
+
+    ``missing`` are quantities that only A or only B has.
+    """
+
+    name: str
+    findings: Sequence[Finding]
+    differences: Sequence[Difference] = ()
+    missing: Sequence[Quantity] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result of ``radt compare``."""
+
+    a: Operand
+    b: Operand
+    workloads: Sequence[ComparedWorkload]
+    only_a: Sequence[str] = ()
+    only_b: Sequence[str] = ()
+    confidence: float = CONFIDENCE
+    window: WindowSpec = DEFAULT_WINDOW
+    quantities: Sequence[Quantity] = field(default=DEFAULT_QUANTITIES)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of all workloads."""
+        return [finding for one in self.workloads for finding in one.findings]
+
+    @property
+    def tested(self) -> list[Finding]:
+        """The findings with an interval, of which chance makes some look different."""
+        return [finding for finding in self.findings if finding.effect.interval is not None]
+
+
+def compare(
+    a: Operand,
+    b: Operand,
+    quantities: Sequence[Quantity] = DEFAULT_QUANTITIES,
+    *,
+    confidence: float = CONFIDENCE,
+    window: WindowSpec = DEFAULT_WINDOW,
+) -> Comparison:
+    """Compare A and B, workload by workload.
+
+    Args:
+        a: The reference.
+        b: The other operand.
+        quantities: Those that A and B both have are compared.
+        confidence: Of the intervals.
+        window: The window of the reports of both.
+
+    Raises:
+        UsageError: A or B is an experiment with several workloads and the other is not.
+    """
+    matching = match(a, b)
+    compared = [_compared(a, b, one, quantities, confidence) for one in matching.workloads]
+    return Comparison(
+        a,
+        b,
+        _adjusted(compared, confidence),
+        matching.only_a,
+        matching.only_b,
+        confidence,
+        window,
+        tuple(quantities),
+    )
+
+
+def _compared(
+    a: Operand, b: Operand, one: MatchedWorkload, quantities: Sequence[Quantity], confidence: float
+) -> ComparedWorkload:
+    findings = list(_findings(a, b, one, quantities, confidence))
+    found = {finding.quantity for finding in findings}
+    missing = [
+        quantity
+        for quantity in quantities
+        if quantity not in found
+        and any(
+            workload.estimate(quantity, group)
+            for workload in (one.a, one.b)
+            for group in workload.groups
+        )
+    ]
+    return ComparedWorkload(one.name, findings, differences(a, b, one), missing)
+
+
+def _findings(
+    a: Operand, b: Operand, one: MatchedWorkload, quantities: Sequence[Quantity], confidence: float
+) -> Iterable[Finding]:
+    in_turns = (
+        one.a.host == one.b.host
+        and a.store == b.store
+        and ran_in_turns(a.starts_of(one.a), b.starts_of(one.b))
+    )
+    same_work = ended_alike(one)
+    for quantity in quantities:
+        if quantity.info.subject is not Subject.RUNS:
+            if same_work:
+                of_a, of_b = one.a.values.get(quantity), one.b.values.get(quantity)
+                if of_a is not None and of_b is not None:
+                    yield _finding(one, "", quantity, of_a, of_b, in_turns, confidence)
+            continue
+        for group_a, group_b in one.groups:
+            of_a, of_b = group_a.values.get(quantity), group_b.values.get(quantity)
+            if of_a is not None and of_b is not None:
+                name = group_a.name if len(one.groups) > 1 else ""
+                yield _finding(one, name, quantity, of_a, of_b, in_turns, confidence)
+
+
+def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
+    """Return whether repeats ran in turns: the first of both workloads, the second of both.
+
+    Then drift (temperature, neighbours) affects both of a round alike, and repeats are paired.
+    """
+    numbers = [one.number for one in a]
+    if len(a) < 2 or None in numbers or len(set(numbers)) < len(numbers):
+        return False
+    if numbers != [one.number for one in b]:
+        return False
+    pairs = list(zip(a, b, strict=True))
+    return all(
+        max(x.started_ns, y.started_ns) < min(u.started_ns, v.started_ns)
+        for (x, y), (u, v) in pairwise(pairs)
+    )
+
+
+def _finding(
+    one: MatchedWorkload,
+    runs: str,
+    quantity: Quantity,
+    a: Estimate,
+    b: Estimate,
+    in_turns: bool,
+    confidence: float,
+) -> Finding:
+    # Estimates leave out repeats without a value; the others cannot be paired then.
+    paired = in_turns and len(a.repeats) == len(one.a.workload_ids) == len(b.repeats)
+    change = effect(
+        a.repeats or (a.mean,),
+        b.repeats or (b.mean,),
+        paired=paired,
+        confidence=confidence,
+        references=(a.reference, b.reference),
+    )
+    other_work = quantity in _TOTALS and one.a.run_count != one.b.run_count
+    verdict = _verdict(change, Direction.NEITHER if other_work else better_direction(quantity))
+    wanted = repeats_to_detect(change, MARGIN) if verdict is Verdict.INCONCLUSIVE else None
+    return Finding(one.name, runs, quantity, a, b, change, verdict, True, wanted)
+
+
+def _verdict(change: Effect, better: Direction) -> Verdict:
+    interval = change.interval
+    if interval is None:
+        return Verdict.INCONCLUSIVE
+    if interval.low == interval.high == change.none:
+        return Verdict.EQUAL
+    if not interval.holds(change.none):
+        if better is Direction.NEITHER:
+            return Verdict.DIFFERENT
+        is_lower = change.value < change.none
+        return Verdict.BETTER if is_lower is (better is Direction.LOWER) else Verdict.WORSE
+    is_ratio = change.scale is Scale.RATIO
+    if is_ratio and interval.low >= 1 / (1 + MARGIN) and interval.high <= 1 + MARGIN:
+        return Verdict.ALIKE
+    return Verdict.INCONCLUSIVE
+
+
+def _adjusted(compared: Sequence[ComparedWorkload], confidence: float) -> list[ComparedWorkload]:
+    """Return workloads with Holm's adjustment over all comparisons in their findings."""
+    p_values = [
+        finding.effect.p_value
+        for one in compared
+        for finding in one.findings
+        if finding.effect.p_value is not None
+    ]
+    adjusted = iter(holm(p_values))
+    return [
+        replace(
+            one,
+            findings=[
+                finding
+                if finding.effect.p_value is None
+                else replace(finding, holds=next(adjusted) <= 1 - confidence)
+                for finding in one.findings
+            ],
+        )
+        for one in compared
+    ]

@@ -1,0 +1,216 @@
+"""Footnotes of a report: sentences about doubtful measurements, none where all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from radt import units
+from radt.analysis.attempts import Attempt
+from radt.analysis.baselines import Baseline
+from radt.analysis.recording import Environment, RunRecording
+from radt.analysis.summaries import WorkloadSummary
+from radt.model import RunStatus
+from radt.store.records import RunRecord, WorkloadRecord
+
+#: Runs that start further apart do not start together.
+SKEW_LIMIT_S = 0.020
+#: More are counted.
+_MOST_NAMES = 4
+_COMMIT_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWorkload:
+    """A workload of a report as it was recorded.
+
+    Attributes:
+        summary: Its summary.
+        repeats: The starts that count.
+        starts: Their records, by workload id.
+        recordings: How their runs were recorded, by run id.
+    """
+
+    summary: WorkloadSummary
+    repeats: Sequence[Attempt]
+    starts: Mapping[str, WorkloadRecord]
+    recordings: Mapping[str, RunRecording]
+
+    @property
+    def runs(self) -> Iterator[RunRecord]:
+        return (run for attempt in self.repeats for run in attempt.runs)
+
+    @property
+    def baselines(self) -> Iterator[Baseline]:
+        return (group.baseline for group in self.summary.groups if group.baseline is not None)
+
+
+#: Workloads by how sentences call them.
+_Named = Sequence[tuple[str, RecordedWorkload]]
+
+
+def footnotes(
+    workloads: Sequence[RecordedWorkload], earlier: Mapping[str, RunRecording] | None = None
+) -> tuple[str, ...]:
+    """Return the sentences about a report, each with its full stop.
+
+    Args:
+        workloads: Those of the report.
+        earlier: How baselines of earlier starts were recorded, by run id.
+    """
+    # Two machines may have a workload of the same label each.
+    with_host = len({one.summary.host for one in workloads}) > 1
+    named = [
+        (f"{one.summary.name} on {one.summary.host}" if with_host else one.summary.name, one)
+        for one in workloads
+    ]
+    return tuple(
+        sentence
+        for sentences in (
+            _skew(named),
+            _several_machines(named),
+            _baselines(named),
+            _adjusted(named),
+            _incomplete(named),
+            _events(named),
+            _thinned(named),
+            _environments(named, earlier or {}),
+        )
+        for sentence in sentences
+    )
+
+
+def _skew(workloads: _Named) -> Iterator[str]:
+    large: dict[str, float] = {}
+    unknown = []
+    for name, one in workloads:
+        for attempt in one.repeats:
+            start = one.starts.get(attempt.runs[0].workload_id)
+            if len(attempt.runs) < 2 or start is None:
+                continue
+            if start.start_skew_ns is None:
+                unknown.append(name)
+            elif (skew_s := start.start_skew_ns / 1e9) > SKEW_LIMIT_S:
+                large[name] = max(large.get(name, 0.0), skew_s)
+    if large:
+        worst = sorted(large.items(), key=lambda pair: -pair[1])
+        skews = _listed(f"{name} {units.duration(skew_s)}" for name, skew_s in worst)
+        yield f"Runs started more than {units.duration(SKEW_LIMIT_S)} apart: {skews}."
+    if unknown:
+        yield f"The start skew is unknown: {_listed(unknown)}."
+
+
+def _several_machines(workloads: _Named) -> Iterator[str]:
+    names = [name for name, one in workloads if len({run.host for run in one.runs}) > 1]
+    if names:
+        yield (
+            f"Several machines, whose clocks may differ, ran {_listed(names)}. Makespan and "
+            "overlap are as exact as these clocks agree."
+        )
+
+
+def _baselines(workloads: _Named) -> Iterator[str]:
+    """Yield unusual baselines: on a part of a device, or of an earlier start."""
+    divided: dict[str, list[str]] = {}
+    former = []
+    for name, one in workloads:
+        for baseline in one.baselines:
+            if baseline.collocation:
+                divided.setdefault(baseline.text, []).append(name)
+            if not baseline.is_current:
+                former.append(name)
+    for how, names in divided.items():
+        yield (
+            f"Compared with runs {how}, because no run was alone on the whole device: "
+            f"{_listed(names)}."
+        )
+    if former:
+        yield f"Compared with earlier runs that this report does not show: {_listed(former)}."
+
+
+def _adjusted(workloads: _Named) -> Iterator[str]:
+    names = [name for name, one in workloads if one.summary.is_adjusted]
+    if names:
+        yield (
+            "Trained another number of epochs than alone; serial is the time of as many epochs "
+            f"alone: {_listed(names)}."
+        )
+
+
+def _incomplete(workloads: _Named) -> Iterator[str]:
+    """Yield listeners with missing samples, by workload, the worst first."""
+    shares: dict[tuple[str, str], float] = {}
+    for name, one in workloads:
+        for run in one.runs:
+            for listener, share in one.recordings[run.run_id].incomplete:
+                shares[listener, name] = min(shares.get((listener, name), 1.0), share)
+    if shares:
+        worst = sorted(shares.items(), key=lambda pair: pair[1])
+        texts = (
+            f"{listener} of {name} has {units.percent(share)}" for (listener, name), share in worst
+        )
+        yield f"Samples are missing: {_listed(texts)}."
+
+
+def _events(workloads: _Named) -> Iterator[str]:
+    """Yield listeners and collectors that were restarted or failed."""
+    names: dict[str, list[str]] = {}
+    for name, one in workloads:
+        for run in one.runs:
+            for event in one.recordings[run.run_id].events:
+                names.setdefault(event, []).append(name)
+    for event, workloads_of_event in names.items():
+        yield f"{event[0].upper()}{event[1:]}: {_listed(workloads_of_event)}."
+
+
+def _thinned(workloads: _Named) -> Iterator[str]:
+    names = [
+        name
+        for name, one in workloads
+        if any(one.recordings[run.run_id].is_thinned for run in one.runs)
+    ]
+    if names:
+        yield (
+            "`radt prune` thinned the samples; values are approximate in every window but the "
+            f"epochs after the first: {_listed(names)}."
+        )
+
+
+def _environments(workloads: _Named, earlier: Mapping[str, RunRecording]) -> Iterator[str]:
+    """Yield what differs between runs that are compared: those that finished on one machine."""
+    by_host: dict[str, list[tuple[str, Environment]]] = {}
+    for name, one in workloads:
+        for run in one.runs:
+            if run.status is RunStatus.FINISHED:
+                known = by_host.setdefault(run.host, [])
+                known.append((name, one.recordings[run.run_id].environment))
+        for baseline in one.baselines:
+            for run_id in baseline.run_ids:
+                if run_id in earlier:
+                    known = by_host.setdefault(one.summary.host, [])
+                    known.append((f"earlier {baseline.label}", earlier[run_id].environment))
+    for what, value_of in _COMPARED:
+        for environments in by_host.values():
+            names: dict[str, list[str]] = {}
+            for name, environment in environments:
+                if value := value_of(environment):
+                    names.setdefault(value, []).append(name)
+            if len(names) > 1:
+                each = (f"{value} in {_listed(same)}" for value, same in names.items())
+                yield f"{what} differ: {_listed(each, '; ')}."
+
+
+_COMPARED: tuple[tuple[str, Callable[[Environment], str]], ...] = (
+    ("Commits", lambda one: one.commit[:_COMMIT_DIGITS]),
+    ("GPUs", lambda one: one.gpus),
+    ("Drivers", lambda one: one.driver),
+    ("Python versions", lambda one: one.python),
+)
+
+
+def _listed(texts: Iterable[str], separator: str = ", ") -> str:
+    """Return the first few texts, each once, and how many more there are."""
+    names = list(dict.fromkeys(texts))
+    rest = len(names) - _MOST_NAMES
+    listed = separator.join(names[:_MOST_NAMES])
+    return f"{listed} and {rest:,} more" if rest > 0 else listed

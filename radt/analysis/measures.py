@@ -1,0 +1,337 @@
+"""Measure the runs of workloads within the windows that count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from radt.analysis.attempts import Attempt
+from radt.analysis.energy import (
+    CARBON_METRICS,
+    ENERGY_SERIES,
+    RunEnergy,
+    SeriesOf,
+    WorkloadEnergy,
+    emissions_g,
+    estimates_j,
+    gpus_j,
+    workload_energy,
+)
+from radt.analysis.estimates import Estimate, combined, of_rows
+from radt.analysis.quantities import THROUGHPUT_METRICS, Combine, Quantity, Reading, Subject
+from radt.analysis.reading import (
+    RUNS_PER_STATEMENT,
+    GaugeStats,
+    Key,
+    gauge_stats,
+    points_of,
+    series_of,
+)
+from radt.analysis.stretches import Stretch, Stretches, Within, merged, rate_per_s
+from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
+from radt.analysis.windows import Window, find_windows
+from radt.model import SOFTWARE, RunStatus, SeriesKind
+from radt.store import counters
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, Samples, SeriesRecord
+
+_GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
+#: Counters whose total is read, not their rate.
+_TOTALS = (_GPU_ENERGY, _RUN_ENERGY, *CARBON_METRICS)
+_METRICS = tuple(
+    dict.fromkeys([*(metric for one in Quantity for metric in one.info.metrics), *_TOTALS])
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One value of one run, and the metric that it comes from."""
+
+    value: float
+    metric: str = ""
+    method: str = ""
+    is_estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasures:
+    """The values of a run; only its estimated energy if it did not finish."""
+
+    run: RunRecord
+    window: Window
+    values: Mapping[Quantity, Measured] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadMeasures:
+    """The values of a workload.
+
+    Attributes:
+        rows: The runs of each row by letter, one a repeat, None where there is none.
+        values: Of its devices, and of all its runs together.
+        energy: Of its GPUs and runs.
+    """
+
+    rows: Mapping[str, Sequence[RunMeasures | None]]
+    values: Mapping[Quantity, Estimate]
+    energy: WorkloadEnergy
+
+
+def measure(
+    reader: StoreReader,
+    workloads: Sequence[Sequence[Attempt]],
+    window: WindowSpec = DEFAULT_WINDOW,
+) -> Iterator[WorkloadMeasures]:
+    """Yield the values of workloads, each given by its repeats, in their order.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    for some in _batches(workloads):
+        attempts = [attempt for repeats in some for attempt in repeats]
+        batch = _Batch(reader, attempts, window)
+        for repeats in some:
+            yield batch.workload(repeats)
+
+
+def _batches(workloads: Sequence[Sequence[Attempt]]) -> Iterator[list[Sequence[Attempt]]]:
+    some: list[Sequence[Attempt]] = []
+    count = 0
+    for repeats in workloads:
+        some.append(repeats)
+        count += sum(len(attempt.runs) for attempt in repeats)
+        if count >= RUNS_PER_STATEMENT:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
+
+
+class _Batch:
+    """Some hundred runs, read together."""
+
+    def __init__(
+        self, reader: StoreReader, attempts: Sequence[Attempt], window: WindowSpec
+    ) -> None:
+        run_ids = [run.run_id for attempt in attempts for run in attempt.runs]
+        self.series = series_of(reader, run_ids, _METRICS)
+        self.windows = find_windows(reader, attempts, self.series, window)
+        self.energy = self._only(lambda one: (one.metric, one.scope) in ENERGY_SERIES)
+        self.emissions = self._only(lambda one: one.metric in CARBON_METRICS)
+        gauges: dict[Key, Within] = {}
+        counted: list[Key] = [
+            (one.run_id, one.series_no)
+            for totals in (self.energy, self.emissions)
+            for same in totals.values()
+            for one in same
+        ]
+        for run_id, window_of_run in self.windows.items():
+            within = Within(window_of_run.stretches)
+            for one in self.series[run_id] if window_of_run.stretches else ():
+                if one.metric in _TOTALS:
+                    continue
+                if one.kind is SeriesKind.COUNTER:
+                    counted.append((run_id, one.series_no))
+                else:
+                    gauges[run_id, one.series_no] = within
+        self.stats: Mapping[Key, GaugeStats] = gauge_stats(reader, gauges, _METRICS)
+        self.points: Mapping[Key, Samples] = points_of(reader, counted, _METRICS)
+
+    def _only(self, is_wanted: Callable[[SeriesRecord], bool]) -> SeriesOf:
+        return {
+            run_id: [one for one in same if is_wanted(one)] for run_id, same in self.series.items()
+        }
+
+    def workload(self, repeats: Sequence[Attempt]) -> WorkloadMeasures:
+        """Return the values of a workload of the batch."""
+        runs = [run for attempt in repeats for run in attempt.runs]
+        estimates = estimates_j(runs, self.energy, self.points)
+        rows: dict[str, list[RunMeasures | None]] = {run.letter: [] for run in runs}
+        for attempt in repeats:
+            of_letter = {run.letter: run for run in attempt.runs}
+            for letter, row in rows.items():
+                run = of_letter.get(letter)
+                row.append(None if run is None else self._run(run, estimates))
+        used_j = [self._used_j(attempt) for attempt in repeats]
+        values = {
+            quantity: estimate
+            for quantity in Quantity
+            if quantity.info.subject is Subject.WORKLOAD
+            and quantity.info.reading is not Reading.DERIVED
+            and (estimate := self._devices(quantity, repeats)) is not None
+        }
+        for quantity, derived in (
+            (Quantity.ENERGY, used_j),
+            (Quantity.ENERGY_PER_EPOCH, [self._per_epoch(one, self._used_j) for one in repeats]),
+            (Quantity.ENERGY_PER_SAMPLE, [self._per_sample_j(one) for one in repeats]),
+        ):
+            if (found := of_rows([derived], Combine.MEAN, metrics=[_GPU_ENERGY])) is not None:
+                values[quantity] = found
+        values |= self._carbon(runs, repeats)
+        known = [amount_j for amount_j in used_j if amount_j is not None]
+        return WorkloadMeasures(rows, values, workload_energy(repeats, known, estimates))
+
+    def _carbon(
+        self, runs: Sequence[RunRecord], repeats: Sequence[Attempt]
+    ) -> Mapping[Quantity, Estimate]:
+        series = [one for run in runs for one in self.emissions[run.run_id]]
+        values = {}
+        for quantity, grams in (
+            (Quantity.CARBON, [self._emitted_g(one) for one in repeats]),
+            (Quantity.CARBON_PER_EPOCH, [self._per_epoch(one, self._emitted_g) for one in repeats]),
+        ):
+            estimate = of_rows(
+                [grams],
+                Combine.MEAN,
+                metrics=sorted({one.metric for one in series}, reverse=True),
+                methods=sorted({one.method for one in series}),
+                is_estimated=True,
+            )
+            if estimate is not None:
+                values[quantity] = estimate
+        return values
+
+    def _run(self, run: RunRecord, estimates: Mapping[str, RunEnergy]) -> RunMeasures:
+        window = self.windows.get(run.run_id, Window())
+        values: dict[Quantity, Measured] = {}
+        if run.status is RunStatus.FINISHED:
+            if window.time_per_epoch_s is not None:
+                values[Quantity.TIME_PER_EPOCH] = Measured(window.time_per_epoch_s)
+            for quantity in Quantity:
+                if quantity.info.subject is Subject.RUNS and quantity.info.metrics:
+                    found = self._first(run.run_id, quantity)
+                    if found is not None:
+                        values[quantity] = found
+        if run.run_id in estimates:
+            estimate = estimates[run.run_id]
+            values[Quantity.ENERGY_OF_RUNS] = Measured(
+                estimate.estimated_j, _RUN_ENERGY, estimate.method, is_estimated=True
+            )
+        return RunMeasures(run, window, values)
+
+    def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
+        """Return the value of the first series of a quantity that has one in the window.
+
+        Where each device of a run has one, the first series of each are added.
+        """
+        about = quantity.info
+        for metric in about.metrics:
+            found: dict[str, Measured] = {}
+            for one in self.series[run_id]:
+                if one.metric != metric or one.entity in found:
+                    continue
+                if metric in THROUGHPUT_METRICS and one.listener != SOFTWARE:
+                    continue
+                value = self._value(one, about.reading)
+                if value is not None:
+                    found[one.entity] = Measured(value, metric, one.method, one.estimated)
+            if found:
+                first = next(iter(found.values()))
+                if not about.adds_devices:
+                    return first
+                return replace(first, value=sum(one.value for one in found.values()))
+        return None
+
+    def _value(self, one: SeriesRecord, reading: Reading) -> float | None:
+        key = (one.run_id, one.series_no)
+        if one.kind is SeriesKind.COUNTER:
+            if reading is not Reading.RATE or key not in self.points:
+                return None
+            points, stretches = self.points[key], self.windows[one.run_id].stretches
+            if len(points) < 2 or not stretches:
+                return None
+            increases = counters.increases(points.times_ns, points.values, one.wraps_at)
+            return rate_per_s(increases, stretches)
+        stats = self.stats.get(key)
+        if stats is None:
+            return None
+        return stats.peak if reading is Reading.PEAK else stats.mean
+
+    def _devices(self, quantity: Quantity, repeats: Sequence[Attempt]) -> Estimate | None:
+        """Return the value of all devices together, by the first metric that one of them has."""
+        about = quantity.info
+        for metric in about.metrics:
+            values, methods = [], []
+            for attempt in repeats:
+                of_devices, described = self._attempt(attempt, metric, about.reading)
+                values.append(combined(of_devices, about.combine) if of_devices else None)
+                methods += described
+            if any(value is not None for value in values):
+                return of_rows([values], Combine.MEAN, metrics=[metric], methods=methods)
+        return None
+
+    def _attempt(
+        self, attempt: Attempt, metric: str, reading: Reading
+    ) -> tuple[list[float], list[str]]:
+        """Return a value a device, the mean of the runs on it; and the methods.
+
+        Where two listeners read a device, the one that more runs have counts.
+        """
+        found: dict[tuple[str, str], dict[str, list[float]]] = {}
+        methods = []
+        for run in attempt.runs:
+            for one in self.series[run.run_id]:
+                value = self._value(one, reading) if one.metric == metric else None
+                if value is not None:
+                    by_listener = found.setdefault((run.host, one.entity), {})
+                    by_listener.setdefault(one.listener, []).append(value)
+                    methods.append(one.method)
+        chosen = [
+            by_listener[max(sorted(by_listener), key=lambda name: len(by_listener[name]))]
+            for by_listener in found.values()
+        ]
+        combine = max if reading is Reading.PEAK else fmean
+        return [float(combine(values)) for values in chosen], methods
+
+    def _windows(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
+        """Return the runs that have a window, with it."""
+        return [
+            (run, window)
+            for run in attempt.runs
+            if (window := self.windows.get(run.run_id)) is not None and window.stretches
+        ]
+
+    def _used_j(self, attempt: Attempt, within: Stretches | None = None) -> float | None:
+        return gpus_j(attempt.runs, self.energy, self.points, within)
+
+    def _emitted_g(self, attempt: Attempt, within: Stretches | None = None) -> float | None:
+        return emissions_g(attempt.runs, self.emissions, self.points, within)
+
+    def _per_epoch(
+        self, attempt: Attempt, amount_of: Callable[[Attempt, Stretches], float | None]
+    ) -> float | None:
+        """Return an amount during the epochs that count, by their number in all runs."""
+        windows = [window for _, window in self._windows(attempt)]
+        within = merged(part for window in windows for part in window.epochs)
+        count = sum(len(window.epochs_s) for window in windows)
+        amount = amount_of(attempt, within) if within and count else None
+        return None if amount is None else amount / count
+
+    def _per_sample_j(self, attempt: Attempt) -> float | None:
+        """Return joules a sample in the epochs that count; without epochs, in the whole window."""
+        within: list[Stretch] = []
+        samples = 0.0
+        for run, window in self._windows(attempt):
+            rate = self._first(run.run_id, Quantity.SAMPLES_PER_S)
+            taken_s = sum(window.epochs_s) if window.epochs_s else window.length_s
+            if rate is None or taken_s is None:
+                return None  # this run used some of the energy, for an unknown number of samples
+            samples += rate.value * taken_s
+            within += window.epochs or window.stretches
+        used_j = self._used_j(attempt, merged(within)) if within else None
+        return used_j / samples if used_j is not None and samples > 0 else None
+
+
+def value_of(rows: Sequence[Sequence[RunMeasures | None]], quantity: Quantity) -> Estimate | None:
+    """Return a quantity of rows, each given by its repeats; None where no run has it."""
+    measured = [[None if one is None else one.values.get(quantity) for one in row] for row in rows]
+    known = [value for row in measured for value in row if value is not None]
+    return of_rows(
+        [[None if value is None else value.value for value in row] for row in measured],
+        quantity.info.combine,
+        metrics=[value.metric for value in known if value.metric],
+        methods=[value.method for value in known],
+        is_estimated=any(value.is_estimated for value in known),
+    )

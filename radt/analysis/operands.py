@@ -1,0 +1,370 @@
+"""Find what ``radt compare A B`` compares: what A and B name, in the nearest store that has it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from radt.analysis.operand_names import (
+    SHORT_COMMIT,
+    Reading,
+    experiments_in,
+    readings,
+    resolve_commit,
+)
+from radt.analysis.report import Report, left_out_text, read_report
+from radt.analysis.summaries import WorkloadSummary
+from radt.analysis.window_spec import WindowSpec
+from radt.errors import UsageError
+from radt.model import RunStatus
+from radt.store.locate import Places, Readers
+from radt.store.reader import MIN_PREFIX, StoreReader
+from radt.store.records import RunRecord
+from radt.units import plural
+
+COMMIT_TAG = "radt.git.commit"
+REPEAT_TAG = "radt.repeat"
+_RUN_ID = re.compile(rf"[0-9a-f-]{{{MIN_PREFIX},}}", re.IGNORECASE)
+_COMMIT = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},40}}", re.IGNORECASE)
+_SHOWN = 5
+
+
+class OperandKind(StrEnum):
+    """What a user named."""
+
+    EXPERIMENT = "experiment"
+    WORKLOAD = "workload"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a workload: its number in the series of repeats, and its time."""
+
+    number: int | None
+    started_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A or B.
+
+    Attributes:
+        text: Its name in messages.
+        kind: What the user named.
+        workloads: The workloads to compare.
+        starts: Their starts, by workload id.
+        tags: Tags of the runs that stand for its rows, by run.
+        params: Parameters of these runs.
+        store: Where it was found.
+        experiment: Its experiment's name.
+        commit: The requested commit; empty without one.
+        footnotes: Of its report.
+    """
+
+    text: str
+    kind: OperandKind
+    workloads: Sequence[WorkloadSummary]
+    starts: Mapping[str, Start]
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    store: str = ""
+    experiment: str = ""
+    commit: str = ""
+    footnotes: Sequence[str] = ()
+
+    def starts_of(self, workload: WorkloadSummary) -> list[Start]:
+        """Return the starts of a workload, in the order of its repeats."""
+        return [self.starts[one] for one in workload.workload_ids if one in self.starts]
+
+
+class _NotFoundError(Exception):
+    """This store does not have the operand; another one may."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class OperandFinder:
+    """Finds operands; a report that A and B share is read once. Use it as a context manager.
+
+    Args:
+        places: The stores to read.
+        window: The part of each run that counts.
+        folder: Commits are looked up in its repository.
+    """
+
+    def __init__(self, places: Places, window: WindowSpec, folder: Path) -> None:
+        self._places = places
+        self._window = window
+        self._folder = folder
+        self._stack = ExitStack()
+        self._readers = Readers(places)
+        self._reports: dict[tuple[str, str, frozenset[str] | None], Report] = {}
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._readers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def find(self, given: str) -> Operand:
+        """Return the experiment, workload or run that a text names.
+
+        Raises:
+            UsageError: No such thing has ended, or several match.
+            StoreError: A store cannot be read.
+        """
+        problem: UsageError | None = None
+        known: dict[str, None] = {}
+        for reader in self._readers.nearest_first():
+            names = [one.name for one in reader.experiments()]
+            known |= dict.fromkeys(names)
+            for experiment in experiments_in(given, names):
+                try:
+                    return self._of_experiment(reader, given, experiment)
+                except _NotFoundError as missing:
+                    problem = problem or missing.error
+            if _RUN_ID.fullmatch(given) and reader.matching_runs(given):
+                return self._of_run(reader, reader.find_run(given))
+        raise problem or self._unknown(given, list(known))
+
+    def _unknown(self, given: str, known: Sequence[str]) -> UsageError:
+        near = difflib.get_close_matches(re.split("[/@]", given)[0], known, 1)
+        listed = ", ".join(known[:_SHOWN]) + (", …" if len(known) > _SHOWN else "")
+        return UsageError(
+            f"{given!r} is neither an experiment nor a run in {self._places}",
+            f"Did you mean {near[0]!r}?" if near else f"Experiments: {listed or 'none yet'}",
+        )
+
+    def _of_experiment(self, reader: StoreReader, given: str, experiment: str) -> Operand:
+        runs = reader.runs(experiment=experiment)
+        labels = dict.fromkeys(run.workload for run in runs if run.workload)
+        problem: _NotFoundError | None = None
+        for reading in readings(given, experiment, labels):
+            try:
+                return self._of_reading(reader, reading, runs)
+            except _NotFoundError as missing:
+                problem = problem or missing
+        if problem is not None:
+            raise problem
+        wanted = given[len(experiment) + 1 :]
+        near = difflib.get_close_matches(wanted, labels, 1)
+        listed = ", ".join(list(labels)[:_SHOWN]) + (", …" if len(labels) > _SHOWN else "")
+        raise _NotFoundError(
+            UsageError(
+                f"{experiment!r} has no workload {wanted!r}",
+                f"Did you mean {f'{experiment}/{near[0]}'!r}?"
+                if near
+                else f"Its workloads: {listed or 'none with a name'}",
+            )
+        )
+
+    def _of_reading(
+        self, reader: StoreReader, reading: Reading, runs: Sequence[RunRecord]
+    ) -> Operand:
+        host, commit = self._narrowing(reader, reading, runs)
+        seen = None if commit is None else _starts_at(reader, reading.experiment, runs, commit)
+        report = self._report(reader, reading.experiment, seen)
+        workloads = [
+            one
+            for one in report.workloads
+            if reading.label in (None, one.label) and host in ("", one.host)
+        ]
+        text = _text(reading, host, commit)
+        if not workloads:
+            raise _NotFoundError(_nothing(text, report))
+        kind = OperandKind.EXPERIMENT if reading.label is None else OperandKind.WORKLOAD
+        if kind is OperandKind.WORKLOAD and len(workloads) > 1:
+            hosts = [one.host for one in workloads]
+            raise UsageError(
+                f"{text} ran on several machines: {', '.join(hosts)}",
+                f"Name one: '{reading.experiment}/{reading.label}@{hosts[-1]}'",
+            )
+        if len(workloads) < len(report.workloads):
+            starts = {start for one in workloads for start in one.workload_ids}
+            some = frozenset(run.run_id for run in runs if run.workload_id in starts)
+            report = self._report(reader, reading.experiment, some)
+        return self._operand(reader, text, kind, workloads, runs, commit or "", report.footnotes)
+
+    def _of_run(self, reader: StoreReader, run: RunRecord) -> Operand:
+        text = f"run {run.run_id[:8]} ({run.name})"
+        # Also if a profiler slowed it down.
+        report = self._report(reader, run.experiment, frozenset([run.run_id]), profiled=True)
+        if not report.workloads:
+            raise UsageError(
+                f"{text} is {run.status} and cannot be compared yet",
+                "Run `radt status`",
+            )
+        return self._operand(
+            reader, text, OperandKind.RUN, report.workloads, [run], "", report.footnotes
+        )
+
+    def _operand(
+        self,
+        reader: StoreReader,
+        text: str,
+        kind: OperandKind,
+        workloads: Sequence[WorkloadSummary],
+        runs: Sequence[RunRecord],
+        commit: str,
+        footnotes: Sequence[str],
+    ) -> Operand:
+        experiment = runs[0].experiment
+        run_ids = [
+            row.run.run_id for one in workloads for group in one.groups for row in group.runs
+        ]
+        return Operand(
+            text,
+            kind,
+            workloads,
+            _starts(runs, reader.tagged(REPEAT_TAG, experiment)),
+            reader.tags_of(run_ids),
+            reader.params_of(run_ids),
+            str(reader.address),
+            experiment,
+            commit,
+            footnotes,
+        )
+
+    def _report(
+        self,
+        reader: StoreReader,
+        experiment: str,
+        seen: frozenset[str] | None,
+        *,
+        profiled: bool = False,
+    ) -> Report:
+        key = (str(reader.address), experiment, seen)
+        if key not in self._reports:
+            if seen is None:
+                self._reports[key] = read_report(reader, experiment, window=self._window)
+            else:
+                with NarrowedReader(reader, seen) as narrowed:
+                    self._reports[key] = read_report(
+                        narrowed, experiment, profiled=profiled, window=self._window
+                    )
+        return self._reports[key]
+
+    def _narrowing(
+        self, reader: StoreReader, reading: Reading, runs: Sequence[RunRecord]
+    ) -> tuple[str, str | None]:
+        """Return the requested machine, empty for any, and commit, None for any."""
+        host, commit = "", None
+        hosts = {run.host for run in runs}
+        for name in reading.narrowed:
+            if name in hosts:
+                host = name
+            else:
+                commit = self._commit(reader, reading, name, hosts)
+        return host, commit
+
+    def _commit(
+        self, reader: StoreReader, reading: Reading, name: str, hosts: Iterable[str]
+    ) -> str:
+        found = dict.fromkeys(reader.tagged(COMMIT_TAG, reading.experiment).values())
+        if _COMMIT.fullmatch(name):
+            matching = [one for one in found if one.startswith(name.lower())]
+            if len(matching) > 1:
+                raise UsageError(
+                    f"several commits of {reading.experiment!r} begin with {name!r}: "
+                    + ", ".join(one[:12] for one in matching[:_SHOWN]),
+                    "Give more characters",
+                )
+            if matching:
+                return matching[0]
+        commit = resolve_commit(name, self._folder)
+        if commit in found:
+            assert commit is not None
+            return commit
+        meaning = f"commit {commit[:SHORT_COMMIT]}" if commit else "no known machine or commit"
+        commits = ", ".join(one[:SHORT_COMMIT] for one in list(found)[-_SHOWN:]) or "none"
+        machines = ", ".join(sorted(filter(None, hosts))) or "none"
+        raise _NotFoundError(
+            UsageError(
+                f"no run of {reading.experiment!r} was recorded at {name!r} ({meaning})",
+                f"Recorded commits: {commits}; machines: {machines}",
+            )
+        )
+
+
+def _starts_at(
+    reader: StoreReader, experiment: str, runs: Sequence[RunRecord], commit: str
+) -> frozenset[str]:
+    """Return the runs of workloads with a row whose script was at the commit."""
+    commits = reader.tagged(COMMIT_TAG, experiment)
+    starts = {run.workload_id for run in runs if commits.get(run.run_id) == commit}
+    return frozenset(run.run_id for run in runs if run.workload_id in starts)
+
+
+def _starts(runs: Sequence[RunRecord], repeats: Mapping[str, str]) -> dict[str, Start]:
+    """Return the starts of workloads by their id."""
+    found: dict[str, Start] = {}
+    for run in runs:
+        number = repeats.get(run.run_id, "").partition("/")[0]
+        known = found.get(run.workload_id)
+        found[run.workload_id] = Start(
+            int(number) if number.isdecimal() else None,
+            run.created_ns if known is None else min(known.started_ns, run.created_ns),
+        )
+    return found
+
+
+def _text(reading: Reading, host: str, commit: str | None) -> str:
+    name = reading.experiment + ("" if reading.label is None else f"/{reading.label}")
+    where = f" on {host}" if host else ""
+    if commit is None:
+        return f"{name}{where}"
+    asked = next(one for one in reading.narrowed if one != host)
+    is_id = commit.startswith(asked.lower())
+    return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({asked})")
+
+
+def _nothing(text: str, report: Report) -> UsageError:
+    reasons = []
+    if report.open:
+        reasons.append(f"{plural(report.open, 'run')} of {report.experiment!r} still open")
+    if report.left_out:
+        reasons.append(left_out_text(report.left_out))
+    return UsageError(
+        f"{text} has no run that ended" + (f" ({'; '.join(reasons)})" if reasons else ""),
+        f"Run `radt report {report.experiment}`",
+    )
+
+
+class NarrowedReader(StoreReader):
+    """Reads a store as if it held some runs only, for a report of these.
+
+    Args:
+        whole: The store; it is opened once more.
+        run_ids: The runs to keep.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def __init__(self, whole: StoreReader, run_ids: Collection[str]) -> None:
+        super().__init__(whole.address)
+        self._run_ids = frozenset(run_ids)
+
+    def runs(
+        self,
+        *,
+        experiment: str | None = None,
+        workload_id: str | None = None,
+        status: RunStatus | None = None,
+        run_ids: Sequence[str] | None = None,
+    ) -> list[RunRecord]:
+        """Return the runs as `StoreReader` does, without the others."""
+        found = super().runs(
+            experiment=experiment, workload_id=workload_id, status=status, run_ids=run_ids
+        )
+        return [run for run in found if run.run_id in self._run_ids]

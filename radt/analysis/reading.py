@@ -1,0 +1,298 @@
+"""Read series, markers and samples of many runs with few statements.
+
+An experiment may have ten thousand runs. With a statement for each of their series, a report would
+take a minute, and an hour from a database on another machine, so some hundred runs share one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from sqlalchemy import Connection, TextClause, bindparam, text
+
+from radt.analysis.stretches import Stretch, Within
+from radt.model import MarkerKind
+from radt.store import chunks
+from radt.store.chunks import decoded
+from radt.store.points import fetch
+from radt.store.reader import StoreReader
+from radt.store.records import MarkerRecord, Samples, SeriesRecord
+from radt.store.tables import MARKERS, SERIES, Value
+
+#: Databases limit the parameters of one statement (SQLite before 3.32: 999).
+RUNS_PER_STATEMENT = 400
+_CHUNKS_PER_STATEMENT = 400
+
+ItemT = TypeVar("ItemT")
+
+#: A run and a series' number in it.
+Key = tuple[str, int]
+
+
+def of_runs(statement: str, *lists: str, **parameters: object) -> TextClause:
+    """Return a statement with the run ids as ``:ids``.
+
+    Args:
+        statement: Its text.
+        lists: Names of further parameters that are lists.
+        parameters: Values of others.
+    """
+    lists = ("ids", *lists)
+    return text(statement).bindparams(
+        *(bindparam(name, expanding=True) for name in lists), **parameters
+    )
+
+
+_SERIES = of_runs(
+    f"{SERIES.select} WHERE run_id IN :ids AND metric IN :metrics ORDER BY run_id, series_no",
+    "metrics",
+)
+_EPOCHS = of_runs(
+    f"{MARKERS.select} WHERE run_id IN :ids AND kind = :kind AND process = '' "
+    "AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no",
+    kind=MarkerKind.EPOCH.value,
+)
+_MARKED = of_runs(
+    "SELECT run_id, start_ns, end_ns FROM marker WHERE run_id IN :ids AND kind IN :kinds "
+    "AND name = :name AND process = '' AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no",
+    "kinds",
+)
+_MARKED_NAMES = of_runs(
+    "SELECT run_id, kind, name FROM marker WHERE run_id IN :ids AND kind IN :kinds "
+    "AND process = '' AND end_ns IS NOT NULL GROUP BY run_id, kind, name "
+    "ORDER BY run_id, MIN(start_ns), name",
+    "kinds",
+)
+_HEADERS = of_runs(
+    "SELECT c.run_id, c.series_no, c.chunk_no, c.finite_count, "
+    "CASE WHEN ABS(c.value_sum) >= 1e300 THEN :infinity ELSE c.value_sum END, "
+    "c.value_max, c.first_ns, c.last_ns "
+    "FROM series s JOIN chunk c ON c.run_id = s.run_id AND c.series_no = s.series_no "
+    "WHERE s.run_id IN :ids AND s.metric IN :metrics "
+    "ORDER BY c.run_id, c.series_no, c.chunk_no",
+    "metrics",
+    infinity=math.inf,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeStats:
+    """Mean and highest finite value of a series within stretches of time."""
+
+    mean: float
+    peak: float
+
+
+class _Header(NamedTuple):
+    key: Key
+    chunk_no: int
+    finite_count: int
+    total: float
+    largest: float | None
+    first_ns: int
+    last_ns: int
+
+
+def rows_of(
+    reader: StoreReader, statement: TextClause, run_ids: Sequence[str], **parameters: object
+) -> Iterator[Any]:
+    """Yield the rows of a statement of `of_runs`.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    for ids in _groups(run_ids, RUNS_PER_STATEMENT):
+        with reader.snapshot() as connection:
+            yield from connection.execute(statement, {"ids": ids, **parameters}).all()
+
+
+def series_of(
+    reader: StoreReader, run_ids: Sequence[str], metrics: Sequence[str]
+) -> dict[str, list[SeriesRecord]]:
+    """Return the series of these metrics by run; every run has an entry.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
+    for record in map(SERIES.read, rows_of(reader, _SERIES, run_ids, metrics=list(metrics))):
+        found[record.run_id].append(record)
+    return found
+
+
+def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
+    """Return by run the epochs of its first process that ended.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
+    for marker in map(MARKERS.read, rows_of(reader, _EPOCHS, run_ids)):
+        found[marker.run_id].append(marker)
+    return found
+
+
+def marked_of(
+    reader: StoreReader, run_ids: Sequence[str], name: str, kinds: Sequence[MarkerKind]
+) -> dict[str, list[Stretch]]:
+    """Return by run the phases or spans of a name, of its first process, that ended.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found: dict[str, list[Stretch]] = {run_id: [] for run_id in run_ids}
+    values = [kind.value for kind in kinds]
+    for run_id, start_ns, end_ns in rows_of(reader, _MARKED, run_ids, name=name, kinds=values):
+        found[run_id].append((start_ns, end_ns))
+    return found
+
+
+def marked_names_of(
+    reader: StoreReader, run_ids: Sequence[str], kinds: Sequence[MarkerKind]
+) -> dict[str, list[str]]:
+    """Return by run the names of its phases or spans, each once, ordered by their first start.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    found: dict[str, dict[str, None]] = {run_id: {} for run_id in run_ids}
+    values = [kind.value for kind in kinds]
+    for run_id, _, name in rows_of(reader, _MARKED_NAMES, run_ids, kinds=values):
+        found[run_id][name] = None
+    return {run_id: list(names) for run_id, names in found.items()}
+
+
+def gauge_stats(
+    reader: StoreReader, wanted: Mapping[Key, Within], metrics: Sequence[str]
+) -> dict[Key, GaugeStats]:
+    """Return mean and highest value of gauges, mostly from chunk headers.
+
+    Series without finite values are left out. The mean is that of
+    `radt.store.points.mean_between`, also for thinned series.
+
+    Args:
+        reader: The store.
+        wanted: Which series, and within which stretches.
+        metrics: All metrics of these series.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    weights: dict[Key, float] = {}
+    totals: dict[Key, float] = {}
+    peaks: dict[Key, float] = {}
+
+    def add(key: Key, weight: float, total: float, peak: float | None) -> None:
+        weights[key] = weights.get(key, 0.0) + weight
+        totals[key] = totals.get(key, 0.0) + total
+        if peak is not None:
+            peaks[key] = max(peaks.get(key, -math.inf), peak)
+
+    def is_cut(header: _Header) -> bool:
+        within = wanted[header.key]
+        met = header.finite_count and within.meets(header.first_ns, header.last_ns)
+        return bool(met) and not within.holds(header.first_ns, header.last_ns)
+
+    for header, chunk in _stored(reader, wanted, metrics, is_cut):
+        within = wanted[header.key]
+        if chunk is None:
+            if header.finite_count and within.holds(header.first_ns, header.last_ns):
+                add(header.key, header.finite_count, header.total, header.largest)
+            continue
+        samples = chunk.samples()
+        finite = np.isfinite(samples.values)
+        inside = finite & within.mask(samples.times_ns)
+        if not inside.any():
+            continue
+        values = samples.values[inside]
+        # The points left in a thinned chunk stand for all of it.
+        weight = header.finite_count * float(inside.sum()) / float(finite.sum())
+        add(header.key, weight, float(values.mean()) * weight, float(values.max()))
+    return {
+        key: GaugeStats(mean, peaks[key])
+        for key, weight in weights.items()
+        if weight and key in peaks and math.isfinite(mean := totals[key] / weight)
+    }
+
+
+def points_of(
+    reader: StoreReader, wanted: Sequence[Key], metrics: Sequence[str]
+) -> dict[Key, Samples]:
+    """Return all points of series in time order; series without points are left out.
+
+    Args:
+        reader: The store.
+        wanted: Which series.
+        metrics: All metrics of these series.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    parts: dict[Key, list[Samples]] = {}
+    for header, chunk in _stored(reader, dict.fromkeys(wanted), metrics, lambda _: True):
+        if chunk is not None:
+            parts.setdefault(header.key, []).append(decoded([chunk]))
+    return {key: chunks.time_sorted(chunks.joined(found)) for key, found in parts.items()}
+
+
+def _stored(
+    reader: StoreReader,
+    wanted: Collection[Key],
+    metrics: Sequence[str],
+    is_cut: Callable[[_Header], bool],
+) -> Iterator[tuple[_Header, chunks.ChunkData | None]]:
+    """Yield the headers of series, with the data of those that are cut.
+
+    Header and data come from one snapshot of the store.
+    """
+    run_ids = list(dict.fromkeys(run_id for run_id, _ in wanted))
+    for ids in _groups(run_ids, RUNS_PER_STATEMENT):
+        with reader.snapshot() as connection:
+            rows = connection.execute(_HEADERS, {"ids": ids, "metrics": list(metrics)}).all()
+            headers = [_header(row) for row in rows if (row[0], row[1]) in wanted]
+            cut = [header for header in headers if is_cut(header)]
+            data = {
+                header: chunk
+                for some in _groups(cut, _CHUNKS_PER_STATEMENT)
+                for header, chunk in _fetched(connection, some)
+            }
+        for header in headers:
+            yield header, data.get(header)
+
+
+def _header(row: Any) -> _Header:
+    run_id, series_no, chunk_no, finite, total, largest, first_ns, last_ns = row
+    key = (run_id, series_no)
+    return _Header(key, chunk_no, finite or 0, float(total or 0.0), largest, first_ns, last_ns)
+
+
+def _fetched(
+    connection: Connection, headers: Sequence[_Header]
+) -> list[tuple[_Header, chunks.ChunkData]]:
+    # SQLite and Postgres both look up many keys so. Integers are written into the statement.
+    values = ", ".join(
+        f"({place}, :run{place}, {int(header.key[1])}, {int(header.chunk_no)})"
+        for place, header in enumerate(headers)
+    )
+    statement = text(
+        f"WITH wanted(place, of_run, of_series, of_chunk) AS (VALUES {values}) "  # noqa: S608
+        f"SELECT place, {chunks.DATA_COLUMNS} FROM wanted JOIN chunk "
+        "ON chunk.run_id = of_run AND chunk.series_no = of_series AND chunk.chunk_no = of_chunk "
+        "ORDER BY place"
+    )
+    parameters: dict[str, Value] = {
+        f"run{place}": header.key[0] for place, header in enumerate(headers)
+    }
+    rows = fetch(connection, statement, parameters, (int, *chunks.DATA_KINDS))
+    return [(headers[int(row[0] or 0)], chunks.ChunkData._make(row[1:])) for row in rows]
+
+
+def _groups(items: Sequence[ItemT], size: int) -> Iterator[list[ItemT]]:
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])

@@ -1,0 +1,205 @@
+"""How runs were recorded: completeness, events, environment, memory that ran out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from radt import units
+from radt.analysis.reading import GaugeStats, Key, gauge_stats, of_runs, rows_of, series_of
+from radt.analysis.stretches import EARLIEST_NS, LATEST_NS, Within
+from radt.model import MarkerKind, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import LedgerRecord, RunRecord, SeriesRecord
+from radt.store.tables import LEDGERS
+from radt.tags import PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+
+#: Below this share of the expected samples, means and peaks may have missed something.
+COMPLETE = 0.99
+#: Ends of the events that `radt.collector` records of listeners and of itself.
+_ERRORS = ("restarted", "dropped", "unavailable", "unreadable")
+
+_COMMIT, _GPUS, _PYTHON, _DRIVER = "radt.git.commit", "radt.gpus", "radt.python", "radt.driver"
+_TAGS = (_COMMIT, _GPUS, _PYTHON, _DRIVER, PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES)
+
+_EPOCHS = of_runs(
+    "SELECT run_id, COUNT(*), MIN(end_ns), MAX(end_ns) FROM marker WHERE run_id IN :ids "
+    "AND kind = :kind AND process = '' AND end_ns IS NOT NULL GROUP BY run_id",
+    kind=MarkerKind.EPOCH.value,
+)
+_EVENTS = of_runs(
+    "SELECT run_id, name FROM marker WHERE run_id IN :ids AND kind = :kind "
+    "ORDER BY run_id, start_ns, marker_no",
+    kind=MarkerKind.EVENT.value,
+)
+_LEDGERS = of_runs(f"{LEDGERS.select} WHERE run_id IN :ids ORDER BY run_id, listener")
+_TAGS_OF = of_runs(
+    "SELECT run_id, key, value FROM tag WHERE run_id IN :ids AND key IN :keys", "keys"
+)
+
+#: Memory in use and in all; a MIG instance's before its GPU's.
+_MEMORY = (
+    ("gpu.mig.memory.used", "gpu.mig.memory.total"),
+    ("gpu.memory.used", "gpu.memory.total"),
+)
+_MEMORY_OF_RUN = "process.gpu.memory"
+_MEMORY_METRICS = (*(metric for pair in _MEMORY for metric in pair), _MEMORY_OF_RUN)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What runs that are compared should have in common; empty where it is not known."""
+
+    commit: str = ""
+    gpus: str = ""
+    driver: str = ""
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """How many epochs ended, and the mean time between two ends; None for fewer than two."""
+
+    count: int = 0
+    period_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShortage:
+    """The memory of a device that ran out.
+
+    Attributes:
+        device: Its name, ``gpu0`` or a MIG instance.
+        used_bytes: The highest sample of all processes; without the allocation that failed.
+        total_bytes: The device's memory; None where it was not recorded.
+        of_run_bytes: The highest sample of the run itself; None where it was not recorded.
+    """
+
+    device: str
+    used_bytes: float
+    total_bytes: float | None = None
+    of_run_bytes: float | None = None
+
+    @property
+    def text(self) -> str:
+        """``38.9 GB of 39.6 GB in use on gpu0``."""
+        of = "" if self.total_bytes is None else f" of {units.size(self.total_bytes)}"
+        return f"{units.size(self.used_bytes)}{of} in use on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecording:
+    """How one run was recorded.
+
+    Attributes:
+        epochs: The epochs that ended.
+        ledgers: Samples expected and received, by listener.
+        events: Errors of listeners and of the collector, in order ("listener smi restarted").
+        environment: Commit, GPUs, driver and Python.
+        is_thinned: `radt prune` thinned its samples.
+        tracker_cpu_s: CPU time of the collector and its children between the run's start and end,
+            for all runs that it recorded; None where it is not known.
+        journal_bytes: What the script's processes wrote into their journals; None likewise.
+        shortage: The memory that ran out; None for other ends, and without a GPU.
+    """
+
+    epochs: Epochs = Epochs()
+    ledgers: tuple[LedgerRecord, ...] = ()
+    events: tuple[str, ...] = ()
+    environment: Environment = Environment()
+    is_thinned: bool = False
+    tracker_cpu_s: float | None = None
+    journal_bytes: int | None = None
+    shortage: MemoryShortage | None = None
+
+    @property
+    def incomplete(self) -> list[tuple[str, float]]:
+        """Listeners with less than `COMPLETE` of their expected samples, and their share."""
+        shares = [
+            (one.listener, one.received / one.expected) for one in self.ledgers if one.expected
+        ]
+        return [(listener, share) for listener, share in shares if share < COMPLETE]
+
+
+def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, RunRecording]:
+    """Return how runs were recorded, by run id.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    run_ids = [run.run_id for run in runs]
+    epochs = {
+        str(run_id): Epochs(count, (last_ns - first_ns) / 1e9 / (count - 1) if count > 1 else None)
+        for run_id, count, first_ns, last_ns in rows_of(reader, _EPOCHS, run_ids)
+    }
+    ledgers: dict[str, list[LedgerRecord]] = {}
+    for ledger in map(LEDGERS.read, rows_of(reader, _LEDGERS, run_ids)):
+        ledgers.setdefault(ledger.run_id, []).append(ledger)
+    events: dict[str, list[str]] = {}
+    for run_id, name in rows_of(reader, _EVENTS, run_ids):
+        if str(name).endswith(_ERRORS):
+            events.setdefault(str(run_id), []).append(str(name))
+    tags: dict[str, dict[str, str]] = {run_id: {} for run_id in run_ids}
+    for run_id, key, value in rows_of(reader, _TAGS_OF, run_ids, keys=list(_TAGS)):
+        tags[str(run_id)][str(key)] = str(value)
+    shortages = _shortages(reader, [run.run_id for run in runs if run.status is RunStatus.OOM])
+    recordings = {}
+    for run_id in run_ids:
+        own = tags[run_id]
+        journal_bytes = _number(own.get(TRACKER_JOURNAL_BYTES, ""))
+        recordings[run_id] = RunRecording(
+            epochs.get(run_id, Epochs()),
+            tuple(ledgers.get(run_id, ())),
+            tuple(events.get(run_id, ())),
+            Environment(*(own.get(tag, "") for tag in (_COMMIT, _GPUS, _DRIVER, _PYTHON))),
+            PRUNED in own,
+            _number(own.get(TRACKER_CPU_S, "")),
+            None if journal_bytes is None else int(journal_bytes),
+            shortages.get(run_id),
+        )
+    return recordings
+
+
+def _number(value: str) -> float | None:
+    """Return the number in a tag; tags are texts that users may set, too."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _shortages(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, MemoryShortage | None]:
+    """Return the memory that ran out, by run."""
+    if not run_ids:
+        return {}
+    series = series_of(reader, run_ids, _MEMORY_METRICS)
+    always = Within([(EARLIEST_NS, LATEST_NS)])
+    wanted = {(one.run_id, one.series_no): always for same in series.values() for one in same}
+    stats = gauge_stats(reader, wanted, _MEMORY_METRICS)
+    return {run_id: _shortage(series[run_id], stats) for run_id in run_ids}
+
+
+def _shortage(
+    series: Sequence[SeriesRecord], stats: Mapping[Key, GaugeStats]
+) -> MemoryShortage | None:
+    """Return the fullest device's."""
+    peaks = {
+        (one.metric, one.entity): stats[key].peak
+        for one in series
+        if (key := (one.run_id, one.series_no)) in stats
+    }
+    for used, total in _MEMORY:
+        devices = [
+            MemoryShortage(
+                entity, peak, peaks.get((total, entity)), peaks.get((_MEMORY_OF_RUN, entity))
+            )
+            for (metric, entity), peak in peaks.items()
+            if metric == used
+        ]
+        if devices:
+            return max(
+                devices, key=lambda one: one.used_bytes / (one.total_bytes or one.used_bytes or 1)
+            )
+    return None

@@ -1,0 +1,273 @@
+"""Read an experiment as a report: time per epoch, throughput and load of each workload.
+
+Method: the first epoch is warm-up and left out if there is another one. Times come from epoch
+markers, load from the samples inside the epochs that count. Repeats of a row are averaged, and runs
+are compared with the same run alone (`radt.analysis.baselines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import text
+
+from radt.analysis.attempts import (
+    SERIES_TAG,
+    Attempt,
+    attempts_of,
+    current_attempts,
+    distinct_names,
+    profiled_runs,
+)
+from radt.analysis.baselines import (
+    BaselineKey,
+    baseline_of,
+    baselines_of,
+    best_baselines,
+    earlier_baselines,
+    keys_to_compare,
+    ran_alone,
+)
+from radt.analysis.footnotes import RecordedWorkload, footnotes
+from radt.analysis.interference import Interference, interference
+from radt.analysis.quantities import Quantity
+from radt.analysis.summaries import (
+    WorkloadData,
+    WorkloadSummary,
+    read_workloads,
+    workload_summary,
+)
+from radt.analysis.tracker_overhead import TrackerOverhead, total_overhead
+from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
+from radt.analysis.windows import window_notes
+from radt.store.reader import StoreReader
+from radt.store.records import WorkloadRecord
+from radt.tags import PROFILED, PROFILED_BESIDE
+from radt.units import plural
+
+#: The runs of a workload, each with its revision.
+Version = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An experiment in numbers.
+
+    Attributes:
+        experiment: Its name.
+        workloads: Summaries, the oldest first.
+        left_out: How many runs are missing because a profiler slowed them down.
+        open: How many runs still run or wait.
+        window: The part of each run that counts.
+        footnotes: Sentences on doubtful measurements; none where all is well.
+        tracker: The tracker's own overhead.
+    """
+
+    experiment: str
+    workloads: Sequence[WorkloadSummary] = ()
+    left_out: int = 0
+    open: int = 0
+    window: WindowSpec = DEFAULT_WINDOW
+    footnotes: tuple[str, ...] = ()
+    tracker: TrackerOverhead = field(default_factory=TrackerOverhead)
+
+    @property
+    def interference(self) -> Interference:
+        """How much models slow each other down."""
+        return interference(self.workloads)
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """The quantities that some workload has, in order.
+
+        Utilisation is left out where each workload that has it also has the activity of its SMs,
+        which says more; the throughput of a run where it is that of all.
+        """
+        measured = {
+            quantity
+            for workload in self.workloads
+            for values in (workload.values, *(group.values for group in workload.groups))
+            for quantity in values
+        }
+        if all(
+            Quantity.SM_ACTIVE in workload.values
+            for workload in self.workloads
+            if Quantity.GPU_UTILIZATION in workload.values
+        ):
+            measured.discard(Quantity.GPU_UTILIZATION)
+        if not any(
+            group.values[Quantity.SAMPLES_PER_S].parts
+            for workload in self.workloads
+            for group in workload.groups
+            if Quantity.SAMPLES_PER_S in group.values
+        ):
+            measured.discard(Quantity.SAMPLES_PER_S_OF_RUN)
+        return tuple(quantity for quantity in Quantity if quantity in measured)
+
+
+class ReportCache:
+    """What was read of workloads whose runs have not changed since, and their summaries.
+
+    Two threads at once do no harm but read twice.
+    """
+
+    def __init__(self) -> None:
+        self._window = DEFAULT_WINDOW
+        self._data: dict[Version, WorkloadData] = {}
+        self._summaries: dict[Hashable, WorkloadSummary] = {}
+
+    def read(
+        self,
+        reader: StoreReader,
+        workloads: Sequence[Sequence[Attempt]],
+        versions: Sequence[Version],
+        window: WindowSpec,
+    ) -> list[WorkloadData]:
+        """Return what is known of workloads; only changed ones are read.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        if window != self._window:
+            self._window, self._data, self._summaries = window, {}, {}
+        missing = [place for place, version in enumerate(versions) if version not in self._data]
+        fresh = read_workloads(reader, [workloads[place] for place in missing], window)
+        known = self._data | dict(zip((versions[place] for place in missing), fresh, strict=True))
+        self._data = {version: known[version] for version in versions}  # forgets the others
+        return [known[version] for version in versions]
+
+    def summaries(
+        self, keys: Sequence[Hashable], summarise: Callable[[int], WorkloadSummary]
+    ) -> list[WorkloadSummary]:
+        """Return summaries by all that they depend on; unknown ones are made, by place."""
+        known = {key: self._summaries.get(key) or summarise(at) for at, key in enumerate(keys)}
+        self._summaries = known
+        return [known[key] for key in keys]
+
+
+def left_out_text(count: int) -> str:
+    """``2 runs were slowed down by a profiler and left out``."""
+    were = "was" if count == 1 else "were"
+    return f"{plural(count, 'run')} {were} slowed down by a profiler and left out"
+
+
+def read_report(
+    reader: StoreReader,
+    experiment: str,
+    *,
+    profiled: bool = False,
+    window: WindowSpec = DEFAULT_WINDOW,
+    cache: ReportCache | None = None,
+) -> Report:
+    """Read an experiment in numbers.
+
+    Args:
+        reader: The store.
+        experiment: The experiment's name.
+        profiled: Include workloads that a profiler slowed down. They are never baselines.
+        window: The part of each run that counts.
+        cache: What was read before; it is updated.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    # Before the runs: what is written in between is then read once more, not missed.
+    revisions = _revisions(reader, experiment)
+    runs = [run for run in reader.runs(experiment=experiment) if run.run_id in revisions]
+    tags = _tags(reader, experiment)
+    attempts = attempts_of(runs, tags)
+    current = current_attempts(attempts, profiled=profiled)
+    shown = [run for repeats in current for attempt in repeats for run in attempt.runs]
+    params = reader.params_of([run.run_id for run in shown])
+    names = distinct_names(shown, params)
+    keys = {run.run_id: BaselineKey.of(run, params.get(run.run_id, {})) for run in shown}
+    compared = keys_to_compare(current, keys)
+    read = [*current, *earlier_baselines(reader, attempts, current, keys, compared)]
+    versions: list[Version] = [
+        tuple((run.run_id, revisions[run.run_id]) for one in repeats for run in one.runs)
+        for repeats in read
+    ]
+    cache = cache or ReportCache()
+    data = cache.read(reader, read, versions, window)
+    baselines = best_baselines(
+        (key, baseline)
+        for place, (repeats, one) in enumerate(zip(read, data, strict=True))
+        if ran_alone(repeats)
+        and (key := keys[repeats[-1].runs[0].run_id]) in compared
+        and (
+            baseline := baseline_of(
+                repeats, one.measures, one.recordings, is_current=place < len(current)
+            )
+        )
+    )
+    own_baselines = [baselines_of(repeats, baselines, keys) for repeats in current]
+    workloads = cache.summaries(
+        [
+            (
+                versions[place],
+                tuple(names[run.run_id] for one in repeats for run in one.runs),
+                tuple(own_baselines[place].items()),
+            )
+            for place, repeats in enumerate(current)
+        ],
+        lambda place: workload_summary(
+            current[place], data[place], keys, names, tags, own_baselines[place]
+        ),
+    )
+    return Report(
+        experiment,
+        workloads,
+        0 if profiled else len(profiled_runs(attempts)),
+        sum(not run.status.ended for run in runs),
+        window,
+        _footnotes(
+            workloads, current, data, {one.workload_id: one for one in reader.workloads(experiment)}
+        ),
+        total_overhead([one.overhead for one in data[: len(current)]]),
+    )
+
+
+def _footnotes(
+    workloads: Sequence[WorkloadSummary],
+    current: Sequence[Sequence[Attempt]],
+    data: Sequence[WorkloadData],
+    starts: Mapping[str, WorkloadRecord],
+) -> tuple[str, ...]:
+    shown, earlier = data[: len(current)], data[len(current) :]
+    windows = (
+        run.window
+        for one in shown
+        for row in one.measures.rows.values()
+        for run in row
+        if run is not None
+    )
+    return (
+        *footnotes(
+            [
+                RecordedWorkload(workload, repeats, starts, one.recordings)
+                for workload, repeats, one in zip(workloads, current, shown, strict=True)
+            ],
+            {run_id: found for one in earlier for run_id, found in one.recordings.items()},
+        ),
+        *(f"{note}." for note in window_notes(windows)),
+    )
+
+
+_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
+
+
+def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
+    with reader.snapshot() as connection:
+        rows = connection.execute(_REVISIONS, {"experiment": experiment}).all()
+    return {str(row[0]): int(row[1]) for row in rows}
+
+
+def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
+    """Return the tags of the experiment's runs that attempts and summaries depend on."""
+    tags: dict[str, dict[str, str]] = {}
+    for key in (PROFILED, PROFILED_BESIDE, SERIES_TAG):
+        for run_id, value in reader.tagged(key, experiment).items():
+            tags.setdefault(run_id, {})[key] = value
+    return tags

@@ -1,0 +1,184 @@
+"""Find the steady state of runs without epochs: the part after warm-up and before the end.
+
+The rule is MSER, the marginal standard error rule: of all ways to leave out the beginning, the one
+counts that leaves the smallest standard error of the mean (K. P. White, "An effective truncation
+heuristic for bias reduction in simulation output", Simulation 69(6), 1997), here of means of five
+values each (MSER-5: S. C. Spratt, University of Virginia, 1998), which removes noise. The end of a
+run, where it saves or evaluates, is not steady either: the rule leaves out both sides at once. As
+in White's paper, at most half may be left out; otherwise the run has no steady state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from radt.analysis.quantities import THROUGHPUT_METRICS
+from radt.analysis.reading import Key, points_of
+from radt.analysis.stretches import Stretch
+from radt.model import SOFTWARE, SeriesKind
+from radt.store.reader import StoreReader
+from radt.store.records import Float64Array, Samples, SeriesRecord
+
+#: Metrics of a run's pace: the first with enough values counts.
+SOURCES: tuple[tuple[str, ...], ...] = (
+    THROUGHPUT_METRICS,
+    ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
+    ("process.cpu.utilization",),
+)
+#: Ten means; with fewer, the result is random.
+MIN_SAMPLES = 50
+_BATCH = 5
+#: Longer series have more values a mean. Bounds are then known to half a percent of the run.
+_MAX_BATCHES = 200
+#: A smaller standard deviation, as a share of the mean, is steady.
+_CALM = 0.01
+#: A larger difference, in standard errors, is significant.
+_DIFFERENT_ERRORS = 3.0
+_ROUNDING = 1e-12
+#: Runs whose points are in memory at a time.
+_RUNS_AT_A_TIME = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """The steady state of a run.
+
+    Attributes:
+        stretch: None without a steady state.
+        metric: The metric that was examined; empty where none had enough values.
+    """
+
+    stretch: Stretch | None = None
+    metric: str = ""
+
+
+def steady_stretch(samples: Samples) -> Stretch | None:
+    """Return the steady state, from its first value to its last; None without one.
+
+    Args:
+        samples: In time order. Values that are not finite are left out.
+    """
+    finite = np.isfinite(samples.values)
+    times_ns, values = samples.times_ns[finite], samples.values[finite]
+    if len(values) < MIN_SAMPLES:
+        return None
+    largest = float(np.abs(values).max())
+    if largest > 0:
+        values = values / largest  # sums must not overflow
+    size = max(_BATCH, -(-len(values) // _MAX_BATCHES))
+    count = len(values) // size
+    # The last mean includes the remainder.
+    firsts = np.arange(count) * size
+    found = _calmest(np.add.reduceat(values, firsts) / np.diff(firsts, append=len(values)))
+    if found is None:
+        return None
+    first, stop = found
+    last = len(values) if stop == count else stop * size
+    return int(times_ns[first * size]), int(times_ns[last - 1])
+
+
+def find_steady_states(
+    reader: StoreReader, series: Mapping[str, Sequence[SeriesRecord]], run_ids: Sequence[str]
+) -> dict[str, SteadyState]:
+    """Return the steady states of many runs.
+
+    Args:
+        reader: The store.
+        series: The series of each run.
+        run_ids: The runs.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    found = dict.fromkeys(run_ids, SteadyState())
+    for start in range(0, len(run_ids), _RUNS_AT_A_TIME):
+        some = run_ids[start : start + _RUNS_AT_A_TIME]
+        for metrics in SOURCES:
+            some = [run_id for run_id in some if not found[run_id].metric]
+            candidates = {run_id: _candidates(series[run_id], metrics) for run_id in some}
+            keys = [(run_id, one.series_no) for run_id in some for one in candidates[run_id]]
+            if not keys:
+                continue
+            points = points_of(reader, keys, metrics)
+            for run_id in some:
+                chosen = _fullest(candidates[run_id], points)
+                if chosen is not None:
+                    stretch = steady_stretch(points[run_id, chosen.series_no])
+                    found[run_id] = SteadyState(stretch, chosen.metric)
+    return found
+
+
+def _candidates(series: Iterable[SeriesRecord], metrics: Sequence[str]) -> list[SeriesRecord]:
+    """Return the series of these metrics, in the metrics' order."""
+    return sorted(
+        (
+            one
+            for one in series
+            if one.metric in metrics
+            and one.kind is SeriesKind.GAUGE
+            and (one.metric not in THROUGHPUT_METRICS or one.listener == SOFTWARE)
+        ),
+        key=lambda one: metrics.index(one.metric),
+    )
+
+
+def _fullest(
+    candidates: Sequence[SeriesRecord], points: Mapping[Key, Samples]
+) -> SeriesRecord | None:
+    """Return the series with most values of the first metric that has enough."""
+    counts = {
+        one: int(np.isfinite(samples.values).sum())
+        for one in candidates
+        if (samples := points.get((one.run_id, one.series_no))) is not None
+    }
+    enough = [one for one, count in counts.items() if count >= MIN_SAMPLES]
+    same = [one for one in enough if one.metric == enough[0].metric]
+    return max(same, key=counts.__getitem__, default=None)
+
+
+def _calmest(means: Float64Array) -> tuple[int, int] | None:
+    """Return the part with the smallest standard error, as first and stop.
+
+    None where it has the minimal length and still drifts, or next to it lies another level of that
+    length.
+    """
+    count = len(means)
+    # Centred and scaled to 1: sums of squares of large values lose their digits.
+    centred = means - means.mean()
+    if centred.std() <= _CALM * abs(float(means.mean())):
+        return 0, count
+    centred = centred / np.abs(centred).max()
+    sums = np.concatenate([[0.0], np.cumsum(centred)])
+    squares = np.concatenate([[0.0], np.cumsum(centred**2)])
+    shortest = -(-count // 2)
+    firsts = np.arange(count - shortest + 1)[:, None]
+    stops = np.arange(shortest, count + 1)[None, :]
+    lengths = np.maximum(stops - firsts, 1)
+    spread = squares[stops] - squares[firsts] - (sums[stops] - sums[firsts]) ** 2 / lengths
+    errors = np.where(stops - firsts >= shortest, np.maximum(spread, 0.0) / lengths**2, np.inf)
+    # Without noise, rounding must not decide: the longest of equal parts counts.
+    place = int(np.argmax(np.where(errors <= errors.min() + _ROUNDING, lengths, 0)))
+    first, column = divmod(place, errors.shape[1])
+    stop = shortest + column
+    if stop - first > shortest:
+        return first, stop
+    kept, rest = means[first:stop], means[stop:] if first == 0 else means[:first]
+    has_two_levels = len(rest) >= shortest - 1 and not _drifts(rest) and _differ(kept, rest)
+    return None if _drifts(kept) or has_two_levels else (first, stop)
+
+
+def _drifts(means: Float64Array) -> bool:
+    """Return whether the second half differs from the first."""
+    middle = len(means) // 2
+    return _differ(means[:middle], means[-middle:]) if middle > 1 else True
+
+
+def _differ(some: Float64Array, others: Float64Array) -> bool:
+    """Return whether their means differ significantly."""
+    error = math.sqrt(some.var(ddof=1) / len(some) + others.var(ddof=1) / len(others))
+    return abs(float(some.mean() - others.mean())) > _DIFFERENT_ERRORS * error

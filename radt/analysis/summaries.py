@@ -1,0 +1,278 @@
+"""Summaries of workloads and of their like runs: what a report says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from radt.analysis.attempts import Attempt
+from radt.analysis.baselines import Baseline, BaselineKey, makespan_values
+from radt.analysis.energy import WorkloadEnergy
+from radt.analysis.estimates import Estimate
+from radt.analysis.measures import RunMeasures, WorkloadMeasures, measure, value_of
+from radt.analysis.quantities import Quantity, Subject
+from radt.analysis.recording import MemoryShortage, RunRecording, read_recordings
+from radt.analysis.tracker_overhead import TrackerOverhead, overhead_of, tracker_cpu
+from radt.analysis.window_spec import WindowSpec
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.tags import PROFILED, PROFILED_BESIDE
+from radt.units import NO_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One row of a workload.
+
+    Attributes:
+        run: Its newest run that finished, else its newest.
+        name: Unlike that of other models of the experiment.
+        repeats: How many of its runs finished.
+        profiled: The profiler that it ran under, or beside; empty without one.
+    """
+
+    run: RunRecord
+    name: str
+    repeats: int
+    profiled: str = ""
+
+    @property
+    def status(self) -> RunStatus:
+        """FINISHED if one repeat did."""
+        return RunStatus.FINISHED if self.repeats else self.run.status
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """The like runs of a workload: mean of their times, sum of their throughput and CPU.
+
+    Attributes:
+        name: Of the runs.
+        runs: One or more.
+        status: How they ended. Runs that did not finish have a group without values.
+        values: What was measured.
+        baseline: What `slowdown` refers to; None without one.
+        shortage: The memory that ran out; None for other ends.
+    """
+
+    name: str
+    runs: Sequence[RunSummary]
+    status: RunStatus
+    values: Mapping[Quantity, Estimate] = field(default_factory=dict)
+    baseline: Baseline | None = None
+    shortage: MemoryShortage | None = None
+
+    @property
+    def repeats(self) -> int:
+        """How many times each of them finished, at least."""
+        return min(run.repeats for run in self.runs)
+
+    def mean(self, quantity: Quantity) -> float | None:
+        """Return a value; None where it was not measured."""
+        estimate = self.values.get(quantity)
+        return None if estimate is None else estimate.mean
+
+    @property
+    def time_per_epoch_s(self) -> float | None:
+        return self.mean(Quantity.TIME_PER_EPOCH)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Time per epoch over that of the same run alone, None without one."""
+        return self.mean(Quantity.SLOWDOWN)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.mean(Quantity.SAMPLES_PER_S)
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """CPU time per time of their process trees."""
+        return self.mean(Quantity.CPU)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSummary:
+    """One workload in numbers.
+
+    Attributes:
+        label: Its label; `NO_VALUE` without one.
+        groups: Its like runs.
+        energy: Of its GPUs and runs.
+        host: Its machine.
+        values: Of its devices, and of all its runs together.
+        workload_ids: Of the starts that count, the oldest first.
+        is_adjusted: Its runs trained more or fewer epochs than alone, and ``SERIAL`` is the time of
+            as many epochs alone.
+    """
+
+    label: str
+    groups: Sequence[GroupSummary]
+    energy: WorkloadEnergy
+    host: str = ""
+    values: Mapping[Quantity, Estimate] = field(default_factory=dict)
+    workload_ids: tuple[str, ...] = ()
+    is_adjusted: bool = False
+
+    @property
+    def run_count(self) -> int:
+        return sum(len(group.runs) for group in self.groups)
+
+    @property
+    def workload_id(self) -> str:
+        """That of the newest start."""
+        return self.workload_ids[-1]
+
+    @property
+    def name(self) -> str:
+        """Its label, else the names of its runs."""
+        if self.label != NO_VALUE:
+            return self.label
+        return ", ".join(group.name for group in self.groups)
+
+    def estimate(self, quantity: Quantity, group: GroupSummary) -> Estimate | None:
+        """Return a value of one of its groups, or of all of it, whichever has the quantity."""
+        values = group.values if quantity.info.subject is Subject.RUNS else self.values
+        return values.get(quantity)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadData:
+    """What was read of a workload; ``recordings`` by run id."""
+
+    measures: WorkloadMeasures
+    recordings: Mapping[str, RunRecording]
+    overhead: TrackerOverhead
+
+
+def read_workloads(
+    reader: StoreReader, workloads: Sequence[Sequence[Attempt]], window: WindowSpec
+) -> list[WorkloadData]:
+    """Read workloads, each given by its repeats.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    runs = [[run for attempt in repeats for run in attempt.runs] for repeats in workloads]
+    recordings = read_recordings(reader, [run for same in runs for run in same])
+    return [
+        WorkloadData(
+            measures,
+            {run.run_id: recordings[run.run_id] for run in same},
+            overhead_of(repeats, recordings),
+        )
+        for repeats, measures, same in zip(
+            workloads, measure(reader, workloads, window), runs, strict=True
+        )
+    ]
+
+
+def workload_summary(
+    repeats: Sequence[Attempt],
+    data: WorkloadData,
+    keys: Mapping[str, BaselineKey],
+    names: Mapping[str, str],
+    tags: Mapping[str, Mapping[str, str]],
+    baselines: Mapping[BaselineKey, Baseline],
+) -> WorkloadSummary:
+    """Summarise a workload.
+
+    Args:
+        repeats: Its starts.
+        data: What was read of them.
+        keys: By which runs are alike, by run id.
+        names: The runs' names, by id.
+        tags: The runs' tags, by id.
+        baselines: Those of its runs, as far as they have one.
+    """
+    measured = data.measures.rows
+    rows = {letter: _row(row, names, tags) for letter, row in measured.items()}
+    baseline_of_row = {letter: baselines.get(keys[row.run.run_id]) for letter, row in rows.items()}
+    joint, is_adjusted = makespan_values(
+        repeats,
+        [
+            (
+                baseline_of_row[letter],
+                [
+                    data.recordings[one.run.run_id].epochs.count
+                    for one in row
+                    if one is not None and one.run.status is RunStatus.FINISHED
+                ],
+            )
+            for letter, row in measured.items()
+        ],
+    )
+    values = {**data.measures.values, **joint}
+    if (cpu := tracker_cpu(repeats, data.recordings)) is not None:
+        values[Quantity.TRACKER_CPU] = cpu
+    return WorkloadSummary(
+        label=repeats[-1].runs[0].workload or NO_VALUE,
+        groups=[
+            _group(
+                [rows[letter] for letter in letters],
+                [measured[letter] for letter in letters],
+                baseline_of_row[letters[0]],
+                data.recordings,
+            )
+            for letters in _like_rows(rows, keys)
+        ],
+        energy=data.measures.energy,
+        host=repeats[-1].host,
+        values=values,
+        workload_ids=tuple(one.runs[0].workload_id for one in repeats),
+        is_adjusted=is_adjusted,
+    )
+
+
+def _row(
+    row: Sequence[RunMeasures | None],
+    names: Mapping[str, str],
+    tags: Mapping[str, Mapping[str, str]],
+) -> RunSummary:
+    known = [one.run for one in row if one is not None]
+    finished = [run for run in known if run.status is RunStatus.FINISHED]
+    run = (finished or known)[-1]
+    own = tags.get(run.run_id, {})
+    neighbour = own.get(PROFILED_BESIDE, "")
+    profiled = own.get(PROFILED, "") or (f"beside {neighbour}" if neighbour else "")
+    return RunSummary(run, names[run.run_id], len(finished), profiled)
+
+
+def _like_rows(
+    rows: Mapping[str, RunSummary], keys: Mapping[str, BaselineKey]
+) -> Iterable[Sequence[str]]:
+    """Return the letters of rows that are summarised as one."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for letter, row in rows.items():
+        groups.setdefault((keys[row.run.run_id], row.status, row.profiled), []).append(letter)
+    return groups.values()
+
+
+def _group(
+    runs: Sequence[RunSummary],
+    rows: Sequence[Sequence[RunMeasures | None]],
+    baseline: Baseline | None,
+    recordings: Mapping[str, RunRecording],
+) -> GroupSummary:
+    name = ", ".join(dict.fromkeys(run.name for run in runs))
+    values = {
+        quantity: estimate
+        for quantity in Quantity
+        if quantity.info.subject is Subject.RUNS
+        and (estimate := value_of(rows, quantity)) is not None
+    }
+    time = values.get(Quantity.TIME_PER_EPOCH)
+    alone = None if baseline is None else baseline.time_per_epoch
+    if time is not None and alone is not None and alone.mean:
+        values[Quantity.SLOWDOWN] = time.over(alone)
+    shortages = (recordings[run.run.run_id].shortage for run in runs)
+    return GroupSummary(
+        name=f"{name} ({runs[0].profiled})" if runs[0].profiled else name,
+        runs=runs,
+        status=runs[0].status,
+        values=values,
+        baseline=baseline,
+        shortage=next(filter(None, shortages), None),
+    )

@@ -1,0 +1,308 @@
+"""The part of each run that counts, found from its markers, for many runs at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from radt.analysis.attempts import Attempt
+from radt.analysis.reading import epochs_of, marked_names_of, marked_of
+from radt.analysis.steady_state import SteadyState, find_steady_states
+from radt.analysis.stretches import (
+    EARLIEST_NS,
+    LATEST_NS,
+    Stretch,
+    Stretches,
+    clipped,
+    length_s,
+    merged,
+)
+from radt.analysis.window_spec import WindowKind, WindowSpec
+from radt.model import MarkerKind, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+from radt.units import plural
+
+#: More different notes would not help.
+_MAX_NOTES = 6
+#: Names that are listed where the requested one is missing.
+_MAX_NAMES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that counts.
+
+    Attributes:
+        stretches: When; none where the run lacks what was asked for.
+        epochs_s: Seconds of each epoch that lies wholly in them; of a phase or span, its seconds in
+            each of these epochs.
+        epochs: The part of the stretches that belongs to these epochs.
+        how: How it was found where that is not what was asked for: "only one epoch ended, so it
+            counts".
+        missing: Why it has no stretches: "no phase or span 'train'".
+    """
+
+    stretches: Stretches = ()
+    epochs_s: tuple[float, ...] = ()
+    epochs: Stretches = ()
+    how: str = ""
+    missing: str = ""
+
+    @property
+    def time_per_epoch_s(self) -> float | None:
+        return fmean(self.epochs_s) if self.epochs_s else None
+
+    @property
+    def length_s(self) -> float | None:
+        """Of all stretches; None without any, and where the run's start or end is not known."""
+        return length_s(self.stretches)
+
+
+def window_notes(windows: Iterable[Window]) -> tuple[str, ...]:
+    """Return sentences on how windows were found, where it is not what was asked for."""
+    counts: Counter[str] = Counter()
+    for window in windows:
+        if window.missing:
+            counts[f"no values: {window.missing}"] += 1
+        elif window.how:
+            counts[window.how] += 1
+    most = counts.most_common()
+    notes = [f"{plural(count, 'run')}: {text}" for text, count in most[:_MAX_NOTES]]
+    rest = sum(count for _, count in most[_MAX_NOTES:])
+    if rest:
+        notes.append(f"{plural(rest, 'run')}: another window for other reasons")
+    return tuple(notes)
+
+
+def find_windows(
+    reader: StoreReader,
+    attempts: Sequence[Attempt],
+    series: Mapping[str, Sequence[SeriesRecord]],
+    spec: WindowSpec,
+) -> dict[str, Window]:
+    """Return the windows of the finished runs of workloads, by run.
+
+    Args:
+        reader: The store.
+        attempts: The workloads.
+        series: The series of each run, those of its pace among them.
+        spec: Which part counts.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    finished = {
+        run.run_id: run
+        for attempt in attempts
+        for run in attempt.runs
+        if run.status is RunStatus.FINISHED
+    }
+    run_ids = list(finished)
+    epochs = epochs_of(reader, run_ids)
+    unmarked = [
+        run_id
+        for run_id in run_ids
+        if spec.kind is WindowKind.STEADY
+        or (spec.kind is WindowKind.AFTER_FIRST and not epochs[run_id])
+    ]
+    steady = find_steady_states(reader, series, unmarked)
+    is_marked = spec.kind is WindowKind.MARKED
+    kinds = (MarkerKind.PHASE, MarkerKind.SPAN) if spec.marker is None else (spec.marker,)
+    marked = marked_of(reader, run_ids, spec.name, kinds) if is_marked else {}
+    drafts = {
+        run_id: _draft(run, spec, epochs[run_id], marked.get(run_id, ()), steady.get(run_id))
+        for run_id, run in finished.items()
+    }
+    if spec.overlap:
+        for attempt in attempts:
+            overlap = _overlap(attempt)
+            for run in attempt.runs:
+                draft = drafts.get(run.run_id)
+                if draft is not None and overlap is not None and not draft.missing:
+                    drafts[run.run_id] = _within_overlap(draft, overlap)
+    windows = {run_id: _window(draft) for run_id, draft in drafts.items()}
+    return _with_names(reader, windows, spec) if is_marked else windows
+
+
+def after_first(epochs: Sequence[MarkerRecord]) -> Window:
+    """Return the default window of a run, also of one that still runs.
+
+    Args:
+        epochs: In the order in which they began; those that have not ended do not count.
+    """
+    ended = [one for one in epochs if one.end_ns is not None]
+    return _window(_after_first(ended)) if ended else Window()
+
+
+def _overlap(attempt: Attempt) -> Stretch | str | None:
+    """Return when all runs of a workload ran; else why that is not known; None for one run."""
+    if len(attempt.runs) == 1 and attempt.complete:
+        return None
+    if not attempt.complete:
+        return "not all runs of the workload came to a result"
+    starts = [run.started_ns for run in attempt.runs if run.started_ns is not None]
+    ends = [run.ended_ns for run in attempt.runs if run.ended_ns is not None]
+    if len(starts) < len(attempt.runs) or len(ends) < len(attempt.runs):
+        return "a run of the workload has no recorded start or end"
+    if max(starts) >= min(ends):
+        return "the runs of the workload never ran all at the same time"
+    return max(starts), min(ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A window whose epochs are not chosen yet: each epoch with its part of the stretches."""
+
+    stretches: Stretches = ()
+    epochs: Sequence[tuple[Stretch, Stretches]] = ()
+    how: str = ""
+    missing: str = ""
+
+
+def _window(draft: _Draft) -> Window:
+    return Window(
+        draft.stretches,
+        tuple(sum(end - start for start, end in parts) / 1e9 for _, parts in draft.epochs),
+        merged(part for _, parts in draft.epochs for part in parts),
+        draft.how,
+        draft.missing,
+    )
+
+
+def _draft(
+    run: RunRecord,
+    spec: WindowSpec,
+    epochs: Sequence[MarkerRecord],
+    marked: Sequence[Stretch],
+    steady: SteadyState | None,
+) -> _Draft:
+    match spec.kind:
+        case WindowKind.AFTER_FIRST if epochs:
+            return _after_first(epochs)
+        case WindowKind.AFTER_FIRST:
+            return _steady(run, epochs, steady, "no epochs: ")
+        case WindowKind.STEADY:
+            return _steady(run, epochs, steady)
+        case WindowKind.EPOCHS:
+            return _numbered(epochs, spec)
+        case WindowKind.MARKED:
+            return _marked(epochs, merged(marked), spec)
+        case WindowKind.ALL:
+            return _around(_whole(run), epochs)
+
+
+def _after_first(epochs: Sequence[MarkerRecord]) -> _Draft:
+    chosen = [_stretch(one) for one in epochs[1:] or epochs]
+    how = "" if len(epochs) > 1 else "only one epoch ended, so it counts"
+    return _Draft([(chosen[0][0], chosen[-1][1])], [(one, (one,)) for one in chosen], how)
+
+
+def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Draft:
+    """Return the requested epochs; the time between two successive ones counts with them."""
+    numbers = [place if one.step is None else one.step for place, one in enumerate(epochs, 1)]
+    last = max(numbers, default=0) if spec.last_epoch is None else spec.last_epoch
+    places = [place for place, number in enumerate(numbers) if spec.first_epoch <= number <= last]
+    if not places:
+        others = f" ({_range(numbers)} did)" if numbers else ""
+        return _Draft(missing=f"{spec.epochs_text} did not end{others}")
+    stretches: list[Stretch] = []
+    for before, place in zip([-2, *places], places, strict=False):
+        stretch = _stretch(epochs[place])
+        if stretches and place == before + 1:
+            start_ns, end_ns = stretches.pop()
+            stretch = (start_ns, max(end_ns, stretch[1]))
+        stretches.append(stretch)
+    chosen = [_stretch(epochs[place]) for place in places]
+    ended = {numbers[place] for place in places}
+    is_short = spec.last_epoch is not None and len(ended) <= spec.last_epoch - spec.first_epoch
+    how = f"of these epochs only {_range(ended)} ended" if is_short else ""
+    return _Draft(merged(stretches), [(one, (one,)) for one in chosen], how)
+
+
+def _marked(epochs: Sequence[MarkerRecord], stretches: Stretches, spec: WindowSpec) -> _Draft:
+    if not stretches:
+        return _Draft(missing=f"no {spec.marker_text}")
+    within = [_stretch(one) for one in epochs]
+    how = ""
+    if within:
+        later = clipped(stretches, (within[0][1], LATEST_NS))
+        if later:
+            stretches, within = later, within[1:]
+        else:
+            how = f"{spec.marker_text} only before the end of the first epoch"
+    parts = [(epoch, clipped(stretches, epoch)) for epoch in within]
+    return _Draft(stretches, [(epoch, part) for epoch, part in parts if part], how)
+
+
+def _steady(
+    run: RunRecord, epochs: Sequence[MarkerRecord], steady: SteadyState | None, why: str = ""
+) -> _Draft:
+    if steady is not None and steady.stretch is not None:
+        draft = _around(steady.stretch, epochs)
+        return replace(draft, how=f"{why}steady state of {steady.metric}")
+    if steady is not None and steady.metric:
+        problem = f"{steady.metric} has no steady state"
+    else:
+        problem = "too few values to find a steady state"
+    return replace(_around(_whole(run), epochs), how=f"{why}{problem}, so the whole run counts")
+
+
+def _around(stretch: Stretch, epochs: Sequence[MarkerRecord]) -> _Draft:
+    within = [one for one in map(_stretch, epochs) if _is_within(one, stretch)]
+    return _Draft([stretch], [(one, (one,)) for one in within])
+
+
+def _within_overlap(draft: _Draft, overlap: Stretch | str) -> _Draft:
+    if isinstance(overlap, str):
+        return _Draft(missing=overlap)
+    stretches = clipped(draft.stretches, overlap)
+    if not stretches:
+        return _Draft(missing="nothing in the window while all runs of the workload ran")
+    epochs = [one for one in draft.epochs if _is_within(one[0], overlap)]
+    how = draft.how
+    if draft.epochs and not epochs:
+        problem = "no epoch lies within the time in which all runs of the workload ran"
+        how = f"{how}; {problem}" if how else problem
+    return _Draft(stretches, epochs, how)
+
+
+def _with_names(
+    reader: StoreReader, windows: Mapping[str, Window], spec: WindowSpec
+) -> dict[str, Window]:
+    """Return the windows; one without the requested phase or span lists those of its run."""
+    nothing = f"no {spec.marker_text}"
+    without = [run_id for run_id, window in windows.items() if window.missing == nothing]
+    named = dict(windows)
+    for run_id, names in marked_names_of(
+        reader, without, (MarkerKind.PHASE, MarkerKind.SPAN)
+    ).items():
+        if names:
+            some = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
+            more = ", …" if len(names) > _MAX_NAMES else ""
+            missing = f"{nothing} (the run has {some}{more})"
+            named[run_id] = replace(windows[run_id], missing=missing)
+    return named
+
+
+def _stretch(epoch: MarkerRecord) -> Stretch:
+    return epoch.start_ns, epoch.start_ns if epoch.end_ns is None else epoch.end_ns
+
+
+def _whole(run: RunRecord) -> Stretch:
+    return (
+        EARLIEST_NS if run.started_ns is None else run.started_ns,
+        LATEST_NS if run.ended_ns is None else run.ended_ns,
+    )
+
+
+def _is_within(one: Stretch, other: Stretch) -> bool:
+    return one[0] >= other[0] and one[1] <= other[1]
+
+
+def _range(numbers: Collection[int]) -> str:
+    first, last = min(numbers), max(numbers)
+    return str(first) if first == last else f"{first} to {last}"

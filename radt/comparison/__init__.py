@@ -1,1 +1,0 @@
-"""One experiment, workload or run against another: ``radt compare``."""

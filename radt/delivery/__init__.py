@@ -1,0 +1,1 @@
+"""Deliver what the store holds to MLflow, to Postgres and into archives."""

@@ -1,0 +1,85 @@
+"""Write the archives of runs: ``python -m radt.delivery.archive --store FILE RUN…``.
+
+A process of its own, gone when it is done: Arrow costs more memory than all of a deliverer, which
+starts this. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it could say
+something of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from radt.delivery.archive.spool import Outcome
+from radt.delivery.process import block_pandas
+from radt.home import RunDir
+
+log = logging.getLogger("radt.delivery.archive")
+
+#: Behind everything else on the machine: an archive has time.
+_NICENESS = 10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m radt.delivery.archive")
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("runs", nargs="+")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    )
+    os.nice(_NICENESS)
+    block_pandas()
+    from radt.errors import RadtError
+    from radt.store.reader import StoreReader
+
+    try:
+        with StoreReader(options.store) as reader:
+            for run_id in options.runs:
+                _print(_archive(reader, run_id))
+    except RadtError:
+        log.exception("archives cannot be written")
+        return 1
+    return 0
+
+
+def _archive(reader: object, run_id: str) -> Outcome:
+    from radt.delivery.archive.spool import ArchiveSpool, progress_of
+    from radt.delivery.archive.write import PrunedError, write_archive
+    from radt.errors import CodecError, RadtError
+    from radt.store.reader import StoreReader
+
+    assert isinstance(reader, StoreReader)
+    try:
+        spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
+        # Of a delivered run somebody else has done it, when whoever asked for it had been killed.
+        if not progress_of(reader, run_id).delivered:
+            with spool.locked(wait=True):
+                if not progress_of(reader, run_id).delivered:
+                    write_archive(reader, run_id, spool)
+    except (CodecError, PrunedError) as error:
+        return Outcome(run_id, error.message, final=True)
+    except RadtError as error:
+        return Outcome(run_id, error.message)
+    except OSError as error:
+        return Outcome(run_id, f"{error.filename or 'the spool'}: {error.strerror or error}")
+    # One run's trouble keeps no other waiting.
+    except Exception as error:
+        log.exception("the archive of run %s", run_id)
+        return Outcome(run_id, f"{type(error).__name__}: {error}")
+    return Outcome(run_id)
+
+
+def _print(outcome: Outcome) -> None:
+    sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""Fill a store from archives: bit for bit, in the order of writing, and only what it lacks.
+
+Points are numbered in the order they were written, and that order never changes, so the store's own
+counts say what is missing: an import that was cut off goes on where it was, one that is repeated
+does nothing, and a later archive of a run that went on adds the rest. The rows of run and workload
+come last: who lists runs sees one when all of it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from radt.delivery.archive.manifest import Manifest, Part, PartKind
+from radt.delivery.archive.read import Archive, Piece
+from radt.errors import ArchiveError
+from radt.model import RunStatus
+from radt.store.chunks import joined, sliced
+from radt.store.pruning import Keep, PrunedRun, forget_pruned, make_way, pruned_run
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, Samples, SeriesBatch, WorkloadRecord
+from radt.store.writer import StoreWriter
+
+#: Points that are written in one transaction, about.
+_POINTS_A_TURN = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What came of an import: ``points`` were missing; ``new``, the store did not know the run."""
+
+    run: RunRecord
+    points: int
+    total_points: int
+    new: bool
+    complete: bool
+
+
+def import_archive(
+    where: Archive | str | Path, writer: StoreWriter, tracking_uri: str = ""
+) -> Imported:
+    """Bring what an archive has, and the store lacks, into the store.
+
+    All files are checked before anything is written. A run that is imported is never uploaded to
+    MLflow from here.
+
+    Args:
+        where: The archive, or where it is (`radt.delivery.archive.locations.location_of`).
+        writer: The store.
+        tracking_uri: Where MLflow knows its runs from.
+
+    Raises:
+        ArchiveError: There is none, it is damaged, or the store has another run of this id.
+        StoreError: The store cannot be written.
+    """
+    archive = where if isinstance(where, Archive) else Archive.open(where, tracking_uri)
+    with StoreReader(writer.address) as reader:
+        return _Import(archive, writer, reader).all()
+
+
+@dataclass(slots=True)
+class _Import:
+    archive: Archive
+    writer: StoreWriter
+    reader: StoreReader
+    points: int = 0
+    waiting: dict[int, list[Piece]] = field(default_factory=dict)
+    waiting_points: int = 0
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.archive.manifest
+
+    @property
+    def run_id(self) -> str:
+        return self.manifest.run.run_id
+
+    def all(self) -> Imported:
+        there = self._there()
+        pruned = pruned_run(self.reader, self.run_id)
+        thinned = pruned is not None and pruned.kept is Keep.SUMMARIES
+        if pruned is not None and thinned:
+            self._check_covers(pruned)
+        counts = {} if thinned else self.reader.point_counts(self.run_id)
+        rows = self._rows_count(there, counts)
+        samples = [part for part in self.archive.parts(PartKind.SAMPLES) if _lacks(counts, part)]
+        markers = self.archive.parts(PartKind.MARKERS) if rows else []
+        with self.archive.files([*samples, *markers]) as files:
+            if thinned:
+                make_way(self.writer, self.run_id)
+            self.writer.add_series(self.manifest.series)
+            for part, file in zip(samples, files, strict=False):
+                for pieces in self.archive.pieces(part, file):
+                    self._add(pieces)
+            self._flush()
+            for part, file in zip(markers, files[len(samples) :], strict=True):
+                for block in self.archive.markers(part, file):
+                    self.writer.put_markers(block)
+        if self.manifest.run.status.ended and (self.points or there is None):
+            self.writer.seal(self.run_id)
+        if rows:
+            self._put_rows()
+        if pruned is not None:
+            forget_pruned(self.writer, self.run_id)
+        return Imported(
+            self.manifest.run,
+            self.points,
+            self.manifest.points,
+            there is None,
+            self.manifest.complete,
+        )
+
+    def _check_covers(self, pruned: PrunedRun) -> None:
+        """What thinning left describes all of a run: it only makes way for all of it."""
+        if self.manifest.points < pruned.point_count:
+            raise ArchiveError(
+                f"{self.archive.location} has {self.manifest.points:,} of the "
+                f"{pruned.point_count:,} points that run {self.run_id} had before it was thinned; "
+                "nothing was changed",
+                "Import into an empty data folder (--home) to compare both",
+            )
+
+    def _there(self) -> RunRecord | None:
+        return next(iter(self.reader.runs(run_ids=[self.run_id])), None)
+
+    def _rows_count(self, there: RunRecord | None, counts: dict[int, int]) -> bool:
+        """Whether what the archive says of the run, beside its points, is to be believed.
+
+        It is not where the store knows better: it has the run's end, or more of its points.
+        """
+        if there is None or self.manifest.complete:
+            return True
+        if there.status.ended:
+            return False
+        archived = self.manifest.point_counts()
+        return all(archived.get(number, 0) >= count for number, count in counts.items())
+
+    # -- points -----------------------------------------------------------------------------------
+
+    def _add(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self.waiting.setdefault(piece.series_no, []).append(piece)
+            self.waiting_points += len(piece.samples)
+        if self.waiting_points >= _POINTS_A_TURN:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Append what is missing of the points that wait, series by series, in one transaction."""
+        if not self.waiting:
+            return
+        with self.writer.transaction():
+            # Locks the run: nobody else imports it between counting and appending.
+            self.writer.append(self.run_id, [])
+            counts = self.reader.point_counts(self.run_id)
+            batches = list(self._missing(counts))
+            self.writer.append(self.run_id, batches)
+        self.points += sum(len(batch.samples) for batch in batches)
+        self.waiting.clear()
+        self.waiting_points = 0
+
+    def _missing(self, counts: dict[int, int]) -> Iterator[SeriesBatch]:
+        for series_no, pieces in self.waiting.items():
+            first = pieces[0].first
+            samples = joined([piece.samples for piece in pieces])
+            known = counts.get(series_no, 0) - first
+            if known < 0:
+                raise ArchiveError(
+                    f"points of run {self.run_id} were deleted from the store during the import",
+                    "Import again while nothing else changes the store",
+                )
+            if 0 < known <= len(samples):
+                self._check_same(series_no, first + known - 1, sliced(samples, known - 1, known))
+            if known < len(samples):
+                yield SeriesBatch(series_no, sliced(samples, known))
+
+    def _check_same(self, series_no: int, number: int, archived: Samples) -> None:
+        """The last point that store and archive have both must be the same one."""
+        stored = self.reader.points_after(self.run_id, series_no, number, 1)
+        if (
+            stored.times_ns.tolist() != archived.times_ns.tolist()
+            or stored.values.view(np.int64).tolist() != archived.values.view(np.int64).tolist()
+        ):
+            raise ArchiveError(
+                f"run {self.run_id} has other values in the store than in {self.archive.location}",
+                "Import into an empty data folder (--home) to compare both",
+            )
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _put_rows(self) -> None:
+        manifest = self.manifest
+        with self.writer.transaction():
+            self.writer.append(self.run_id, [])  # locks the run
+            there = self._there()
+            if not self._rows_count(there, self.reader.point_counts(self.run_id)):
+                return  # it went on meanwhile
+            for ledger in manifest.ledger:
+                self.writer.put_ledger(ledger)
+            self.writer.put_gaps(manifest.gaps)
+            self.writer.put_params(self.run_id, manifest.params or {})
+            self.writer.put_tags(self.run_id, manifest.tags or {})
+            if manifest.workload is not None:
+                self._put_workload(manifest.workload)
+            if there is None or self.points:
+                # Its journals may still be here, on the machine that lost its store.
+                self.writer.put_cursors(self.run_id, manifest.journals)
+            if there is None:
+                self.writer.put_run(manifest.run)
+                # Whoever recorded it brings it to MLflow.
+                self.writer.mark_run_delivered(self.run_id)
+            elif not there.status.ended:
+                # The archive's address has no password; ours may need one.
+                self.writer.put_run(replace(manifest.run, tracking_uri=there.tracking_uri))
+        self._end_workload()
+
+    def _put_workload(self, archived: WorkloadRecord) -> None:
+        same = (one for one in self.reader.workloads(archived.experiment))
+        there = next((one for one in same if one.workload_id == archived.workload_id), None)
+        if there is None:
+            self.writer.put_workload(archived)
+            self.writer.mark_workload_delivered(archived.workload_id)
+        elif archived.ended_ns is not None:
+            self.writer.put_workload(replace(archived, tracking_uri=there.tracking_uri))
+
+    def _end_workload(self) -> None:
+        """A workload ends with the last of its runs, of which its archive may know nothing yet."""
+        runs = self.reader.runs(workload_id=self.manifest.run.workload_id)
+        if self.manifest.workload is None or any(run.ended_ns is None for run in runs):
+            return
+        workload = self.reader.workload(self.manifest.run.workload_id)
+        ended_ns = max(run.ended_ns or 0 for run in runs)
+        if workload.ended_ns is None or workload.ended_ns < ended_ns:
+            self.writer.update_workload(
+                workload.workload_id,
+                ended_ns=ended_ns,
+                status=RunStatus.worst(run.status for run in runs),
+            )
+
+
+def _lacks(counts: dict[int, int], part: Part) -> bool:
+    """Whether a part has points that the store has not."""
+    return any(stretch.stop > counts.get(stretch.series_no, 0) for stretch in part.stretches)

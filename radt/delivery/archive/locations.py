@@ -1,0 +1,272 @@
+"""Where archives are: a folder, S3, or the artifacts of an MLflow run, wherever those are kept.
+
+boto3 and MLflow are imported when an address needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE
+from radt.delivery.s3 import S3Error, S3Folder
+from radt.errors import ArchiveError
+from radt.masking import masked
+from radt.tags import RUN_ID
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+#: ``runs:/ID``, and a folder among its artifacts.
+_RUN_URI = re.compile(r"runs:/+(?P<run>[^/]+)(?:/(?P<path>.*))?")
+#: What to do about an address without an archive.
+HINT = (
+    "Give the folder or URI that contains run.json, or runs:/ID for the artifacts of an MLflow run"
+)
+
+
+class FileMissingError(ArchiveError):
+    """An archive, or a file of one, is not where it should be."""
+
+
+class Location(Protocol):
+    """A folder somewhere."""
+
+    def local(self, path: str) -> Path | None:
+        """The file itself, where that is on this machine."""
+
+    def fetch(self, path: str, target: Path) -> None:
+        """Copy a file of the folder.
+
+        Raises:
+            FileMissingError: It is not there.
+            ArchiveError: It cannot be read, or not be copied.
+        """
+
+    def below(self, folder: str) -> Location:
+        """A folder in it."""
+
+    def archives(self) -> Iterator[str]:
+        """Folders with archives in it, at whatever depth.
+
+        Raises:
+            ArchiveError: It cannot be listed.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolder:
+    """A folder of this machine."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def local(self, path: str) -> Path | None:
+        return self.path / path
+
+    def fetch(self, path: str, target: Path) -> None:
+        with _files(f"{self}/{path}"):
+            shutil.copyfile(self.path / path, target)
+
+    def below(self, folder: str) -> LocalFolder:
+        return LocalFolder(self.path / folder)
+
+    def archives(self) -> Iterator[str]:
+        for folder, folders, names in os.walk(self.path):
+            folders.sort()
+            path = Path(folder)
+            if MANIFEST_FILE in names and path.name == ARCHIVE_FOLDER:
+                yield str(path.relative_to(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class S3Location:
+    """A prefix in a bucket."""
+
+    folder: S3Folder
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def local(self, path: str) -> Path | None:  # noqa: ARG002 - nothing is
+        return None
+
+    def fetch(self, path: str, target: Path) -> None:
+        try:
+            with _files(f"{self}/{path}"):
+                self.folder.fetch(path, target)
+        except S3Error as error:
+            if error.missing:
+                raise FileMissingError(error.message, error.remedy) from error
+            raise
+
+    def below(self, folder: str) -> S3Location:
+        return S3Location(S3Folder(self.folder.bucket, self.folder.key(folder)))
+
+    def archives(self) -> Iterator[str]:
+        end = f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}"
+        for path in self.folder.paths():
+            if path == end or path.endswith(f"/{end}"):
+                yield path.removesuffix(f"/{MANIFEST_FILE}")
+
+
+@dataclass(frozen=True, slots=True)
+class MlflowLocation:
+    """A folder of an MLflow run's artifacts, read through MLflow: by its server, mostly."""
+
+    tracking_uri: str
+    run_id: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"runs:/{self.run_id}/{self.path}".rstrip("/")
+
+    def local(self, path: str) -> Path | None:  # noqa: ARG002 - nothing is
+        return None
+
+    def fetch(self, path: str, target: Path) -> None:
+        from mlflow.artifacts import download_artifacts
+
+        where = f"{self}/{path}"
+        folder = target.parent / f"{target.name}.download"
+        folder.mkdir()
+        try:
+            with _mlflow(where), _files(where):
+                found = download_artifacts(
+                    run_id=self.run_id,
+                    artifact_path=f"{self.path}/{path}".lstrip("/"),
+                    dst_path=str(folder),
+                    tracking_uri=self.tracking_uri,
+                )
+                Path(found).replace(target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def below(self, folder: str) -> MlflowLocation:
+        return MlflowLocation(self.tracking_uri, self.run_id, f"{self.path}/{folder}".strip("/"))
+
+    def archives(self) -> Iterator[str]:
+        return iter(())  # one run has one archive, at its place
+
+
+def is_address(given: str | Path) -> bool:
+    """Whether something names a place rather than a run by its id.
+
+    >>> is_address("s3://bucket/radt"), is_address("runs:/0123"), is_address("0123456789ab")
+    (True, True, False)
+    """
+    if isinstance(given, Path) or "://" in given or given.startswith("runs:/"):
+        return True
+    return "/" in given or (Path(given) / MANIFEST_FILE).exists() or _below(Path(given)).exists()
+
+
+def location_of(given: str | Path, tracking_uri: str = "") -> Location:
+    """The place that an address names; whether anything is there is not asked of folders and S3.
+
+    Args:
+        given: A folder, ``s3://bucket/prefix``, ``runs:/ID``, or the id of a run in MLflow.
+        tracking_uri: Where MLflow knows its runs from.
+
+    Raises:
+        ArchiveError: It names nothing that is known here, or MLflow has no such run.
+    """
+    text = str(given)
+    if text.endswith(f"/{MANIFEST_FILE}"):
+        return location_of(text.removesuffix(f"/{MANIFEST_FILE}"), tracking_uri)
+    if isinstance(given, Path):
+        return LocalFolder(given.absolute())
+    if match := _RUN_URI.fullmatch(text):
+        return _of_run(match["run"], (match["path"] or "").strip("/"), tracking_uri)
+    scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
+    if scheme == "s3":
+        return S3Location(S3Folder.of(text))
+    if scheme == "file":
+        return LocalFolder(Path(unquote(urlsplit(text).path)))
+    if scheme:
+        raise ArchiveError(
+            f"Expected a folder, s3://bucket/prefix or runs:/ID, got {masked(text)}", HINT
+        )
+    if _RUN_ID.fullmatch(text) and not Path(text).exists():
+        return _of_run(text, "", tracking_uri)
+    return LocalFolder(Path(text).absolute())
+
+
+def _below(path: Path) -> Path:
+    return path / ARCHIVE_FOLDER / MANIFEST_FILE
+
+
+def _of_run(run_id: str, path: str, tracking_uri: str) -> Location:
+    """Where the artifacts of a run are; ``run_id`` is MLflow's, or radt's."""
+    found_id, uri = _artifact_uri(run_id, tracking_uri)
+    scheme = urlsplit(uri).scheme
+    location: Location
+    if scheme in ("", "file"):
+        location = LocalFolder(Path(unquote(urlsplit(uri).path) if scheme else uri))
+    elif scheme == "s3":
+        location = S3Location(S3Folder.of(uri))
+    else:
+        location = MlflowLocation(tracking_uri, found_id, "")
+    return location.below(path) if path else location
+
+
+def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    with _mlflow(f"runs:/{run_id}"):
+        client = MlflowClient(tracking_uri)
+        try:
+            run = client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            experiments = [one.experiment_id for one in client.search_experiments()]
+            quoted = run_id.replace("'", "")
+            found = client.search_runs(experiments, f"tags.`{RUN_ID}` = '{quoted}'")
+            if not found:
+                raise FileMissingError(
+                    f"MLflow at {masked(tracking_uri)} does not have run {run_id}", HINT
+                ) from error
+            run = found[0]
+        return str(run.info.run_id), str(run.info.artifact_uri)
+
+
+@contextmanager
+def _mlflow(where: str) -> Iterator[None]:
+    """Turn what MLflow raises into `ArchiveError`."""
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError) as error:
+        reason = masked((str(error).strip() or type(error).__name__).splitlines()[0][:500])
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == 404 or getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+            raise FileMissingError(f"{where} does not exist: {reason}", HINT) from error
+        raise ArchiveError(
+            f"{where} cannot be read: {reason}",
+            "Check MLflow's address (RADT_TRACKING_URI) and that its server runs",
+        ) from error
+
+
+@contextmanager
+def _files(where: str) -> Iterator[None]:
+    """Turn what the file system raises into `ArchiveError`."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise FileMissingError(f"{where} does not exist", HINT) from error
+    except OSError as error:
+        raise ArchiveError(
+            f"{where} cannot be read or copied: {error.strerror or error}",
+            "Check its permissions and the free space in the temporary folder (TMPDIR)",
+        ) from error

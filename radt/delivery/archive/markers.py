@@ -1,0 +1,147 @@
+"""Markers in the parts of an archive: those that are new, and those that have changed since.
+
+An open epoch gets its end when it ends. So that this costs no memory of a million markers, what is
+kept of each that was written is eight bytes of its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from radt.model import MarkerKind
+from radt.store.reader import StoreReader
+from radt.store.records import Int64Array, MarkerRecord
+
+#: Markers that are in memory at a time.
+_BLOCK = 20_000
+_TIME = pa.timestamp("ns", tz="UTC")
+
+MARKER_SCHEMA = pa.schema(
+    [
+        pa.field("marker_no", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("start", _TIME, nullable=False),
+        pa.field("end", _TIME),
+        pa.field("step", pa.int64()),
+        pa.field("process", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(slots=True)
+class Fingerprints:
+    """Which markers have been written, and what they were then."""
+
+    numbers: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+
+    @classmethod
+    def load(cls, path: Path) -> Fingerprints:
+        """Those of a file.
+
+        Raises:
+            OSError, ValueError: There is none, or it is damaged.
+        """
+        with np.load(path, allow_pickle=False) as found:
+            return cls(found["numbers"], found["hashes"])
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, numbers=self.numbers, hashes=self.hashes)
+
+    def changed(self, numbers: Int64Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of some markers are not known like this (N,)."""
+        if not len(self.numbers):
+            return np.ones(len(numbers), np.bool_)
+        places = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+        changed: npt.NDArray[np.bool_] = (self.numbers[places] != numbers) | (
+            self.hashes[places] != hashes
+        )
+        return changed
+
+
+def new_markers(
+    reader: StoreReader, run_id: str, known: Fingerprints
+) -> Iterator[tuple[Fingerprints, Sequence[MarkerRecord]]]:
+    """All markers of a run in blocks: their prints, and those of them that are not ``known``."""
+    after = -1
+    while block := reader.markers_after(run_id, after, _BLOCK):
+        numbers = np.array([one.marker_no for one in block], dtype=np.int64)
+        hashes = np.array([_hash(one) for one in block], dtype=np.uint64)
+        changed = known.changed(numbers, hashes)
+        yield Fingerprints(numbers, hashes), [block[i] for i in np.flatnonzero(changed)]
+        after = block[-1].marker_no
+
+
+def joined(prints: Sequence[Fingerprints]) -> Fingerprints:
+    """Fingerprints of blocks in order."""
+    if not prints:
+        return Fingerprints()
+    return Fingerprints(
+        np.concatenate([one.numbers for one in prints]),
+        np.concatenate([one.hashes for one in prints]),
+    )
+
+
+def _hash(marker: MarkerRecord) -> int:
+    row = (
+        f"{marker.kind.value}\0{marker.name}\0{marker.start_ns}\0{marker.end_ns}\0{marker.step}\0"
+        f"{marker.process}\0{marker.detail}"
+    )
+    digest = hashlib.blake2b(row.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
+    """Rows of `MARKER_SCHEMA`."""
+    columns = {
+        "marker_no": [one.marker_no for one in markers],
+        "kind": [one.kind.value for one in markers],
+        "name": [one.name for one in markers],
+        "start": [one.start_ns for one in markers],
+        "end": [one.end_ns for one in markers],
+        "step": [one.step for one in markers],
+        "process": [one.process for one in markers],
+        "detail": [one.detail for one in markers],
+    }
+    arrays = []
+    for one in MARKER_SCHEMA:
+        if one.type == _TIME:
+            arrays.append(pa.array(columns[one.name], pa.int64()).cast(_TIME))
+        else:
+            arrays.append(pa.array(columns[one.name], one.type))
+    return pa.table(arrays, schema=MARKER_SCHEMA)
+
+
+def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
+    """The markers of a part, in blocks.
+
+    Raises:
+        OSError, ValueError, KeyError: The file is not what it should be.
+    """
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BLOCK):
+            yield list(_records(batch, run_id))
+
+
+def _records(batch: pa.RecordBatch, run_id: str) -> Iterable[MarkerRecord]:
+    columns = []
+    for one in MARKER_SCHEMA:
+        column = batch.column(one.name)
+        columns.append(column.cast(pa.int64()) if one.type == _TIME else column)
+    for number, kind, name, start, end, step, process, detail in zip(
+        *(column.to_pylist() for column in columns), strict=True
+    ):
+        yield MarkerRecord(
+            run_id, number, MarkerKind(kind), name, start, end, step, process, detail
+        )

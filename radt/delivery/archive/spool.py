@@ -1,0 +1,226 @@
+"""The spool of an archive: folder ``archive`` in the spool folder of its run.
+
+::
+
+    runs/RUN_ID/archive/
+    ├── run.json             the manifest: what has been written so far. The parts that it lists
+    │                        and that are not here have been delivered
+    ├── run.json.delivered   which manifest was delivered last: inode, size, time of writing
+    ├── markers.npz          which markers are in the parts, to find those that changed since
+    ├── samples/             parts that wait to be delivered
+    ├── markers-00001.parquet
+    └── lock                 held by whoever writes parts, or delivers them
+
+Replacing the manifest is what makes parts count: those that a writer that was killed left behind
+are written anew under the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import text
+
+from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE, Manifest
+from radt.errors import ArchiveError, RunNotFoundError
+from radt.home import RunDir
+from radt.store.reader import StoreReader
+from radt.store.whole_file import whole_file
+
+_PROGRESS = text("SELECT revision, delivery_done_ns IS NOT NULL FROM run WHERE run_id = :run_id")
+
+
+class ArchiveBusyError(ArchiveError):
+    """Somebody else writes or delivers this archive at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A file to be delivered: ``path`` is its place among the run's artifacts."""
+
+    path: str
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSpool:
+    """The folder. Use it within `locked`."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, spool: RunDir) -> ArchiveSpool:
+        return cls(spool.path / "archive")
+
+    @property
+    def manifest_file(self) -> Path:
+        return self.path / MANIFEST_FILE
+
+    @property
+    def prints_file(self) -> Path:
+        return self.path / "markers.npz"
+
+    @property
+    def _delivered_file(self) -> Path:
+        return self.path / f"{MANIFEST_FILE}.delivered"
+
+    @contextmanager
+    def locked(self, *, wait: bool = False) -> Iterator[None]:
+        """Keep all others out.
+
+        Args:
+            wait: For whoever is there to finish; else that is an error.
+
+        Raises:
+            ArchiveBusyError: Somebody else is there.
+            OSError: The folder cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise ArchiveBusyError(f"the archive {self.path} is being written") from error
+            yield
+
+    def manifest(self) -> Manifest | None:
+        """What has been written so far; None for nothing, or nothing that can be read."""
+        try:
+            text = self.manifest_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return Manifest.from_json(text, str(self.manifest_file))
+        except ArchiveError:
+            return None  # an upgrade or a broken disk: it is written once more, from the start
+
+    def waiting(self) -> list[Waiting]:
+        """What has to be delivered, in this order: the manifest comes behind what it lists."""
+        stamp = self._stamp()
+        if not stamp or self._delivered() == stamp:
+            return []
+        manifest = self.manifest()
+        if manifest is None:
+            return []
+        found = [
+            Waiting(f"{ARCHIVE_FOLDER}/{part.path}", self.path / part.path)
+            for part in manifest.parts
+            if (self.path / part.path).is_file()
+        ]
+        found.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
+        return found
+
+    def delivered(self, one: Waiting) -> None:
+        """A file has been delivered: remember that, and give its space back."""
+        if one.file == self.manifest_file:
+            self._delivered_file.write_text(self._stamp(), encoding="ascii")
+        else:
+            one.file.unlink()
+
+    def restore(self, manifest: bytes) -> None:
+        """Take what was delivered for what has been written: the spool itself knows no more."""
+        # Of markers in parts that were never delivered.
+        self.prints_file.unlink(missing_ok=True)
+        with whole_file(self.manifest_file) as temporary:
+            temporary.write_bytes(manifest)
+        self.delivered(Waiting("", self.manifest_file))
+
+    def discard_unfinished(self) -> None:
+        """Remove what writers that were killed have left behind."""
+        manifest = self.manifest()
+        known = {part.path for part in manifest.parts} if manifest is not None else set()
+        for file in self.path.rglob("*.parquet*"):
+            if str(file.relative_to(self.path)) not in known:
+                file.unlink(missing_ok=True)
+
+    def is_complete(self, run_id: str, revision: int) -> bool:
+        """Whether all is written of a run that has ended, up to a revision of it in the store."""
+        manifest = self.manifest()
+        return (
+            manifest is not None
+            and manifest.complete
+            and (manifest.run.run_id, manifest.revision) == (run_id, revision)
+        )
+
+    def remove(self) -> None:
+        """All of it has been delivered and nothing will follow."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _stamp(self) -> str:
+        """Tells a manifest from the one before it; empty if there is none.
+
+        Its time alone would not: the wall clock may be set back, and a new one seem the older.
+        """
+        try:
+            found = self.manifest_file.stat()
+        except FileNotFoundError:
+            return ""
+        return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+
+    def _delivered(self) -> str:
+        try:
+            return self._delivered_file.read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+
+
+def settle(path: Path) -> None:
+    """Have a file, or what a folder lists, on the disk, should the power fail."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """``revision`` is higher whenever anything was written of the run; ``delivered``: MLflow has
+    all of it, or never will."""
+
+    revision: int
+    delivered: bool
+
+
+def progress_of(reader: StoreReader, run_id: str) -> RunProgress:
+    """
+    Raises:
+        RunNotFoundError: There is no such run.
+        StoreError: The store cannot be read.
+    """
+    with reader.snapshot() as connection:
+        found = connection.execute(_PROGRESS, {"run_id": run_id}).first()
+    if found is None:
+        raise RunNotFoundError(f"there is no run {run_id} in the store")
+    return RunProgress(int(found[0]), bool(found[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``problem`` is empty if the archive is up to date; ``final``: no later try will do better."""
+
+    run_id: str
+    problem: str = ""
+    final: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            return cls(**json.loads(line))
+        except TypeError as error:
+            raise ValueError(f"{line!r} is not a result") from error

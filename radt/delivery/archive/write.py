@@ -1,0 +1,330 @@
+"""Write what a store has of a run, and what the run's archive lacks, as new parts of the archive.
+
+Points go in the order they were written, a block of all series of a listener at a time, so that a
+run of any length needs no more memory than a block, and what is written stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from radt.delivery.archive.manifest import Manifest, Part, PartKind, Stretch, sha256_of
+from radt.delivery.archive.markers import (
+    MARKER_SCHEMA,
+    Fingerprints,
+    joined,
+    marker_table,
+    new_markers,
+)
+from radt.delivery.archive.spool import ArchiveSpool, progress_of, settle
+from radt.errors import ArchiveError, RunNotFoundError
+from radt.store.chunks import POINTS_PER_CHUNK
+from radt.store.pruning import pruned_run
+from radt.store.reader import StoreReader
+from radt.store.records import JournalCursor, RunRecord, Samples, SeriesRecord, WorkloadRecord
+from radt.store.tidy import NUMBERED_SCHEMA, parquet_writer, tidy_table
+from radt.store.whole_file import whole_file
+
+#: Points that are in memory at a time, and make a row group: some 40 MB as columns.
+BLOCK_POINTS = 400_000
+#: Points of a file; with more, another is begun. Some 200 MB.
+PART_POINTS = 50_000_000
+
+
+class PrunedError(ArchiveError):
+    """The store has not all of the run any more: an archive of it must not be written over."""
+
+
+def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Manifest:
+    """Bring the archive of a run up to date; call it within ``spool.locked()``.
+
+    Raises:
+        StoreError: The store cannot be read.
+        CodecError: A chunk of it is damaged.
+        PrunedError: The run was pruned.
+        UsageError: The spool cannot be written.
+        OSError: Likewise.
+    """
+    _check_whole(reader, run_id)
+    revision = progress_of(reader, run_id).revision  # what comes from now on is for the next time
+    run = reader.run(run_id)  # before all else: of a run that has ended, all is in the store
+    counts, journals = _counts(reader, run_id)
+    spool.discard_unfinished()
+    before = _continued(spool.manifest(), run_id, counts)
+    parts = list(before.parts) if before is not None else []
+    series = reader.series([run_id])
+    parts += _sample_parts(reader, run, series, counts, parts, spool.path)
+    marker_parts, prints = _marker_parts(reader, run_id, parts, spool)
+    parts += marker_parts
+    manifest = Manifest(
+        run=run,
+        workload=_workload(reader, run.workload_id),
+        params=reader.params(run_id),
+        tags=reader.tags(run_id),
+        series=series,
+        ledger=reader.ledger([run_id]),
+        gaps=reader.gaps([run_id]),
+        journals=journals,
+        parts=parts,
+        complete=run.status.ended,
+        revision=revision,
+        written_ns=time.time_ns(),
+    )
+    _check_whole(reader, run_id)  # not meanwhile either
+    with _settled(spool.manifest_file) as temporary:
+        temporary.write_text(manifest.to_json(), encoding="utf-8")
+    if prints is not None:
+        # After the manifest: should this be lost, markers are written twice, not never.
+        with whole_file(spool.prints_file) as temporary:
+            prints.save(temporary)
+    return manifest
+
+
+def _counts(reader: StoreReader, run_id: str) -> tuple[dict[int, int], Sequence[JournalCursor]]:
+    """How many points there are, and how far the journals had been read just then.
+
+    Who imports the archive reads on from there, where the journals still are.
+    """
+    journals = reader.cursors(run_id)
+    while True:
+        counts = reader.point_counts(run_id)
+        # Points and cursor of a journal are written in one transaction.
+        before, journals = journals, reader.cursors(run_id)
+        if before == journals:
+            return counts, tuple(journals.values())
+
+
+def _check_whole(reader: StoreReader, run_id: str) -> None:
+    if pruned_run(reader, run_id) is not None:
+        raise PrunedError(
+            f"run {run_id} was pruned; the store no longer has all of it",
+            "Keep its existing archive",
+        )
+
+
+def _continued(
+    manifest: Manifest | None, run_id: str, counts: Mapping[int, int]
+) -> Manifest | None:
+    """What was written before, unless it is of another run or the store was replaced since."""
+    if manifest is None or manifest.run.run_id != run_id:
+        return None
+    if any(count > counts.get(number, 0) for number, count in manifest.point_counts().items()):
+        return None
+    return manifest
+
+
+def _workload(reader: StoreReader, workload_id: str) -> WorkloadRecord | None:
+    try:
+        return reader.workload(workload_id)
+    except RunNotFoundError:
+        return None  # not replicated to this store yet
+
+
+@contextmanager
+def _settled(path: Path) -> Iterator[Path]:
+    """`whole_file`, on the disk before it takes its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
+        yield temporary
+        settle(temporary)
+    settle(path.parent)
+
+
+# -- samples --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Points of one series: ``done`` are written, those up to ``total`` are to be."""
+
+    series: SeriesRecord
+    done: int
+    total: int
+
+    def take(self, reader: StoreReader, run_id: str, limit: int) -> Samples:
+        samples = reader.points_after(
+            run_id, self.series.series_no, self.done, min(limit, self.total - self.done)
+        )
+        self.done += len(samples)
+        return samples
+
+
+@dataclass(slots=True)
+class _Stretches:
+    """What a part that is being written holds."""
+
+    rows: int = 0
+    found: dict[int, Stretch] = field(default_factory=dict)
+
+    def add(self, series_no: int, first: int, samples: Samples) -> None:
+        self.rows += len(samples)
+        known = self.found.get(series_no, Stretch(series_no, first, 0, steps=False))
+        self.found[series_no] = Stretch(
+            series_no,
+            known.first,
+            known.count + len(samples),
+            known.steps or samples.steps is not None,
+        )
+
+
+def _sample_parts(
+    reader: StoreReader,
+    run: RunRecord,
+    series: Sequence[SeriesRecord],
+    counts: Mapping[int, int],
+    parts: Sequence[Part],
+    folder: Path,
+) -> Iterator[Part]:
+    """Write the points that are in no part."""
+    done: dict[int, int] = {}
+    for stretch in (stretch for part in parts for stretch in part.stretches):
+        done[stretch.series_no] = stretch.stop
+    taken = [part.path for part in parts]
+    for listener in dict.fromkeys(one.listener for one in series):
+        new = [
+            _Progress(one, done.get(one.series_no, 0), counts[one.series_no])
+            for one in series
+            if one.listener == listener
+            and done.get(one.series_no, 0) < counts.get(one.series_no, 0)
+        ]
+        blocks = _blocks(reader, run.run_id, new)
+        block = next(blocks, None)
+        while block is not None:
+            path = _free_path(f"{PartKind.SAMPLES.value}/{_plain(listener)}", taken)
+            taken.append(path)
+            stretches = _Stretches()
+            with (
+                _settled(folder / path) as temporary,
+                parquet_writer(temporary, NUMBERED_SCHEMA) as writer,
+            ):
+                while block is not None and stretches.rows < PART_POINTS:
+                    _write_block(writer, run, block, stretches)
+                    block = next(blocks, None)
+            yield _part(folder, path, PartKind.SAMPLES, stretches.rows, listener, stretches.found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Points of one series in a block."""
+
+    series: SeriesRecord
+    first: int
+    samples: Samples
+
+
+def _blocks(
+    reader: StoreReader, run_id: str, series: Sequence[_Progress]
+) -> Iterator[Sequence[_Piece]]:
+    """All that is to be written, as many series and points at a time as memory is meant for.
+
+    Points of the same time stay together, as far as their number allows: that is how the store
+    keeps the times of a listener's series once.
+    """
+    together = max(1, BLOCK_POINTS // POINTS_PER_CHUNK)
+    for start in range(0, len(series), together):
+        group = series[start : start + together]
+        each = BLOCK_POINTS // len(group)
+        limit = each // POINTS_PER_CHUNK * POINTS_PER_CHUNK or each
+        while left := [one for one in group if one.done < one.total]:
+            pieces = []
+            for one in left:
+                first = one.done
+                samples = one.take(reader, run_id, limit)
+                if not len(samples):
+                    one.total = one.done  # pruned meanwhile
+                    continue
+                pieces.append(_Piece(one.series, first, samples))
+            if pieces:
+                yield pieces
+
+
+def _write_block(
+    writer: pq.ParquetWriter, run: RunRecord, block: Sequence[_Piece], stretches: _Stretches
+) -> None:
+    table = tidy_table(
+        run, [one.series for one in block], [one.samples for one in block], NUMBERED_SCHEMA
+    )
+    writer.write_table(table, row_group_size=max(1, len(table)))
+    for one in block:
+        stretches.add(one.series.series_no, one.first, one.samples)
+
+
+# -- markers --------------------------------------------------------------------------------------
+
+
+def _marker_parts(
+    reader: StoreReader, run_id: str, parts: Sequence[Part], spool: ArchiveSpool
+) -> tuple[list[Part], Fingerprints | None]:
+    """Write the markers that are in no part like this; and what is known of all of them then."""
+    known = Fingerprints()
+    if any(part.kind is PartKind.MARKERS for part in parts):
+        try:
+            known = Fingerprints.load(spool.prints_file)
+        except (OSError, ValueError, KeyError):
+            pass  # lost: all are written once more, and the last ones count
+    prints: list[Fingerprints] = []
+    path = _free_path(PartKind.MARKERS.value, [part.path for part in parts])
+    blocks = new_markers(reader, run_id, known)
+    for block_prints, markers in blocks:
+        prints.append(block_prints)
+        if markers:
+            break
+    else:
+        return [], None
+    rows = 0
+    with (
+        _settled(spool.path / path) as temporary,
+        pq.ParquetWriter(temporary, MARKER_SCHEMA, compression="zstd") as writer,
+    ):
+        while True:
+            if markers:
+                writer.write_table(marker_table(markers))
+                rows += len(markers)
+            following = next(blocks, None)
+            if following is None:
+                break
+            prints.append(following[0])
+            markers = following[1]
+    return [_part(spool.path, path, PartKind.MARKERS, rows)], joined(prints)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _part(
+    folder: Path,
+    path: str,
+    kind: PartKind,
+    rows: int,
+    listener: str = "",
+    stretches: Mapping[int, Stretch] | None = None,
+) -> Part:
+    file = folder / path
+    return Part(
+        path,
+        kind,
+        rows,
+        file.stat().st_size,
+        sha256_of(file),
+        listener,
+        tuple((stretches or {}).values()),
+    )
+
+
+def _free_path(stem: str, taken: Sequence[str]) -> str:
+    number = 1 + sum(
+        re.fullmatch(rf"{re.escape(stem)}-\d+\.parquet", path) is not None for path in taken
+    )
+    return f"{stem}-{number:05}.parquet"
+
+
+def _plain(listener: str) -> str:
+    """A name that every file system and artifact store takes as it is."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", listener) or "_"

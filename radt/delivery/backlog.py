@@ -1,0 +1,222 @@
+"""What MLflow and Postgres do not have yet, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from radt import units
+from radt.delivery.postgres.local import ReplicationCursor
+from radt.delivery.problems import EVERYTHING, Problem, latest, problem_file, read_problems
+from radt.masking import masked
+from radt.store.address import StoreAddress
+from radt.store.database import ReadDatabase
+from radt.store.reader import StoreReader
+
+MLFLOW = "MLflow"
+POSTGRES = "Postgres"
+
+_REPLICAS = text(
+    "SELECT target, label, reached_ns, problem, problem_ns FROM replica ORDER BY label"
+)
+_WAITING = text(
+    "SELECT run.ended_ns IS NOT NULL, COUNT(*), MIN(COALESCE(run.ended_ns, run.created_ns)) "
+    "FROM run LEFT JOIN replicated ON replicated.target = :target "
+    "AND replicated.key = run.run_id "
+    "WHERE (replicated.revision IS NULL OR replicated.revision < run.revision) "
+    "AND NOT EXISTS (SELECT 1 FROM pruned WHERE pruned.run_id = run.run_id) GROUP BY 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Runs that one destination does not have completely.
+
+    Attributes:
+        kind: `MLFLOW` or `POSTGRES`.
+        address: Of the destination, without passwords.
+        ended: Number of runs that have ended.
+        running: Number of runs that have not ended.
+        since_ns: End of the run that has waited longest; None if none waits.
+        problem: The last failure; empty if delivery works.
+        problem_ns: Start of the failures.
+        workloads: MLflow: workloads that are still open there, besides the runs.
+        identity: Postgres: identity of the database; empty if it was never reached.
+        reached_ns: Postgres: when it last had everything; None for never.
+    """
+
+    kind: str
+    address: str
+    ended: int
+    running: int
+    since_ns: int | None = None
+    problem: str = ""
+    problem_ns: int | None = None
+    workloads: int = 0
+    identity: str = ""
+    reached_ns: int | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a working destination would have more by now."""
+        return self.ended > 0 or bool(self.problem)
+
+    def sentence(self) -> str:
+        """Return one sentence for people; empty if nothing waits.
+
+        ``3 runs are not complete in MLflow at http://mlflow:5000 (since 12:04): no connection:
+        connection refused. They stay on this machine; the next run or `radt sync` uploads them``.
+        """
+        if not self.waiting:
+            return ""
+        one = self.ended + self.running == 1
+        runs = units.plural(self.ended + self.running, "run")
+        name = f"MLflow at {self.address}" if self.kind == MLFLOW else f"database {self.address}"
+        start = f"{runs} {'is' if one else 'are'} not complete in {name}"
+        if not self.problem:
+            return f"{start} yet; the upload is running"
+        stay, them = ("It stays", "it") if one else ("They stay", "them")
+        return (
+            f"{start} (since {_clock(self.problem_ns)}): {self.short_problem}. "
+            f"{stay} on this machine; the next run or `radt sync` uploads {them}"
+        )
+
+    @property
+    def short_problem(self) -> str:
+        """The problem without the address, for where that is shown beside it."""
+        for name in ("the database", "the store"):
+            if self.problem.startswith(f"{name} {self.address} "):
+                return self.problem.replace(f"{name} {self.address}", "it", 1)
+        return self.problem
+
+
+def backlogs(store: Path, uri: str = "") -> list[Backlog]:
+    """Return the backlog of every destination of a store on this machine.
+
+    Args:
+        store: The file of the store.
+        uri: The database that is set now; empty for none.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with StoreReader(store) as reader:
+        to_mlflow = mlflow_backlogs(reader)
+    return [*to_mlflow, *postgres_backlogs(store, uri)]
+
+
+# -- MLflow ---------------------------------------------------------------------------------------
+
+
+def mlflow_backlogs(reader: StoreReader) -> list[Backlog]:
+    """Return what waits for each MLflow; those that have everything are left out.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    uris = dict.fromkeys(one.tracking_uri for one in reader.workloads() if one.tracking_uri)
+    found = [_mlflow_backlog(reader, uri) for uri in uris]
+    return [one for one in found if one.waiting or one.running or one.workloads]
+
+
+def _mlflow_backlog(reader: StoreReader, uri: str) -> Backlog:
+    runs = reader.runs_to_deliver(uri)
+    workloads = reader.workloads_to_deliver(uri)
+    ended = [run for run in runs if run.status.ended]
+    problems: dict[str, Problem] = {}
+    if (runs or workloads) and reader.address.path is not None:
+        problems = read_problems(problem_file(reader.address.path, uri))
+    problem = problems.get(EVERYTHING) or latest(problems.values())
+    return Backlog(
+        MLFLOW,
+        masked(uri),
+        len(ended),
+        len(runs) - len(ended),
+        since_ns=min((run.ended_ns or run.created_ns for run in ended), default=None),
+        problem="" if problem is None else problem.text,
+        problem_ns=None if problem is None else problem.since_ns,
+        workloads=len(workloads),
+    )
+
+
+# -- Postgres -------------------------------------------------------------------------------------
+
+
+def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
+    """Return what waits for each database the store was copied to, and for the one that is set.
+
+    Args:
+        store: The file of the store.
+        uri: The database that is set now; empty for none.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with (
+        closing(ReadDatabase(StoreAddress.of(store))) as database,
+        database.snapshot() as connection,
+    ):
+        found = list(_postgres_backlogs(connection))
+        address = str(StoreAddress.of(uri)) if uri else ""
+        if address and address not in {one.address for one in found}:
+            found.append(Backlog(POSTGRES, address, *_waiting(connection, "")))
+        return found
+
+
+def compare_again(store: Path, uri: str) -> None:
+    """Have every run compared with its copy in a database, as after restoring it from a backup.
+
+    Raises:
+        StoreError: The store cannot be read or written.
+    """
+    address = str(StoreAddress.of(uri))
+    with closing(ReplicationCursor(store, address)) as cursor:
+        for one in postgres_backlogs(store):
+            if one.address == address:
+                cursor.forget(one.identity)
+
+
+def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:
+    rows = connection.execute(_REPLICAS).all()
+    # A process that started while the database was away knows its address only.
+    unidentified = {label: problem for target, label, _, *problem in rows if target == label}
+    identified = {label for target, label, *_ in rows if target != label}
+    for target, label, reached_ns, *known_problem in rows:
+        if target == label and label in identified:
+            continue
+        identity = "" if target == label else target
+        problem, problem_ns = unidentified.get(label, known_problem)
+        yield Backlog(
+            POSTGRES,
+            label,
+            *_waiting(connection, identity),
+            problem=problem,
+            problem_ns=problem_ns,
+            identity=identity,
+            reached_ns=reached_ns,
+        )
+
+
+def _waiting(connection: Connection, identity: str) -> tuple[int, int, int | None]:
+    """Return the numbers of ended and running runs, and since when the oldest waits."""
+    ended = running = 0
+    since_ns: int | None = None
+    for has_ended, count, first_ns in connection.execute(_WAITING, {"target": identity}):
+        if has_ended:
+            ended, since_ns = int(count), int(first_ns)
+        else:
+            running = int(count)
+    return ended, running, since_ns
+
+
+def _clock(time_ns: int | None) -> str:
+    if time_ns is None:
+        return "just now"
+    at = datetime.fromtimestamp(time_ns / 1e9).astimezone()
+    today = at.date() == datetime.now().astimezone().date()
+    return at.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

@@ -1,0 +1,1 @@
+"""Deliver runs to MLflow: their metrics, params, tags, artifacts and archives."""

@@ -1,0 +1,211 @@
+"""The process that talks to MLflow: ``python -m radt.delivery.mlflow --store FILE``.
+
+The collector starts one for each store and tracking URI, writes a newline to its standard input
+when there is something new, and closes it when the deliverer shall finish up and end. All it works
+on is in the store and in the spool folders, so it can be killed at any time.
+
+The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` where it holds a
+password that a list of processes must not show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from radt.delivery.problems import ProblemLog, Reports, destination_name, problem_file
+from radt.delivery.process import block_pandas, run_alone
+from radt.home import TRACKING_VARIABLE, Home
+from radt.parent_watch import ParentMessage, wait_for_parent
+
+if TYPE_CHECKING:
+    from radt.delivery.mlflow.target import MlflowTarget
+
+log = logging.getLogger("radt.delivery.mlflow")
+
+#: How often the store is looked at without being told to.
+POLL_S = 2.0
+#: A request that takes longer than this is stuck where no time limit reaches: a name server, a
+#: database behind a link that swallows everything. A new process has new connections.
+STUCK_S = 600.0
+#: EX_TEMPFAIL of sysexits.h: the collector starts another one.
+_STUCK_CODE = 75
+#: As MLflow's server has it: where experiments keep their artifacts.
+_ROOT_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
+_DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
+#: Unless the user has set them.
+_MLFLOW_SETTINGS = {
+    # Retries are ours, with other runs served meanwhile; MLflow's can hold one request for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    # Addresses of S3 that a server hands out need not be reachable from here, and nothing limits
+    # the time of such uploads.
+    "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
+    # A background process has no business reporting usage to a third party.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # Log records go where ours go.
+    "MLFLOW_CONFIGURE_LOGGING": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What this process is to deliver, and where to."""
+
+    store: Path
+    tracking_uri: str
+    live_interval_s: float
+
+    @property
+    def home(self) -> Home | None:
+        """The data folder, if MLflow is the SQLite file in it."""
+        home = Home(self.store.parent)
+        return home if self.tracking_uri == home.default_tracking_uri else None
+
+    @property
+    def artifact_root(self) -> Path | str | None:
+        """Where new experiments keep artifacts; None for what a server says.
+
+        MLflow would put those of a database into the working folder, which is ``/`` here.
+        """
+        if not self.tracking_uri.startswith(_DATABASES):
+            return None
+        root = "" if self.home else os.environ.get(_ROOT_VARIABLE, "")
+        return root or Home(self.store.parent).artifacts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Deliver until standard input is closed; return the exit code."""
+    order = _parse(arguments)
+    name = f"deliver-{destination_name(order.store, order.tracking_uri)}"
+    return run_alone(name, partial(_deliver, order))
+
+
+def _parse(arguments: Sequence[str] | None) -> Order:
+    parser = argparse.ArgumentParser(prog="python -m radt.delivery.mlflow")
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--tracking-uri", default=os.environ.get(TRACKING_VARIABLE))
+    parser.add_argument("--live-interval-s", type=float, default=10.0)
+    given = parser.parse_args(arguments)
+    if not given.tracking_uri:
+        parser.error(f"Expected --tracking-uri or {TRACKING_VARIABLE}")
+    return Order(given.store.absolute(), given.tracking_uri, given.live_interval_s)
+
+
+def _deliver(order: Order) -> int:
+    _set_up_mlflow()
+    # Imported here: a process that waits for its turn needs none of this.
+    from radt.clock import Clock
+    from radt.delivery.mlflow.archives import Archiver, archive_interval_s
+    from radt.delivery.mlflow.runs import RunCreator
+    from radt.delivery.mlflow.target import MlflowTarget
+    from radt.delivery.mlflow.threads import RunCreatorThread, UploaderThread
+    from radt.delivery.mlflow.uploader import Uploader
+    from radt.delivery.queues import IN_TURN, SIDE_BY_SIDE, Wakeup
+    from radt.errors import RadtError
+    from radt.store.reader import StoreReader
+    from radt.store.writer import StoreWriter
+
+    gc.freeze()  # MLflow's hundreds of thousands of objects stay; no collection looks at them again
+    since_ns = Clock.for_machine().now_ns()
+    home = order.home
+    if home is not None:
+        _use_wal(home.path / "mlflow.db")
+    try:
+        reader, writer = StoreReader(order.store), StoreWriter(order.store)
+    except RadtError:
+        log.exception("the store cannot be used")
+        return 1
+    target = MlflowTarget(order.tracking_uri, order.artifact_root)
+    problem_log = ProblemLog(problem_file(order.store, order.tracking_uri), order.tracking_uri)
+    reports = Reports(problem_log, lambda: target.answers)
+    creator_wakeup, uploader_wakeup = Wakeup(), Wakeup()
+    creator = RunCreatorThread(
+        RunCreator(target, reader, writer, order.tracking_uri, since_ns, reports),
+        creator_wakeup,
+        uploader_wakeup.poke,
+        reports,
+    )
+    archive_s = archive_interval_s()
+    archiver = None if archive_s is None else Archiver(order.store, archive_s)
+    # A database has one writer at a time; a server takes turns by itself.
+    before_request: Callable[[], object] = creator.idle.wait
+    if target.is_server:
+        before_request = _nothing
+    uploader = UploaderThread(
+        Uploader(target, reader, writer, before_request, archiver),
+        reader,
+        order.tracking_uri,
+        uploader_wakeup,
+        order.live_interval_s,
+        reports,
+        SIDE_BY_SIDE if target.is_server else IN_TURN,
+    )
+    creator.start()
+    uploader.start()
+    token = reader.change_token()
+    while (message := wait_for_parent(POLL_S)) is not ParentMessage.CLOSED:
+        previous, token = token, reader.change_token()
+        if message is ParentMessage.NEWS or token != previous:
+            creator_wakeup.poke()
+            uploader_wakeup.poke()
+        _check_not_stuck(target, reports)
+    # First all MLflow runs, then what belongs into them.
+    for thread, wakeup in ((creator, creator_wakeup), (uploader, uploader_wakeup)):
+        wakeup.finish()
+        while thread.is_alive():
+            thread.join(POLL_S)
+            _check_not_stuck(target, reports)
+    if archiver is not None:
+        archiver.close()
+    return 0
+
+
+def _nothing() -> None:
+    pass
+
+
+def _check_not_stuck(target: MlflowTarget, reports: Reports) -> None:
+    """End this process if a request hangs; what was delivered is noted, the rest is repeated."""
+    from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+
+    if target.longest_request_s() > STUCK_S:
+        reports.everything_failed(
+            DeliveryError(ErrorKind.UNREACHABLE, f"no answer to a request in {STUCK_S:.0f} s")
+        )
+        logging.shutdown()
+        os._exit(_STUCK_CODE)
+
+
+def _set_up_mlflow() -> None:
+    """Set what MLflow reads when it is imported."""
+    block_pandas()
+    for name, value in _MLFLOW_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # MLflow logs a traceback whenever its database is locked or away; radt logs the problem once.
+    logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
+
+
+def _use_wal(database: Path) -> None:
+    """Let readers of our own MLflow database (scripts, MLflow's UI) not wait for its writers."""
+    connection = sqlite3.connect(database, timeout=60.0)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.Error as error:
+        log.warning("cannot enable the write-ahead log of %s: %s", database, error)
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,327 @@
+"""Upload the archives of runs, and start the processes that write them.
+
+The archive of a running run is written every quarter of an hour, in the background; that of an
+ended run at once, with those of all others that have ended by then, as a process takes half a
+second to start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from radt import settings
+from radt.delivery.archive.locations import FileMissingError, location_of
+from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE
+from radt.delivery.archive.spool import ArchiveBusyError, ArchiveSpool, Outcome, progress_of
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+from radt.delivery.mlflow.target import MlflowTarget
+from radt.errors import ArchiveError
+from radt.home import RunDir
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
+
+log = logging.getLogger(__name__)
+
+#: What the store remembers of a delivered archive, among the names of artifacts: no path of these.
+_DELIVERED = f"/{ARCHIVE_FOLDER}/{MANIFEST_FILE}"
+#: Something is wrong with a disk where a process takes longer; the next one goes on there.
+_LONGEST_S = 3600.0
+#: Of the runs that one process archives.
+MAX_RUNS = 64
+
+
+class ArchiveUploader:
+    """Uploads archives for `radt.delivery.mlflow.uploader.Uploader`; as thread-safe as that.
+
+    Args:
+        before_request: Called before each request; may wait until others are done.
+    """
+
+    def __init__(
+        self,
+        target: MlflowTarget,
+        reader: StoreReader,
+        archiver: Archiver,
+        before_request: Callable[[], object],
+        writer: StoreWriter,
+    ) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        self._archiver = archiver
+        self._before_request = before_request
+        #: What was said last of a running run, so that an outage is not said at every turn.
+        self._logged: dict[str, str] = {}
+
+    def keep_up(self, run: RunRecord, mlflow_id: str) -> None:
+        """Upload what has been archived of a running run, and have more archived when it is due.
+
+        Raises:
+            DeliveryError: MLflow is away, or has the run no longer. Nothing else of a run that
+                goes on waits for its archive: other trouble is logged, and tried again.
+        """
+        if not run.spool:
+            return
+        try:
+            self._restore(run, mlflow_id)
+            self._archiver.keep_up(run)
+            self._send(run, mlflow_id)
+        except ArchiveBusyError:
+            pass  # being written: it comes with the next turn
+        except (ArchiveError, OSError) as error:
+            self._log_problem(run, str(error))
+        except DeliveryError as error:
+            if error.kind in (ErrorKind.UNREACHABLE, ErrorKind.GONE):
+                raise
+            self._log_problem(run, error.message)
+        else:
+            self._logged.pop(run.run_id, None)
+
+    def _log_problem(self, run: RunRecord, trouble: str) -> None:
+        if self._logged.get(run.run_id) != trouble:
+            self._logged[run.run_id] = trouble
+            log.warning("the archive of run %s waits: %s", run.run_id, trouble)
+
+    def complete(self, run: RunRecord, mlflow_id: str) -> str:
+        """Have the rest of an ended run archived, and upload it; why there will be none, if so.
+
+        Raises:
+            DeliveryError: It did not work, and is to be tried again.
+        """
+        if not run.spool:
+            return ""
+        self._logged.pop(run.run_id, None)
+        try:
+            self._restore(run, mlflow_id)
+            self._archiver.complete(run, partial(self._incomplete, run))
+            self._send(run, mlflow_id)
+        except UnarchivableError as error:
+            return f"not archived: {error.message}"
+        except ArchiveError as error:
+            raise DeliveryError(ErrorKind.BUSY, f"archive: {error.message}") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DeliveryError(ErrorKind.BUSY, f"archive: {reason}") from error
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.REFUSED:
+                raise
+            log.warning("the archive of run %s is refused: %s", run.run_id, error.message)
+            return f"archive refused: {error.message}"
+        return ""
+
+    def _incomplete(self, run: RunRecord) -> list[str]:
+        """A run that has ended, and others, whose archives are not complete; none if its own is."""
+        if self._is_complete(run):
+            return []
+        others = (
+            one.run_id
+            for one in self._reader.runs_to_deliver(run.tracking_uri)
+            if one.run_id != run.run_id
+            and one.status.ended
+            and one.spool
+            # One that is to be restored has its own turn.
+            and not self._is_lost(one)
+            and not self._is_complete(one)
+        )
+        return [run.run_id, *islice(others, MAX_RUNS - 1)]
+
+    def _is_complete(self, run: RunRecord) -> bool:
+        return archive_spool(run).is_complete(
+            run.run_id, progress_of(self._reader, run.run_id).revision
+        )
+
+    def _is_lost(self, run: RunRecord) -> bool:
+        """Whether an archive was delivered of which the spool knows nothing."""
+        if archive_spool(run).manifest_file.exists():
+            return False
+        return _DELIVERED in self._reader.delivered_artifacts(run.run_id)
+
+    def _restore(self, run: RunRecord, mlflow_id: str) -> None:
+        """Go on from what MLflow has, where the spool was lost or had been cleaned already.
+
+        Written from the start, parts would take the place of others that a manifest lists, and lie
+        beside those that are no longer listed.
+
+        Raises:
+            ArchiveError: It cannot be fetched now.
+            ArchiveBusyError: The archive is being written.
+            OSError: The spool cannot be written.
+        """
+        if not self._is_lost(run):
+            return
+        self._before_request()
+        with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
+            file = Path(folder) / MANIFEST_FILE
+            try:
+                place = location_of(f"runs:/{mlflow_id}/{ARCHIVE_FOLDER}", run.tracking_uri)
+                place.fetch(MANIFEST_FILE, file)
+            except FileMissingError as error:
+                log.warning("run %s is archived from the start: %s", run.run_id, error.message)
+                return
+            spool = archive_spool(run)
+            with spool.locked():
+                spool.restore(file.read_bytes())
+
+    def _send(self, run: RunRecord, mlflow_id: str) -> None:
+        """Upload the files that wait, the manifest behind what it lists.
+
+        Raises:
+            DeliveryError: MLflow failed.
+            ArchiveBusyError: The archive is being written.
+            OSError: A file cannot be read, or local artifacts cannot be written.
+        """
+        spool = archive_spool(run)
+        if not spool.manifest_file.exists():
+            return
+        with spool.locked():
+            for one in spool.waiting():
+                self._before_request()
+                self._target.log_artifact(mlflow_id, one.file, one.path.rpartition("/")[0])
+                if one.file == spool.manifest_file:
+                    self._writer.mark_artifacts(run.run_id, [_DELIVERED])
+                spool.delivered(one)
+
+
+class UnarchivableError(ArchiveError):
+    """There will be no archive of a run, however often it is tried."""
+
+
+def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
+    """How often a running run is archived; None for no archives at all (``RADT_ARCHIVE_S=0``)."""
+    found = settings.variable(settings.ARCHIVE_S, environ)
+    if found.problem is not None:
+        log.warning("%s; the default is used", found.problem)
+    return found.value or None
+
+
+def archive_spool(run: RunRecord) -> ArchiveSpool:
+    """Where the archive of a run comes into being."""
+    return ArchiveSpool.of(RunDir(Path(run.spool)))
+
+
+class Archiver:
+    """The processes of one store, one at a time. Thread-safe.
+
+    Args:
+        store: The store's file.
+        interval_s: Between archives of a running run.
+    """
+
+    def __init__(self, store: Path, interval_s: float) -> None:
+        self._store = store
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._due_s: dict[str, float] = {}
+
+    def keep_up(self, run: RunRecord) -> None:
+        """Have a running run archived in the background when it is due; failures are logged."""
+        if not self._lock.acquire(blocking=False):
+            return  # ended runs come first
+        try:
+            now_s = time.monotonic()
+            if run.run_id not in self._due_s:
+                self._due_s[run.run_id] = now_s + (self._interval_s - self._age_s(run))
+            if self._reap() and now_s >= self._due_s[run.run_id]:
+                self._process = self._start([run.run_id])
+                self._due_s[run.run_id] = now_s + self._interval_s
+        finally:
+            self._lock.release()
+
+    def complete(self, run: RunRecord, wanted: Callable[[], Sequence[str]]) -> None:
+        """Have the archive of an ended run complete, and return then.
+
+        Args:
+            run: The run.
+            wanted: Ids of all runs whose archives shall be completed, this one first; none if it
+                is complete. Called when no other process is at work for a run that has ended.
+
+        Raises:
+            UnarchivableError: There will be none.
+            ArchiveError: It did not work now.
+        """
+        with self._lock:
+            self._due_s.pop(run.run_id, None)
+            if not (run_ids := wanted()):
+                return
+            if not self._reap():
+                self._wait()
+            self._process = self._start(run_ids)
+            outcome = self._wait().get(run.run_id)
+        if outcome is None:
+            raise ArchiveError("the archive process was killed")
+        if outcome.problem:
+            raise (UnarchivableError if outcome.final else ArchiveError)(outcome.problem)
+
+    def close(self) -> None:
+        """End what is under way; it is taken up again by whoever comes next."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._wait()
+
+    def _age_s(self, run: RunRecord) -> float:
+        """How old the archive is, which an earlier process may have written."""
+        since_ns = run.started_ns or run.created_ns
+        try:
+            since_ns = archive_spool(run).manifest_file.stat().st_mtime_ns
+        except OSError:
+            pass  # none so far
+        return min(max(0.0, (time.time_ns() - since_ns) / 1e9), self._interval_s)
+
+    def _start(self, run_ids: Sequence[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-P", "-m", "radt.delivery.archive", "--store", str(self._store)]
+        try:
+            return subprocess.Popen(
+                [*command, *run_ids],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise ArchiveError(f"cannot start the archive process: {error.strerror}") from error
+
+    def _reap(self) -> bool:
+        """Whether none is running (any more)."""
+        if self._process is None:
+            return True
+        if self._process.poll() is None:
+            return False
+        for outcome in self._wait().values():
+            if outcome.problem:
+                log.warning("run %s is not archived yet: %s", outcome.run_id, outcome.problem)
+        return True
+
+    def _wait(self) -> dict[str, Outcome]:
+        """What the process says of its runs, when it has ended."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        try:
+            output, _ = process.communicate(timeout=_LONGEST_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        if process.returncode:
+            log.warning("the archive process ended with exit code %d", process.returncode)
+        found: dict[str, Outcome] = {}
+        for line in output.splitlines():
+            try:
+                outcome = Outcome.parse(line)
+            except ValueError:
+                log.warning("unexpected output of the archive process: %.200r", line)
+                continue
+            found[outcome.run_id] = outcome
+        return found

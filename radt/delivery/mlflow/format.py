@@ -1,0 +1,163 @@
+"""Format names, params and tags so that MLflow accepts them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+
+from radt.store.records import RunRecord
+from radt.tags import END_REASON, EXIT_CODE, METRIC_PREFIX, STATUS
+
+#: Limits of MLflow's own validation (mlflow/utils/validation.py) and of its database columns.
+MAX_KEY_LENGTH = 250
+MAX_PARAM_LENGTH = 6000
+MAX_TAG_LENGTH = 8000
+MAX_RUN_NAME_LENGTH = 250
+MAX_EXPERIMENT_NAME_LENGTH = 256
+
+_FORBIDDEN = re.compile(r"[^/\w.\- :]")
+_HASH_LENGTH = 8
+_UNNAMED = re.compile(r"arg\d+")
+
+
+def mlflow_key(name: str) -> str:
+    """The name of a metric, parameter or tag with MLflow's alphabet, nearest to ``name``.
+
+    MLflow allows letters and digits of any script, ``_ - . : /`` and spaces, and names must not
+    change when read as a path.
+
+    >>> mlflow_key("top-1 (val) %"), mlflow_key("/a//b/../c"), mlflow_key("")
+    ('top-1 _val_ _', 'a/b/__/c', '_')
+    """
+    parts = [
+        "_" * len(part) if part in (".", "..") else part
+        for part in _FORBIDDEN.sub("_", name).split("/")
+        if part
+    ]
+    key = "/".join(parts) or "_"
+    if key.startswith(".."):
+        key = f"_{key}"
+    return shortened(key, MAX_KEY_LENGTH)
+
+
+def unique_keys(names: Iterable[str]) -> dict[str, str]:
+    """The MLflow key of each name; of names with the same key the later ones get a number.
+
+    The outcome depends on the order alone and earlier ones keep theirs as names are added, so that
+    a later process gives the same keys.
+
+    >>> unique_keys(["loss", "a?", "a!", "loss"])
+    {'loss': 'loss', 'a?': 'a_', 'a!': 'a_-2'}
+    """
+    keys: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        if name in keys:
+            continue
+        key = plain = mlflow_key(name)
+        number = 1
+        while key in taken:
+            number += 1
+            suffix = f"-{number}"
+            key = plain[: MAX_KEY_LENGTH - len(suffix)] + suffix
+        keys[name] = key
+        taken.add(key)
+    return keys
+
+
+def clean_text(text: str) -> str:
+    """Without what databases refuse: NUL and halves of surrogate pairs (undecodable bytes)."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def cut(text: str, limit: int) -> str:
+    """At most ``limit`` characters, with an ellipsis where something is missing.
+
+    >>> cut("abcdef", 4), cut("abcd", 4)
+    ('abc…', 'abcd')
+    """
+    text = clean_text(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shortened(name: str, limit: int) -> str:
+    """At most ``limit`` characters; different long names stay different."""
+    if len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_HASH_LENGTH]
+    return f"{name[: limit - _HASH_LENGTH - 1]}-{digest}"
+
+
+def one_line(text: str) -> str:
+    """Line breaks and other control characters as spaces: names are shown in tables."""
+    return " ".join(clean_text(text).split())
+
+
+def workload_name(label: str) -> str:
+    """What the parent run of a workload is called."""
+    return cut(one_line(f"workload {label}"), MAX_RUN_NAME_LENGTH)
+
+
+def run_name(workload: str, letter: str, name: str) -> str:
+    """``(workload letter) name``, or just the name for a run without a workload.
+
+    >>> run_name("2", "a", "resnet"), run_name("", "a", "resnet")
+    ('(2 a) resnet', 'resnet')
+    """
+    text = f"({workload} {letter}) {name}" if workload else name
+    return cut(one_line(text), MAX_RUN_NAME_LENGTH) or "run"
+
+
+def experiment_name(name: str) -> str:
+    """A name MLflow takes for an experiment; ``Default`` if there is nothing to show."""
+    return shortened(one_line(name), MAX_EXPERIMENT_NAME_LENGTH) or "Default"
+
+
+def deliverable_params(params: Mapping[str, str], *, ended: bool) -> dict[str, str]:
+    """Parameters to send now.
+
+    Those that come from the command line (``--lr 1e-3``) wait until the run has ended: MLflow never
+    changes a parameter, so a script that calls ``mlflow.log_params(vars(args))`` itself would fail
+    on ``0.001`` if we had been there first with ``1e-3``. The script's own value wins. Until then
+    they are in the parameter ``Params``, all in one.
+    """
+    keys = unique_keys(params)
+    waiting = frozenset[str]() if ended else command_line_names(params.get("Params", ""))
+    return {
+        keys[name]: cut(value, MAX_PARAM_LENGTH)
+        for name, value in params.items()
+        if ended or not (name in waiting or _UNNAMED.fullmatch(name))
+    }
+
+
+def command_line_names(text: str) -> frozenset[str]:
+    """Names of the options in a command line: ``--lr 1 size=3`` has ``lr`` and ``size``."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # unbalanced quotes; the names do not need them
+        words = text.split()
+    return frozenset(word.lstrip("-").partition("=")[0] for word in words)
+
+
+def deliverable_tags(
+    run: RunRecord, tags: Mapping[str, str], keys: Mapping[str, str]
+) -> dict[str, str]:
+    """The run's tags, how it ended, and the real names of series that MLflow does not allow.
+
+    Args:
+        keys: MLflow's key of each name of a series.
+    """
+    tag_keys = unique_keys(tags)
+    found = {tag_keys[name]: value for name, value in tags.items()}
+    for name, key in keys.items():
+        if key != name:
+            found[f"{METRIC_PREFIX}{key}"[:MAX_KEY_LENGTH]] = name
+    if run.status.ended:
+        found[STATUS] = run.status.value  # MLflow has fewer
+        if run.end_reason:
+            found[END_REASON] = run.end_reason
+        if run.exit_code is not None:
+            found[EXIT_CODE] = str(run.exit_code)
+    return {key: cut(value, MAX_TAG_LENGTH) for key, value in found.items()}

@@ -1,0 +1,390 @@
+"""Points for MLflow: scripts' metrics in full, hardware series as means, and a summary.
+
+Counters come as rates: a line that only rises tells nobody anything. ``gpu.pcie.rx`` (bytes) is
+``gpu.pcie.rx_per_s``, ``gpu.energy`` (joules) ``gpu.energy_per_s``, which is watts. What a counter
+counted in the whole run is in the summary, under its own name.
+
+Pure functions from records of the store to points; the same records always give the same points,
+so that what is sent twice after a crash is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from radt.delivery.mlflow.batches import BatchSize, Notes, Sender
+from radt.delivery.mlflow.format import unique_keys
+from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowTarget, Point
+from radt.model import NO_STEP, SOFTWARE, MarkerKind, SeriesKind
+from radt.store.counters import increases, rate_unit, total_of
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    LedgerRecord,
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesRecord,
+    SummaryRecord,
+)
+from radt.store.writer import StoreWriter
+
+#: Length of the stretches that hardware series are averaged over, as MLflow's own sampler.
+MEAN_INTERVAL_S = 10
+NS_PER_S = 1_000_000_000
+_MEAN_INTERVAL_NS = MEAN_INTERVAL_S * NS_PER_S
+
+#: A counter that could not be read for longer has no rate for that time.
+_LONGEST_RATE_NS = 60_000_000_000
+_LONGEST_RATE_INTERVALS = 4
+
+EPOCH_KEY = "epoch/duration_s"
+
+
+def series_names(series: Sequence[SeriesRecord]) -> dict[int, str]:
+    """The name of each series of a run by its number: `series_name`, as long as that is one's own.
+
+    Several listeners may read the same thing (``gpu.power`` by NVML and by DCGM). Put together they
+    would be a line that jumps between two sources: the first in the run has the name, what comes
+    later has its listener behind it.
+    """
+    return _told_apart(series, series_name)
+
+
+def _told_apart(
+    series: Sequence[SeriesRecord], name_of: Callable[[SeriesRecord], str]
+) -> dict[int, str]:
+    names: dict[int, str] = {}
+    owners: dict[str, str] = {}
+    for one in sorted(series, key=lambda one: one.series_no):
+        name = name_of(one)
+        own = owners.setdefault(name, one.listener) == one.listener
+        names[one.series_no] = name if own else f"{name}/{one.listener}"
+    return names
+
+
+def series_name(series: SeriesRecord) -> str:
+    """The name of a series in MLflow, before its characters are looked at.
+
+    ``loss``, ``loss/rank 1`` for what scripts log; ``system/gpu.power/gpu0`` for hardware, because
+    MLflow's page of system metrics shows what begins so; ``system/gpu.energy_per_s/gpu0`` for the
+    rate of a counter.
+    """
+    counter = series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE
+    metric = series.metric + (rate_unit(series.unit).suffix if counter else "")
+    name = f"{metric}/{series.entity}" if series.entity else metric
+    return name if series.listener == SOFTWARE else f"system/{name}"
+
+
+def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
+    """Every point as it is. Points without a step get their number in the series as one.
+
+    MLflow cuts histories in which points share a step, so 0 for all would lose them in its charts.
+
+    Args:
+        first_index: Number in the series of the first of the samples.
+    """
+    times_ms = (samples.times_ns // NS_PER_MS).tolist()
+    indices = range(first_index, first_index + len(samples))
+    if samples.steps is None:
+        steps: Sequence[int] = indices
+    else:
+        steps = [
+            index if step == NO_STEP else step
+            for index, step in zip(indices, samples.steps.tolist(), strict=True)
+        ]
+    values = samples.values.tolist()
+    return [
+        Point(key, value, time_ms, step)
+        for value, time_ms, step in zip(values, times_ms, steps, strict=True)
+    ]
+
+
+class Means(NamedTuple):
+    """Points of a hardware series, and up to which time (exclusive) they cover it."""
+
+    points: list[Point]
+    until_ns: int
+
+
+def look_back_ns(series: SeriesRecord) -> int:
+    """How far before ``since_ns`` the samples for `hardware_means` have to begin."""
+    if series.kind is not SeriesKind.COUNTER:
+        return 0
+    return max(_LONGEST_RATE_NS, round(_LONGEST_RATE_INTERVALS * (series.interval_s or 0.0) * 1e9))
+
+
+def hardware_means(
+    key: str,
+    series: SeriesRecord,
+    samples: Samples,
+    *,
+    origin_ns: int,
+    since_ns: int,
+    final: bool,
+) -> Means:
+    """Means over stretches of `MEAN_INTERVAL_S` since ``origin_ns``; of a counter, of its rate.
+
+    A stretch is over when a later sample is there, or when the series has ended (``final``). The
+    step is the stretch's end in seconds since ``origin_ns``. Values that are not finite are left
+    out; a stretch without any has no point. What a counter grew counts where it was read.
+
+    Args:
+        samples: In time order. Those before ``since_ns`` are ignored, but for the last reading
+            of a counter: they begin `look_back_ns` earlier.
+        since_ns: End of what is covered already, 0 for nothing.
+    """
+    keep = samples.times_ns >= since_ns
+    times = samples.times_ns[keep]
+    if not len(times):
+        return Means([], since_ns)
+    means = _mean_rates if series.kind is SeriesKind.COUNTER else _mean_values
+    stretches = (times - origin_ns) // _MEAN_INTERVAL_NS
+    numbers = np.unique(stretches)
+    complete = numbers if final else numbers[:-1]
+    points = []
+    for number, value in means(series, samples, since_ns, origin_ns).items():
+        if number > (complete[-1] if len(complete) else -np.inf):
+            continue
+        stop_ns = origin_ns + (number + 1) * _MEAN_INTERVAL_NS
+        # Only what no earlier, interrupted call can have sent may have a time of its own.
+        time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
+        points.append(Point(key, value, time_ns // NS_PER_MS, (number + 1) * MEAN_INTERVAL_S))
+    if final:
+        return Means(points, int(times[-1]) + 1)
+    return Means(
+        points, int(origin_ns + numbers[-1] * _MEAN_INTERVAL_NS) if len(complete) else since_ns
+    )
+
+
+def _mean_values(
+    series: SeriesRecord,  # noqa: ARG001 - as _mean_rates
+    samples: Samples,
+    since_ns: int,
+    origin_ns: int,
+) -> dict[int, float]:
+    """Mean of each stretch by its number, in order."""
+    keep = (samples.times_ns >= since_ns) & np.isfinite(samples.values)
+    times, values = samples.times_ns[keep], samples.values[keep]
+    numbers, starts = np.unique((times - origin_ns) // _MEAN_INTERVAL_NS, return_index=True)
+    parts = np.split(values, starts[1:])
+    return {int(number): float(part.mean()) for number, part in zip(numbers, parts, strict=False)}
+
+
+def _mean_rates(
+    series: SeriesRecord, samples: Samples, since_ns: int, origin_ns: int
+) -> dict[int, float]:
+    """Mean rate of each stretch by its number, in order, in the unit of `rate_unit`."""
+    found = increases(samples.times_ns, samples.values, series.wraps_at)
+    took_ns = found.end_ns - found.start_ns
+    keep = (found.end_ns >= since_ns) & (took_ns > 0) & (took_ns <= look_back_ns(series))
+    stretches = (found.end_ns[keep] - origin_ns) // _MEAN_INTERVAL_NS
+    numbers, places = np.unique(stretches, return_inverse=True)
+    amounts = np.bincount(places, weights=found.amounts[keep], minlength=len(numbers))
+    seconds = np.bincount(places, weights=found.seconds[keep], minlength=len(numbers))
+    per_s = amounts / seconds * rate_unit(series.unit).factor
+    return dict(zip(numbers.tolist(), per_s.tolist(), strict=True))
+
+
+def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
+    """Duration of each epoch of the run's first process that was completed, at its number."""
+    return [
+        Point(
+            EPOCH_KEY,
+            (marker.end_ns - marker.start_ns) / 1e9,
+            marker.end_ns // NS_PER_MS,
+            index if marker.step is None else marker.step,
+        )
+        for index, marker in enumerate(markers)
+        if marker.kind is MarkerKind.EPOCH and not marker.process and marker.end_ns is not None
+    ]
+
+
+def _summary_name(series: SeriesRecord) -> str:
+    return f"summary/{series.metric}" + (f"/{series.entity}" if series.entity else "")
+
+
+def summary_values(
+    run: RunRecord,
+    summaries: Sequence[SummaryRecord],
+    epochs: Sequence[Point],
+    ledger: Sequence[LedgerRecord],
+    totals: Mapping[int, float],
+) -> dict[str, float]:
+    """The run in a few numbers, by name: what tables of runs are sorted by.
+
+    Mean and maximum of each hardware series, the increase of counters, duration of the run and of
+    its epochs (the mean without the first, which is warm-up, if there are others), and how complete
+    the samples are.
+
+    Args:
+        totals: How much each counter grew (`radt.store.counters.total_of`), by number of series.
+    """
+    values: dict[str, float | None] = {}
+    names = _told_apart([summary.series for summary in summaries], _summary_name)
+    for summary in summaries:
+        series = summary.series
+        if series.listener == SOFTWARE:
+            continue
+        name = names[series.series_no]
+        if series.kind is SeriesKind.COUNTER:
+            values[f"{name}/total"] = totals.get(series.series_no)
+        else:
+            values[f"{name}/mean"] = summary.mean
+            values[f"{name}/max"] = summary.maximum
+    durations = [point.value for point in epochs]
+    if durations:
+        steady = durations[1:] or durations
+        values[f"summary/{EPOCH_KEY}/mean"] = sum(steady) / len(steady)
+        values[f"summary/{EPOCH_KEY}/max"] = max(steady)
+    if run.started_ns is not None and run.ended_ns is not None:
+        values["summary/duration_s"] = (run.ended_ns - run.started_ns) / 1e9
+    for entry in ledger:
+        values[f"summary/samples/{entry.listener}/received"] = float(entry.received)
+        values[f"summary/samples/{entry.listener}/missed"] = float(entry.missed)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class PointUploader:
+    """A part of `radt.delivery.mlflow.uploader.Uploader`, and as thread-safe."""
+
+    def __init__(
+        self, target: MlflowTarget, reader: StoreReader, writer: StoreWriter, sender: Sender
+    ) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        self._sender = sender
+        self._batch = BatchSize(MAX_POINTS)
+
+    def send_new(
+        self,
+        run: RunRecord,
+        mlflow_id: str,
+        series: Sequence[SeriesRecord],
+        key_of: Mapping[int, str],
+        notes: Notes,
+    ) -> None:
+        """All new points, several series in one request; how far is noted after each request.
+
+        Args:
+            run: As it is in the store.
+            mlflow_id: Of its MLflow run.
+            series: All of the run's.
+            key_of: MLflow's key of each, by its number.
+            notes: Gets what MLflow refused.
+
+        Raises:
+            DeliveryError: MLflow failed.
+            StoreError: The store failed.
+        """
+        points: list[Point] = []
+        marks: dict[int, int] = {}
+
+        def flush() -> None:
+            self._log_points(points, mlflow_id, notes)
+            self._writer.mark_delivered(run.run_id, marks)
+            points.clear()
+            marks.clear()
+
+        def room() -> int:
+            return max(1, self._batch.limit - len(points))
+
+        for series_no, piece, until in self._pieces(run, series, key_of, room):
+            points += piece
+            marks[series_no] = until
+            if len(points) >= self._batch.limit:
+                flush()
+        if marks:
+            flush()
+
+    def _pieces(
+        self,
+        run: RunRecord,
+        series: Sequence[SeriesRecord],
+        key_of: Mapping[int, str],
+        room: Callable[[], int],
+    ) -> Iterator[tuple[int, list[Point], int]]:
+        """New points, as many as there is room for, by series: number, points, how far that is."""
+        delivered = self._reader.delivered(run.run_id)
+        counts = self._reader.point_counts(run.run_id)
+        for one in series:
+            number, key = one.series_no, key_of[one.series_no]
+            done = delivered.get(number, 0)
+            if one.listener != SOFTWARE:
+                for piece, until_ns in self._new_means(run, one, key, done, room):
+                    yield number, piece, until_ns
+                continue
+            while done < counts.get(number, 0):
+                samples = self._reader.points_after(run.run_id, number, done, room())
+                if not len(samples):
+                    break  # pruned meanwhile
+                piece = software_points(key, samples, done)
+                done += len(samples)
+                yield number, piece, done
+
+    def _new_means(
+        self,
+        run: RunRecord,
+        series: SeriesRecord,
+        key: str,
+        since_ns: int,
+        room: Callable[[], int],
+    ) -> Iterator[tuple[list[Point], int]]:
+        """Means, as there is room for them, and up to which time they cover the series."""
+        if run.started_ns is None and not run.status.ended:
+            return  # seconds are counted from the start, which is not known yet
+        origin_ns = run.started_ns or run.created_ns
+        samples = self._reader.samples(
+            run.run_id, series.series_no, start_ns=since_ns - look_back_ns(series)
+        )
+        points, until_ns = hardware_means(
+            key,
+            series,
+            samples,
+            origin_ns=origin_ns,
+            since_ns=since_ns,
+            final=run.status.ended,
+        )
+        while len(points) > (count := room()):
+            piece, points = points[:count], points[count:]
+            yield piece, origin_ns + piece[-1].step * NS_PER_S
+        if until_ns > since_ns:
+            yield points, until_ns
+
+    def send_summary(self, run: RunRecord, mlflow_id: str, notes: Notes) -> None:
+        """The run in a few numbers, and how long its epochs took.
+
+        Raises:
+            DeliveryError: MLflow failed.
+            StoreError: The store failed.
+        """
+        epochs = epoch_points(self._reader.markers([run.run_id]))
+        summaries = self._reader.summary([run.run_id])
+        ledger = self._reader.ledger([run.run_id])
+        values = summary_values(run, summaries, epochs, ledger, self._totals(summaries))
+        keys = unique_keys(values)
+        ended_ms = (run.ended_ns or 0) // NS_PER_MS
+        points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
+        self._log_points(points, mlflow_id, notes)
+
+    def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
+        """How much each counter of a run grew, which only all of its readings tell."""
+        totals: dict[int, float] = {}
+        for series in (summary.series for summary in summaries):
+            if series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE:
+                samples = self._reader.samples(series.run_id, series.series_no)
+                if (total := total_of(samples, series)) is not None:
+                    totals[series.series_no] = total
+        return totals
+
+    def _log_points(self, points: Sequence[Point], mlflow_id: str, notes: Notes) -> None:
+        send = partial(self._target.log_points, mlflow_id)
+        start = 0
+        while start < len(points):
+            part = points[start : start + self._batch.limit]
+            self._sender.send(part, send, notes, self._batch)
+            start += len(part)

@@ -1,0 +1,284 @@
+"""Create the MLflow runs of runs and workloads; quickly, because training waits for them."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from radt.backoff import Backoff
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+from radt.delivery.mlflow.format import (
+    MAX_TAG_LENGTH,
+    clean_text,
+    cut,
+    experiment_name,
+    mlflow_key,
+    run_name,
+    workload_name,
+)
+from radt.delivery.mlflow.target import NS_PER_MS, MlflowTarget
+from radt.delivery.problems import Reports
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.writer import StoreWriter
+from radt.tags import (
+    EXPERIMENT,
+    MLFLOW_PARENT_RUN_ID,
+    MLFLOW_SOURCE_NAME,
+    MLFLOW_SOURCE_TYPE,
+    MLFLOW_USER,
+    RUN_ID,
+    WORKLOAD,
+    WORKLOAD_ID,
+)
+
+log = logging.getLogger(__name__)
+
+#: A workload that fails waits up to this long, while others go on.
+_LONGEST_DELAY_S = 30.0
+
+
+class RunCreator:
+    """Creates what MLflow lacks and notes the ids in the store.
+
+    A process that was killed between creating a run and noting its id leaves a run that nobody
+    knows. So runs that an earlier attempt may have created are looked for by their ``radt.run_id``
+    tag first.
+
+    Args:
+        since_ns: Wall-clock time when this process began; of workloads created before it, an
+            earlier process may have created runs.
+        reports: Told of workloads that have to wait.
+    """
+
+    def __init__(
+        self,
+        target: MlflowTarget,
+        reader: StoreReader,
+        writer: StoreWriter,
+        tracking_uri: str,
+        since_ns: int,
+        reports: Reports | None = None,
+    ) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        self._tracking_uri = tracking_uri
+        self._since_ns = since_ns
+        self._experiments: dict[str, str] = {}
+        self._attempted: set[str] = set()
+        self._user = _user_name()
+        self._reports = reports or Reports()
+        self._due_s: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
+
+    def seconds_to_next(self) -> float | None:
+        """How long until the first of the workloads that failed may be tried again."""
+        if not self._due_s:
+            return None
+        return max(0.0, min(self._due_s.values()) - time.monotonic())
+
+    def register_pending(self, *, everything: bool = False) -> int:
+        """Create all that is missing; returns how many MLflow runs were created.
+
+        Args:
+            everything: Also of workloads that failed a moment ago.
+
+        Raises:
+            DeliveryError: MLflow failed; what was created until then is in the store.
+            StoreError: The store failed.
+        """
+        missing = [
+            run
+            for run in self._reader.runs_to_deliver(self._tracking_uri)
+            if run.mlflow_run_id is None
+        ]
+        waiting = {run.workload_id for run in missing}
+        self._due_s = {key: due for key, due in self._due_s.items() if key in waiting}
+        self._backoffs = {key: one for key, one in self._backoffs.items() if key in waiting}
+        if not missing:
+            return 0
+        workloads = {
+            workload.workload_id: workload
+            for workload in self._reader.workloads_to_deliver(self._tracking_uri)
+        }
+        created = 0
+        problem: DeliveryError | None = None
+        missing.sort(key=attrgetter("created_ns", "workload_id", "letter"))
+        for workload_id, group in groupby(missing, key=attrgetter("workload_id")):
+            workload = workloads.get(workload_id)
+            if workload is None:
+                continue  # recorded with another tracking URI; that one's deliverer has it
+            if not everything and time.monotonic() < self._due_s.get(workload_id, 0.0):
+                continue
+            try:
+                created += self._register(workload, list(group))
+            except DeliveryError as error:
+                if error.kind is ErrorKind.UNREACHABLE:
+                    raise
+                # One workload's trouble keeps nobody else waiting.
+                self._put_off(workload_id, error)
+                self._forget_experiment(workload, error)
+                problem = error
+            else:
+                self._due_s.pop(workload_id, None)
+                self._reports.worked(workload_id)
+        if problem is not None:
+            raise problem
+        return created
+
+    def _put_off(self, workload_id: str, error: DeliveryError) -> None:
+        self._reports.failed(workload_id, error)
+        delay_s = self._backoffs.setdefault(workload_id, Backoff(longest_s=_LONGEST_DELAY_S))
+        self._due_s[workload_id] = time.monotonic() + delay_s.next_s()
+
+    def _register(self, workload: WorkloadRecord, runs: Sequence[RunRecord]) -> int:
+        experiment_id = workload.mlflow_experiment_id or self._experiment(workload.experiment)
+        if workload.mlflow_experiment_id is None:
+            self._writer.update_workload(workload.workload_id, mlflow_experiment_id=experiment_id)
+        known: dict[str, str] = {}
+        first_attempt = workload.workload_id not in self._attempted
+        if not first_attempt or workload.created_ns < self._since_ns:
+            known = self._created_before(experiment_id, workload.workload_id)
+        self._attempted.add(workload.workload_id)
+        parent_id = self._parent(workload, experiment_id, known) if workload.label else None
+        for run in runs:
+            mlflow_id = known.get(run.run_id) or self._target.create_run(
+                experiment_id,
+                run_name(run.workload if workload.label else "", run.letter, run.name),
+                run.created_ns // NS_PER_MS,
+                self._run_tags(run, parent_id),
+            )
+            self._writer.update_run(run.run_id, mlflow_run_id=mlflow_id)
+        return len(runs)
+
+    def _experiment(self, text: str) -> str:
+        experiment_id = self._experiments.get(text)
+        if experiment_id is None:
+            experiment_id = self._experiments[text] = ensure_experiment(self._target, text)
+        return experiment_id
+
+    def _forget_experiment(self, workload: WorkloadRecord, error: DeliveryError) -> None:
+        """It may have been deleted in MLflow since it was looked up; the next attempt sees."""
+        self._experiments.pop(workload.experiment, None)
+        if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
+            self._writer.update_workload(workload.workload_id, mlflow_experiment_id=None)
+
+    def _created_before(self, experiment_id: str, workload_id: str) -> dict[str, str]:
+        """MLflow run ids by our ids (the parent's under the workload's) of an earlier attempt."""
+        found = self._target.runs_with_tag(experiment_id, WORKLOAD_ID, workload_id)
+        return {tags.get(RUN_ID, workload_id): run_id for run_id, tags in found.items()}
+
+    def _parent(self, workload: WorkloadRecord, experiment_id: str, known: dict[str, str]) -> str:
+        if workload.mlflow_run_id is not None:
+            return workload.mlflow_run_id
+        parent_id = known.get(workload.workload_id) or self._target.create_run(
+            experiment_id,
+            workload_name(workload.label),
+            workload.created_ns // NS_PER_MS,
+            {
+                WORKLOAD_ID: workload.workload_id,
+                WORKLOAD: cut(workload.label, MAX_TAG_LENGTH),
+                MLFLOW_USER: self._user,
+                MLFLOW_SOURCE_TYPE: "PROJECT",
+                MLFLOW_SOURCE_NAME: "radt",
+            },
+        )
+        self._writer.update_workload(workload.workload_id, mlflow_run_id=parent_id)
+        return parent_id
+
+    def _run_tags(self, run: RunRecord, parent_id: str | None) -> dict[str, str]:
+        """What the run is found by must be there from its first moment."""
+        tags = {
+            RUN_ID: run.run_id,
+            WORKLOAD_ID: run.workload_id,
+            EXPERIMENT: run.experiment,
+            MLFLOW_USER: self._user,
+            MLFLOW_SOURCE_TYPE: "LOCAL",
+            MLFLOW_SOURCE_NAME: run.command or run.name,
+        }
+        if parent_id is not None:
+            tags[MLFLOW_PARENT_RUN_ID] = parent_id
+        stored = {mlflow_key(key): value for key, value in self._reader.tags(run.run_id).items()}
+        return {
+            key: cut(clean_text(value), MAX_TAG_LENGTH) for key, value in (stored | tags).items()
+        }
+
+
+def delete_lost_runs(
+    target: MlflowTarget, workload: WorkloadRecord, runs: Sequence[RunRecord]
+) -> int:
+    """Delete MLflow runs of a workload that nobody knows of; returns how many.
+
+    A request to create a run that was held up on the way, for longer than anybody waited for its
+    answer, arrives when the run was created by another request. Such a run has our tags and
+    nothing else.
+
+    Raises:
+        DeliveryError: MLflow failed.
+    """
+    if workload.mlflow_experiment_id is None:
+        return 0
+    known = {workload.mlflow_run_id, *(run.mlflow_run_id for run in runs)}
+    ours = {run.run_id for run in runs}
+    found = target.empty_runs_with_tag(
+        workload.mlflow_experiment_id, WORKLOAD_ID, workload.workload_id
+    )
+    lost = [
+        mlflow_id
+        for mlflow_id, tags in found.items()
+        if mlflow_id not in known and tags.get(RUN_ID, "") in {"", *ours}
+    ]
+    for mlflow_id in lost:
+        target.delete_run(mlflow_id)
+    return len(lost)
+
+
+def _user_name() -> str:
+    """The login name, which MLflow shows beside each run."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return "unknown"
+
+
+def ensure_experiment(target: MlflowTarget, text: str) -> str:
+    """The id of the MLflow experiment for the Experiment column's text; made if need be.
+
+    A number is an id, as in the original radT; one that MLflow does not have is taken as a name,
+    because a run is worth more than a precise complaint. An experiment that was deleted is
+    restored: somebody is recording into it again, and MLflow keeps its name reserved.
+
+    Raises:
+        DeliveryError: MLflow refuses or cannot be reached.
+    """
+    if text.isascii() and text.isdigit():
+        known = target.experiment_by_id(text)
+        if known is not None:
+            if not known.active:
+                _restore(target, known.experiment_id, text)
+            return known.experiment_id
+        log.warning("MLflow has no experiment with id %s; %s is taken as a name", text, text)
+    name = experiment_name(text)
+    known = target.experiment_by_name(name)
+    if known is None:
+        try:
+            return target.create_experiment(name)
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.REFUSED:
+                raise
+            known = target.experiment_by_name(name)  # somebody else was faster
+            if known is None:
+                raise
+    if not known.active:
+        _restore(target, known.experiment_id, name)
+    return known.experiment_id
+
+
+def _restore(target: MlflowTarget, experiment_id: str, name: str) -> None:
+    log.warning("experiment %r had been deleted in MLflow; restored for a new run", name)
+    target.restore_experiment(experiment_id)

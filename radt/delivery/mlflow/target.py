@@ -1,0 +1,337 @@
+"""Client of one MLflow: the few calls that delivery makes, with errors it can act on.
+
+Only the deliverer imports this module: MLflow takes over a second and 150 MB.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import sqlalchemy
+from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy.pool import NullPool
+
+from radt.delivery.mlflow import http
+from radt.delivery.mlflow.artifacts import copy_whole, shares_folder
+from radt.delivery.mlflow.errors import DeliveryError as DeliveryError
+from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
+from radt.delivery.mlflow.errors import translated_errors as translated_errors
+from radt.delivery.s3 import S3Error, S3Folder
+from radt.errors import ArchiveError
+from radt.model import RunStatus
+from radt.uris import is_postgres, with_driver
+
+#: Most entities in one request, MLflow's own limits.
+MAX_POINTS = 1000
+MAX_PARAMS = 100
+
+NS_PER_MS = 1_000_000
+
+#: Runs whose artifact folder is remembered.
+_MAX_FOLDERS = 1000
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+#: For libpq, which else waits for hours where a connection broke silently.
+_POSTGRES_PATIENCE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+
+class Point(NamedTuple):
+    """One value of one metric as MLflow takes it."""
+
+    key: str
+    value: float
+    timestamp_ms: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownExperiment:
+    """An experiment as MLflow has it."""
+
+    experiment_id: str
+    active: bool
+
+
+class MlflowTarget:
+    """One MLflow, by its tracking URI. Methods raise `DeliveryError`; used by several threads.
+
+    Args:
+        tracking_uri: Any that MLflow knows.
+        artifact_root: Where experiments made here keep their artifacts, a folder or a URI; None for
+            MLflow's choice.
+    """
+
+    def __init__(self, tracking_uri: str, artifact_root: Path | str | None = None) -> None:
+        self._uri = with_driver(tracking_uri)
+        self._artifact_root = artifact_root
+        self._client: MlflowClient | None = None
+        self._connecting = threading.Lock()
+        self._folders: dict[str, str] = {}
+        self._begun_s: dict[int, float] = {}
+        #: How many requests were answered, refusals too.
+        self.answers = 0
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is reached by HTTP, rather than a database that we write to ourselves."""
+        return self._uri.startswith(("http://", "https://"))
+
+    def longest_request_s(self) -> float:
+        """For how long the oldest request has been under way, uploads aside; 0 if there is none."""
+        begun_s = list(self._begun_s.values())
+        return time.monotonic() - min(begun_s) if begun_s else 0.0
+
+    def connect(self) -> None:
+        """Open the store; a new SQLite database gets its tables here, which takes seconds."""
+        if self._client is not None:
+            return
+        with self._connecting:
+            if self._client is None:
+                self._client = self._connected()
+
+    def _connected(self) -> MlflowClient:
+        uri = self._uri
+        if self.is_server:
+            http.install()
+        elif is_postgres(uri):
+            uri = _patient(uri)
+            _check_postgres(uri)  # MLflow itself tries ten times and sleeps for minutes
+        with translated_errors():
+            client = MlflowClient(uri)
+            client.search_experiments(max_results=1)
+        return client
+
+    @property
+    def client(self) -> MlflowClient:
+        self.connect()
+        assert self._client is not None
+        return self._client
+
+    @contextmanager
+    def _request(self) -> Iterator[None]:
+        """Around each request: errors translated, its time watched."""
+        me = threading.get_ident()
+        self._begun_s[me] = time.monotonic()
+        try:
+            with translated_errors():
+                yield
+        except DeliveryError as error:
+            if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
+                self.answers += 1
+            raise
+        else:
+            self.answers += 1
+        finally:
+            self._begun_s.pop(me, None)
+
+    def experiment_by_id(self, experiment_id: str) -> KnownExperiment | None:
+        with self._request():
+            try:
+                return _known(self.client.get_experiment(experiment_id))
+            except MlflowException as error:
+                if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    return None
+                raise
+
+    def experiment_by_name(self, name: str) -> KnownExperiment | None:
+        with self._request():
+            found = self.client.get_experiment_by_name(name)
+        return None if found is None else _known(found)
+
+    def create_experiment(self, name: str) -> str:
+        root = self._artifact_root
+        location = root.as_uri() if isinstance(root, Path) else root
+        with self._request():
+            return _given(self.client.create_experiment(name, artifact_location=location))
+
+    def restore_experiment(self, experiment_id: str) -> None:
+        with self._request():
+            self.client.restore_experiment(experiment_id)
+
+    def create_run(
+        self, experiment_id: str, name: str, start_ms: int, tags: Mapping[str, str]
+    ) -> str:
+        """A new run, RUNNING. After a `DeliveryError` it may be there: look before the next try."""
+        with self._request():
+            run = self.client.create_run(
+                experiment_id, start_time=start_ms, tags=dict(tags), run_name=name
+            )
+            return _given(run.info.run_id)
+
+    def runs_with_tag(self, experiment_id: str, key: str, value: str) -> dict[str, dict[str, str]]:
+        """Tags by MLflow run id of the runs, deleted ones too, that have the tag ``key``."""
+        found = self._tagged(experiment_id, key, value, ViewType.ALL)
+        return {str(run.info.run_id): dict(run.data.tags) for run in found}
+
+    def empty_runs_with_tag(
+        self, experiment_id: str, key: str, value: str
+    ) -> dict[str, dict[str, str]]:
+        """As `runs_with_tag`, of those that nothing but tags was ever uploaded to."""
+        found = self._tagged(experiment_id, key, value, ViewType.ACTIVE_ONLY)
+        return {
+            str(run.info.run_id): dict(run.data.tags)
+            for run in found
+            if run.info.status == "RUNNING" and not run.data.metrics and not run.data.params
+        }
+
+    def _tagged(self, experiment_id: str, key: str, value: str, view: int) -> list[Run]:
+        quoted = value.replace("'", "''")
+        with self._request():
+            return list(
+                self.client.search_runs(
+                    [experiment_id],
+                    filter_string=f"tags.`{key}` = '{quoted}'",
+                    run_view_type=view,
+                    max_results=1000,
+                )
+            )
+
+    def delete_run(self, run_id: str) -> None:
+        """Put a run into MLflow's bin, from which it can be restored."""
+        with self._run_errors(run_id):
+            self.client.delete_run(run_id)
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+        """At most `MAX_POINTS`. Points that MLflow has already are not stored twice."""
+        metrics = [
+            Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points
+        ]
+        with self._run_errors(run_id):
+            self.client.log_batch(run_id, metrics=metrics)
+
+    def log_params(self, run_id: str, params: Sequence[tuple[str, str]]) -> None:
+        """At most `MAX_PARAMS`; a value that differs from the one MLflow has is refused."""
+        with self._run_errors(run_id):
+            self.client.log_batch(run_id, params=[Param(key, value) for key, value in params])
+
+    def set_tags(self, run_id: str, tags: Sequence[tuple[str, str]]) -> None:
+        """At most `MAX_PARAMS`."""
+        with self._run_errors(run_id):
+            self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags])
+
+    def log_artifact(self, run_id: str, file: Path, folder: str | None) -> None:
+        """Copy or upload a file into a folder of the run's artifacts; all of it, or nothing.
+
+        Raises:
+            DeliveryError: As always.
+            OSError: The file cannot be read, or local artifacts cannot be written.
+        """
+        path = f"{folder}/{file.name}" if folder else file.name
+        uri = self._artifact_uri(run_id)
+        if uri.startswith("s3://"):
+            _put_into_s3(uri, path, file)
+        elif (local := self._local_folder(uri)) is not None:
+            copy_whole(file, local / path)
+        else:
+            with self._run_errors(run_id, watched=False):
+                self.client.log_artifact(run_id, str(file), artifact_path=folder)
+
+    def _artifact_uri(self, run_id: str) -> str:
+        known = self._folders.get(run_id)
+        if known is None:
+            with self._run_errors(run_id):
+                known = str(self.client.get_run(run_id).info.artifact_uri)
+            if len(self._folders) >= _MAX_FOLDERS:
+                self._folders.clear()
+            self._folders[run_id] = known
+        return known
+
+    def _local_folder(self, uri: str) -> Path | None:
+        """The folder that an artifact URI names, None if it names none."""
+        scheme = urlsplit(uri).scheme
+        if scheme not in ("", "file"):
+            return None
+        folder = Path(url2pathname(urlsplit(uri).path) if scheme else uri)
+        if (
+            self.is_server
+            and urlsplit(self._uri).hostname not in _LOOPBACK
+            and not shares_folder(folder)
+        ):
+            raise DeliveryError(
+                ErrorKind.BUSY,
+                f"the server keeps artifacts in its own folder {folder.parents[2]}, which is not "
+                "here: start it with --serve-artifacts and --artifacts-destination, or share the "
+                "folder",
+            )
+        return folder
+
+    def terminate(self, run_id: str, status: RunStatus, end_ms: int) -> None:
+        with self._run_errors(run_id):
+            self.client.set_terminated(run_id, status=status.mlflow, end_time=end_ms)
+
+    @contextmanager
+    def _run_errors(self, run_id: str, *, watched: bool = True) -> Iterator[None]:
+        """Tell a refusal because the run was deleted from one because of its content.
+
+        Args:
+            watched: Unless it may take as long as it likes.
+        """
+        try:
+            with self._request() if watched else translated_errors():
+                yield
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.REFUSED or error.too_large:
+                raise
+            with self._request():
+                stage = self.client.get_run(run_id).info.lifecycle_stage
+            if stage == "active":
+                raise
+            raise DeliveryError(ErrorKind.GONE, f"the run {run_id} is {stage}") from error
+
+
+def _known(experiment: Experiment) -> KnownExperiment:
+    return KnownExperiment(
+        str(experiment.experiment_id), active=experiment.lifecycle_stage == "active"
+    )
+
+
+def _given(value: object) -> str:
+    """An id that MLflow gave; an answer without one is none of MLflow's."""
+    if not value:
+        raise DeliveryError(ErrorKind.UNREACHABLE, "the address is not an MLflow server (no id)")
+    return str(value)
+
+
+def _put_into_s3(uri: str, path: str, file: Path) -> None:
+    """Upload a file directly; an S3 server that fails concerns files only: MLflow may be well."""
+    try:
+        S3Folder.of(uri).put(path, file)
+    except S3Error as error:
+        kind = ErrorKind.REFUSED if error.final else ErrorKind.BUSY
+        too_large = error.code == "EntityTooLarge"
+        raise DeliveryError(kind, error.reason, too_large=too_large) from error
+    except ArchiveError as error:
+        raise DeliveryError(ErrorKind.BUSY, error.message) from error
+
+
+def _patient(uri: str) -> str:
+    """The URI of a Postgres database with limits to waiting, where it names none."""
+    url = sqlalchemy.make_url(uri)
+    missing = {name: one for name, one in _POSTGRES_PATIENCE.items() if name not in url.query}
+    return url.update_query_dict(missing).render_as_string(hide_password=False)
+
+
+def _check_postgres(uri: str) -> None:
+    engine = sqlalchemy.create_engine(uri, poolclass=NullPool)
+    try:
+        with translated_errors(), engine.connect():
+            pass
+    except DeliveryError as error:
+        raise DeliveryError(ErrorKind.UNREACHABLE, error.message) from error
+    finally:
+        engine.dispose()

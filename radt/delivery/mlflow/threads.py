@@ -1,0 +1,281 @@
+"""The deliverer's two threads: one creates MLflow runs, one uploads their content.
+
+They are apart so that a workload that is about to start never waits for the uploads of the one
+before. Both try again after a failure, each at its own pace, for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from radt.backoff import Backoff
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+from radt.delivery.mlflow.runs import RunCreator
+from radt.delivery.mlflow.uploader import Uploader
+from radt.delivery.problems import Reports
+from radt.delivery.process import LAST_TRIES
+from radt.delivery.queues import IN_TURN, Outcome, Queue, Queues, Task, Wakeup
+from radt.errors import RadtError
+from radt.store.reader import StoreReader
+
+#: How often the running runs' new points are sent; an end or a new run is acted on at once.
+LIVE_INTERVAL_S = 10.0
+#: A run that fails waits up to this long, while others go on.
+_LONGEST_TASK_DELAY_S = 60.0
+#: The store is not asked more often what there is to do, however many runs are done with.
+_LOOK_S = 0.2
+
+
+class RunCreatorThread(threading.Thread):
+    """Creates MLflow runs as soon as it is poked.
+
+    ``idle`` is cleared while it works: who else writes to the same database then waits.
+    """
+
+    def __init__(
+        self,
+        creator: RunCreator,
+        wakeup: Wakeup,
+        on_created: Callable[[], None],
+        reports: Reports | None = None,
+    ) -> None:
+        super().__init__(name="creator", daemon=True)
+        self._creator = creator
+        self._wakeup = wakeup
+        self._on_created = on_created
+        self._reports = reports or Reports()
+        self.idle = threading.Event()
+        self.idle.set()
+
+    def run(self) -> None:
+        """Until told to finish and nothing is left to create, or `LAST_TRIES` are over."""
+        backoff = Backoff()
+        last_tries = LAST_TRIES
+        while True:
+            finishing = self._wakeup.finishing
+            problem = self._register(everything=finishing)
+            if problem is None:
+                backoff.reset()
+            if finishing:
+                last_tries -= 1
+                if problem is None or not last_tries:
+                    return
+                time.sleep(min(backoff.next_s(), 1.0))
+            elif problem is None or _of_a_workload(problem):
+                # Those that failed have a wakeup of their own; new ones do not wait for them.
+                self._wakeup.wait(self._creator.seconds_to_next())
+            else:
+                # Pokes do not count: they come every second and would defeat the back-off.
+                self._wakeup.wait(_pause_s(problem, backoff), for_poke=False)
+
+    def _register(self, *, everything: bool) -> Exception | None:
+        try:
+            self.idle.clear()
+            if self._creator.register_pending(everything=everything):
+                self._on_created()
+        except Exception as error:  # noqa: BLE001 - reported, and tried again
+            if not _of_a_workload(error):
+                self._reports.everything_failed(error)
+            return error
+        finally:
+            self.idle.set()
+        return None
+
+
+class UploaderThread(threading.Thread):
+    """Delivers ended runs at once and running ones every ``live_interval_s``.
+
+    Args:
+        workers: How many deliveries may be under way; see `radt.delivery.queues`.
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        reader: StoreReader,
+        tracking_uri: str,
+        wakeup: Wakeup,
+        live_interval_s: float = LIVE_INTERVAL_S,
+        reports: Reports | None = None,
+        workers: Mapping[Queue, int] = IN_TURN,
+    ) -> None:
+        super().__init__(name="uploader", daemon=True)
+        self._uploader = uploader
+        self._reader = reader
+        self._tracking_uri = tracking_uri
+        self._wakeup = wakeup
+        self._live_interval_s = live_interval_s
+        self._reports = reports or Reports()
+        self._queues = Queues(workers, wakeup.nudge)
+        self._queue: list[Task] = []
+        self._looked_s = 0.0
+        self._look_again = False
+        self._due_s: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        #: Why everything waits, None while it goes on.
+        self._blocked: Exception | None = None
+        self._backoff = Backoff()
+
+    def run(self) -> None:
+        """Until told to finish and nothing is left, or `LAST_TRIES` are over."""
+        while not self._wakeup.finishing:
+            try:
+                self._settle_all()
+                if self._blocked is None:
+                    self._start_due()
+            except Exception as error:  # noqa: BLE001 - reported; this thread must never end
+                self._block(error)
+            if self._blocked is None:
+                self._wakeup.wait(self._seconds_to_next())
+            else:
+                self._sit_out(_pause_s(self._blocked, self._backoff))
+                self._blocked = None
+        self._finish_up()
+        self._queues.close()
+
+    def _finish_up(self) -> None:
+        backoff = Backoff()
+        for left in reversed(range(LAST_TRIES)):
+            complete = self._deliver_everything()
+            if complete or not left:
+                return
+            time.sleep(min(backoff.next_s(), 1.0))
+
+    def _sit_out(self, pause_s: float) -> None:
+        """Wait with everything; what is under way may end, which changes nothing."""
+        until_s = time.monotonic() + pause_s
+        while not self._wakeup.finishing and (left_s := until_s - time.monotonic()) > 0:
+            self._wakeup.wait(left_s, for_poke=False)
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        """Begin as many of the tasks that are due as there are workers."""
+        now_s = time.monotonic()
+        self._look_again = bool(self._queue) and now_s - self._looked_s < _LOOK_S
+        if not self._look_again:
+            self._looked_s = now_s
+            self._look()
+        self._queue = [task for task in self._queue if not self._start_if_due(task, now_s)]
+
+    def _start_if_due(self, task: Task, now_s: float) -> bool:
+        if now_s < self._due_s.get(task.key, 0.0) or not self._queues.start(task):
+            return False
+        self._due_s.pop(task.key, None)
+        return True
+
+    def _look(self) -> None:
+        """Read from the store what there is to do."""
+        self._queue = self._tasks()
+        keys = {task.key for task in self._queue}
+        self._due_s = {key: due for key, due in self._due_s.items() if key in keys}
+        self._backoffs = {key: one for key, one in self._backoffs.items() if key in keys}
+        self._reports.keep({task.subject for task in self._queue})
+
+    def _deliver_everything(self) -> bool:
+        """Do all there is, due or not, and wait for it; whether nothing failed."""
+        self._blocked = None
+        while not self._queues.idle:  # what was begun before the order to finish up
+            self._settle_all()
+            self._wakeup.wait_for_nudge(_LOOK_S)
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - reported
+            self._block(error)
+        complete = self._blocked is None
+        while (self._queue and self._blocked is None) or not self._queues.idle:
+            if self._blocked is None:
+                self._queue = [task for task in self._queue if not self._queues.start(task)]
+            self._wakeup.wait_for_nudge(_LOOK_S)
+            complete = self._settle_all() and complete
+        return complete and self._blocked is None
+
+    def _tasks(self) -> list[Task]:
+        """Ended runs, which people wait for, then workloads that may be over, then running runs."""
+        runs = [
+            run for run in self._reader.runs_to_deliver(self._tracking_uri) if run.mlflow_run_id
+        ]
+        deliver, close = self._uploader.deliver, self._uploader.close_workload
+        # A run that ends is another task than while it ran: it is due at once.
+        ended = [
+            Task(run.run_id, f"{run.run_id} ended", partial(deliver, run), Queue.ENDED)
+            for run in runs
+            if run.status.ended
+        ]
+        workloads = [
+            Task(one.workload_id, one.workload_id, partial(close, one.workload_id), Queue.ENDED)
+            for one in self._reader.workloads_to_deliver(self._tracking_uri)
+        ]
+        running = [
+            Task(
+                run.run_id, run.run_id, partial(deliver, run), Queue.RUNNING, self._live_interval_s
+            )
+            for run in runs
+            if not run.status.ended
+        ]
+        return [*ended, *workloads, *running]
+
+    # -- outcomes ---------------------------------------------------------------------------------
+
+    def _settle_all(self) -> bool:
+        """Act on what was done since the last call; whether nothing failed."""
+        outcomes = self._queues.outcomes()
+        for outcome in outcomes:
+            self._settle(outcome)
+        return all(outcome.error is None for outcome in outcomes)
+
+    def _settle(self, outcome: Outcome) -> None:
+        task, error = outcome.task, outcome.error
+        if error is None:
+            self._reports.worked(task.subject)
+            self._backoff.reset()
+            self._backoffs.pop(task.key, None)
+            if task.repeat_s is not None:
+                self._due_s[task.key] = time.monotonic() + task.repeat_s
+            return
+        # Also where everything waits: the next round begins with another one, in case it is this
+        # one that the server cannot bear.
+        backoff = self._backoffs.setdefault(task.key, Backoff(longest_s=_LONGEST_TASK_DELAY_S))
+        self._due_s[task.key] = time.monotonic() + backoff.next_s()
+        if _of_one(error):
+            self._reports.failed(task.subject, error)
+        else:
+            self._block(error)
+
+    def _block(self, error: Exception) -> None:
+        self._blocked = error
+        self._queue = []
+        self._reports.everything_failed(error)
+
+    def _seconds_to_next(self) -> float | None:
+        """None if only a poke, or the end of what is under way, can upload work."""
+        now_s = time.monotonic()
+        waiting = {task.key for task in self._queue}
+        later = [_LOOK_S] if self._look_again else []
+        for key, due_s in self._due_s.items():
+            if due_s > now_s:
+                later.append(due_s - now_s)
+            elif key not in waiting:
+                later.append(_LOOK_S)
+        # What is due and was not started waits for a worker, whose end wakes us.
+        return min(later, default=None)
+
+
+def _of_a_workload(error: Exception) -> bool:
+    """Whether the creator's failure concerns one workload, and was reported by it."""
+    return isinstance(error, DeliveryError) and error.kind is not ErrorKind.UNREACHABLE
+
+
+def _of_one(error: Exception) -> bool:
+    """Whether a failure concerns one run or workload; else MLflow or the store fails for all."""
+    if isinstance(error, DeliveryError):
+        return error.kind is not ErrorKind.UNREACHABLE
+    return not isinstance(error, RadtError)
+
+
+def _pause_s(error: Exception, backoff: Backoff) -> float:
+    asked_s = error.retry_after_s if isinstance(error, DeliveryError) else None
+    return max(backoff.next_s(), asked_s or 0.0)

@@ -1,0 +1,240 @@
+"""Upload what a run recorded: params, tags, points, summary, files, and how it ended.
+
+How far each series and which files were delivered is in the store, so an uploader that was killed
+goes on where it was. What it sent but had no time to note is sent again: MLflow keeps a point that
+is the same in key, time, step and value only once, and all else is an overwrite.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from radt.delivery.mlflow.archives import Archiver, ArchiveUploader, archive_spool
+from radt.delivery.mlflow.artifacts import artifact_files, clean_spool
+from radt.delivery.mlflow.batches import BatchSize, Notes, Sender
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+from radt.delivery.mlflow.format import deliverable_params, deliverable_tags, unique_keys
+from radt.delivery.mlflow.points import PointUploader, series_names
+from radt.delivery.mlflow.runs import delete_lost_runs
+from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowTarget, Point
+from radt.home import RunDir
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.writer import StoreWriter
+from radt.tags import STATUS
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Texts of a run that this process has sent; after a restart they are sent again."""
+
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
+    summary: bool = False
+    #: Artifacts that MLflow will never have. Not noted in the store: who comes next must not take
+    #: them for delivered, and remove them.
+    hopeless: set[str] = field(default_factory=set)
+
+
+class Uploader:
+    """Delivers runs that have their MLflow run.
+
+    Args:
+        before_request: Called before each request; may wait until others are done.
+        archiver: Has archives written; None for none.
+    """
+
+    def __init__(
+        self,
+        target: MlflowTarget,
+        reader: StoreReader,
+        writer: StoreWriter,
+        before_request: Callable[[], object] = lambda: None,
+        archiver: Archiver | None = None,
+    ) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        self._before_request = before_request
+        self._archives: ArchiveUploader | None = None
+        if archiver is not None:
+            self._archives = ArchiveUploader(target, reader, archiver, before_request, writer)
+        self._sender = Sender(before_request)
+        self._points = PointUploader(target, reader, writer, self._sender)
+        self._text_batch = BatchSize(MAX_PARAMS)
+        self._sent: dict[str, _Sent] = {}
+
+    def deliver(self, run: RunRecord) -> None:
+        """Send what is new of a run; if it has ended, all that is left, and end it in MLflow.
+
+        Raises:
+            DeliveryError: MLflow failed; what was delivered until then is noted. A run that was
+                deleted in MLflow raises nothing: that is noted, and the run given up.
+            StoreError: The store failed.
+        """
+        assert run.mlflow_run_id is not None
+        sent = self._sent.setdefault(run.run_id, _Sent())
+        try:
+            self._send_content(run, run.mlflow_run_id, sent)
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.GONE:
+                raise
+            sent.notes[self._note_of_loss(run.workload_id, error)] = None
+            log.warning("stopped delivering run %s: %s", run.run_id, error.message)
+        else:
+            if not run.status.ended:
+                return
+        if run.spool and not sent.notes:
+            clean_spool(RunDir(Path(run.spool)), self._reader.delivered_artifacts(run.run_id))
+            # Before the mark, behind which nobody would look here again.
+            archive_spool(run).remove()
+        self._writer.mark_run_delivered(run.run_id, "; ".join(sent.notes))
+        del self._sent[run.run_id]
+
+    def _note_of_loss(self, workload_id: str, error: DeliveryError) -> str:
+        """What is noted of a run that was deleted in MLflow.
+
+        Raises:
+            DeliveryError: It was not deleted: a server that was started with another database has
+                not even its experiment.
+        """
+        experiment_id = self._reader.workload(workload_id).mlflow_experiment_id
+        if experiment_id is not None and self._target.experiment_by_id(experiment_id) is None:
+            raise DeliveryError(
+                ErrorKind.BUSY,
+                f"it has neither the run nor its experiment {experiment_id}: is it started with "
+                "another database?",
+            ) from error
+        return f"deleted in MLflow: {error.message}"
+
+    def _send_content(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
+        series = self._reader.series([run.run_id])
+        names = series_names(series)
+        keys = unique_keys(names.values())
+        self._send_texts(run, mlflow_id, sent, keys)
+        key_of = {number: keys[name] for number, name in names.items()}
+        self._points.send_new(run, mlflow_id, series, key_of, sent.notes)
+        if not run.status.ended:
+            if self._archives is not None:
+                self._archives.keep_up(run, mlflow_id)
+            return
+        if not sent.summary:
+            self._points.send_summary(run, mlflow_id, sent.notes)
+            sent.summary = True
+        artifact_trouble: DeliveryError | None = None
+        try:
+            self._send_artifacts(run, mlflow_id, sent)
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.BUSY:
+                raise
+            artifact_trouble = error  # no reason to leave the run RUNNING meanwhile
+        self._before_request()
+        self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
+        if artifact_trouble is not None:
+            raise artifact_trouble
+        if self._archives is not None and (note := self._archives.complete(run, mlflow_id)):
+            sent.notes[note] = None
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def _send_texts(
+        self,
+        run: RunRecord,
+        mlflow_id: str,
+        sent: _Sent,
+        keys: Mapping[str, str],
+    ) -> None:
+        params = deliverable_params(self._reader.params(run.run_id), ended=run.status.ended)
+        tags = deliverable_tags(run, self._reader.tags(run.run_id), keys)
+        self._send_new(params, sent.params, partial(self._target.log_params, mlflow_id), sent)
+        self._send_new(tags, sent.tags, partial(self._target.set_tags, mlflow_id), sent)
+
+    def _send_new(
+        self,
+        texts: Mapping[str, str],
+        known: dict[str, str],
+        send: Callable[[Sequence[tuple[str, str]]], None],
+        sent: _Sent,
+    ) -> None:
+        new = [(key, text) for key, text in texts.items() if known.get(key) != text]
+        while new:
+            count = self._text_batch.limit
+            part, new = new[:count], new[count:]
+            self._sender.send(part, send, sent.notes, self._text_batch)
+            known.update(part)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def _send_artifacts(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
+        if not run.spool:
+            return
+        delivered = self._reader.delivered_artifacts(run.run_id)
+        for artifact in artifact_files(RunDir(Path(run.spool))):
+            if artifact.path in delivered or artifact.path in sent.hopeless:
+                continue
+            self._before_request()
+            try:
+                with artifact.named() as file:
+                    self._target.log_artifact(mlflow_id, file, artifact.folder)
+            except OSError as error:
+                if os.access(artifact.file, os.R_OK):
+                    raise DeliveryError(
+                        ErrorKind.BUSY, f"artifact {artifact.path}: {error}"
+                    ) from error
+                sent.notes[f"artifact {artifact.path} cannot be read"] = None
+                sent.hopeless.add(artifact.path)
+            except DeliveryError as error:
+                if error.kind is not ErrorKind.REFUSED:
+                    raise
+                log.warning("artifact %s refused: %s", artifact.path, error.message)
+                sent.notes[f"artifact {artifact.path} refused: {error.message}"] = None
+                sent.hopeless.add(artifact.path)
+            else:
+                self._writer.mark_artifacts(run.run_id, [artifact.path])
+
+    # -- workloads --------------------------------------------------------------------------------
+
+    def close_workload(self, workload_id: str) -> bool:
+        """End a workload's MLflow run if all of its runs have ended; whether it is done with.
+
+        Raises:
+            DeliveryError: MLflow failed.
+            StoreError: The store failed.
+        """
+        runs = self._reader.runs(workload_id=workload_id)
+        if not runs or not all(run.status.ended and run.mlflow_run_id for run in runs):
+            return False
+        workload = self._reader.workload(workload_id)  # only now does it surely have its id
+        note = ""
+        if self._target.is_server and (lost := delete_lost_runs(self._target, workload, runs)):
+            log.warning("workload %s: deleted %d duplicate MLflow runs", workload_id, lost)
+        if workload.mlflow_run_id is not None:
+            try:
+                self._end_parent(workload, workload.mlflow_run_id, runs)
+            except DeliveryError as error:
+                if error.kind is not ErrorKind.GONE:
+                    raise
+                note = self._note_of_loss(workload_id, error)
+        self._writer.mark_workload_delivered(workload_id, note)
+        return True
+
+    def _end_parent(
+        self, workload: WorkloadRecord, mlflow_id: str, runs: Sequence[RunRecord]
+    ) -> None:
+        status = RunStatus.worst(run.status for run in runs)
+        ended_ms = max(run.ended_ns or 0 for run in runs) // NS_PER_MS
+        self._before_request()
+        if workload.start_skew_ns is not None:
+            skew_s = workload.start_skew_ns / 1e9
+            self._target.log_points(mlflow_id, [Point("summary/start_skew_s", skew_s, ended_ms, 0)])
+        self._target.set_tags(mlflow_id, [(STATUS, status.value)])  # MLflow has fewer
+        self._target.terminate(mlflow_id, status, ended_ms)

@@ -1,0 +1,130 @@
+"""The process that copies a store to Postgres: ``python -m radt.delivery.postgres``.
+
+The collector starts one for each store and address, writes a newline to its standard input when
+there is something new, and closes it when the process shall finish up and end. All it works on is
+in the two stores, so it can be killed at any time.
+
+The address comes from ``RADT_STORE_URI``: it may hold a password, which a list of processes would
+show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from radt.backoff import Backoff
+from radt.delivery.problems import destination_name
+from radt.delivery.process import LAST_TRIES, run_alone
+from radt.errors import RadtError, StoreError, UsageError
+from radt.home import STORE_VARIABLE
+from radt.parent_watch import ParentMessage, wait_for_parent
+
+log = logging.getLogger("radt.delivery.postgres")
+
+#: How often the store is looked at without being told to.
+_POLL_S = 10.0
+_LAST_PAUSE_S = 1.0
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The store that this process copies, and the address of the database."""
+
+    store: Path
+    uri: str
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Deliver until standard input is closed; return the exit code, 0 if everything arrived."""
+    order = _parse(arguments)
+    return run_alone(f"replicate-{destination_name(order.store, order.uri)}", partial(_run, order))
+
+
+def _run(order: Order) -> int:
+    try:
+        return _replicate(order)
+    except RadtError:
+        log.exception("the store cannot be copied to Postgres")
+        return 1
+
+
+def _parse(arguments: Sequence[str] | None) -> Order:
+    parser = argparse.ArgumentParser(prog="python -m radt.delivery.postgres")
+    parser.add_argument("--store", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    uri = os.environ.get(STORE_VARIABLE)
+    if not uri:
+        parser.error(f"Expected {STORE_VARIABLE}")
+    return Order(given.store.absolute(), uri)
+
+
+def _replicate(order: Order) -> int:
+    # Imported here: a process that waits for its turn needs none of this.
+    from radt.delivery.postgres.replicator import GoneError, Replicator
+    from radt.delivery.postgres.run_copy import Pace
+    from radt.store.address import StoreAddress
+
+    try:
+        pace = Pace.from_environment()
+    except UsageError as error:
+        # A typing error must not keep the runs of weeks on one disk.
+        log.warning("%s; the default is used", error)
+        pace = Pace()
+    replicator = Replicator(order.store, StoreAddress.of(order.uri), pace)
+    backoff = Backoff(_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
+    tries = LAST_TRIES
+    closed = False
+    try:
+        while True:
+            try:
+                wait_s = replicator.turn(everything=closed)
+                if closed and not replicator.left:
+                    return 0
+                backoff.reset()
+                failed = False
+            except GoneError:
+                return 0
+            except StoreError:
+                failed = True  # recorded by the replicator
+            if closed:
+                tries -= 1
+                if not tries:
+                    return 1
+                time.sleep(min(backoff.next_s(), _LAST_PAUSE_S))
+            elif failed:
+                # News does not count: it comes every second and would defeat the back-off.
+                closed = _pause(backoff.next_s())
+            else:
+                message = wait_for_parent(_POLL_S if wait_s is None else min(wait_s, _POLL_S))
+                closed = message is ParentMessage.CLOSED
+                if message is ParentMessage.NEWS:
+                    closed = _pause(replicator.look_after_s - time.monotonic())
+    finally:
+        replicator.close()
+
+
+def _pause(seconds: float) -> bool:
+    """Wait whatever the news; whether standard input was closed."""
+    deadline_s = time.monotonic() + seconds
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        message = wait_for_parent(left_s)
+        if message is ParentMessage.CLOSED:
+            return True
+        if message is ParentMessage.NEWS:
+            # Read one by one they would keep us busy; many at once cost as much as one.
+            time.sleep(min(left_s, 0.1))
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

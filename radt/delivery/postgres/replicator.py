@@ -1,0 +1,395 @@
+"""The loop that copies a store to Postgres: what comes next, and what happens on failure.
+
+Live runs come first, a piece of each at its time; between them the runs that have ended, the newest
+first, one after the other. A run that has ended is compared with its copy; only then is it noted as
+copied, and looked at again when it was written since.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from radt.delivery.postgres.local import DueRun, LocalStore, ReplicationCursor
+from radt.delivery.postgres.remote import Outcome, Remote
+from radt.delivery.postgres.run_copy import Pace, RunCopy
+from radt.delivery.postgres.shipment import EXPERIMENT, Difference, Shipment, compare, row_of
+from radt.delivery.queues import Deferred
+from radt.errors import CodecError, StoreError
+from radt.masking import masked
+from radt.store.address import StoreAddress
+from radt.store.tables import to_column
+
+log = logging.getLogger(__name__)
+
+_WORKLOADS_AT_A_TIME = 500
+_RUNS_AT_A_TIME = 32
+#: How often in a row a run may have been written by somebody else meanwhile.
+_STALE_TRIES = 3
+#: How long a connection stays open that nobody needs.
+_IDLE_S = 60.0
+#: How often at most it is recorded that all is there.
+_NOTE_S = 60.0
+
+
+class GoneError(StoreError):
+    """The store on this machine was deleted or replaced."""
+
+
+class Replicator:
+    """Copy what is due whenever it is called; keep the connections in between.
+
+    Args:
+        store: The file on this machine.
+        address: The store in Postgres.
+        pace: How often what is copied.
+
+    Raises:
+        StoreError: The file cannot be read or written.
+    """
+
+    def __init__(self, store: Path, address: StoreAddress, pace: Pace) -> None:
+        self._address = address
+        self._pace = pace
+        self._local = LocalStore(store)
+        self._cursor_log = ReplicationCursor(store, str(address))
+        self._remote: Remote | None = None
+        self._target = ""
+        self._copies: dict[str, RunCopy] = {}
+        self._deferred = Deferred()
+        self._token: int | None = None
+        self._look_after_s = 0.0
+        self._live: list[DueRun] = []
+        self._ended: list[DueRun] = []
+        self._workloads: dict[str, int] = {}
+        self._used_s = 0.0
+        self._noted_s = -_NOTE_S
+        self._copied = False
+        self._failed = True  # until it is known to work
+        self._had_problem = False
+
+    def close(self) -> None:
+        self._disconnect()
+        self._cursor_log.close()
+        self._local.close()
+
+    # -- one turn ---------------------------------------------------------------------------------
+
+    def turn(self, *, everything: bool = False) -> float | None:
+        """Copy what is due; seconds until more is, None if that needs news first.
+
+        Args:
+            everything: Whatever its time: this is the end.
+
+        Raises:
+            GoneError: There is nothing to read from any more.
+            StoreError: One side failed; what was not copied is by a later turn.
+        """
+        try:
+            wait_s = self._turn(everything=everything)
+        except StoreError as error:
+            self._disconnect()
+            if self._local.vanished:
+                raise GoneError(f"the store {self._local.path} is gone") from error
+            self._report_problem(str(error))
+            raise
+        return wait_s
+
+    def _turn(self, *, everything: bool) -> float | None:
+        if self._local.vanished:
+            raise StoreError("deleted")
+        if everything:
+            self._deferred.hurry()
+            for copy in self._copies.values():
+                copy.hurry()
+        self._look(everything=everything)
+        if self._remote is None and (not self._target or self._anything_due):
+            self._connect()
+            self._look(everything=True)  # only now it is known what is not there
+        if self._remote is None:
+            return None
+        self._copy_workloads()
+        self._copy_live()
+        self._copy_ended(everything=everything)
+        self._report_success()
+        return self._wait_s()
+
+    @property
+    def look_after_s(self) -> float:
+        """Monotonic time before which news makes no difference."""
+        return self._look_after_s
+
+    @property
+    def left(self) -> int:
+        """Runs that have ended and are not there yet, as of the last turn."""
+        return len(self._ended)
+
+    @property
+    def _anything_due(self) -> bool:
+        """Whether it is worth a connection."""
+        if self._ended or self._workloads:
+            return True
+        known = {run_id: copy.sent_revision for run_id, copy in self._copies.items()}
+        return any(known.get(run.run_id) != run.revision for run in self._live)
+
+    def _look(self, *, everything: bool) -> None:
+        """See what has changed on this side; not too often."""
+        now_s = time.monotonic()
+        if not self._target or (now_s < self._look_after_s and not everything):
+            return
+        token = self._local.change_token()
+        if token == self._token and not everything:
+            return
+        self._token = token
+        self._workloads = self._local.due_workloads(self._target)
+        due = self._local.due_runs(self._target)
+        self._live = [run for run in due if not run.ended]
+        self._ended = [run for run in due if run.ended]
+        known = {run.run_id for run in due}
+        for run_id in [run_id for run_id in self._copies if run_id not in known]:
+            del self._copies[run_id]
+        self._deferred.keep(known)
+        for run in self._ended:  # one that ended just now is due
+            if run.run_id in self._copies:
+                self._copies[run.run_id].hurry()
+        took_s = time.monotonic() - now_s
+        self._look_after_s = now_s + max(self._pace.look_s, took_s / self._pace.look_share)
+
+    def _wait_s(self) -> float | None:
+        now_s = time.monotonic()
+        if any(run.run_id not in self._deferred for run in self._ended):
+            return 0.0
+        times_s = [
+            self._copies[run.run_id].due_s for run in self._live if run.run_id not in self._deferred
+        ]
+        next_s = min(*times_s, self._deferred.next_s, math.inf)
+        if next_s == math.inf:
+            next_s = self._used_s + _IDLE_S
+            if now_s >= next_s:
+                self._disconnect(idle=True)
+                return None
+        return max(0.0, next_s - now_s)
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        self._remote = Remote(self._address)
+        self._target = self._remote.identity
+        self._used_s = time.monotonic()
+
+    def _disconnect(self, *, idle: bool = False) -> None:
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+        for copy in self._copies.values():
+            if idle:
+                copy.forget()
+            else:
+                copy.lost()
+
+    def _report_success(self) -> None:
+        """Record that it works; rarely, as that is a change of the store, too."""
+        now_s = time.monotonic()
+        done = not self._ended
+        if problem := self._deferred.problem:
+            self._report_problem(problem)
+        elif self._failed or (self._copied and done and now_s - self._noted_s >= _NOTE_S):
+            if self._had_problem:
+                log.warning("the database %s is complete again", self._address)
+                self._had_problem = False
+            self._cursor_log.reached(self._target, everything=done)
+            self._failed = self._copied = False
+            self._noted_s = now_s
+
+    def _report_problem(self, why: str) -> None:
+        """Record what is wrong; log it when it is news."""
+        self._failed = True
+        if self._cursor_log.problem(self._target, why):
+            self._had_problem = True
+            log.warning("%s", masked(why))
+
+    # -- what is copied --------------------------------------------------------------------------
+
+    def _copy_workloads(self) -> None:
+        due = self._workloads
+        ids = list(due)
+        for start in range(0, len(ids), _WORKLOADS_AT_A_TIME):
+            some = ids[start : start + _WORKLOADS_AT_A_TIME]
+            shipment = Shipment(durable=True)
+            for workload in self._local.workloads(some):
+                experiment = to_column(workload.experiment)
+                shipment.add(EXPERIMENT, (experiment, workload.created_ns))
+                shipment.add(*row_of(workload))
+            if self._ship(shipment) is Outcome.REFUSED:
+                raise StoreError(self._refusal)
+            self._cursor_log.mark(self._target, {key: due[key] for key in some})
+        self._workloads = {}
+
+    def _copy_live(self) -> None:
+        """A piece of each run that is due, of many in one transaction."""
+        now_s = time.monotonic()
+        for run in self._live:
+            if run.run_id not in self._copies:
+                self._copies[run.run_id] = RunCopy(run.run_id, self._local, self._pace)
+            self._copies[run.run_id].seen_revision = run.revision
+        live = [run.run_id for run in self._live if not self._deferred.waits(run.run_id)]
+        due = [copy for run_id in live if (copy := self._copies[run_id]).due_s <= now_s]
+        while due:
+            due = self._copy_together(due)
+
+    def _copy_together(self, copies: Sequence[RunCopy], *, final: bool = False) -> list[RunCopy]:
+        """Ship as much as goes into one shipment; those that have more."""
+        self._ask(copies)
+        assert self._remote is not None
+        shipment, inside, left = Shipment(durable=final), [], []
+        for copy in copies:
+            if shipment.full:
+                left.append(copy)
+                continue
+            if copy.plan(shipment, self._remote.settled, final=final):
+                left.append(copy)
+            if copy.run_id in shipment.revisions:
+                inside.append(copy)
+        if not inside:
+            return left
+        if self._ship(shipment) is Outcome.DONE:
+            for copy in inside:
+                copy.shipped()
+                if not final:
+                    self._deferred.drop(copy.run_id)
+            return left
+        for copy in inside:
+            copy.lost()
+        for copy in inside:  # one of them stands in the way: each for itself
+            self._copy_alone(copy, final=final)
+        return [copy for copy in left if copy not in inside]
+
+    def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
+        """Ship all there is of one run, or put it off."""
+        assert self._remote is not None
+        stale = 0
+        more = True
+        while more:
+            self._ask([copy])
+            shipment = Shipment(durable=final)
+            more = copy.plan(shipment, self._remote.settled, final=final)
+            if copy.run_id not in shipment.revisions:
+                break
+            outcome = self._ship(shipment)
+            if outcome is Outcome.DONE:
+                copy.shipped()
+                stale = 0
+                continue
+            copy.lost()
+            more = True
+            stale += 1
+            if outcome is Outcome.REFUSED or stale > _STALE_TRIES:
+                why = self._refusal if outcome is Outcome.REFUSED else "another process writes it"
+                self._deferred.put(copy.run_id, why)
+                return
+        if not final:
+            self._deferred.drop(copy.run_id)
+
+    def _copy_ended(self, *, everything: bool) -> None:
+        """All of the runs that have ended, the newest first, until there may be something new."""
+        due = [run for run in self._ended if not self._deferred.waits(run.run_id)]
+        for start in range(0, len(due), _RUNS_AT_A_TIME):
+            some = due[start : start + _RUNS_AT_A_TIME]
+            assert self._remote is not None
+            removed = self._remote.removed([run.run_id for run in some])
+            done = removed | self._complete(
+                [
+                    self._copies.setdefault(
+                        run.run_id, RunCopy(run.run_id, self._local, self._pace)
+                    )
+                    for run in some
+                    if run.run_id not in removed
+                ]
+            )
+            marks = {run.run_id: run.revision for run in some if run.run_id in done}
+            self._cursor_log.mark(self._target, marks)
+            for run_id in done:
+                self._copies.pop(run_id, None)
+                self._deferred.drop(run_id)
+            self._copied = self._copied or bool(done)
+            self._ended = [run for run in self._ended if run.run_id not in done]
+            if not everything and time.monotonic() >= self._look_after_s:
+                return
+
+    def _complete(self, copies: Sequence[RunCopy]) -> set[str]:
+        """Copy all of runs that have ended, and make sure that it is there; those of which it is.
+
+        The others are put off.
+        """
+        assert self._remote is not None
+        done: set[str] = set()
+        for again in (False, True):
+            left = list(copies)
+            while left:
+                left = self._copy_together(left, final=True)
+                self._copy_live()  # they must not wait for long ones
+            copies = [copy for copy in copies if not self._deferred.waits(copy.run_id)]
+            ids = [copy.run_id for copy in copies]
+            if not ids:
+                break
+            here, there = self._local.contents(ids), self._remote.contents(ids)
+            different = {
+                copy: difference
+                for copy in copies
+                if not (difference := compare(here[copy.run_id], there[copy.run_id])).none
+            }
+            done |= {copy.run_id for copy in copies if copy not in different}
+            copies = [copy for copy in different if self._may_redo(copy, again=again)]
+            for copy in copies:
+                self._redo(copy, different[copy])
+        return done
+
+    def _may_redo(self, copy: RunCopy, *, again: bool) -> bool:
+        if copy.damaged:
+            series, why = next(iter(copy.damaged.items()))
+            self._deferred.put(copy.run_id, f"series {series}: {why}")
+            return False
+        if again:
+            self._deferred.put(copy.run_id, "its copy differs")
+            return False
+        log.warning("run %s differs in the database; copying it again", copy.run_id)
+        return True
+
+    def _redo(self, copy: RunCopy, difference: Difference) -> None:
+        """Take away there what is not the same; it is missing then."""
+        try:
+            cuts = copy.redo(difference, self._local.series(copy.run_id))
+        except CodecError as error:
+            self._deferred.put(copy.run_id, error.message)
+            return
+        self._ask([copy])
+        assert copy.progress is not None
+        shipment = Shipment({copy.run_id: copy.progress.revision}, durable=True)
+        shipment.cuts += cuts
+        self._ship(shipment)
+        copy.lost()
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    def _ask(self, copies: Sequence[RunCopy]) -> None:
+        """Have for each what is there of it."""
+        unknown = [copy for copy in copies if copy.progress is None]
+        if unknown:
+            assert self._remote is not None
+            progress = self._remote.progress([copy.run_id for copy in unknown])
+            for copy in unknown:
+                copy.progress = progress[copy.run_id]
+
+    @property
+    def _refusal(self) -> str:
+        return "" if self._remote is None else self._remote.refusal
+
+    def _ship(self, shipment: Shipment) -> Outcome:
+        assert self._remote is not None
+        outcome = self._remote.ship(shipment)
+        self._used_s = time.monotonic()
+        self._copied = self._copied or outcome is Outcome.DONE
+        return outcome

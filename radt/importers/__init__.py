@@ -1,0 +1,1 @@
+"""Imports of runs that other programs recorded: MLflow today."""

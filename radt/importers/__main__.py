@@ -1,0 +1,100 @@
+"""Import from MLflow every minute: ``python -m radt.importers``, beside a dashboard.
+
+A process of its own: MLflow and Arrow take hundreds of megabytes. It reads one line of JSON from
+its standard input, with the tracking URI and the store (not from its command line, which all users
+can read), writes each `radt.importers.status.ImportStatus` as a line of JSON, and ends with its
+input.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+
+from radt.delivery.process import block_pandas
+
+block_pandas()  # before anything imports Arrow
+
+from radt.errors import RadtError  # noqa: E402
+from radt.importers.importing import MlflowImport  # noqa: E402
+from radt.importers.mlflow import MlflowReader  # noqa: E402
+from radt.importers.status import ImportStatus  # noqa: E402
+from radt.store.writer import StoreWriter  # noqa: E402
+
+log = logging.getLogger(__name__)
+
+#: Behind the training processes that may be on this machine.
+_NICENESS = 5
+_INTERVAL_S = 60.0
+#: Importing takes at most one part in this many of the time: to list 10,000 runs takes seconds.
+_SHARE = 10
+_PROGRESS_S = 1.0
+
+
+def main() -> None:
+    """Import until the standard input ends."""
+    task = json.loads(sys.stdin.readline() or "{}")
+    if not task:
+        return
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    os.nice(_NICENESS)
+    importer = _Importer(str(task["tracking_uri"]), str(task["store"]))
+    while True:
+        began_s = time.monotonic()
+        importer.run_once()
+        time.sleep(max(_INTERVAL_S, _SHARE * (time.monotonic() - began_s)))
+
+
+def _end_with_input() -> None:
+    """End at once, also in the middle of an import: the next one goes on from there."""
+    sys.stdin.read()
+    os._exit(0)
+
+
+class _Importer:
+    """Imports, and prints its status."""
+
+    def __init__(self, tracking_uri: str, store: str) -> None:
+        self._source = MlflowReader(tracking_uri)
+        self._store = store
+        self._printed_s = 0.0
+
+    def run_once(self) -> None:
+        """Import what is new; an error is printed and not raised."""
+        try:
+            self._source.connect()
+            with StoreWriter(self._store) as writer:
+                result = MlflowImport(self._source, writer, progress=self._progress).run()
+        except RadtError as error:
+            _print(ImportStatus.of_error(error))
+        # The dashboard goes on, and the next minute may go better.
+        except Exception as error:
+            log.exception("importing from %s", self._source.where)
+            _print(
+                ImportStatus.of_error(
+                    RadtError(
+                        f"importing from {self._source.where} failed: {type(error).__name__}",
+                        "The terminal of `radt dashboard` says more",
+                    )
+                )
+            )
+        else:
+            _print(ImportStatus.of_result(result))
+
+    def _progress(self, done: int, total: int) -> None:
+        if time.monotonic() - self._printed_s >= _PROGRESS_S:
+            self._printed_s = time.monotonic()
+            _print(ImportStatus(done=done, total=total))
+
+
+def _print(status: ImportStatus) -> None:
+    sys.stdout.write(status.line())
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Read runs from an MLflow server, database or folder, through MLflow's own client.
+
+Importing this module imports MLflow, which takes seconds: only processes that import do it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from sys import intern
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from mlflow.entities import Run, ViewType
+from mlflow.tracking import MlflowClient
+from mlflow.utils.rest_utils import http_request
+from mlflow.utils.search_utils import SearchUtils
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind, translated_errors
+from radt.delivery.mlflow.target import MlflowTarget
+from radt.errors import TrackingError, UsageError
+from radt.importers.mlflow_runs import MlflowRun
+from radt.masking import masked
+from radt.store.records import Samples
+
+#: Runs of one request: their last metrics, parameters and tags are in the answer.
+RUNS_PER_PAGE = 500
+#: Points of one request, the most that MLflow gives.
+POINTS_PER_PAGE = 25_000
+#: What MLflow's databases hold in place of infinity (mlflow/store/tracking/sqlalchemy_store.py).
+_LARGEST = 1.7976931348623157e308
+NS_PER_MS = 1_000_000
+#: Points of one metric of up to 100 runs; MLflow's own pages use it, its client does not.
+_BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
+RUNS_PER_BULK = 100
+_request: Any = http_request
+_page_token: Any = SearchUtils.create_page_token
+#: Some programs log nanoseconds where MLflow expects milliseconds; later times do not fit.
+_MAX_MS = 2**63 // NS_PER_MS - 1
+
+
+class MlflowReader:
+    """One MLflow, read only. Thread-safe once `connect` was called.
+
+    Args:
+        uri: ``http(s)://…``, ``sqlite:///FILE``, ``postgresql://…``, or the folder of a file store.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.where = masked(uri)
+        self._target = MlflowTarget(uri)
+
+    def connect(self) -> None:
+        """Reach the server, or open the database.
+
+        Raises:
+            UsageError: The file or folder does not exist: MLflow would create it.
+            TrackingError: The server or database does not answer.
+        """
+        if not _may_exist(self.uri):
+            raise UsageError(
+                f"{self.where} does not exist",
+                "Give an MLflow server (http://…), database (sqlite:///FILE, postgresql://…) or "
+                "folder (mlruns)",
+            )
+        with self._errors():
+            self._target.connect()
+
+    def experiments(self) -> dict[str, str]:
+        """Return the ids of all experiments that are not deleted, by name."""
+        found: dict[str, str] = {}
+        token = None
+        while True:
+            with self._errors():
+                page = self._client.search_experiments(ViewType.ACTIVE_ONLY, page_token=token)
+            found |= {str(one.name): str(one.experiment_id) for one in page}
+            if not (token := page.token):
+                return found
+
+    def runs(self, experiment_id: str, experiment: str) -> Iterator[MlflowRun]:
+        """Yield the runs of an experiment that are not deleted, without parameters and metrics."""
+        token = None
+        while True:
+            with self._errors():
+                page = self._client.search_runs(
+                    [experiment_id],
+                    run_view_type=ViewType.ACTIVE_ONLY,
+                    max_results=RUNS_PER_PAGE,
+                    page_token=token,
+                )
+            for run in page:
+                yield _run_of(run, experiment)
+            if not (token := page.token):
+                return
+
+    def details(self, run_id: str, experiment: str) -> tuple[MlflowRun, Run]:
+        """Return a run as `runs` does, and as MLflow has it."""
+        with self._errors():
+            run = self._client.get_run(run_id)
+        return _run_of(run, experiment), run
+
+    def history(self, run_id: str, metric: str, first: int) -> tuple[Samples, bool]:
+        """Return up to `POINTS_PER_PAGE` points of a metric, and whether more follow.
+
+        Args:
+            run_id: MLflow's id.
+            metric: Its key.
+            first: How many points to leave out; MLflow orders them by time, step and value (a file
+                store as they were logged).
+        """
+        token = _page_token(first) if first else None
+        with self._errors():
+            # The client reads all pages; only its store can begin at one.
+            page = self._client._tracking_client.store.get_metric_history(  # noqa: SLF001
+                run_id, metric, max_results=POINTS_PER_PAGE, page_token=token
+            )
+        return samples_of(page), bool(page.token)
+
+    def histories(self, run_ids: Sequence[str], metric: str) -> dict[str, Samples]:
+        """Return all points of a metric by run, of those runs whose points are all in one answer.
+
+        One request takes a database about as long for 100 short runs as for one: SQLite searches
+        all points of the metric each time.
+        """
+        store = self._client._tracking_client.store  # noqa: SLF001
+        try:
+            with self._errors():
+                if self._target.is_server:
+                    query = {"run_id": list(run_ids), "metric_key": metric}
+                    answer = _request(store.get_host_creds(), _BULK, "GET", params=query)
+                    points = [
+                        (one["run_id"], _Point(one))
+                        for one in json.loads(answer.content)["metrics"]
+                    ]
+                elif hasattr(store, "get_metric_history_bulk"):
+                    many = store.get_metric_history_bulk(list(run_ids), metric, POINTS_PER_PAGE)
+                    points = [(one.run_id, one) for one in many]
+                else:
+                    return {}
+        except (RefusedError, KeyError, ValueError):
+            return {}
+        found: dict[str, list[Any]] = {}
+        for run_id, point in points:
+            found.setdefault(str(run_id), []).append(point)
+        if len(points) >= POINTS_PER_PAGE:
+            found.popitem()  # they are in the order of runs: the last one may go on
+        return {run_id: samples_of(of_run) for run_id, of_run in found.items()}
+
+    @property
+    def _client(self) -> MlflowClient:
+        return self._target.client
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """
+        Raises:
+            RefusedError: MLflow answers and refuses this request, or has the run no longer.
+            TrackingError: It does not answer.
+        """
+        try:
+            with translated_errors():
+                yield
+        except DeliveryError as error:
+            message = f"cannot read from MLflow at {self.where}: {error.message}"
+            if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
+                raise RefusedError(message) from error
+            raise TrackingError(
+                message, "Check the address, the credentials, and that the server runs"
+            ) from error
+
+
+class _Point:
+    """A point in JSON, with the attributes of MLflow's."""
+
+    __slots__ = ("step", "timestamp", "value")
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.timestamp, self.value, self.step = data["timestamp"], data["value"], data["step"]
+
+
+class RefusedError(TrackingError):
+    """MLflow answers, but not with what was asked for."""
+
+
+def last_points(run: Run) -> dict[str, Samples]:
+    """Return the last point of each metric of a run."""
+    return {str(metric.key): samples_of([metric]) for metric in run.data.to_proto().metrics}
+
+
+def samples_of(metrics: Sequence[Any]) -> Samples:
+    """Return MLflow's points as columns, in MLflow's order."""
+    times_ms = np.array([_clipped(metric.timestamp) for metric in metrics], dtype=np.int64)
+    values = np.array([metric.value for metric in metrics], dtype=np.float64)
+    steps = np.array([metric.step for metric in metrics], dtype=np.int64)
+    large = np.abs(values) >= _LARGEST
+    values[large] = np.copysign(np.inf, values[large])
+    return Samples(times_ms * NS_PER_MS, values, steps)
+
+
+def _clipped(time_ms: int) -> int:
+    return max(-_MAX_MS, min(_MAX_MS, int(time_ms)))
+
+
+def _run_of(run: Run, experiment: str) -> MlflowRun:
+    info, data = run.info, run.data
+    latest = sorted(
+        (one.key, one.timestamp, one.step, repr(float(one.value)))
+        for one in data.to_proto().metrics
+    )
+    content = [
+        *(info.status, info.start_time, info.end_time, info.run_name),
+        *(sorted(data.params.items()), sorted(data.tags.items()), latest),
+    ]
+    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    start_ms = _clipped(info.start_time or 0)
+    end_ms = None if info.end_time is None else _clipped(info.end_time)
+    return MlflowRun(
+        str(info.run_id),
+        experiment,
+        str(info.run_name or ""),
+        str(info.status),
+        start_ms * NS_PER_MS,
+        None if end_ms is None else end_ms * NS_PER_MS,
+        MlflowRun.known_tags(data.tags),
+        tuple(map(intern, sorted(data.metrics))),
+        digest,
+        str(info.experiment_id),
+    )
+
+
+def _may_exist(uri: str) -> bool:
+    """Return False if a URI names a file or folder that does not exist."""
+    if uri.lower().startswith("sqlite:"):
+        try:
+            return Path(make_url(uri).database or "").is_file()
+        except (ArgumentError, ValueError):
+            return False
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).is_dir()
+    return bool(parts.scheme) or Path(uri).is_dir()

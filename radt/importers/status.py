@@ -1,0 +1,87 @@
+"""The progress and the result of an import, as its process tells the dashboard and people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Self
+
+from radt.errors import RadtError
+from radt.units import plural
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """How many runs were imported for the first time, updated, or as they were.
+
+    ``without_archive`` are runs that radt recorded and that have no archive yet; ``failed`` are ids
+    and errors of single runs.
+    """
+
+    imported: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    without_archive: int = 0
+    failed: list[tuple[str, RadtError]] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """How many runs were looked at."""
+        counts = (self.imported, self.updated, self.unchanged, self.without_archive)
+        return sum(counts) + len(self.failed)
+
+    def __str__(self) -> str:
+        parts = [
+            f"imported {plural(self.imported, 'run')}, {self.updated:,} updated, "
+            f"{self.unchanged:,} unchanged"
+        ]
+        if self.without_archive:
+            parts.append(f"{self.without_archive:,} without an archive yet")
+        if self.failed:
+            parts.append(f"{len(self.failed):,} failed")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportStatus:
+    """One line of the process that imports for a dashboard.
+
+    ``summary`` is empty while it imports and after an error; ``error`` is empty while it works.
+    """
+
+    done: int = 0
+    total: int = 0
+    summary: str = ""
+    error: str = ""
+    remedy: str = ""
+
+    @classmethod
+    def of_result(cls, result: ImportResult) -> Self:
+        return cls(result.done, result.done, str(result), *_first_error(result.failed))
+
+    @classmethod
+    def of_error(cls, error: RadtError) -> Self:
+        return cls(error=error.message, remedy=error.remedy or "")
+
+    def line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """
+        Raises:
+            ValueError: The line is something else.
+        """
+        try:
+            return cls(**json.loads(line))
+        except TypeError as error:
+            raise ValueError(f"expected the status of an import, got {line[:200]!r}") from error
+
+
+def _first_error(failed: Sequence[tuple[str, RadtError]]) -> tuple[str, str]:
+    if not failed:
+        return "", ""
+    run_id, error = failed[0]
+    more = f" (and {len(failed) - 1:,} more)" if len(failed) > 1 else ""
+    return f"run {run_id[:12]}{more}: {error.message}", error.remedy or ""

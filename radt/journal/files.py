@@ -1,0 +1,192 @@
+"""The files of one process's journal: its folder, segments of records, and events."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import radt
+from radt.clock import Clock
+from radt.journal.format import (
+    CLOSED_FILE,
+    EVENTS_FILE,
+    LABELS_FOLDER,
+    META_FILE,
+    RECORD_BYTES,
+    SEGMENT_BYTES,
+    EventKind,
+    JournalMeta,
+    segment_name,
+)
+from radt.procfs import boot_id, own_start_ticks
+
+# Segments: files of fixed size that are mapped and filled with records ----------------------------
+
+
+def allocate(folder: str, number: int) -> tuple[mmap.mmap, mmap.mmap]:
+    """Make a segment and map it: its records, and behind them the one in reserve.
+
+    Its blocks are allocated here, so that a full disk is an error of this call: a store into a
+    mapping that finds no block kills the process (SIGBUS). The pages are made present here too,
+    so that logging does not stumble over them one by one.
+
+    Raises:
+        OSError: No space, no quota, a limit on file sizes, no such folder.
+    """
+    path = f"{folder}/{segment_name(number)}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, SEGMENT_BYTES + RECORD_BYTES)
+        how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        return (
+            mmap.mmap(descriptor, SEGMENT_BYTES, flags=how),
+            mmap.mmap(descriptor, RECORD_BYTES, flags=how, offset=SEGMENT_BYTES),
+        )
+    except BaseException:
+        os.unlink(path)  # noqa: PTH108 - part of the time that logging waits
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def discard(folder: str, number: int) -> None:
+    """Remove a segment that was never written to."""
+    try:
+        os.unlink(f"{folder}/{segment_name(number)}")  # noqa: PTH108
+    except OSError:
+        pass  # gone with its folder, or left for whoever removes that
+
+
+# The events file: one JSON object a line ----------------------------------------------------------
+
+
+class EventLog:
+    """Appends lines; each is there as a whole or not at all. Not thread-safe."""
+
+    def __init__(self, folder: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(f"{folder}/{EVENTS_FILE}", flags, 0o600)
+        self._torn = False
+
+    def append(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
+        """Write one event.
+
+        Raises:
+            OSError: It could not be written, and was not.
+        """
+        # ASCII with escapes: any text survives, lone surrogates of odd file names included.
+        line = json.dumps({"event": kind} | dict(fields), separators=(",", ":")).encode("ascii")
+        # After a line that a full disk has cut, a line end of its own: the reader skips the rest.
+        data = (b"\n" if self._torn else b"") + line + b"\n"
+        before = os.fstat(self._descriptor).st_size
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        except OSError:
+            if written:
+                self._take_back(before)
+            raise
+        self._torn = False
+
+    def _take_back(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError:
+            self._torn = True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+# The folder ---------------------------------------------------------------------------------------
+
+
+def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
+    """Make a folder for the calling process, complete with who it is, and return its path.
+
+    Args:
+        journal: The run's journal folder (`radt.home.RunDir.journal`); made if it is missing.
+        main: False for a forked child.
+        rank: Of distributed training, None outside of it.
+
+    Raises:
+        OSError: The disk is full or the folder may not be written.
+    """
+    os.makedirs(journal, exist_ok=True)  # noqa: PTH103 - forked children come this way often
+    pid = os.getpid()
+    meta = JournalMeta(
+        pid=pid,
+        ppid=os.getppid(),
+        start_ticks=own_start_ticks(),
+        boot_id=boot_id(),
+        host=socket.gethostname(),
+        label=_claim_label(journal, main=main, rank=rank),
+        main=main,
+        rank=rank,
+        offset_ns=Clock.at_hand().offset_ns,
+        created_ns=time.monotonic_ns(),
+        radt_version=radt.__version__,
+    )
+    name = f"{pid}-{secrets.token_hex(4)}"
+    hidden = f"{journal}/.{name}"
+    os.mkdir(hidden, 0o700)  # noqa: PTH102
+    try:
+        with open(f"{hidden}/{META_FILE}", "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(meta.to_json(), file)
+        os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - readers see it whole or not
+    except OSError:
+        shutil.rmtree(hidden, ignore_errors=True)  # a full disk is tried again every second
+        raise
+    return f"{journal}/{name}"
+
+
+def mark_closed(folder: str) -> None:
+    """Leave word that nothing will be added to a process's folder."""
+    try:
+        os.close(os.open(f"{folder}/{CLOSED_FILE}", os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError:
+        pass  # the reader then goes by the end of the process
+
+
+def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:
+    """The process's name within the run: a file of that name, made by whoever comes first."""
+    base = f"rank {rank}" if rank else ""
+    if main and rank is not None:
+        return base  # a rank that was restarted carries on as itself
+    labels = f"{journal}/{LABELS_FOLDER}"
+    os.makedirs(labels, exist_ok=True)  # noqa: PTH103
+    if main and _claim(f"{labels}/main"):
+        return base
+    prefix = f"{base} child ".lstrip()
+    number = 1 + sum(name.startswith(prefix) for name in os.listdir(labels))  # noqa: PTH208
+    while not _claim(f"{labels}/{prefix}{number}"):
+        number += 1
+    return f"{prefix}{number}"
+
+
+def _claim(path: str) -> bool:
+    """Whether the label is the caller's: claimed now, or before by this very process."""
+    owner = f"{os.getpid()} {own_start_ticks()}"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        # A script that replaced itself (exec) is still the process that it was.
+        with open(path, encoding="ascii") as file:  # noqa: PTH123
+            return file.read() == owner
+    try:
+        os.write(descriptor, owner.encode("ascii"))
+    except OSError:
+        os.unlink(path)  # noqa: PTH108 - nobody's, had it stayed
+        raise
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,267 @@
+"""Advice as a document: what was measured, what is recommended, what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from radt import units
+from radt.analysis.advice import Advice
+from radt.analysis.advice_choice import Recommendation
+from radt.analysis.advice_model import Fit, Method, Prediction, Range, Resource, Solo
+from radt.analysis.advice_prediction import Accuracy
+from radt.render.model import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Note,
+    Notes,
+    Role,
+    Row,
+    Table,
+    Tone,
+)
+
+#: Mixes that are shown unless all are asked for, the best ones.
+_MIXES = 6
+#: Likewise rows of each table, and recommendations, of an experiment with many models.
+_ROWS = 40
+_RECOMMENDED = 12
+
+
+def advice_document(advice: Advice, *, all_of_them: bool = False) -> Document:
+    """Return advice on an experiment; ``all_of_them`` includes every candidate."""
+    solos = sorted(
+        advice.measurements.solos.values(), key=lambda solo: (solo.host, solo.devices, solo.name)
+    )
+    recommended = advice.recommendations if all_of_them else advice.recommendations[:_RECOMMENDED]
+    hidden = len(advice.recommendations) - len(recommended)
+    predictions = list(advice.predictions) if all_of_them else _telling(advice)[:_ROWS]
+    blocks: list[Block] = [
+        Notes([Note(text) for text in _places(advice)]),
+        _solo_table(solos if all_of_them else solos[:_ROWS]),
+        Notes([*map(_recommendation, recommended), *_hidden(hidden)], "Recommendations"),
+        _prediction_table(predictions),
+    ]
+    if predictions:
+        left = len(advice.predictions) - len(predictions)
+        blocks.append(Notes([*_hidden(left), Note(_calibration(advice), Tone.DIM)]))
+    blocks += [
+        Notes([Note(text) for text in _accuracy(advice.accuracy)], "Predicted vs measured"),
+        Notes([Note(need.line, Tone.BAD) for need in advice.needs], "Missing measurements"),
+        Notes([Note(text, Tone.DIM) for text in advice.notes], "Notes"),
+    ]
+    facts = [
+        f"{units.plural(len(advice.measurements.solos), 'model')} measured alone",
+        f"{units.plural(len(advice.measurements.measured), 'workload')} measured together",
+    ]
+    return Document(advice.measurements.experiment, facts, blocks)
+
+
+def _hidden(count: int) -> list[Note]:
+    return [Note(f"{count:,} more: --all", Tone.DIM)] if count else []
+
+
+def _places(advice: Advice) -> Iterator[str]:
+    """The devices, and what runs may use of them."""
+    measurements = advice.measurements
+    for host, devices in dict.fromkeys(
+        (solo.host, solo.devices) for solo in measurements.solos.values()
+    ):
+        facts = measurements.facts.host(host)
+        where = f" of {host}" if host else ""
+        cores = "" if facts.cores is None else units.plural(facts.cores, "CPU")
+        if devices == "cpu":
+            known = [cores, _available(facts.memory_bytes)]
+            yield f"CPU{where}: {', '.join(filter(None, known)) or 'unknown'}"
+            continue
+        device = measurements.facts.device(host, devices)
+        mig = ""
+        if device.mig_gpu is not None:
+            names = ", ".join(profile.name for profile in device.mig_gpu.plain())
+            source = "from the driver" if device.mig_gpu.from_driver else "from NVIDIA's tables"
+            mig = f"MIG {names} ({source})"
+        known = [device.name, _available(device.memory_bytes), cores, mig]
+        yield f"GPU {devices}{where}: {', '.join(filter(None, known)) or 'unknown'}"
+
+
+def _available(count_bytes: float | None) -> str:
+    return "" if count_bytes is None else f"{units.size(count_bytes)} available"
+
+
+def _solo_table(solos: Sequence[Solo]) -> Table:
+    """What each model uses alone."""
+    with_gpu = any(not solo.is_cpu for solo in solos)
+    titles = ["repeats", "time"]
+    if with_gpu:
+        stands_in = all(solo.sm_is_utilization for solo in solos if not solo.is_cpu)
+        titles += ["GPU util" if stands_in else "SM active", "kernels", "DRAM"]
+    titles += ["CPU", "memory"]
+    rows = []
+    for solo in solos:
+        texts = [str(solo.count), units.duration(next(iter(solo.paces_s.values()), None))]
+        if with_gpu:
+            shares = (Resource.SM, Resource.KERNEL, Resource.DRAM)
+            percents = [units.percent(solo.shares.get(resource)) for resource in shares]
+            percents[0] += " *" if solo.sm_is_utilization else ""
+            texts += percents
+        texts.append(units.percent(solo.shares.get(Resource.CORES)))
+        texts.append(units.size(None if solo.footprint is None else solo.footprint.peak_bytes))
+        rows.append(Row([Cell(solo.name), *map(Cell, texts)]))
+    columns = [Column("model", role=Role.KEY, is_number=False), *map(Column, titles)]
+    return Table(columns, rows, "Models alone")
+
+
+def _recommendation(recommendation: Recommendation) -> Note:
+    """What to do, and below it why."""
+    reasons = [reason.text for reason in recommendation.reasons]
+    best = recommendation.best
+    if best is None:
+        return Note(f"{recommendation.subject}: run alone", Tone.STRONG, details=reasons)
+    candidate = best.candidate
+    sharing = {Method.CPU: "on the CPU", Method.NAIVE: "naively", Method.MPS: "under MPS"}.get(
+        candidate.method, f"on {candidate.sharing_text}"
+    )
+    count = f"{candidate.degree} at once" if candidate.is_uniform else "together"
+    bounds = best.gain_range
+    by_model = "" if best.measured or bounds is None else f" ({_bounds(bounds)})"
+    parts = [f"gain {units.factor(best.gain)}{by_model}", f"slowdown {units.factor(best.slowdown)}"]
+    if best.energy is not None:
+        parts.append(f"energy {units.factor(best.energy)}")
+    if best.fit is Fit.TIGHT:
+        parts.append("hardly any memory to spare")
+    text = f"{recommendation.subject}: {count} {sharing}: {', '.join(parts)}"
+    return Note(text, Tone.STRONG, details=reasons)
+
+
+def _prediction_table(predictions: Sequence[Prediction]) -> Table:
+    with_energy = any(prediction.energy is not None for prediction in predictions)
+    columns = [
+        Column("together", role=Role.KEY, is_number=False),
+        Column("sharing", role=Role.LEAD, is_number=False),
+        Column("fits", is_number=False),
+        Column("slowdown"),
+        Column("range", explanation="slowdown by the model alone"),
+        Column("gain"),
+        *([Column("energy")] if with_energy else []),
+        Column("measured", explanation="measured slowdown"),
+    ]
+    rows = []
+    for prediction in predictions:
+        expected = [row.expected for row in prediction.rows]
+        texts = [
+            prediction.candidate.models_text,
+            prediction.candidate.sharing_text,
+            prediction.fit.value,
+            units.factor(max(expected, default=None)),
+            _range([row.range for row in prediction.rows]),
+            units.factor(sum(1 / value for value in expected) if expected else None),
+        ]
+        texts += [units.factor(prediction.energy)] if with_energy else []
+        texts.append(_measured(prediction))
+        rows.append(Row([*map(Cell, texts)]))
+    return Table(columns, rows, "Predictions")
+
+
+def _range(ranges: Sequence[Range]) -> str:
+    if not ranges:
+        return units.NO_VALUE
+    return _bounds(Range(max(one.low for one in ranges), max(one.high for one in ranges)))
+
+
+def _bounds(found: Range) -> str:
+    return f"{units.significant(found.low)}–{units.significant(found.high)}"
+
+
+def _measured(one: Prediction) -> str:
+    if one.ran_out:
+        return "OOM"
+    return units.factor(max(one.measured)) if one.measured else units.NO_VALUE
+
+
+def _telling(advice: Advice) -> list[Prediction]:
+    """Measured and named candidates, the best sharing of each other one, the best mixes."""
+    best: dict[object, Prediction] = {}
+    for one in advice.predictions:
+        known = best.get(one.candidate.models)
+        if known is None or _promise(one) > _promise(known):
+            best[one.candidate.models] = one
+    lowest_no: dict[object, int] = {}
+    for one in best.values():
+        if one.candidate.is_uniform and one.fit is Fit.NO:
+            key = one.candidate.models[0]
+            degree = one.candidate.degree
+            lowest_no[key] = min(degree, lowest_no.get(key, degree))
+
+    def is_news(one: Prediction) -> bool:
+        """If three do not fit, seven do not either, and are left out."""
+        key, degree = one.candidate.models[0], one.candidate.degree
+        return degree <= lowest_no.get(key, degree)
+
+    kept = [
+        one
+        for one in advice.predictions
+        if one.candidate.labels
+        or (one.candidate.is_uniform and best[one.candidate.models] is one and is_news(one))
+        or any(one is given.best for given in advice.recommendations)
+    ]
+    mixes = sorted(
+        (one for one in best.values() if one not in kept and one.gain is not None),
+        key=lambda one: (one.fit is Fit.NO, -(one.gain or 0.0)),
+    )
+    chosen = [*kept, *[one for one in mixes if not one.candidate.is_uniform][:_MIXES]]
+    return sorted(
+        chosen,
+        key=lambda one: (
+            not one.candidate.is_uniform,
+            one.candidate.models[0][3],
+            one.candidate.rows[0].solo.name if one.candidate.is_uniform else "",
+            one.candidate.degree,
+            one.candidate.method,
+        ),
+    )
+
+
+def _promise(one: Prediction) -> tuple[bool, bool, float]:
+    """Rank what fits first, then MPS, as recommendations do."""
+    fits = one.fit in (Fit.YES, Fit.TIGHT) and not one.ran_out
+    return fits, one.candidate.method is Method.MPS, one.gain or 0.0
+
+
+def _accuracy(accuracy: Accuracy) -> Iterator[str]:
+    """How far the predictions were off; nothing where no workload was measured together."""
+    worst = accuracy.worst
+    if worst is not None:
+        count = len(accuracy.slowdowns)
+        yield (
+            f"slowdown, n = {count}: median error {units.percent(accuracy.median_error)}, "
+            f"worst {units.percent(abs(worst.error))} ({worst.name} in {worst.label}: "
+            f"{units.factor(worst.expected)} expected, {units.factor(worst.measured)} measured); "
+            f"{accuracy.within} of {count} in the range"
+        )
+    if accuracy.fits:
+        decided = len(accuracy.decided)
+        text = (
+            f"memory, n = {len(accuracy.fits)}: right {decided - len(accuracy.wrong)} of {decided} "
+            "times"
+        )
+        if undecided := len(accuracy.fits) - decided:
+            text += f", {undecided} not decided"
+        wrong = [
+            f"{one.label} was predicted {'to fit' if one.predicted is Fit.YES else 'not to fit'} "
+            f"and {'did' if one.fitted else 'ran out of memory'}"
+            for one in accuracy.wrong
+        ]
+        yield "; ".join([text, *wrong])
+
+
+def _calibration(advice: Advice) -> str:
+    """By which measurements the expected slowdowns come about."""
+    by_method = {one.candidate.method: one.calibrated_by for one in advice.predictions if one.rows}
+    counts = [f"{method} n = {count}" for method, count in by_method.items() if count]
+    if not counts:
+        return (
+            "Slowdowns are the lower ends of their ranges: no other workload was measured that "
+            "calibrates them."
+        )
+    return f"Slowdowns are calibrated by measured workloads: {', '.join(counts)}."

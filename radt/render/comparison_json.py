@@ -1,0 +1,120 @@
+"""A comparison as JSON, exact, for programs (docs/comparing.md describes it)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from radt.analysis.estimates import Estimate, Interval
+from radt.analysis.fail_if import CheckedCondition, ExitCode
+from radt.analysis.findings import ComparedWorkload, Comparison, Finding
+from radt.analysis.operands import Operand
+from radt.render.comparison import sentence
+
+#: Raised when a field changes its meaning or is removed.
+VERSION = 1
+
+
+def comparison_json(
+    comparison: Comparison, checked: Sequence[CheckedCondition] = (), code: ExitCode = ExitCode.FINE
+) -> str:
+    """Return all of a comparison; an unknown value is null."""
+    document = _document(comparison, checked, code)
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _document(
+    comparison: Comparison, checked: Sequence[CheckedCondition], code: ExitCode
+) -> Mapping[str, Any]:
+    return {
+        "version": VERSION,
+        "a": _side(comparison.a),
+        "b": _side(comparison.b),
+        "confidence": comparison.confidence,
+        "window": comparison.window.text,
+        "comparisons": len(comparison.tested),
+        "workloads": [_workload(one, comparison.confidence) for one in comparison.workloads],
+        "only_in_a": list(comparison.only_a),
+        "only_in_b": list(comparison.only_b),
+        "conditions": [
+            {
+                "condition": one.condition.text,
+                "quantity": one.condition.quantity.value,
+                "outcome": one.outcome.value,
+                "met_by": [finding.name for finding in one.met],
+                "inconclusive": [*(finding.name for finding in one.inconclusive), *one.missing],
+            }
+            for one in checked
+        ],
+        "exit_code": int(code),
+    }
+
+
+def _side(side: Operand) -> Mapping[str, Any]:
+    return {
+        "text": side.text,
+        "kind": side.kind.value,
+        "experiment": side.experiment,
+        "store": side.store,
+        "commit": side.commit or None,
+        "footnotes": list(side.footnotes),
+        "workloads": [
+            {
+                "label": one.label,
+                "host": one.host,
+                "repeats": len(one.workload_ids),
+                "workload_ids": list(one.workload_ids),
+            }
+            for one in side.workloads
+        ],
+    }
+
+
+def _workload(one: ComparedWorkload, confidence: float) -> Mapping[str, Any]:
+    return {
+        "name": one.name,
+        "differences": [
+            {"what": found.what, "a": found.a, "b": found.b, "warning": found.is_warning}
+            for found in one.differences
+        ],
+        "not_comparable": [quantity.value for quantity in one.missing],
+        "findings": [_finding(finding, confidence) for finding in one.findings],
+    }
+
+
+def _finding(finding: Finding, confidence: float) -> Mapping[str, Any]:
+    return {
+        "quantity": finding.quantity.value,
+        "unit": finding.quantity.info.unit,
+        "runs": finding.runs or None,
+        "a": _estimate(finding.a),
+        "b": _estimate(finding.b),
+        "scale": finding.effect.scale.value,
+        "effect": _number(finding.effect.value),
+        "interval": _interval(finding.effect.interval),
+        "p_value": _number(finding.effect.p_value),
+        "method": finding.effect.method.value,
+        "verdict": finding.verdict.value,
+        "holds": finding.holds,
+        "repeats_wanted": finding.repeats_wanted,
+        "sentence": sentence(finding, confidence),
+    }
+
+
+def _estimate(estimate: Estimate) -> Mapping[str, Any]:
+    return {
+        "mean": _number(estimate.mean),
+        "repeats": [_number(value) for value in estimate.repeats],
+        "metrics": list(estimate.metrics),
+        "estimated": estimate.is_estimated,
+    }
+
+
+def _interval(interval: Interval | None) -> list[float | None] | None:
+    return None if interval is None else [_number(interval.low), _number(interval.high)]
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

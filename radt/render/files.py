@@ -1,0 +1,136 @@
+"""Formats of reports, comparisons and advice, and the files they are written to."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from enum import StrEnum
+from pathlib import Path
+
+from radt.errors import UsageError
+from radt.render.html import as_html
+from radt.render.markdown import as_markdown
+from radt.render.model import Document
+from radt.render.report import report_document
+from radt.render.report_content import Content
+from radt.render.report_csv import as_csv
+from radt.render.report_json import as_json
+from radt.render.terminal import document_lines
+from radt.store.whole_file import whole_file
+
+
+class ReportFormat(StrEnum):
+    """A format of reports; the value is what ``--format`` takes."""
+
+    TABLE = "table"  # for terminals
+    MARKDOWN = "markdown"
+    HTML = "html"
+    CSV = "csv"
+    JSON = "json"
+
+    @property
+    def suffix(self) -> str:
+        """The extension of files, without the dot."""
+        return {ReportFormat.TABLE: "txt", ReportFormat.MARKDOWN: "md"}.get(self, self.value)
+
+    @property
+    def mime(self) -> str:
+        """The content type."""
+        return _MIME[self]
+
+    @classmethod
+    def choose(cls, given: str | None, file: Path | None) -> ReportFormat:
+        """Return the format given, else that of the file's extension, else a table.
+
+        Raises:
+            UsageError: The extension is not that of a format.
+        """
+        if given is not None:
+            return cls(given)
+        if file is None or str(file) == "-":
+            return cls.TABLE
+        ending = file.suffix.lower().removeprefix(".")
+        for one in cls:
+            if ending in (one.suffix, one.value):
+                return one
+        if ending == "htm":
+            return cls.HTML
+        endings = ", ".join(f".{one.suffix}" for one in cls)
+        raise UsageError(
+            f"Expected a file name with one of {endings}, got {file.name!r}",
+            "Rename the file, or set --format",
+        )
+
+
+_MIME = {
+    ReportFormat.TABLE: "text/plain; charset=utf-8",
+    ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
+    ReportFormat.HTML: "text/html; charset=utf-8",
+    ReportFormat.CSV: "text/csv; charset=utf-8",
+    ReportFormat.JSON: "application/json; charset=utf-8",
+}
+
+
+#: Width of a table in a file.
+TEXT_COLUMNS = 120
+_UNSAFE = re.compile(r"[^\w.+-]+")
+_NAME_CHARS = 60
+
+
+def rendered(content: Content, kind: ReportFormat, *, columns: int = TEXT_COLUMNS) -> str:
+    """Return a report as text; ``columns`` is the width of a table."""
+    match kind:
+        case ReportFormat.CSV:
+            return as_csv(content)
+        case ReportFormat.JSON:
+            return as_json(content)
+        case ReportFormat.MARKDOWN:
+            return as_markdown(report_document(content))
+        case ReportFormat.HTML:
+            return as_html(report_document(content))
+        case ReportFormat.TABLE:
+            return as_text(report_document(content), columns=columns)
+
+
+def as_text(document: Document, *, columns: int = TEXT_COLUMNS) -> str:
+    """Return a document as `radt.render.terminal` prints it, without colour."""
+    lines = document_lines(document, columns, wrap=True)
+    return "\n".join(line.plain for line in lines).strip("\n") + "\n"
+
+
+def file_name(experiment: str, kind: ReportFormat) -> str:
+    """Return ``radt-study-report.html``, in characters that every file system accepts."""
+    cleaned = _UNSAFE.sub("-", unicodedata.normalize("NFC", experiment)).strip("-._")
+    words = ("radt", cleaned[:_NAME_CHARS].rstrip("-._"), "report")
+    return f"{'-'.join(word for word in words if word)}.{kind.suffix}"
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check that a file can be written, before any work is done for it.
+
+    Raises:
+        UsageError: It cannot; the remedy names ``option``.
+    """
+    folder = path.absolute().parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"{folder} is not a folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        reason = f"{folder} is not writable"
+    elif path.exists() and not path.is_file():
+        reason = "it is not a regular file"
+    else:
+        return
+    raise UsageError(f"Cannot write {path}: {reason}", f"Set another path with {option}")
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file with a text, whole or not at all.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")

@@ -1,0 +1,216 @@
+"""Estimates as text: with their unit, or in the unit of a column; three digits and an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radt import units
+from radt.analysis.estimates import CONFIDENCE, Estimate
+from radt.analysis.quantities import Quantity
+
+_FACTOR, _RATIO, _SECONDS, _PER_S = "x", "1", "s", "1/s"
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+_SYMBOLS = {"By": "B", "By/s": "B/s", "W": "W", "J": "J", "g": "g"}
+#: As wide as a digit, and as a point.
+_DIGIT_SPACE, _POINT_SPACE = "\N{FIGURE SPACE}", "\N{PUNCTUATION SPACE}"
+_ROUNDING = 1e-9
+_UNIT_IN_TITLE = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
+
+#: The meaning of ±, ranges and whiskers.
+INTERVAL_NOTE = (
+    f"± or from–to: {CONFIDENCE * 100:.0f} % confidence interval of the mean over n repeats."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A stored value times ``factor`` is shown in the unit ``label``."""
+
+    factor: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledQuantity:
+    """A quantity in the unit of a column or an axis."""
+
+    quantity: Quantity
+    scale: Scale
+
+    @property
+    def title(self) -> str:
+        return self.quantity.info.title
+
+    @property
+    def unit(self) -> str:
+        """The unit; empty where the title says it."""
+        if self.quantity is Quantity.CPU:
+            return "% of a core"
+        return "" if self.quantity in _UNIT_IN_TITLE else self.scale.label
+
+    @property
+    def head(self) -> str:
+        """Title and unit: ``time/epoch [s]``."""
+        return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+    def number(self, value: float) -> str:
+        """Return a value without its unit, rounded."""
+        if self.quantity.info.unit == _RATIO:
+            return units.percent(value).removesuffix(" %")
+        return units.significant(value * self.scale.factor)
+
+    def spread(self, estimate: Estimate) -> str:
+        """Return the confidence interval: ``±0.14``, ``1.20–2.90`` of a ratio, or nothing."""
+        return _spread(estimate, self.scale.factor, self.number(estimate.mean))
+
+    def number_text(self, estimate: Estimate) -> str:
+        """Return the mean; an estimated one has a tilde."""
+        return f"{'~' if estimate.is_estimated else ''}{self.number(estimate.mean)}"
+
+    def text(self, estimate: Estimate | None) -> str:
+        """Return mean and interval: ``2.00 ±0.14``, ``1.85 1.20–2.90``."""
+        if estimate is None:
+            return units.NO_VALUE
+        return f"{self.number_text(estimate)} {self.spread(estimate)}".rstrip()
+
+
+def scaled(quantity: Quantity, found: Sequence[Estimate]) -> ScaledQuantity:
+    """Return a quantity in the unit that suits these values."""
+    return ScaledQuantity(quantity, scale_of(quantity, [estimate.mean for estimate in found]))
+
+
+def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
+    """Return the unit that suits the largest of the values."""
+    unit = quantity.info.unit
+    largest = max(map(abs, values), default=0.0)
+    if unit == _FACTOR:
+        return Scale(1.0, "×")
+    if unit == _RATIO:
+        return Scale(100.0, "%")
+    if unit == _SECONDS:
+        size, prefix = next((p for p in _SMALL_PREFIXES if largest >= p[0]), _SMALL_PREFIXES[0])
+        return Scale(1 / size, f"{prefix}s")
+    if unit == _PER_S:
+        return Scale(1.0, "/s")
+    symbol = _SYMBOLS.get(unit)
+    if symbol is None:
+        return Scale(1.0, unit)
+    for size, prefix in _PREFIXES:
+        if largest >= size:
+            # Memory is sold in powers of 1000 with a capital K; for thousands the SI has k.
+            is_bytes = symbol.startswith("B") and prefix == "k"
+            return Scale(1 / size, ("K" if is_bytes else prefix) + symbol)
+    return Scale(1.0, symbol)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBar:
+    """How far a confidence interval reaches from the mean; 0 where all repeats are equal."""
+
+    below: float
+    above: float
+
+
+def error_bar(estimate: Estimate) -> ErrorBar | None:
+    """Return the error bar of an estimate; None for fewer than two repeats."""
+    interval = estimate.interval
+    if interval is None:
+        return None
+    mean = estimate.mean
+    # Equal values of which one was rounded differently are equal.
+    if interval.high - interval.low <= 2 * _ROUNDING * abs(mean):
+        return ErrorBar(0.0, 0.0)
+    # A ratio's interval is about its geometric mean, which is a little below the mean.
+    return ErrorBar(max(mean - interval.low, 0.0), max(interval.high - mean, 0.0))
+
+
+def with_unit(quantity: Quantity, estimate: Estimate | None, *, brief: bool = False) -> str:
+    """Return a value with its interval and its unit: ``4.20 ±0.03 s``.
+
+    Ratios: ``1.85 1.20–2.90×``. From a minute on the interval has a unit of its own:
+    ``1:38 ±1.20 s``. ``brief`` leaves the interval out.
+    """
+    write = quantity.info.text
+    if estimate is None:
+        return units.NO_VALUE
+    text = write(estimate.mean)
+    reach = None if brief else error_bar(estimate)
+    tilde = "~" if estimate.is_estimated else ""
+    if reach is None:
+        return f"{tilde}{text}"
+    number, unit = _parted(text)
+    shown = _read(number)
+    if shown is None:
+        return f"{tilde}{text} ±{write(reach.above)}"
+    # Units are powers of ten apart, so rounding does not hide which one it is.
+    ratio = abs(shown / estimate.mean) if shown and estimate.mean else 1.0
+    return f"{tilde}{number} {_spread(estimate, 10 ** round(math.log10(ratio)), number)}{unit}"
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Return the texts, padded at the right so that their points are aligned."""
+    behind = [len(fraction) for text in texts for fraction in [text.partition(".")[2]]]
+    widest = max(behind, default=0)
+    if not widest:
+        return list(texts)
+    return [
+        text + (_POINT_SPACE if text and "." not in text else "") + _DIGIT_SPACE * (widest - count)
+        if text
+        else text
+        for text, count in zip(texts, behind, strict=True)
+    ]
+
+
+def describe(quantity: Quantity, estimate: Estimate, run_count: int = 1) -> str:
+    """Return all of a value in a line: ``2.00 s · n = 3 · 95 % CI 1.90 s to 2.10 s``."""
+    text = quantity.info.text
+    words = [text(estimate.mean), f"n = {estimate.count}"]
+    interval = estimate.interval
+    if interval is not None:
+        words.append(
+            f"{interval.confidence * 100:.0f} % CI {text(interval.low)} to {text(interval.high)}"
+        )
+    if len(estimate.parts) > 1:
+        words.append(f"runs {text(min(estimate.parts))} to {text(max(estimate.parts))}")
+    elif run_count > 1:
+        words.append(units.plural(run_count, "run"))
+    if estimate.is_estimated:
+        words.append("estimated")
+    if estimate.metrics:
+        words.append(", ".join(estimate.metrics))
+    return " · ".join(words)
+
+
+def _spread(estimate: Estimate, factor: float, like: str) -> str:
+    reach = error_bar(estimate)
+    if reach is None:
+        return ""
+    if not estimate.reference:
+        return f"±{_as_exact(reach.above * factor, like)}"
+    ends = (estimate.mean - reach.below, estimate.mean + reach.above)
+    return "–".join(_as_exact(end * factor, like) for end in ends)
+
+
+def _as_exact(value: float, like: str) -> str:
+    """Round to the decimals of another number; what would become 0 keeps one digit."""
+    decimals = len(like.partition(".")[2])
+    text = f"{value:,.{decimals}f}"
+    if value > 0 and not text.strip("0.,"):
+        return units.significant(value, 1)
+    return text
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Split a text into its number, and its unit with the space before it."""
+    end = next((place for place, character in enumerate(text) if character in " ×"), len(text))
+    return text[:end], text[end:]
+
+
+def _read(number: str) -> float | None:
+    try:
+        return float(number.replace(",", ""))
+    except ValueError:  # 1:38
+        return None

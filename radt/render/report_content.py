@@ -1,0 +1,223 @@
+"""The content of a report, whatever it is written as: its workloads, notes, and interference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from radt.analysis.estimates import Estimate
+from radt.analysis.interference import Encounter, interference
+from radt.analysis.quantities import Quantity, Subject
+from radt.analysis.report import Report, left_out_text
+from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.render.numbers import describe, with_unit
+from radt.units import NO_VALUE, plural
+
+#: Slowdown with full colour: twice the time.
+_HOTTEST = 2.0
+_NAIVE = "naive"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A workload of a report under the name that is shown, with its groups in order."""
+
+    experiment: str
+    name: str
+    summary: WorkloadSummary
+    groups: tuple[GroupSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A group of like runs of a workload; ``is_first`` of the workload's groups."""
+
+    item: Item
+    group: GroupSummary
+    is_first: bool
+
+    def estimate(self, quantity: Quantity) -> Estimate | None:
+        """Return the value of the group, or of the workload that it belongs to."""
+        return self.item.summary.estimate(quantity, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Reports of one or several experiments, ready to be written.
+
+    Attributes:
+        reports: One for each experiment.
+        items: Workloads, in order.
+        quantities: Columns of tables, in order.
+    """
+
+    reports: tuple[Report, ...]
+    items: tuple[Item, ...]
+    quantities: tuple[Quantity, ...]
+
+    @classmethod
+    def of(cls, report: Report) -> Content:
+        """Return the content of one report."""
+        with_host = len({workload.host for workload in report.workloads}) > 1
+        return cls(
+            (report,),
+            tuple(
+                Item(
+                    report.experiment,
+                    workload_name(workload, with_host=with_host),
+                    workload,
+                    tuple(workload.groups),
+                )
+                for workload in report.workloads
+            ),
+            report.quantities,
+        )
+
+    @property
+    def title(self) -> str:
+        """The names of the experiments."""
+        return ", ".join(report.experiment for report in self.reports)
+
+    @property
+    def window(self) -> str:
+        """The part of each run that counts, in words."""
+        return self.reports[0].window.text if self.reports else ""
+
+    @property
+    def lines(self) -> list[Line]:
+        """Groups of all workloads."""
+        return [
+            Line(item, group, place == 0)
+            for item in self.items
+            for place, group in enumerate(item.groups)
+        ]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on how the numbers came about and what is poor about them."""
+        return tuple(dict.fromkeys(self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        for report in self.reports:
+            if report.open:
+                yield f"{plural(report.open, 'run')} still running or waiting."
+            if report.left_out:
+                yield f"{left_out_text(report.left_out)}."
+        for line in self.lines:
+            if line.group.shortage is not None:
+                yield f"{line.item.name}, {line.group.status}: {line.group.shortage.text}."
+        for report in self.reports:
+            yield from report.footnotes
+        for item in self.items:
+            for run in item.summary.energy.runs:
+                if run.method:
+                    yield f"Estimated energy: {run.method}."
+        for report in self.reports:
+            if text := report.tracker.text:
+                yield f"Tracker: {text}."
+
+
+def workload_name(workload: WorkloadSummary, *, with_host: bool) -> str:
+    """Return the label of a workload, with its machine if there are several machines."""
+    label = workload.label
+    if label == NO_VALUE and len(workload.groups) == 1:
+        label = workload.groups[0].name  # a script that was run by itself
+    return " ".join(part for part in (label, workload.host if with_host else "") if part)
+
+
+def runs_text(group: GroupSummary) -> str:
+    """Return the runs of a group as ``3 × cnn-small``."""
+    alike = len({run.name for run in group.runs}) == 1
+    count = f"{len(group.runs)} × " if len(group.runs) > 1 and alike else ""
+    return f"{count}{group.name}"
+
+
+def reasons_of(group: GroupSummary) -> Sequence[str]:
+    """Return why runs of a group did not finish, each known reason once."""
+    return tuple(dict.fromkeys(run.run.end_reason for run in group.runs if run.run.end_reason))
+
+
+def is_shared(quantity: Quantity) -> bool:
+    """Whether a quantity belongs to a workload or its devices, rather than to like runs."""
+    return quantity.info.subject is not Subject.RUNS
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCell:
+    """The slowdown of one model by its neighbours; ``heat`` goes from 0 to 1 (2× or more)."""
+
+    text: str
+    estimate: Estimate
+    about: str
+    heat: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Slowdowns of models (rows) by what ran at the same time (columns)."""
+
+    experiment: str
+    title: str
+    explanation: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[MatrixCell | None, ...], ...]
+
+
+def matrices(content: Content) -> list[Matrix]:
+    """Return one matrix for each experiment whose models ran both alone and with others."""
+    return list(_matrices(content))
+
+
+def _matrices(content: Content) -> Iterator[Matrix]:
+    for report in content.reports:
+        shown = [item.summary for item in content.items if item.experiment == report.experiment]
+        found = interference(shown)
+        encounters = [*found.encounters, *found.mixed]
+        if not encounters:
+            continue
+        with_way = len({one.collocation for one in encounters}) > 1
+        with_host = len({one.host for one in encounters}) > 1
+        rows = dict.fromkeys(_row(one, with_host=with_host) for one in encounters)
+        by_degree = sorted(encounters, key=lambda one: (one.degree, one.is_mixed))
+        columns = dict.fromkeys(_column(one, with_way=with_way) for one in by_degree)
+        met: dict[tuple[str, str], list[Encounter]] = {}
+        for one in encounters:
+            place = (_row(one, with_host=with_host), _column(one, with_way=with_way))
+            met.setdefault(place, []).append(one)
+        of = f" of {report.experiment}" if len(content.reports) > 1 else ""
+        yield Matrix(
+            report.experiment,
+            f"Interference{of}",
+            "Time per epoch of the model in the row while the runs of the column shared its "
+            "device, relative to the same run alone",
+            tuple(rows),
+            tuple(columns),
+            tuple(tuple(_cell(met.get((row, one))) for one in columns) for row in rows),
+        )
+
+
+def _row(one: Encounter, *, with_host: bool) -> str:
+    return f"{one.model} {one.host}" if with_host else one.model
+
+
+def _column(one: Encounter, *, with_way: bool) -> str:
+    return (
+        f"{one.neighbours_text}, {one.collocation or _NAIVE}" if with_way else one.neighbours_text
+    )
+
+
+def _cell(met: Sequence[Encounter] | None) -> MatrixCell | None:
+    if not met:
+        return None
+    about = [f"{one.workload}: {describe(Quantity.SLOWDOWN, one.slowdown)}" for one in met]
+    worst = max((one.slowdown for one in met), key=lambda estimate: estimate.mean)
+    text = with_unit(Quantity.SLOWDOWN, worst)
+    if len(met) > 1:  # the same neighbours in several workloads
+        least, most = (
+            Quantity.SLOWDOWN.info.text(one(each.slowdown.mean for each in met))
+            for one in (min, max)
+        )
+        text = least if least == most else f"{least} to {most}"
+    heat = min(max((worst.mean - 1) / (_HOTTEST - 1), 0.0), 1.0)
+    return MatrixCell(text, worst, "; ".join(about), heat)

@@ -1,0 +1,85 @@
+"""A report as CSV, tidy: one value a row, with its interval, all digits.
+
+Columns: ``experiment``, ``workload``, ``machine``, ``of`` (``runs`` or ``workload``: whose value it
+is), ``runs`` (how many, empty for a workload's), ``name``, ``status``, ``quantity``, ``value``,
+``low`` and ``high`` (95 % confidence interval of the mean, empty for one repeat), ``n`` (repeats),
+``unit`` (UCUM; ``x`` for a factor), ``window``, ``estimated`` (``true`` or ``false``), ``metrics``
+(separated by blanks). Runs that came to no value have one row without a quantity: that memory did
+not suffice is a result.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from radt.analysis.estimates import Estimate
+from radt.analysis.quantities import Quantity, Subject
+from radt.analysis.summaries import GroupSummary
+from radt.render.report_content import Content, Item, is_shared
+
+COLUMNS = (
+    *("experiment", "workload", "machine", "of", "runs", "name", "status", "quantity"),
+    *("value", "low", "high", "n", "unit", "window", "estimated", "metrics"),
+)
+#: Spreadsheets take a cell that begins so for a formula (OWASP, "CSV injection").
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def as_csv(content: Content) -> str:
+    """All values of a report."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    windows = {report.experiment: report.window.text for report in content.reports}
+    for item in content.items:
+        window = windows.get(item.experiment, content.window)
+        for group in item.groups:
+            lead = [
+                *_workload(item),
+                *(Subject.RUNS.value, len(group.runs), _safe(group.name), group.status.value),
+            ]
+            found = list(_values(item, group, shared=False))
+            for quantity, estimate in found:
+                writer.writerow([*lead, *_value(quantity, estimate, window)])
+            if not found:
+                writer.writerow([*lead, *[""] * (len(COLUMNS) - len(lead))])
+        lead = [*_workload(item), Subject.WORKLOAD.value, "", "", ""]
+        for quantity, estimate in _values(item, item.groups[0], shared=True):
+            writer.writerow([*lead, *_value(quantity, estimate, window)])
+    return stream.getvalue()
+
+
+def _workload(item: Item) -> list[str]:
+    return [_safe(one) for one in (item.experiment, item.summary.label, item.summary.host)]
+
+
+def _values(
+    item: Item, group: GroupSummary, *, shared: bool
+) -> Iterator[tuple[Quantity, Estimate]]:
+    for quantity in Quantity:
+        if (
+            is_shared(quantity) is shared
+            and (found := item.summary.estimate(quantity, group)) is not None
+        ):
+            yield quantity, found
+
+
+def _value(quantity: Quantity, estimate: Estimate, window: str) -> list[object]:
+    interval = estimate.interval
+    return [
+        quantity.value,
+        repr(estimate.mean),
+        "" if interval is None else repr(interval.low),
+        "" if interval is None else repr(interval.high),
+        estimate.count,
+        quantity.info.unit,
+        window,
+        "true" if estimate.is_estimated else "false",
+        _safe(" ".join(estimate.metrics)),
+    ]
+
+
+def _safe(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text

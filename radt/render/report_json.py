@@ -1,0 +1,182 @@
+"""A report as JSON, exact: numbers are those of the store, and read back as the same.
+
+Version 1, an object::
+
+    format       "radt-report"
+    version      1; a later one may change what is here, additions keep it
+    experiments  names
+    window       what of each run counts, in words, by experiment
+    confidence   of all intervals: 0.95
+    quantities   by name: title, unit (UCUM; "x" for a factor), of ("runs", "workload"),
+                 combine ("mean", "sum": of rows or devices), explanation
+    workloads    experiment, label, machine, ids (of the starts that stand for it, newest last),
+                 values, groups
+      energy     gpus_j (each GPU once), rest_j (given to no run), runs: letter, name,
+                 estimated_j, method; null where it was not measured
+      values     by quantity, see below; those of its devices, whoever used them meanwhile
+      groups     like runs together: name, status, repeats, runs, values
+        runs     id, letter, name, status, repeats, end_reason
+    interference one an experiment: experiment, rows (models), columns (what ran beside them),
+                 cells (rows of values or null; the worst where several workloads had it)
+    tracker      what recording cost, one an experiment: experiment, cpu_s (of the collector, while
+                 workloads ran), workload_s (how long these took), unknown (starts that do not know
+                 it), journal_bytes (null where unknown), listeners: name, readings, sampling_s (all
+                 readings), longest_s, recorded_s (the time over which it read)
+    notes        sentences: poor start skew, missing samples, what was left out, rules of estimates
+
+A value: ``mean``, ``low`` and ``high`` (confidence interval of the mean, null for one repeat),
+``n`` (repeats), ``repeats`` (one value each), ``parts`` (of the single runs, where the value is
+made of several), ``metrics`` (series it was read of), ``methods``, ``estimated``. What is not
+finite is null, as JSON has no word for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from radt.analysis.estimates import CONFIDENCE, Estimate
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import Report
+from radt.analysis.summaries import GroupSummary
+from radt.render.report_content import Content, Item, Matrix, is_shared, matrices
+
+FORMAT, VERSION = "radt-report", 1
+
+
+def as_json(content: Content) -> str:
+    """All values of a report."""
+    return json.dumps(_report(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _report(content: Content) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "experiments": [report.experiment for report in content.reports],
+        "window": {report.experiment: report.window.text for report in content.reports},
+        "confidence": CONFIDENCE,
+        "quantities": {quantity.value: _about(quantity) for quantity in Quantity},
+        "workloads": [_workload(item) for item in content.items],
+        "interference": [_matrix(one) for one in matrices(content)],
+        "tracker": [_tracker(report) for report in content.reports],
+        "notes": list(content.notes),
+    }
+
+
+def _about(quantity: Quantity) -> dict[str, Any]:
+    about = quantity.info
+    return {
+        "title": about.title,
+        "unit": about.unit,
+        "of": about.subject.value,
+        "combine": about.combine.value,
+        "explanation": about.explanation,
+    }
+
+
+def _workload(item: Item) -> dict[str, Any]:
+    summary = item.summary
+    return {
+        "experiment": item.experiment,
+        "label": summary.label,
+        "machine": summary.host,
+        "ids": list(summary.workload_ids),
+        "values": _values(item, item.groups[0], shared=True),
+        "energy": {
+            "gpus_j": summary.energy.gpus_j,
+            "rest_j": summary.energy.rest_j,
+            "runs": [
+                {
+                    "letter": run.letter,
+                    "name": run.name,
+                    "estimated_j": run.estimated_j,
+                    "method": run.method,
+                }
+                for run in summary.energy.runs
+            ],
+        },
+        "groups": [
+            {
+                "name": group.name,
+                "status": group.status.value,
+                "repeats": group.repeats,
+                "runs": [
+                    {
+                        "id": row.run.run_id,
+                        "letter": row.run.letter,
+                        "name": row.name,
+                        "status": row.status.value,
+                        "repeats": row.repeats,
+                        "end_reason": row.run.end_reason,
+                    }
+                    for row in group.runs
+                ],
+                "values": _values(item, group, shared=False),
+            }
+            for group in item.groups
+        ],
+    }
+
+
+def _values(item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
+    return {
+        quantity.value: value_of(found)
+        for quantity in Quantity
+        if is_shared(quantity) is shared
+        and (found := item.summary.estimate(quantity, group)) is not None
+    }
+
+
+def _tracker(report: Report) -> dict[str, Any]:
+    cost = report.tracker
+    return {
+        "experiment": report.experiment,
+        "cpu_s": cost.cpu_s,
+        "workload_s": cost.workload_s,
+        "unknown": cost.unknown,
+        "journal_bytes": cost.journal_bytes,
+        "listeners": [
+            {
+                "name": one.listener,
+                "readings": one.readings,
+                "sampling_s": one.sampling_s,
+                "longest_s": one.longest_s,
+                "recorded_s": one.recorded_s,
+            }
+            for one in cost.listeners
+        ],
+    }
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    return {
+        "experiment": matrix.experiment,
+        "rows": list(matrix.rows),
+        "columns": list(matrix.columns),
+        "cells": [
+            [None if cell is None else value_of(cell.estimate) for cell in row]
+            for row in matrix.cells
+        ],
+    }
+
+
+def value_of(estimate: Estimate) -> dict[str, Any]:
+    """A value as the module's text has it."""
+    interval = estimate.interval
+    return {
+        "mean": _finite(estimate.mean),
+        "low": None if interval is None else _finite(interval.low),
+        "high": None if interval is None else _finite(interval.high),
+        "n": estimate.count,
+        "repeats": [_finite(value) for value in estimate.repeats],
+        "parts": [_finite(value) for value in estimate.parts],
+        "metrics": list(estimate.metrics),
+        "methods": list(estimate.methods),
+        "estimated": estimate.is_estimated,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

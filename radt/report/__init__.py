@@ -1,1 +1,0 @@
-"""Tables and figures about what was measured."""

@@ -1,0 +1,120 @@
+"""What a start has to run: workloads and their repeats, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from radt.errors import RunNotFoundError, UsageError
+from radt.experiment.cells import did_you_mean
+from radt.experiment.plan import (
+    Action,
+    ExperimentPlan,
+    RunPlan,
+    WorkloadPlan,
+    actions,
+    first_repeat,
+)
+from radt.home import Home
+from radt.model import RunStatus
+from radt.runner.options import ExperimentOptions
+from radt.runner.outcome import RunEnd
+from radt.store.reader import StoreReader
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWorkload:
+    """One workload, to be run once: the ``repeat``-th time of ``repeats``.
+
+    ``actions`` are by the letters of its rows.
+    """
+
+    plan: WorkloadPlan
+    actions: Mapping[str, Action]
+    repeat: int = 1
+    repeats: int = 1
+
+    @property
+    def again(self) -> list[RunPlan]:
+        """Rows that are done and run again because their workload is a unit."""
+        return [run for run in self.plan.runs if self.actions[run.letter] is Action.AGAIN]
+
+
+def pending_workloads(plan: ExperimentPlan, options: ExperimentOptions) -> list[PendingWorkload]:
+    """What a start has to run: repeat after repeat, within one in the file's order.
+
+    Rounds over the whole experiment rather than one workload N times: what drifts (temperature,
+    neighbours) then touches all workloads alike.
+
+    Raises:
+        UsageError: ``only`` names a workload that is not there.
+    """
+    pending: list[PendingWorkload] = []
+    for workload in _chosen(plan, options.only):
+        found = actions(workload, rerun=options.rerun, repeat=options.repeat)
+        if any(action.runs for action in found.values()):
+            first = min(first_repeat(workload), options.repeat)
+            pending += [
+                PendingWorkload(workload, found, number, options.repeat)
+                for number in range(first, options.repeat + 1)
+            ]
+    return sorted(pending, key=lambda workload: workload.repeat)
+
+
+def _chosen(plan: ExperimentPlan, only: Sequence[str]) -> list[WorkloadPlan]:
+    if not only:
+        return list(plan.workloads)
+    labels = {workload.label for workload in plan.workloads}
+    for label in only:
+        if label not in labels:
+            raise UsageError(
+                f"--only {label}: no such workload",
+                did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
+            )
+    return [workload for workload in plan.workloads if workload.label in only]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A plan with what the store knows of rows whose runner died before it wrote their end.
+
+    ``endings`` are those ends, by line; the file does not have them yet.
+    """
+
+    plan: ExperimentPlan
+    endings: Mapping[int, RunEnd]
+
+
+def settle(plan: ExperimentPlan, home: Home) -> Settled:
+    """Look up how rows ended that say RUNNING: a run that came to its own end need not run again.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    ids = [run.run_id for run in plan.runs if run.status is RunStatus.RUNNING and run.run_id]
+    if not ids or not home.store_path.exists():
+        return Settled(plan, {})
+    endings: dict[int, RunEnd] = {}
+    with StoreReader(home.store_path) as reader:
+        for run in plan.runs:
+            if run.status is RunStatus.RUNNING and run.run_id:
+                try:
+                    record = reader.find_run(run.run_id)
+                except RunNotFoundError:
+                    continue
+                # KILLED is what the collector says of runs whose runner is gone.
+                if record.status.ended and record.status is not RunStatus.KILLED:
+                    endings[run.line] = RunEnd(record.status, record.end_reason)
+
+    def known(run: RunPlan) -> RunPlan:
+        ending = endings.get(run.line)
+        if ending is None:
+            return run
+        done = run.repeats_done + (ending.status is RunStatus.FINISHED)
+        return replace(run, status=ending.status, repeats_done=done)
+
+    workloads = tuple(
+        replace(workload, runs=tuple(known(run) for run in workload.runs))
+        for workload in plan.workloads
+    )
+    return Settled(replace(plan, workloads=workloads), endings)

@@ -1,0 +1,51 @@
+"""The parent of a detached runner: writes into the runner's log how it ended, whatever ended it.
+
+Started as a script with ``-I -S`` and imports the standard library only: it lives as long as the
+experiment. If it is killed itself, the runner goes on, and only its exit code is not known.
+
+    python -I -S supervisor.py COMMAND…
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+#: What shells and schedulers switch off for processes in the background; `radt stop` needs them.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LAST_LINE = re.compile(r"radt: (?:ended with exit code|killed by signal) (\d+) at .*")
+_EXIT_CODE, _SIGNAL = "ended with exit code", "killed by signal"
+
+
+def last_line(code: int) -> str:
+    """How the runner ended; ``code`` is negative for a signal."""
+    how = f"{_EXIT_CODE} {code}" if code >= 0 else f"{_SIGNAL} {-code}"
+    return f"radt: {how} at {time.strftime('%Y-%m-%d %H:%M:%S')}"
+
+
+def exit_code(line: str) -> int | None:
+    """The exit code that a log's last line tells, 128 + signal for a signal; else None."""
+    found = _LAST_LINE.fullmatch(line.strip())
+    if found is None:
+        return None
+    return int(found[1]) + (128 if _SIGNAL in line else 0)
+
+
+def main(command: list[str]) -> int:
+    """Run the command with this process's output; returns an exit code like its own."""
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    code = subprocess.Popen(command, stdin=subprocess.DEVNULL).wait()
+    try:
+        os.write(sys.stdout.fileno(), f"{last_line(code)}\n".encode())
+    except OSError:
+        pass  # a full disk: nobody will know how it ended
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,435 @@
+"""Measure the tracking overhead on this machine (``radt selftest``).
+
+Everything runs in a temporary folder with a data folder and a collector of its own, which end with
+the measurement; if it is killed, the collector ends by itself when it has been idle for seconds.
+Measurements against peers, and of the parts of radt, are in ``benchmarks/``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from radt import procfs, units
+from radt.analysis.estimates import mean_interval
+from radt.clock import Clock
+from radt.collector.client import CollectorClient
+from radt.collector.protocol import CollectorStatus, Registration
+from radt.errors import LaunchError, RadtError
+from radt.home import HOME_VARIABLE, RUN_ID_VARIABLE, RUNTIME_VARIABLE, Home, runtime_dir
+from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
+
+#: How many runs are sampled and started together.
+RUNS = 8
+WORKLOADS = 3
+#: The limits are those of docs/measurements.md.
+RATIO_LIMIT = 1.02
+CPU_LIMIT = 0.02
+MISSED_LIMIT = 0.01
+SKEW_LIMIT_S = 0.02
+
+_STEP_S = 0.01
+_TRIAL_ROUNDS = 50_000
+#: Opening listeners is not part of sampling with them.
+_SETTLE_S = 1.5
+_TIMEOUT_S = 300.0
+_DELIVERY_S = 60.0
+_COLLECTOR_IDLE_S = 2
+#: Settings of the user that change the overhead; the others would lead to the user's own data.
+_KEPT_VARIABLES = frozenset({"RADT_FLUSH_S", "RADT_ARCHIVE_S"})
+
+#: The same work on all CPUs, with radt or without: whatever radt takes, it takes from the work.
+_WORK = """\
+import json, os, sys, time
+from contextlib import nullcontext
+
+tracked, steps, rounds, processes = (int(argument) for argument in sys.argv[1:])
+
+def burn():
+    value = 1
+    for _ in range(rounds):
+        value = value * 1103515245 + 12345 & 0x7FFFFFFF
+    return float(value)
+
+if tracked:
+    import radt
+    run = radt.Run("work", experiment="selftest")
+else:
+    run = nullcontext()
+with run:
+    begun_s = time.perf_counter()
+    for _ in range(processes - 1):
+        if os.fork() == 0:
+            for _ in range(steps):
+                burn()
+            os._exit(0)
+    for step in range(steps):
+        value = burn()
+        if tracked:
+            run.log_metric("loss", value, step)
+    for _ in range(processes - 1):
+        os.wait()
+    took_s = time.perf_counter() - begun_s
+print(json.dumps(took_s))
+"""
+
+
+class Verdict(StrEnum):
+    """Whether a measurement is within its limit."""
+
+    WITHIN = "within the limit"
+    OVER = "over the limit"
+    INCONCLUSIVE = "inconclusive"  # the limit lies inside the interval
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measured quantity.
+
+    Attributes:
+        key: Stable, for programs.
+        label: For people.
+        value: In the unit that ``show`` formats; None if the measurement failed.
+        limit: The value should be at most this.
+        show: Formats the value and the limit.
+        low, high: The 95 % confidence interval, or the lowest and highest of a few values.
+        detail: How it was measured.
+        error: Why it failed.
+    """
+
+    key: str
+    label: str
+    value: float | None = None
+    limit: float = math.inf
+    show: Callable[[float | None], str] = units.duration
+    low: float | None = None
+    high: float | None = None
+    detail: str = ""
+    error: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Within or over the limit only if the whole interval is."""
+        if self.value is None:
+            return Verdict.FAILED
+        low = self.value if self.low is None else self.low
+        high = self.value if self.high is None else self.high
+        if high <= self.limit:
+            return Verdict.WITHIN
+        return Verdict.OVER if low > self.limit else Verdict.INCONCLUSIVE
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON; seconds and ratios, without a unit."""
+        return {
+            "key": self.key,
+            "label": self.label,
+            "value": self.value,
+            "limit": self.limit,
+            "low": self.low,
+            "high": self.high,
+            "verdict": self.verdict.value,
+            "detail": self.detail,
+            "error": self.error,
+        }
+
+
+def run_selftest(
+    pairs: int, seconds: float, seed: int, report: Callable[[Measurement], None]
+) -> list[Measurement]:
+    """Measure start skew, sampling and the time of a run with radt over the same without.
+
+    Args:
+        pairs: How many pairs of runs.
+        seconds: How long a run of a pair computes, and how long sampling is measured.
+        seed: Draws which run of a pair goes first.
+        report: Called with each measurement as soon as it is made.
+
+    Raises:
+        RadtError: The temporary folders cannot be made.
+    """
+    measurements: list[Measurement] = []
+    with _sandbox() as home:
+        steps: list[tuple[str, str, Callable[[], list[Measurement]]]] = [
+            ("start_skew", f"start skew of {RUNS} rows", lambda: _start_skew(home)),
+            ("sampling", f"sampling {RUNS} runs at 1 Hz", lambda: _sampling(home, seconds)),
+            ("time_ratio", "run time with radt", lambda: _time_ratio(home, pairs, seconds, seed)),
+        ]
+        for key, label, measure in steps:
+            try:
+                made = measure()
+            except (RadtError, OSError) as error:
+                made = [Measurement(key, label, error=str(error))]
+            for measurement in made:
+                measurements.append(measurement)
+                report(measurement)
+    return measurements
+
+
+@contextmanager
+def _sandbox() -> Iterator[Home]:
+    """A data folder and a runtime folder for this process and all that it starts."""
+    before = dict(os.environ)
+    with (
+        tempfile.TemporaryDirectory(prefix="radt-selftest-", ignore_cleanup_errors=True) as folder,
+        # Below the usual one: the path of a Unix socket may have only 107 characters.
+        tempfile.TemporaryDirectory(dir=runtime_dir(), ignore_cleanup_errors=True) as runtime,
+    ):
+        home = Home(Path(folder) / "radt-data").create()
+        for name in before:
+            if name.startswith(("RADT_", "MLFLOW_")) and name not in _KEPT_VARIABLES:
+                del os.environ[name]
+        os.environ[HOME_VARIABLE] = str(home.path)
+        os.environ[RUNTIME_VARIABLE] = runtime
+        os.environ["RADT_COLLECTOR_IDLE_S"] = str(_COLLECTOR_IDLE_S)
+        try:
+            yield home
+        finally:
+            _kill_processes(runtime)
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _kill_processes(runtime: str) -> None:
+    """End the collector and what it started; they are known by their runtime folder."""
+    mark = f"{RUNTIME_VARIABLE}={runtime}".encode()
+    while True:
+        remaining = [
+            pid
+            for pid in procfs.all_pids()
+            if pid != os.getpid() and mark in procfs.environment(pid)
+        ]
+        if not remaining:
+            return
+        for pid in remaining:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended meanwhile
+        time.sleep(0.05)
+
+
+# How together the rows of a workload start -------------------------------------------------------
+
+
+def _start_skew(home: Home) -> list[Measurement]:
+    script = home.path / "row.py"
+    script.write_text("", encoding="utf-8")
+    lines = ["Experiment,Workload,Name,Devices,Listeners,File,Status,Run"]
+    lines += [
+        f"starts,{workload},row,cpu,none,row.py,,"
+        for workload in range(1, WORKLOADS + 1)
+        for _ in range(RUNS)
+    ]
+    file = home.path / "starts.csv"
+    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    _run([sys.executable, "-P", "-m", "radt", "run", str(file), "--quiet", "--yes"], home)
+    with StoreReader(home.store_path) as reader:
+        workloads = reader.workloads("starts")
+    skews_s = [one.start_skew_ns / 1e9 for one in workloads if one.start_skew_ns is not None]
+    if len(skews_s) < WORKLOADS:
+        raise LaunchError(f"{len(skews_s)} of {WORKLOADS} workloads started", "Run: radt doctor")
+    low, high = min(skews_s), max(skews_s)
+    return [
+        Measurement(
+            "start_skew",
+            f"start skew of {RUNS} rows",
+            statistics.median(skews_s),
+            SKEW_LIMIT_S,
+            low=low,
+            high=high,
+            detail=f"{units.duration(low)} to {units.duration(high)}, n = {WORKLOADS}",
+        )
+    ]
+
+
+# What sampling costs -----------------------------------------------------------------------------
+
+
+def _sampling(home: Home, seconds: float) -> list[Measurement]:
+    """Record idle processes that are delivered nowhere: what the collector uses is sampling."""
+    run_ids = [uuid.uuid4().hex for _ in range(RUNS)]
+    idle: list[subprocess.Popen[bytes]] = []
+    with CollectorClient.connect() as client:
+        _register(client, home, run_ids)
+        try:
+            for run_id in run_ids:
+                idle.append(
+                    subprocess.Popen(
+                        [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"],
+                        env=os.environ | {RUN_ID_VARIABLE: run_id},
+                        stdin=subprocess.DEVNULL,
+                    )
+                )
+                client.started(run_id, idle[-1].pid, time.monotonic_ns())
+            time.sleep(_SETTLE_S)
+            before, begun_s = client.status(), time.monotonic()
+            time.sleep(max(seconds, 1.0) * 2.5)
+            after, took_s = client.status(), time.monotonic() - begun_s
+        finally:
+            for process in idle:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        for run_id in run_ids:
+            client.finish(run_id, RunStatus.FINISHED)
+    return _sampled(home, run_ids, before, after, took_s)
+
+
+def _register(client: CollectorClient, home: Home, run_ids: Sequence[str]) -> None:
+    workload_id = uuid.uuid4().hex
+    listeners = (ListenerChoice.parse(DEFAULT_LISTENERS),)
+    with StoreWriter(home.store_path) as writer:
+        for run_id in run_ids:
+            spool = str(home.run_dir(run_id).create().path)
+            now_ns = Clock.for_machine().now_ns()
+            writer.put_run(
+                RunRecord(run_id, workload_id, "selftest", "idle", "a", "idle", now_ns, spool=spool)
+            )
+            client.register(
+                Registration(run_id, str(home.store_path), spool, "", "", listeners, ())
+            )
+
+
+def _sampled(
+    home: Home,
+    run_ids: Sequence[str],
+    before: CollectorStatus,
+    after: CollectorStatus,
+    took_s: float,
+) -> list[Measurement]:
+    with StoreReader(home.store_path) as reader:
+        ledger = reader.ledger(run_ids)
+    expected, missed = sum(row.expected for row in ledger), sum(row.missed for row in ledger)
+    if not expected:
+        raise LaunchError("the collector recorded no readings", "Run: radt listeners")
+    listeners = ", ".join(sorted({row.listener for row in ledger}))
+    return [
+        Measurement(
+            "sampling.cpu",
+            f"sampling {RUNS} runs at 1 Hz",
+            (after.cpu_s - before.cpu_s) / took_s,
+            CPU_LIMIT,
+            units.percent,
+            detail=f"of one core, {units.size(after.rss_bytes)} of memory; {listeners}",
+        ),
+        Measurement(
+            "sampling.missed",
+            "readings missed",
+            missed / expected,
+            MISSED_LIMIT,
+            units.percent,
+            detail=f"{missed:,} of {units.plural(expected, 'reading')}",
+        ),
+    ]
+
+
+# The same work with radt and without -------------------------------------------------------------
+
+
+def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[Measurement]:
+    """Return the geometric mean of the ratios, with the t interval of their logarithms."""
+    script = home.path / "work.py"
+    script.write_text(_WORK, encoding="utf-8")
+    processes = len(os.sched_getaffinity(0))
+    steps = max(2, round(seconds / _STEP_S))
+    trial_s = _work(home, tracked=False, steps=10, rounds=_TRIAL_ROUNDS, processes=processes) / 10
+    rounds = max(1, round(_TRIAL_ROUNDS * _STEP_S / trial_s))
+    sizes = {"steps": steps, "rounds": rounds, "processes": processes}
+    _work(home, tracked=True, **{**sizes, "steps": 2})  # starts what runs share
+    logs = []
+    for tracked_first in drawn_orders(pairs, seed):
+        took_s = {}
+        for tracked in (tracked_first, not tracked_first):
+            _wait_delivered(home)
+            took_s[tracked] = _work(home, tracked=tracked, **sizes)
+        logs.append(math.log(took_s[True] / took_s[False]))
+    interval = mean_interval(logs)
+    return [
+        Measurement(
+            "time_ratio",
+            "run time with radt",
+            math.exp(statistics.fmean(logs)),
+            RATIO_LIMIT,
+            lambda value: units.NO_VALUE if value is None else f"{value:.3f}×",
+            # One pair has no interval, and no verdict.
+            low=0.0 if interval is None else math.exp(interval.low),
+            high=math.inf if interval is None else math.exp(interval.high),
+            detail="no confidence interval from 1 pair"
+            if interval is None
+            else f"95 % CI {math.exp(interval.low):.3f} to {math.exp(interval.high):.3f}, "
+            f"{units.plural(pairs, 'pair')} on {units.plural(processes, 'CPU')}",
+        )
+    ]
+
+
+def drawn_orders(pairs: int, seed: int) -> list[bool]:
+    """Return whether the run with radt goes first, for each pair.
+
+    Of two neighbouring pairs each begins with another run, so that drift (temperature, neighbours)
+    favours neither.
+    """
+    chance = random.Random(seed)  # noqa: S311 - not about secrets
+    orders: list[bool] = []
+    while len(orders) < pairs:
+        two = [True, False]
+        chance.shuffle(two)
+        orders += two
+    return orders[:pairs]
+
+
+def _work(home: Home, *, tracked: bool, steps: int, rounds: int, processes: int) -> float:
+    """Run the work once, and return how long it took, without imports and radt's begin and end."""
+    arguments = (str(int(tracked)), str(steps), str(rounds), str(processes))
+    output = _run([sys.executable, "-P", "work.py", *arguments], home)
+    return float(json.loads(output.strip().splitlines()[-1]))
+
+
+def _wait_delivered(home: Home) -> None:
+    """Wait until nothing of an earlier run is on its way to MLflow."""
+    deadline_s = time.monotonic() + _DELIVERY_S
+    while time.monotonic() < deadline_s:
+        with StoreReader(home.store_path) as reader:
+            if not reader.runs_to_deliver(home.default_tracking_uri):
+                return
+        time.sleep(0.25)
+    raise LaunchError(f"a run was not delivered to MLflow within {_DELIVERY_S:.0f} s")
+
+
+def _run(command: Sequence[str], home: Home) -> str:
+    """Run a program to its end in the data folder, and return its output."""
+    name = "radt" if "-m" in command else command[2]
+    try:
+        result = subprocess.run(
+            command,
+            cwd=home.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{name} took longer than {_TIMEOUT_S:.0f} s") from None
+    if result.returncode != 0:
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no output"]
+        raise LaunchError(f"{name} ended with exit code {result.returncode}: {lines[-1]}")
+    return result.stdout

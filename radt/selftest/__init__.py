@@ -1,1 +1,0 @@
-"""What tracking costs on this machine, measured by `radt selftest` and by benchmarks."""

@@ -1,1 +1,0 @@
-"""The servers of a team: Postgres, S3, MLflow."""

@@ -1,0 +1,72 @@
+"""Names of the tags that radt writes."""
+
+from __future__ import annotations
+
+#: Number of CPUs that the runner may give to runs (its own affinity); the same for a pinned run.
+CPU_COUNT = "radt.cpu_count"
+#: CPU numbers that the run was pinned to, such as ``0-3,8``; only present on a pinned run.
+CPUS = "radt.cpus"
+#: The profiler that slowed the run down. Comparisons leave its workload out unless asked.
+PROFILED = "radt.profiled"
+#: Of the other runs of its workload: the letters of those that were profiled beside it.
+PROFILED_BESIDE = "radt.profiled_beside"
+#: What a profiler has not done, and why.
+PROFILER_PROBLEM = "radt.profiler_problem"
+#: What the user has to do for a profiler.
+PROFILER_NOTICE = "radt.profiler_notice"
+#: When the run's samples were thinned, and to how many (`radt prune`).
+PRUNED = "radt.pruned"
+#: Of a run that `radt import mlflow:URI` brought: what it looked like in MLflow then.
+IMPORTED = "radt.imported"
+#: CPU seconds of the collector and what it started, from the run's start to its end.
+TRACKER_CPU_S = "radt.tracker.cpu_s"
+#: What the run's processes wrote into their journals.
+TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
+
+# -- written when the run is created in MLflow ----------------------------------------------------
+
+#: radt's id of the run.
+RUN_ID = "radt.run_id"
+#: radt's id of the workload; on the workload's own MLflow run, too.
+WORKLOAD_ID = "radt.workload_id"
+#: The workload's label; only on the workload's own MLflow run.
+WORKLOAD = "radt.workload"
+#: The Experiment column as the user wrote it.
+EXPERIMENT = "radt.experiment"
+
+# -- written when the run has ended in MLflow -----------------------------------------------------
+
+#: `radt.model.RunStatus`; MLflow knows fewer.
+STATUS = "radt.status"
+#: Why the run ended, if radt ended it or knows the reason.
+END_REASON = "radt.end_reason"
+#: Exit code of the script.
+EXIT_CODE = "radt.exit_code"
+#: Followed by an MLflow key: the name of the series, which MLflow does not accept as it is.
+METRIC_PREFIX = "radt.metric."
+
+# -- written by the inventory before the run starts -----------------------------------------------
+
+#: Host name.
+HOST = "radt.host"
+#: Model of the CPU.
+CPU = "radt.cpu"
+#: Version of NVIDIA's driver.
+DRIVER = "radt.driver"
+#: Names of the machine's GPUs, with commas between them.
+GPUS = "radt.gpus"
+#: Version of the run's Python.
+PYTHON = "radt.python"
+#: Commit of the repository that holds the script.
+GIT_COMMIT = "radt.git.commit"
+#: ``true`` if tracked files of that repository had changes.
+GIT_DIRTY = "radt.git.dirty"
+
+# -- MLflow's own, as its pages read them ---------------------------------------------------------
+
+MLFLOW_PARENT_RUN_ID = "mlflow.parentRunId"
+MLFLOW_USER = "mlflow.user"
+MLFLOW_SOURCE_TYPE = "mlflow.source.type"
+MLFLOW_SOURCE_NAME = "mlflow.source.name"
+#: Shown as "Version".
+MLFLOW_GIT_COMMIT = "mlflow.source.git.commit"

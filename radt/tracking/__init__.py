@@ -1,1 +1,0 @@
-"""All that talks to MLflow."""

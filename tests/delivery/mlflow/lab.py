@@ -1,0 +1,265 @@
+"""A laboratory: a real store and a real MLflow (SQLite), with runs that tests make up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from radt.delivery.mlflow.runs import RunCreator
+from radt.delivery.mlflow.target import MlflowTarget
+from radt.delivery.mlflow.threads import LIVE_INTERVAL_S, RunCreatorThread, UploaderThread, Wakeup
+from radt.delivery.mlflow.uploader import Uploader
+from radt.delivery.problems import ProblemLog, Reports, problem_file
+from radt.delivery.queues import IN_TURN, SIDE_BY_SIDE
+from radt.home import Home
+from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    RunRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.writer import StoreWriter
+
+DEADLINE_S = 60.0
+SECOND_NS = 1_000_000_000
+START_NS = 1_750_000_000 * SECOND_NS
+
+
+def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait for a condition, looking every few milliseconds; fails at the deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Lab:
+    """A data folder with a store, and what delivers it in this process."""
+
+    home: Home
+    tracking_uri: str
+    writer: StoreWriter
+    reader: StoreReader
+    target: MlflowTarget
+    client: MlflowClient
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def creator(self, since_ns: int = 0) -> RunCreator:
+        return RunCreator(self.target, self.reader, self.writer, self.tracking_uri, since_ns)
+
+    def uploader(self) -> Uploader:
+        return Uploader(self.target, self.reader, self.writer)
+
+    def add_workload(
+        self,
+        runs: int = 1,
+        *,
+        experiment: str = "an experiment",
+        label: str = "1",
+        name: str = "net",
+        created_ns: int = START_NS,
+        tracking_uri: str | None = None,
+    ) -> list[RunRecord]:
+        """Rows as the runner writes them, before MLflow knows of them."""
+        workload_id = uuid.uuid4().hex
+        uri = self.tracking_uri if tracking_uri is None else tracking_uri
+        records = []
+        with self.writer.transaction():
+            self.writer.put_workload(
+                WorkloadRecord(workload_id, experiment, label, created_ns, tracking_uri=uri)
+            )
+            for index in range(runs):
+                run_id = uuid.uuid4().hex
+                spool = self.home.run_dir(run_id).create()
+                record = RunRecord(
+                    run_id=run_id,
+                    workload_id=workload_id,
+                    experiment=experiment,
+                    workload=label,
+                    letter="abcdefghijklmnop"[index],
+                    name=name,
+                    created_ns=created_ns,
+                    command="python train.py",
+                    spool=str(spool.path),
+                    tracking_uri=uri,
+                )
+                self.writer.put_run(record)
+                records.append(record)
+        return records
+
+    def start(self, run: RunRecord) -> None:
+        self.writer.update_run(run.run_id, status=RunStatus.RUNNING, started_ns=START_NS)
+
+    def end(self, run: RunRecord, status: RunStatus = RunStatus.FINISHED, reason: str = "") -> None:
+        assert self.writer.end_run(run.run_id, status, START_NS + 100 * SECOND_NS, 0, reason)
+
+    def log(
+        self,
+        run: RunRecord,
+        metric: str,
+        values: Sequence[float],
+        *,
+        series_no: int = 0,
+        steps: Sequence[int] | None = None,
+        listener: str = SOFTWARE,
+        kind: SeriesKind = SeriesKind.GAUGE,
+        entity: str = "",
+        interval_ns: int = SECOND_NS,
+        first_ns: int = START_NS,
+    ) -> None:
+        """Append points, one each ``interval_ns``."""
+        scope = Scope.RUN if listener == SOFTWARE else Scope.HOST
+        self.writer.add_series(
+            [SeriesRecord(run.run_id, series_no, listener, metric, "1", scope, kind, entity)]
+        )
+        times = first_ns + np.arange(len(values), dtype=np.int64) * interval_ns
+        samples = Samples(
+            times,
+            np.asarray(values, dtype=np.float64),
+            None if steps is None else np.asarray(steps, dtype=np.int64),
+        )
+        self.writer.append(run.run_id, [SeriesBatch(series_no, samples)])
+
+    def record(self, run: RunRecord) -> RunRecord:
+        return self.reader.run(run.run_id)
+
+    def mlflow_id(self, run: RunRecord) -> str:
+        found = self.record(run).mlflow_run_id
+        assert found is not None
+        return found
+
+    def mlflow_run(self, run: RunRecord) -> Run:
+        return self.client.get_run(self.mlflow_id(run))
+
+    def history(self, run: RunRecord, key: str) -> list[tuple[int, float, int]]:
+        """Step, value and timestamp (ms) of each point in MLflow."""
+        found = self.client.get_metric_history(self.mlflow_id(run), key)
+        return [(point.step, point.value, point.timestamp) for point in found]
+
+    def deliver_all(self) -> None:
+        """What the deliverer does when it finishes up, once, in this process."""
+        self.creator().register_pending()
+        uploader = self.uploader()
+        for run in self.reader.runs_to_deliver(self.tracking_uri):
+            uploader.deliver(run)
+        for workload in self.reader.workloads_to_deliver(self.tracking_uri):
+            uploader.close_workload(workload.workload_id)
+
+    def start_deliverer(self, *options: str) -> subprocess.Popen[bytes]:
+        """The real process. What it says besides its log goes into ``process.stderr``."""
+        command = [sys.executable, "-m", "radt.delivery.mlflow", *options]
+        what = ["--store", str(self.home.store_path), "--tracking-uri", self.tracking_uri]
+        process = subprocess.Popen(
+            [*command, *what],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.processes.append(process)
+        return process
+
+    def log_text(self) -> str:
+        """The logs of all deliverers."""
+        folder = Path(os.environ["RADT_RUNTIME_DIR"])
+        return "".join(path.read_text() for path in folder.glob("deliver-*.log"))
+
+
+class Threads:
+    """The deliverer's threads, in this process, as they are for a tracking server or a database."""
+
+    def __init__(self, lab: Lab, live_interval_s: float = LIVE_INTERVAL_S) -> None:
+        problem_log = ProblemLog(
+            problem_file(lab.home.store_path, lab.tracking_uri), lab.tracking_uri
+        )
+        reports = Reports(problem_log, lambda: lab.target.answers)
+        self.creator_wakeup, self.uploader_wakeup = Wakeup(), Wakeup()
+        creator = RunCreator(lab.target, lab.reader, lab.writer, lab.tracking_uri, 0, reports)
+        self.creator = RunCreatorThread(
+            creator, self.creator_wakeup, self.uploader_wakeup.poke, reports
+        )
+        self.uploader = UploaderThread(
+            lab.uploader(),
+            lab.reader,
+            lab.tracking_uri,
+            self.uploader_wakeup,
+            live_interval_s,
+            reports,
+            SIDE_BY_SIDE if lab.target.is_server else IN_TURN,
+        )
+        self.creator.start()
+        self.uploader.start()
+
+    def poke(self) -> None:
+        self.creator_wakeup.poke()
+        self.uploader_wakeup.poke()
+
+    def finish(self) -> None:
+        self.creator_wakeup.finish()
+        self.creator.join(60)
+        self.uploader_wakeup.finish()
+        self.uploader.join(60)
+        assert not self.creator.is_alive()
+        assert not self.uploader.is_alive()
+
+
+def poke(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    """Close its standard input; the deliverer must end well, and have kept off the console."""
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert output == b""
+
+
+def make_lab(home: Home, tracking_uri: str) -> Lab:
+    writer = StoreWriter(home.store_path)
+    artifacts = home.artifacts if tracking_uri == home.default_tracking_uri else None
+    return Lab(
+        home=home,
+        tracking_uri=tracking_uri,
+        writer=writer,
+        reader=StoreReader(home.store_path),
+        target=MlflowTarget(tracking_uri, artifacts),
+        client=MlflowClient(tracking_uri),
+    )
+
+
+@contextlib.contextmanager
+def closing(lab: Lab) -> Iterator[Lab]:
+    try:
+        yield lab
+    finally:
+        for process in lab.processes:
+            process.kill()
+            process.wait()
+        lab.writer.close()
+        lab.reader.close()
+
+
+def count_points(database: Path, mlflow_run_id: str, key: str) -> int:
+    """Rows in MLflow's own table."""
+    with contextlib.closing(sqlite3.connect(database, timeout=DEADLINE_S)) as connection:
+        row = connection.execute(
+            "SELECT COUNT(*) FROM metrics WHERE run_uuid = ? AND key = ?", (mlflow_run_id, key)
+        ).fetchone()
+    return int(row[0])

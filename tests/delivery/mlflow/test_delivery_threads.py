@@ -1,0 +1,153 @@
+"""The two threads: a failure is tried again, concerns nobody else, and never ends them."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import mlflow.store.db.utils as mlflow_db
+import pytest
+
+from radt.backoff import Backoff
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+from radt.delivery.mlflow.runs import RunCreator
+from radt.delivery.mlflow.target import MlflowTarget
+from radt.delivery.mlflow.threads import LAST_TRIES, UploaderThread, Wakeup
+from radt.delivery.mlflow.uploader import Uploader
+from radt.errors import StoreError
+from radt.store.records import RunRecord
+from tests.delivery.mlflow.lab import Lab, Threads, wait_until
+
+
+@pytest.fixture
+def start(lab: Lab) -> Iterator[Callable[[], Threads]]:
+    started: list[Threads] = []
+
+    def make() -> Threads:
+        started.append(Threads(lab))
+        return started[-1]
+
+    yield make
+    for threads in started:
+        threads.finish()
+
+
+def test_locked_database_is_tried_again_by_both(
+    lab: Lab,
+    start: Callable[[], Threads],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (first,) = lab.add_workload()
+    lab.creator().register_pending()
+    lab.log(first, "loss", [1.0, 2.0])
+    lab.end(first)
+    (second,) = lab.add_workload()
+    text = mlflow_db.sql.text
+    # MLflow waits 20 seconds for a lock; a test need not.
+    monkeypatch.setattr(
+        mlflow_db.sql, "text", lambda statement: text(statement.replace("= 20000", "= 1"))
+    )
+    database = sqlite3.connect(lab.home.path / "mlflow.db", isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    with caplog.at_level(logging.WARNING, "radt.delivery.mlflow"):
+        start()
+        wait_until(lambda: f"{second.workload_id} waits" in caplog.text, "the creator met the lock")
+        wait_until(lambda: f"{first.run_id} waits" in caplog.text, "the uploader too")
+    assert "database is locked" in caplog.text
+    database.execute("ROLLBACK")
+    database.close()
+    wait_until(lambda: lab.record(second).mlflow_run_id, "the second registered")
+    wait_until(
+        lambda: (
+            first.run_id not in {r.run_id for r in lab.reader.runs_to_deliver(lab.tracking_uri)}
+        ),
+        "the first delivered",
+    )
+    assert [value for _, value, _ in lab.history(first, "loss")] == [1.0, 2.0]
+
+
+def test_a_run_that_fails_holds_nobody_up(
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = lab.add_workload(2)
+    deliver = Uploader.deliver
+
+    def fail_bad(uploader: Uploader, run: RunRecord) -> None:
+        if run.run_id == bad.run_id:
+            raise ZeroDivisionError("a bug")
+        deliver(uploader, run)
+
+    lab.end(bad)
+    lab.end(good)
+    with monkeypatch.context() as patch:
+        patch.setattr(Uploader, "deliver", fail_bad)
+        start()
+        wait_until(
+            lambda: (
+                [run.run_id for run in lab.reader.runs_to_deliver(lab.tracking_uri)] == [bad.run_id]
+            ),
+            "the good one delivered",
+        )
+    wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "the bad one too")
+
+
+def test_store_that_fails_for_a_while(
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = lab.add_workload()
+    lab.end(run)
+    failures = iter([StoreError("disk full")] * 2)
+    register = RunCreator.register_pending
+
+    def fail_twice(creator: RunCreator, *, everything: bool = False) -> int:
+        for error in failures:
+            raise error
+        return register(creator, everything=everything)
+
+    monkeypatch.setattr(RunCreator, "register_pending", fail_twice)
+    start()
+    wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "delivered")
+
+
+def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = lab.add_workload(3)
+    lab.creator().register_pending()
+    for run in runs:
+        lab.end(run)
+    asked: list[str] = []
+
+    def unreachable(target: MlflowTarget, run_id: str, *rest: object) -> None:
+        asked.append(run_id)
+        raise DeliveryError(ErrorKind.UNREACHABLE, "connection refused")
+
+    monkeypatch.setattr(MlflowTarget, "set_tags", unreachable)
+    wakeup = Wakeup()
+    wakeup.finish()
+    uploader = UploaderThread(lab.uploader(), lab.reader, lab.tracking_uri, wakeup)
+    uploader.start()
+    uploader.join(60)
+    assert len(asked) == LAST_TRIES, "others would have run into the same"
+    assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 3, "left to the next deliverer"
+
+
+def test_a_pace_hears_what_was_said_before_it_waits() -> None:
+    wakeup = Wakeup()
+    wakeup.poke()
+    wakeup.wait(None)
+    wakeup.finish()
+    wakeup.wait(None, for_poke=False)
+    wakeup.wait(None)
+
+
+def test_backoff_grows_to_its_limit_and_starts_anew() -> None:
+    backoff = Backoff(first_s=1.0, longest_s=8.0)
+    delays = [backoff.next_s() for _ in range(50)]
+    for delay, full in zip(delays, [1, 2, 4, *[8] * 47], strict=True):
+        assert 0.75 * full <= delay <= full
+    assert len(set(delays)) > 40
+    backoff.reset()
+    assert backoff.next_s() <= 1.0

@@ -1,0 +1,260 @@
+"""The process that brings a store to Postgres: kills, bad links, many runs, two machines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
+from tests.delivery.postgres.conftest import (
+    DEADLINE_S,
+    Processes,
+    log_text,
+    through,
+    wait_same,
+)
+from tests.support.bench import wait_until
+from tests.support.links import Link
+from tests.support.postgres import Postgres
+from tests.support.servers import database_of, postgres_cluster
+from tests.support.stores import WrittenRun, add_runs, differences
+
+
+def points_at(uri: str) -> int:
+    try:
+        with closing(psycopg2.connect(uri)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT COALESCE(SUM(point_count), 0) FROM radt.chunk")
+            return int(cursor.fetchone()[0])  # type: ignore[index]
+    except psycopg2.Error:
+        return -1
+
+
+def problem_of(store: Path) -> str:
+    with closing(sqlite3.connect(store)) as connection:
+        found = connection.execute("SELECT problem FROM replica").fetchall()
+    return " ".join(text for (text,) in found)
+
+
+def grow(runs: list[WrittenRun], rounds: int = 1) -> None:
+    for _ in range(rounds):
+        for run in runs:
+            run.record(20, flush=10)
+            run.log([1.0, 2.0])
+            run.mark()
+
+
+def test_killed_again_and_again(
+    store: Path, writer: StoreWriter, database: str, processes: Processes
+) -> None:
+    runs = add_runs(writer, 4)
+    for part in range(3):
+        grow(runs, 5)
+        before = points_at(database)
+        process = processes.start(store, database)
+        wait_until(lambda before=before: points_at(database) > before, f"part {part} begins")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for run in runs:
+        run.end()
+    processes.finish(processes.start(store, database))
+    assert differences(store, database) == []
+
+
+def test_a_server_that_is_killed_and_comes_back(
+    store: Path, writer: StoreWriter, processes: Processes
+) -> None:
+    """Durable settings: what it had said to have is there after the crash."""
+    durable = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
+    with postgres_cluster(durable) as postgres, database_of(postgres) as uri:
+        runs = add_runs(writer, 3)
+        (early,) = add_runs(writer)
+        early.record(100)
+        early.end()
+        process = processes.start(store, uri)
+        for _ in range(2):
+            before = points_at(uri)
+            grow(runs, 3)
+            processes.poke(process)
+            wait_until(lambda before=before: points_at(uri) > before, "it is under way")
+            postgres.kill()
+            grow(runs, 3)
+            processes.poke(process)
+            wait_until(lambda: problem_of(store), "the problem is written down")
+            postgres.start()
+            wait_same(store, uri)
+        assert process.poll() is None
+        for run in runs:
+            run.end()
+        processes.finish(process)
+        assert differences(store, uri) == []
+        assert problem_of(store) == ""
+
+
+def test_every_third_connection_is_dropped(
+    store: Path,
+    writer: StoreWriter,
+    database: str,
+    by_link: str,
+    link: Link,
+    processes: Processes,
+) -> None:
+    link.drop_every(3)
+    runs = add_runs(writer, 3)
+    process = processes.start(store, by_link)
+    for _ in range(4):
+        grow(runs)
+        processes.poke(process)
+        wait_same(store, database)
+        link.cut_now()
+    for run in runs:
+        run.end()
+    processes.poke(process)
+    wait_same(store, database)
+    processes.finish(process)
+    assert link.traffic.dropped
+
+
+def test_64_runs_at_once(
+    store: Path, writer: StoreWriter, database: str, link: Link, by_link: str, processes: Processes
+) -> None:
+    runs = add_runs(writer, 64, series=3)
+    process = processes.start(store, by_link)
+    for _ in range(2):
+        grow(runs)
+        processes.poke(process)
+    for run in runs:
+        run.end()
+    processes.finish(process)
+    assert differences(store, database) == []
+    assert link.traffic.connections < 4
+
+
+def test_two_machines_write_the_same_experiment(
+    tmp_path: Path, database: str, processes: Processes
+) -> None:
+    """Both begin with an empty database, at the same instant."""
+    stores = [tmp_path / host / "radt.db" for host in ("one", "two")]
+    writers = [StoreWriter(path) for path in stores]
+    everything = [
+        add_runs(writer, 8, host=path.parent.name)
+        for writer, path in zip(writers, stores, strict=True)
+    ]
+    started = [processes.start(path, database) for path in stores]
+
+    def work(runs: list[WrittenRun]) -> None:
+        grow(runs, 6)
+        for run in runs:
+            run.end()
+
+    threads = [threading.Thread(target=work, args=(runs,)) for runs in everything]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for process in started:
+        processes.finish(process)
+    for path, writer in zip(stores, writers, strict=True):
+        assert differences(path, database) == []
+        writer.close()
+    with StoreReader(database) as reader:
+        assert [one.run_count for one in reader.experiments()] == [16]
+
+
+def test_a_server_that_is_down_costs_nothing_and_floods_no_log(
+    store: Path, writer: StoreWriter, database: str, postgres: Postgres, processes: Processes
+) -> None:
+    with Link(postgres.port, refusing=True) as link:
+        runs = add_runs(writer, 2)
+        process = processes.start(store, through(database, postgres.port, link))
+        wait_until(lambda: problem_of(store), "the problem is written down")
+        attempts = log_text().count("cannot be reached")
+        for _ in range(30):
+            grow(runs)
+            processes.poke(process)
+        link.pass_through()
+        wait_same(store, database)
+        assert attempts == 1
+        assert log_text().count("cannot be reached") == 1
+        assert problem_of(store) == ""
+        processes.finish(process)
+
+
+def test_nobody_reads_the_password(
+    store: Path, writer: StoreWriter, database: str, processes: Processes
+) -> None:
+    add_runs(writer)
+    process = processes.start(store, database.replace("p%40ss", "geheim"))
+    wait_until(lambda: problem_of(store), "refused")
+    assert "password authentication failed" in problem_of(store)
+    shown = [problem_of(store), log_text(), *psutil.Process(process.pid).cmdline()]
+    assert not [text for text in shown if "geheim" in text]
+    for path in Path(os.environ["RADT_RUNTIME_DIR"]).glob("replicate-*.log"):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_password_may_come_from_where_libpq_looks(
+    store: Path,
+    writer: StoreWriter,
+    postgres: Postgres,
+    database: str,
+    processes: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (run,) = add_runs(writer)
+    run.end()
+    host = database.rsplit("@", 1)[1]
+    monkeypatch.setenv("PGPASSWORD", "p@ss/wörd:1")
+    processes.finish(processes.start(store, f"postgres://postgres@{host}"))
+    assert differences(store, database) == []
+
+
+def test_two_processes_do_not_work_at_once(
+    store: Path, writer: StoreWriter, database: str, processes: Processes
+) -> None:
+    """One whose collector was killed finishes up while its successor starts."""
+    runs = add_runs(writer, 4)
+    first, second = processes.start(store, database), processes.start(store, database)
+    grow(runs, 4)
+    for run in runs:
+        run.end()
+    processes.finish(first)
+    processes.finish(second)
+    assert differences(store, database) == []
+
+
+def test_with_a_server_that_is_down_it_ends_and_says_that_something_is_left(
+    store: Path, writer: StoreWriter, database: str, postgres: Postgres, processes: Processes
+) -> None:
+    (run,) = add_runs(writer)
+    run.end()
+    with Link(postgres.port, refusing=True) as link:
+        process = processes.start(store, through(database, postgres.port, link))
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+
+
+def test_light() -> None:
+    """It runs beside the collector for days."""
+    heavy = {"mlflow", "pandas", "pyarrow", "torch", "dash"}
+    program = (
+        "import sys; import radt.delivery.postgres.__main__, radt.delivery.postgres.replicator; "
+        f"print(*{heavy!r} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ""

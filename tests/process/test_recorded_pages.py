@@ -1,0 +1,79 @@
+"""What a real experiment records is what every page of the dashboard and every file shows."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from dash.development.base_component import Component
+
+from radt.frontend.app import PAGES, create_app
+from radt.frontend.auth import Access
+from radt.frontend.data.source import Source
+from radt.frontend.data.workload.strips import read_all
+from radt.frontend.data.workload.subject import find_subject
+from radt.frontend.export.report_files import path_of
+from radt.frontend.pages.workload_body import sections_of
+from radt.frontend.view import View
+from radt.render.files import ReportFormat
+from tests.support.bench import Bench
+
+_SCRIPT = """
+import radt
+
+with radt.Run() as run:
+    for epoch in run.epochs(3):
+        run.log_metric("loss", 1 / (epoch + 1), step=epoch)
+"""
+
+
+def texts(part: Any) -> str:
+    """All words of components, in order, with what shows when they are pointed at."""
+    if isinstance(part, Component):
+        inner = [getattr(part, "children", None), getattr(part, "title", None)]
+        return " ".join(filter(None, map(texts, inner)))
+    if isinstance(part, (list, tuple)):
+        return " ".join(filter(None, map(texts, part)))
+    return str(part) if isinstance(part, (str, int)) else ""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
+    core = min(os.sched_getaffinity(0))
+    bench.script("train.py", _SCRIPT)
+    path = bench.experiment(
+        f"Workload,Name,Cpus,File\n1,pinned,#{core},train.py\n1,free,,train.py\n2,alone,,train.py\n"
+    )
+    bench.radt(path.name)
+    source = Source(bench.home / "radt.db")
+    try:
+        app = create_app(source, Access())
+        with app.server.test_request_context():
+            for page in PAGES:
+                assert texts(page.layout(source, View())), page.title
+            sections = {}
+            for workload in source.reader.workloads():
+                subject = find_subject(source, View(workload=workload.workload_id))
+                shown = sections_of(source, read_all(source, subject))
+                sections[workload.label] = {key: texts(part) for key, part in shown.items()}
+        client = app.server.test_client()
+        experiment = source.reader.runs()[0].experiment
+        for address in (
+            f"/export/data?s={experiment}&of=full",
+            f"/export/data?s={experiment}&of=shown",
+            f"/export/view?s={experiment}",
+            f"{path_of(ReportFormat.MARKDOWN)}?e={experiment}",
+        ):
+            assert client.get(address).status_code == 200, address
+    finally:
+        source.close()
+
+    assert f"core {core}: a" in sections["1"]["devices"]
+    assert "b free all cores" in sections["1"]["devices"]
+    # A run that was not pinned is on all cores, not on the core whose number is their count.
+    others = [number for number in range(os.cpu_count() or 1) if number != core]
+    assert all(
+        f"core {other}: no run is pinned to it" in sections["1"]["devices"] for other in others
+    )
+    assert "runs share all cores" in sections["2"]["devices"]

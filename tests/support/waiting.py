@@ -1,0 +1,26 @@
+"""Waiting for states of processes, never for times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+TIMEOUT_S = 90.0
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
+    """Return when the condition holds; fail if it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

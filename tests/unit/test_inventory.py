@@ -1,0 +1,201 @@
+"""The inventory, taken from real repositories and real interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from radt import inventory
+from radt.nvml import Gpu, GpuList
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing remembered from another test."""
+    inventory.read_hardware.cache_clear()
+    inventory.list_packages.cache_clear()
+    inventory._git_states.clear()
+    yield
+    inventory.read_hardware.cache_clear()
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    return subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "a repository\nwith 'hostile' name ü"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "train.py").write_text("print(1)\n")
+    git(folder, "add", "train.py")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_clean_repository_from_a_folder_inside(repository: Path) -> None:
+    inner = repository / "inner"
+    inner.mkdir()
+    (inner / "untracked.txt").write_text("results do not make the code dirty")
+
+    state = inventory.read_git(inner)
+
+    assert state == inventory.GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_changed_file_is_dirty(repository: Path, staged: bool) -> None:
+    (repository / "train.py").write_text("print(2)\n")
+    if staged:
+        git(repository, "add", "train.py")
+
+    state = inventory.read_git(repository)
+
+    assert state == inventory.GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+
+
+def test_the_rows_of_a_workload_share_one_reading_and_later_ones_do_not(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not inventory.read_git(repository).dirty
+    (repository / "train.py").write_text("print(2)\n")
+    assert not inventory.read_git(repository).dirty
+    monkeypatch.setattr(inventory, "_GIT_FRESH_S", 0.0)
+    assert inventory.read_git(repository).dirty
+
+
+def test_repository_without_a_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    assert inventory.read_git(tmp_path) == inventory.GitState()
+
+
+def test_no_repository(tmp_path: Path) -> None:
+    found = inventory.collect_inventory(tmp_path)
+    assert found.git == inventory.GitState()
+    assert not any("git" in name for name in found.tags)
+
+
+def test_git_is_asked_about_the_scripts_folder_whatever_the_environment_says(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    state = inventory.read_git(repository)
+    monkeypatch.delenv("GIT_DIR")
+    assert state.commit == git(repository, "rev-parse", "HEAD")
+
+
+def test_git_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = inventory.collect_inventory(tmp_path)
+    assert found.git.commit is None
+    assert "the git commit is unknown: git is not installed" in found.problems
+
+
+def test_folder_gone(tmp_path: Path) -> None:
+    problem = inventory.read_git(tmp_path / "gone").problem
+    assert problem is not None
+    assert "no folder" in problem
+
+
+def test_git_that_refuses_is_a_problem_not_an_absence(repository: Path) -> None:
+    (repository / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 99\n")
+    state = inventory.read_git(repository)
+    assert state.commit is None
+    assert state.problem is not None
+    assert "99" in state.problem
+
+
+def test_hardware_is_this_machines() -> None:
+    hardware = inventory.read_hardware()
+    assert hardware.memory_bytes == psutil.virtual_memory().total
+    assert hardware.usable_cores == len(os.sched_getaffinity(0))
+    assert hardware.host == os.uname().nodename
+    assert hardware.cpu_model
+
+
+@pytest.mark.parametrize(
+    ("found", "problems"),
+    [
+        (GpuList((Gpu(0, "GB10", "GPU-1", None),), driver="580.1"), ()),
+        (GpuList(reason="no NVIDIA driver"), ()),
+        (
+            GpuList(reason="NVML: mismatch", failed=True),
+            ("the GPUs could not be listed: NVML: mismatch",),
+        ),
+    ],
+)
+def test_a_driver_that_fails_is_a_problem_and_none_is_not(
+    monkeypatch: pytest.MonkeyPatch, found: GpuList, problems: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(inventory, "list_gpus", lambda: found)
+
+    hardware = inventory.read_hardware()
+
+    assert (hardware.gpus, hardware.driver) == (found.gpus, found.driver)
+    assert hardware.problems == problems
+
+
+def test_packages_are_those_of_the_other_interpreter(tmp_path: Path) -> None:
+    environment = tmp_path / "an environment"
+    venv.create(environment, with_pip=False)
+    interpreter = environment / "bin" / "python"
+    (site,) = environment.glob("lib/python*/site-packages")
+    info = site / "only_there-3.2.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: only-there\nVersion: 3.2.1\n")
+
+    theirs = inventory.list_packages(str(interpreter))
+    ours = inventory.list_packages()
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert theirs == inventory.Packages((f"python=={version}", "only-there==3.2.1"))
+    assert any(line.startswith("mlflow==") for line in ours.lines)
+
+    (info / "METADATA").unlink()
+    assert inventory.list_packages(str(interpreter)) is theirs  # asked once
+
+
+def test_interpreter_that_is_none(tmp_path: Path) -> None:
+    found = inventory.collect_inventory(tmp_path, interpreter=str(tmp_path / "no-python"))
+    assert found.packages.lines == ()
+    assert any("no-python could not be listed" in problem for problem in found.problems)
+    failing = tmp_path / "failing"
+    failing.write_text("#!/bin/sh\necho broken environment >&2\nexit 3\n")
+    failing.chmod(0o755)
+    problem = inventory.list_packages(str(failing)).problem
+    assert problem is not None
+    assert problem.endswith("broken environment")
+
+
+def test_files_for_the_run(repository: Path, tmp_path: Path) -> None:
+    artifacts = tmp_path / "artifacts"
+
+    found = inventory.collect_inventory(repository, artifacts)
+
+    hardware = json.loads((artifacts / "environment" / "hardware.json").read_text())
+    assert hardware["memory_bytes"] == found.hardware.memory_bytes
+    assert hardware["gpus"] == []
+    packages = (artifacts / "environment" / "packages.txt").read_text().splitlines()
+    assert tuple(packages) == found.packages.lines
+    assert found.tags["radt.git.commit"] == git(repository, "rev-parse", "HEAD")
+    assert found.tags["radt.git.dirty"] == "false"
+    assert found.tags["radt.python"] == sys.version.split()[0]
+
+
+def test_unwritable_folder_is_a_problem_not_an_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "artifacts"
+    blocked.write_text("a file where the folder should be")
+    found = inventory.collect_inventory(tmp_path, blocked)
+    assert any("the inventory was not written" in problem for problem in found.problems)
