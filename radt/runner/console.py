@@ -10,6 +10,7 @@ import io
 import queue
 import re
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -132,9 +133,10 @@ class RunConsole:
             lead, rest = text.divide([indent])
             self._lines.put(_Line(lead, rest, Text(" " * indent)))
 
-    def print(self, *renderables: object) -> None:
-        """Print tables and the like after all lines so far."""
-        self._lines.put(renderables)
+    def print_table(self, lines: Iterable[Text]) -> None:
+        """Print the lines of a table after all lines so far."""
+        for line in lines:
+            self._lines.put(_Line(Text(), line))
 
     def flush(self) -> None:
         """Return when all lines so far has been printed."""
@@ -222,8 +224,6 @@ class RunConsole:
                 self._console.print(text, soft_wrap=True, highlight=False)
         elif isinstance(item, _LiveTable):
             self._draw_live(item.text)
-        elif isinstance(item, tuple):
-            self._console.print(*item, highlight=False)
         if self._missed and self._lines.empty():
             missed, self._missed = self._missed, 0
             self._console.print(

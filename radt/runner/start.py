@@ -53,7 +53,7 @@ def print_header(
     if not pending:
         done = len(_done(plan, pending))
         amount = units.plural(everything, "row")
-        what = f"all {amount} done" if done == everything else f"{done} of {amount} done"
+        what = f"{amount} done" if done == everything else f"{done} of {amount} done"
         console.say(Text.assemble((plan.name, "bold"), f" · {what}"))
         console.say(
             "  --rerun runs FAILED, OOM and TIMEOUT rows again; "
@@ -132,7 +132,7 @@ def print_closing(
         report = read_report(session.reader, name)
         if report.workloads:
             console.say("")
-            console.print(*table_lines(summary_table(report.workloads), console.width))
+            console.print_table(table_lines(summary_table(report.workloads), console.width))
         if report.left_out:
             console.say(f"  {left_out_text(report.left_out)} (radt report --profiled)", "dim")
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"

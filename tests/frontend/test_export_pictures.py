@@ -248,14 +248,13 @@ def test_one_that_hangs_is_given_up(
     renderer.draw(plain())
     worker = renderer._worker
     assert worker is not None
-    processes = chrome_processes("hang")
-    assert len(processes) > 2
+    wait_until(lambda: len(chrome_processes("hang")) > 2, "the browser runs")
     os.kill(worker.process.pid, 19)  # SIGSTOP: it neither answers nor ends
     renderer._give_up_s = 0.3
     with pytest.raises(PictureError, match="took too long"):
         renderer.draw(plain())
     wait_until(lambda: not chrome_processes("hang"), "the browser has ended")
-    assert not Path(worker.folder).exists()
+    wait_until(lambda: not Path(worker.folder).exists(), "its folder is deleted")
     renderer._give_up_s = 60.0
     assert renderer.draw(plain()).startswith(b"<svg")
     renderer.close()

@@ -57,6 +57,11 @@ def test_statuses_and_ids_are_written_back_and_all_else_is_kept(bench: Bench, st
     assert "done with lr 0.5" in done.stdout
     assert "3 runs FINISHED" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    header = next(n for n, line in enumerate(lines) if line.split()[:2] == ["workload", "runs"])
+    assert [line.split()[0] for line in lines[header + 1 : header + 4]] == ["1", "2", "right"], (
+        lines
+    )
 
 
 def test_every_value_is_in_the_store(bench: Bench, study: Path) -> None:

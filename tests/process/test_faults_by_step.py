@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from radt import procfs
 from radt.collocation.ledger import Ledger
@@ -169,26 +168,16 @@ class Scene:
         self.nothing_is_set_up(path)
 
 
-@pytest.fixture(scope="module")
-def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty one: making its tables takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def scene(
     bench: Bench,
     nvml: FakeNvml,
     mps: FakeMps,
     tmp_path: Path,
-    mlflow_store: Path,
 ) -> Iterator[Scene]:
     tools = Tools(tmp_path / "bin", tmp_path / "state")
-    for folder in (tools.folder, tools.state, bench.home):
+    for folder in (tools.folder, tools.state):
         folder.mkdir()
-    shutil.copy(mlflow_store, bench.home / "mlflow.db")
     for name in ("CONDA_EXE", "MAMBA_EXE", "DOCKER_HOST", "SUDO_UID", "SUDO_GID"):
         bench.env.pop(name, None)
     bench.env |= nvml.variables() | mps.variables()

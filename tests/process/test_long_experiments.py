@@ -384,7 +384,7 @@ def test_attach_shows_the_output_and_ends_with_the_runner(bench: Bench, one: Pat
     assert watcher.returncode == 1
     assert "FAILED: exit code 3" in rest
     assert exit_code(rest.splitlines()[-1]) == 1
-    assert "FAILED rows again" in bench.radt(one.name, "--detach").stdout, "nothing to run"
+    assert "OOM and TIMEOUT rows again" in bench.radt(one.name, "--detach").stdout, "nothing to run"
     after = bench.radt("attach", one.name, code=2)
     assert "one.csv is not running" in after.stderr and "logs/one-" in after.stderr
 

@@ -195,7 +195,7 @@ def test_problems_are_in_the_error(notebook: Notebook) -> None:
         "  row 1, Devices: ",
         "none.csv: 1 problem, nothing was started",
         "  there is no such file. Check the path",
-        "  this is no experiment file. Name it .csv or .yaml or .yml",
+        "  expected the name of an experiment file (.csv or .yaml or .yml), got 'train.py'",
         "run_experiment() has no option 'rerum'; did you mean 'rerun'?",
         "sync: 'end' is not a value for it. Give 'start' or 'context'",
         "repeat: 0 is not a value for it. Give a number of at least 1",

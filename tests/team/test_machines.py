@@ -37,5 +37,5 @@ def test_two_machines_write_one_experiment_at_once(
     assert len(runs) == 6, "two workloads', and four"
     assert {run.info.status for run in runs} == {"FINISHED"}
     report = machines[0].radt("report", "shared", "--store-uri", team_database).stdout
-    named = re.findall(r"^ +1 (left|right) +2 × train ", report, re.MULTILINE)
+    named = re.findall(r"^ +1 +(left|right) +2 × train ", report, re.MULTILINE)
     assert set(named) == {"left", "right"}, report

@@ -67,7 +67,7 @@ def test_a_folder_and_what_is_above_it(folder: Path, tmp_path: Path) -> None:
         assert Archive.open(where).manifest.run.run_id == kit.RUN_ID
         assert Archive.open((top / "x").as_uri()).manifest.run.run_id == kit.RUN_ID
     assert [one.manifest.run.run_id for one in find_archives(top)] == [kit.RUN_ID]
-    with pytest.raises(FileMissingError, match="no archive of a run"):
+    with pytest.raises(FileMissingError, match="does not contain an archive"):
         find_archives(tmp_path / "nothing")
 
 
@@ -103,7 +103,7 @@ def test_s3_says_what_is_wrong(
     with pytest.raises(ArchiveError, match="Expected s3:"):
         load("s3:///x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(ArchiveError, match=r"403|SignatureDoesNotMatch|Forbidden"):
+    with pytest.raises(ArchiveError, match="S3 refuses the secret key"):
         load(uri)
 
 
@@ -136,7 +136,7 @@ def test_an_mlflow_run_whose_artifacts_go_through_the_server(
     with pytest.raises(FileMissingError, match="does not have run"):
         load("runs:/" + "0" * 32)
     without = client.create_run(experiment).info.run_id
-    with pytest.raises(FileMissingError, match="no archive of a run"):
+    with pytest.raises(FileMissingError, match="does not contain an archive"):
         load(f"runs:/{without}")
 
 
@@ -164,5 +164,7 @@ def test_what_is_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "abcdef" / "run.json").write_text("")
     assert is_address("abcdef")
     assert is_address("./abcdef")
-    with pytest.raises(ArchiveError, match=r"gs://x/y is no place"):
+    with pytest.raises(
+        ArchiveError, match=r"Expected a folder, s3://bucket/prefix or runs:/ID, got gs://x/y"
+    ):
         load("gs://x/y")

@@ -9,7 +9,7 @@ import pytest
 
 from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
-from radt.delivery.mlflow.target import MlflowTarget
+from radt.delivery.mlflow.target import MlflowTarget, _patient
 from radt.home import Home
 from radt.uris import with_driver
 from tests.delivery.mlflow.lab import Threads, closing, make_lab, wait_until
@@ -62,7 +62,7 @@ def test_a_postgres_that_is_away_is_said_at_once(tmp_path: Path) -> None:
     assert "refused" in caught.value.message
     assert "secret" not in caught.value.message
     assert time.monotonic() - begun_s < 60
-    patient = target._patient("postgresql+psycopg2://me@db/x?connect_timeout=3")
+    patient = _patient("postgresql+psycopg2://me@db/x?connect_timeout=3")
     assert "connect_timeout=3" in patient
     assert "tcp_user_timeout=60000" in patient
 
