@@ -109,7 +109,7 @@ def rest(watched: Watched, wait_until: Callable[..., None]) -> list[str]:
         watched.page.wait_for_timeout(50)
         return len(asked) >= 2 and all(PULSE.search(output) for output in asked[-2:])
 
-    watched.page.on("request", note)
+    watched.on("request", note)
     wait_until(quiet, "two pulses without anything between")
     asked.clear()
     return asked

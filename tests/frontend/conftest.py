@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 from waitress import wasyncore
 
 from radt.frontend import app
@@ -33,6 +41,9 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 BEGAN_NS = 1_780_000_000_000_000_000
 SECOND_NS = 1_000_000_000
@@ -310,18 +321,25 @@ def end_server(web: Any, thread: threading.Thread) -> None:
 
 
 @contextmanager
-def served(source: Source, access: Access) -> Iterator[str]:
-    """Serve the dashboard over a source from a thread; yields its address."""
-    listener = listen(access.host, 0)
+def running(application: WSGIApplication, listener: socket.socket) -> Iterator[None]:
+    """Serve from a thread."""
     # Its sockets are its own: those of other servers in this process go on.
     sockets: dict[int, Any] = {}
-    web = patient_server(app.create_app(source, access).server, listener, MAX_BODY_BYTES, sockets)
+    web = patient_server(application, listener, MAX_BODY_BYTES, sockets)
     thread = threading.Thread(target=web.run, daemon=True)
     thread.start()
     try:
-        yield f"http://{access.host}:{listener.getsockname()[1]}"
+        yield
     finally:
         end_server(web, thread)
+
+
+@contextmanager
+def served(source: Source, access: Access) -> Iterator[str]:
+    """Serve the dashboard over a source at an address of its own; yields it."""
+    listener = listen(access.host, 0)
+    with running(app.create_app(source, access).server, listener):
+        yield f"http://{access.host}:{listener.getsockname()[1]}"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -333,8 +351,60 @@ def _frequent_pulse() -> Iterator[None]:
         yield
 
 
+#: Answered by `Front` itself.
+EMPTY = "/empty"
+VIEWPORT = ViewportSize(width=1440, height=900)
+
+
+class Front:
+    """One address for the dashboards of a worker's tests, one after the other.
+
+    A browser keeps what it has compiled of a script only for the address that it came from.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.dashboard: WSGIApplication | None = None
+        self._inside = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        with self._lock:
+            dashboard = None if environ["PATH_INFO"] == EMPTY else self.dashboard
+            self._inside += dashboard is not None
+        if dashboard is None:
+            start("200 OK", [("Content-Type", "text/html")])
+            return [b"<!doctype html><link rel=icon href=data:,>"]
+        try:
+            return dashboard(environ, start)
+        finally:
+            with self._lock:
+                self._inside -= 1
+
+    @contextmanager
+    def showing(self, dashboard: WSGIApplication) -> Iterator[str]:
+        """Serve this dashboard; yields its address. No thread is in it afterwards."""
+        assert self.dashboard is None
+        self.dashboard = dashboard
+        try:
+            yield self.url
+        finally:
+            with self._lock:
+                self.dashboard = None
+            until(lambda: not self._inside, "the last answers")
+
+
+@pytest.fixture(scope="session")
+def front() -> Iterator[Front]:
+    """The address of this worker's dashboards."""
+    listener = listen("127.0.0.1", 0)
+    made = Front(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    with running(made, listener):
+        yield made
+
+
 @pytest.fixture
-def serve(store_path: Path) -> Iterator[Serve]:
+def serve(store_path: Path, front: Front) -> Iterator[Serve]:
     """Serve the dashboard; returns its address.
 
     Of a store; or a ``source`` that the test opened itself, and closes.
@@ -346,8 +416,12 @@ def serve(store_path: Path) -> Iterator[Serve]:
             store: Path | str | None = None,
             source: Source | None = None,
         ) -> str:
+            access = access or Access()
             opened = source or stack.enter_context(closing(Source(store or store_path)))
-            return stack.enter_context(served(opened, access or Access()))
+            if front.dashboard is None and access.host == "127.0.0.1":
+                made = app.create_app(opened, access).server
+                return stack.enter_context(front.showing(made))
+            return stack.enter_context(served(opened, access))
 
         yield start
 
@@ -362,13 +436,21 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The dashboard over the quickstart, for tests that write nothing."""
-    store = tmp_path_factory.mktemp("site") / "radt.db"
-    demo = Demo(store).quickstart()
+def _site(
+    tmp_path_factory: pytest.TempPathFactory, front: Front
+) -> Iterator[tuple[Site, WSGIApplication]]:
+    demo = Demo(tmp_path_factory.mktemp("site") / "radt.db").quickstart()
     demo.writer.close()
-    with closing(Source(store)) as source, served(source, Access()) as url:
-        yield Site(url, demo, source)
+    with closing(Source(demo.store)) as source:
+        yield Site(front.url, demo, source), app.create_app(source, Access()).server
+
+
+@pytest.fixture
+def site(_site: tuple[Site, WSGIApplication], front: Front) -> Iterator[Site]:
+    """The dashboard over the quickstart, for tests that write nothing."""
+    made, dashboard = _site
+    with front.showing(dashboard):
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -383,30 +465,93 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@dataclass
 class Watched:
     """A browser page, the requests it made and the errors it met."""
 
-    page: Page
-    requests: list[str]
-    errors: list[str]
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self._handlers: list[tuple[Any, Any]] = []
+        self.on("request", lambda request: self.requests.append(request.url))
+        self.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.on("console", self._note)
+
+    def on(self, event: str, handler: Callable[[Any], object]) -> None:
+        """Handle an event of the page until the end of the test."""
+        self.page.on(event, handler)  # type: ignore[call-overload]
+        self._handlers.append((event, handler))
+
+    def end(self) -> None:
+        """Watch no longer."""
+        for event, handler in self._handlers:
+            self.page.remove_listener(event, handler)
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+
+class Tab:
+    """The browser page of a worker's tests, one after the other.
+
+    A new process of the browser compiles Plotly, React and the rest anew, which takes more than
+    half of the time until a page is drawn. Documents, storage and cookies are new in every test.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._page: Page | None = None
+
+    @property
+    def page(self) -> Page:
+        if self._page is None:
+            self._page = self._browser.new_context(viewport=VIEWPORT).new_page()
+            self._page.set_default_timeout(30_000)
+        return self._page
+
+    def clear(self, front: Front) -> None:
+        """Leave nothing to the next test."""
+        page, context = self.page, self.page.context
+        for other in context.pages:
+            if other is not page:
+                other.close()
+        context.set_offline(False)
+        page.unroute_all()
+        page.goto(front.url + EMPTY)
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        context.clear_cookies()
+        context.clear_permissions()
+        page.emulate_media(color_scheme="light")
+        page.set_viewport_size(VIEWPORT)
+        page.mouse.move(0, 0)
+
+    def close(self) -> None:
+        """The next test gets a new one."""
+        if self._page is not None:
+            self._page.context.close()
+        self._page = None
+
+
+@pytest.fixture(scope="session")
+def tab(browser: Browser) -> Iterator[Tab]:
+    """The page that tests have in turn."""
+    made = Tab(browser)
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    """A page of a new profile that records its requests and errors."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    seen = Watched(page, [], [])
-    page.on("request", lambda request: seen.requests.append(request.url))
-    page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    page.on(
-        "console",
-        lambda message: seen.errors.append(message.text) if message.type == "error" else None,
-    )
+def watched(tab: Tab, front: Front, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A page that records its requests and errors; nothing of other tests is left on it."""
+    failed = request.session.testsfailed
+    seen = Watched(tab.page)
     yield seen
-    context.close()
+    seen.end()
+    if request.session.testsfailed > failed:
+        tab.close()  # who knows what it was left in
+    else:
+        tab.clear(front)
 
 
 def until(condition: Callable[[], object], what: str, deadline_s: float = 20.0) -> None:

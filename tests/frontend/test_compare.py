@@ -110,7 +110,7 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
 def test_the_cursor_is_shown_in_all_charts_with_values(site, watched):
     open_page(watched, site.url)
     asked = []
-    watched.page.on("request", lambda request: asked.append(request.url))
+    watched.on("request", lambda request: asked.append(request.url))
     frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
     watched.page.mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + 40)
     watched.page.mouse.move(frame["x"] + frame["width"] / 3, frame["y"] + 40)
@@ -255,7 +255,7 @@ def test_an_address_opens_what_it_says_and_stays(demo, serve, watched, wait_unti
     expect(card(watched, "loss").locator(".subtitle")).to_contain_text("sum of runs")
     assert x_range(watched) == pytest.approx([10, 40])
     asked = []
-    watched.page.on("request", lambda request: asked.append(request.url))
+    watched.on("request", lambda request: asked.append(request.url))
     wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) >= 3, "three pulses")
     assert query(watched) == {
         "s": ["older"],
@@ -352,7 +352,7 @@ def test_a_dashboard_that_is_gone_is_said_and_awaited(site, watched):
 def test_only_charts_near_the_window_are_asked_for(site, watched):
     charts = "".join("&c=loss;rows=3" for _ in range(8))
     asked = []
-    watched.page.on(
+    watched.on(
         "request", lambda one: asked.append(one.url) if one.url.endswith("/figure") else None
     )
     watched.page.goto(f"{site.url}/compare?{charts[1:]}")

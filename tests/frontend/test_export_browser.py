@@ -19,7 +19,7 @@ from radt.frontend.auth import Access
 from radt.frontend.export import renderer as rendering
 from radt.frontend.export import routes as data
 from radt.frontend.view import View
-from tests.frontend.conftest import Demo, Serve, Watched
+from tests.frontend.conftest import Demo, Serve, Site, Watched
 
 ADDRESS = "/compare?s=quickstart&c=loss;log=1&c=process.memory.rss&level=workload&t.barrier=5,30"
 
@@ -66,11 +66,10 @@ def metrics_shown(page: Page) -> list[str]:
 
 
 def test_a_view_travels_in_a_file(
-    demo: Demo, serve: Serve, watched: Watched, other: Page, tmp_path: Path
+    site: Site, watched: Watched, other: Page, tmp_path: Path
 ) -> None:
     """Saved here, opened there: the same charts, fetched anew; nothing of the data in it."""
-    demo.quickstart()
-    address = serve()
+    address = site.url
     watched.page.goto(address + ADDRESS)
     ready(watched.page)
     saved = download(watched.page, "page", "Save view")
@@ -100,11 +99,10 @@ def test_a_view_travels_in_a_file(
 
 
 def test_other_files_are_refused_and_the_page_stays(
-    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path
+    site: Site, watched: Watched, tmp_path: Path
 ) -> None:
-    demo.quickstart()
     page = watched.page
-    page.goto(serve() + ADDRESS)
+    page.goto(site.url + ADDRESS)
     ready(page)
     page.wait_for_url("**t.barrier=5,30&c=loss**")  # the address as the dashboard writes it
     before = page.url
@@ -156,17 +154,14 @@ def test_a_link_is_copied_and_opens_the_same(
     compile(code, "copied", "exec")
 
 
-def test_where_browsers_have_no_clipboard_the_text_is_shown(
-    demo: Demo, serve: Serve, watched: Watched
-) -> None:
+def test_where_browsers_have_no_clipboard_the_text_is_shown(site: Site, watched: Watched) -> None:
     """As over plain HTTP."""
-    demo.quickstart()
-    page = watched.page
+    page = watched.page.context.new_page()
     page.add_init_script(
         "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
         "document.execCommand = () => false;"
     )
-    page.goto(serve() + ADDRESS)
+    page.goto(site.url + ADDRESS)
     ready(page)
     choose(page, "page", "Copy link")
     box = page.get_by_label("Text to copy")
@@ -174,12 +169,9 @@ def test_where_browsers_have_no_clipboard_the_text_is_shown(
     assert "/compare?s=quickstart" in box.input_value()
 
 
-def test_files_are_those_of_what_is_shown(
-    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path
-) -> None:
-    demo.quickstart()
+def test_files_are_those_of_what_is_shown(site: Site, watched: Watched, tmp_path: Path) -> None:
     page = watched.page
-    page.goto(serve() + ADDRESS)
+    page.goto(site.url + ADDRESS)
     ready(page)
     shown = download(page, "page", "Data shown as CSV")
     shown.save_as(tmp_path / "shown.csv")
@@ -220,11 +212,10 @@ def test_without_kaleido_the_browser_helps_itself(
     expect(page.locator(".share-note")).to_contain_text('pip install "radt[export]"')
 
 
-def test_the_menu_goes_by_keyboard(demo: Demo, serve: Serve, watched: Watched) -> None:
+def test_the_menu_goes_by_keyboard(site: Site, watched: Watched) -> None:
     """Opened, walked through, closed; the focus returns to its button."""
-    demo.quickstart()
     page = watched.page
-    page.goto(serve() + ADDRESS)
+    page.goto(site.url + ADDRESS)
     ready(page)
     button = page.get_by_role("button", name="Share and export", exact=True)
     button.focus()
@@ -248,11 +239,10 @@ def test_the_menu_goes_by_keyboard(demo: Demo, serve: Serve, watched: Watched) -
     expect(page.get_by_role("menu")).to_have_count(0)
 
 
-def test_what_goes_wrong_is_said(demo: Demo, serve: Serve, watched: Watched) -> None:
+def test_what_goes_wrong_is_said(site: Site, watched: Watched) -> None:
     """The server is gone: the page says so, and the menu works on when it is back."""
-    demo.quickstart()
     page = watched.page
-    page.goto(serve() + ADDRESS)
+    page.goto(site.url + ADDRESS)
     ready(page)
     page.route("**/export/prepare", lambda route: route.abort())
     choose(page, "page", "Copy link")
@@ -263,17 +253,16 @@ def test_what_goes_wrong_is_said(demo: Demo, serve: Serve, watched: Watched) -> 
 
 
 def test_a_download_that_breaks_off_is_seen_as_broken(
-    demo: Demo, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as a shorter file: the store failed while it was sent. The next one gets its place."""
-    demo.quickstart()
     real = data.full_tables
 
     def broken(*given: Any) -> Iterator[Any]:
         yield next(real(*given))
         raise StoreError("a chunk is damaged", "Restore it")
 
-    address = f"{serve()}/export/data?c=loss&of=full&format=csv"
+    address = f"{site.url}/export/data?c=loss&of=full&format=csv"
     whole = urlopen(address).read()
     monkeypatch.setattr(data, "full_tables", broken)
     for _ in range(3):

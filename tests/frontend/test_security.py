@@ -25,7 +25,7 @@ from radt.frontend.serve import listen, patient_server
 from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
-from tests.frontend.conftest import Demo, batch, end_server
+from tests.frontend.conftest import Demo, Watched, batch, end_server
 
 PATHS = [page.path for page in PAGES]
 
@@ -77,31 +77,35 @@ def hostile(demo):
     return workload_id
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_names_with_html_and_scripts_are_text_on_every_page(hostile, serve, watched, path):
-    page, dialogs = watched.page, []
+def test_names_with_html_and_scripts_are_text_on_every_page(hostile, serve, watched):
+    seen = Watched(watched.page.context.new_page())
+    page, dialogs = seen.page, []
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    view = View(
-        picks=(Pick(EVIL),),
-        search=EVIL_QUOTES if path == "/system" else "",
-        experiment=EVIL,
-        workload=hostile[:12],
-        options={EVIL: EVIL},
-    )
     page.add_init_script(
         "window.broken = []; document.addEventListener('securitypolicyviolation', "
         "e => window.broken.push(`${e.violatedDirective} ${e.blockedURI} ${e.sample}`))"
     )
-    page.goto(f"{serve()}{path}?{view.to_query()}")
-    expect(page.locator("main#content > *").first).to_be_visible()
-    # Shown, and as text; where it is too long for its place, the beginning.
-    expect(page.locator("body")).to_contain_text("<img src=x")
-    page.mouse.move(700, 450)  # tooltips, too
-    assert page.evaluate("document.querySelectorAll('.evil, img[src=\"x\"]').length") == 0
-    assert page.evaluate("[...document.scripts].filter(s => /alert/.test(s.text)).length") == 0
+    url = serve()
+    for path in PATHS:
+        view = View(
+            picks=(Pick(EVIL),),
+            search=EVIL_QUOTES if path == "/system" else "",
+            experiment=EVIL,
+            workload=hostile[:12],
+            options={EVIL: EVIL},
+        )
+        page.goto(f"{url}{path}?{view.to_query()}")
+        expect(page.locator("main#content > *").first).to_be_visible()
+        # Shown, and as text; where it is too long for its place, the beginning.
+        expect(page.locator("body"), path).to_contain_text("<img src=x")
+        page.mouse.move(700, 450)  # tooltips, too
+        evil = "document.querySelectorAll('.evil, img[src=\"x\"]').length"
+        assert page.evaluate(evil) == 0, path
+        scripts = "[...document.scripts].filter(s => /alert/.test(s.text)).length"
+        assert page.evaluate(scripts) == 0, path
+        assert page.evaluate("window.broken") == [], path  # of the content security policy
     assert dialogs == []
-    assert page.evaluate("window.broken") == []  # of the content security policy
-    assert watched.errors == []
+    assert seen.errors == []
 
 
 # What browsers may run -----------------------------------------------------------------------

@@ -303,7 +303,7 @@ def test_running_runs_move_and_new_ones_join(demo, serve, watched, wait_until):
     first = took.inner_text()
     handle = running.element_handle()
     asks = []
-    watched.page.on("request", lambda r: asks.append(r) if ASKS.search(r.post_data or "") else None)
+    watched.on("request", lambda r: asks.append(r) if ASKS.search(r.post_data or "") else None)
     wait_until(lambda: took.inner_text() != first, "the clock")
     assert asks == []  # time passes by itself
     demo.writer.update_run(demo.run_ids["now a"], status=RunStatus.FINISHED, ended_ns=demo.now_ns)
@@ -325,7 +325,7 @@ def test_nothing_is_asked_while_nothing_changes(site, watched, wait_until):
         elif PULSE.search(body):
             pulses.append(body)
 
-    watched.page.on("request", note)
+    watched.on("request", note)
     open_page(watched, site.url)
     # Requests are noted while the page is asked something.
     wait_until(lambda: watched.page.evaluate("1") and len(pulses) > 4, "some pulses")

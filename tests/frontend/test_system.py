@@ -316,7 +316,7 @@ def test_a_run_leads_to_its_workload(demo, serve, watched):
 def test_it_is_looked_at_only_while_the_page_is(demo, serve, watched):
     demo.quickstart()
     asked = []
-    watched.page.on(
+    watched.on(
         "request",
         lambda request: (
             asked.append(request.post_data or "") if "_dash-update" in request.url else 0
