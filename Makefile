@@ -23,9 +23,9 @@ screenshots: $(VENV)/.test
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# The same at length, before a release: property tests with all of their examples.
+# Before a release: tests marked long too, and property tests with all of their examples.
 test-full: $(VENV)/.test
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile -m "" --timeout 900
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
