@@ -24,7 +24,7 @@ from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.data.run_files import folders_of, open_below, spool_of
 from radt.frontend.data.source import Source
 from radt.home import RunDir
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
 from radt.trace.build import MAX_POINTS, write_trace
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from radt.errors import RadtError, TrackingError
 from radt.importers.status import ImportStatus
 from radt.masking import masked
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 
 log = logging.getLogger(__name__)
 

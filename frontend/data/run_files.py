@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from radt.errors import RunNotFoundError
 from radt.home import Home, RunDir
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
 
 #: More files than these are counted, not listed.

@@ -27,7 +27,7 @@ from radt.frontend.data.cells import Cells
 from radt.frontend.data.connections import Connection
 from radt.frontend.data.series_cache import Ask, Tracks
 from radt.model import SeriesKind
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.counters import rates
 from radt.store.overview import envelope
 from radt.store.reader import StoreReader

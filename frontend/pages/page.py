@@ -13,7 +13,7 @@ from radt.errors import RadtError, TrackingError
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.source import Source
 from radt.frontend.view import View
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 
 _RETRIES = " The dashboard retries by itself."
 

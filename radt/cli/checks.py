@@ -23,7 +23,7 @@ from radt.collocation.processes import MPS_CONTROL
 from radt.errors import CollectorError, RadtError
 from radt.home import HOME_VARIABLE, Home, runtime_dir
 from radt.nvml import list_gpus
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.database import backend_of
 from radt.store.migrations import check_not_newer, current_version, latest_version
 from radt.store.reader import StoreReader

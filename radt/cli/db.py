@@ -15,7 +15,7 @@ from radt.cli.stores import all_stores, given_store, shared_store
 from radt.errors import UsageError
 from radt.home import Home
 from radt.settings import STORE_URI
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 
 _PASSWORD_BYTES = 24
 
@@ -42,8 +42,8 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
     An empty Postgres database becomes a store. Older versions of radt cannot use an upgraded
     store.
     """
-    from radt.store.upgrading import Source
-    from radt.store.upgrading import upgrade as upgrade_store
+    from radt.store.admin import Source
+    from radt.store.admin import upgrade as upgrade_store
 
     console = Console(highlight=False)
     for store in all_stores(home, store_uri):
@@ -89,8 +89,8 @@ def grant_reader(
     """
     import secrets
 
-    from radt.store.grants import grant_reader as grant
-    from radt.store.grants import has_role
+    from radt.store.admin import grant_reader as grant
+    from radt.store.admin import has_role
 
     address = _shared(home, store_uri)
     password: str | None = None
@@ -120,7 +120,7 @@ def grant_reader(
 @home_option
 def revoke_reader(name: str, store_uri: str | None, home: Path | None) -> None:
     """Revoke NAME's access to the shared store; drop the role if radt created it."""
-    from radt.store.grants import revoke_reader as revoke
+    from radt.store.admin import revoke_reader as revoke
 
     address = _shared(home, store_uri)
     removed = revoke(address, name)

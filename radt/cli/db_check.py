@@ -19,9 +19,8 @@ from radt.errors import TrackingError
 from radt.home import Home
 from radt.masking import masked
 from radt.settings import STORE_URI, TRACKING_URI
-from radt.store.check import Counts, Finding, Trouble, count
+from radt.store.check import Counts, Finding, Trouble, check_deep, count
 from radt.store.check import check as check_store
-from radt.store.check_deep import check_deep
 from radt.store.reader import StoreReader
 from radt.store.spools import check_spools
 from radt.units import plural

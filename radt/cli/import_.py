@@ -14,7 +14,7 @@ from radt.delivery.archive.read import Archive, find_archives
 from radt.errors import ArchiveError, RadtError, UsageError
 from radt.home import Home
 from radt.settings import TRACKING_URI
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from radt.units import plural, size

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from radt.analysis.window_spec import WindowSpec
     from radt.render.files import ReportFormat
     from radt.render.report_content import Content
-    from radt.store.address import StoreAddress
+    from radt.store.backend import StoreAddress
     from radt.store.locate import Places, Readers
 
 _FORMATS = ("table", "markdown", "html", "csv", "json")

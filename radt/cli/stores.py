@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from radt.errors import UsageError
 from radt.home import Home
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from radt.delivery.backlog import Backlog, compare_again, mlflow_backlogs, postg
 from radt.home import Home
 from radt.masking import masked
 from radt.settings import Setting, Settings
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 
 EXIT_LEFT = 1

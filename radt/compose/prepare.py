@@ -19,7 +19,7 @@ from psycopg2.errors import DuplicateDatabase, DuplicateObject
 from psycopg2.extensions import encrypt_password
 
 from radt.errors import RadtError, StackError
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
 
 #: MLflow (schema public) and radt (schema radt) share a database, so that views may join both.

@@ -14,7 +14,7 @@ from radt import units
 from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.problems import EVERYTHING, Problem, latest, problem_file, read_problems
 from radt.masking import masked
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.database import ReadDatabase
 from radt.store.reader import StoreReader
 

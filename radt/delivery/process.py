@@ -1,15 +1,22 @@
-"""What delivery processes share: one per store and destination, a log, little memory."""
+"""What delivery processes share: one per store and destination, a log, workers, retries."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+from radt.backoff import Backoff
 from radt.home import runtime_dir
 from radt.parent_watch import take_lock
 
@@ -58,3 +65,210 @@ def block_pandas() -> None:
     MLflow's clients and Arrow use pandas only if it is installed; without it they need 45 MB less.
     """
     sys.meta_path.insert(0, _NoPandas())
+
+
+#: How long one waits at most before it is tried again.
+_LONGEST_S = 600.0
+
+
+class Queue(Enum):
+    """What is delivered side by side."""
+
+    ENDED = "ended"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something to deliver.
+
+    Attributes:
+        subject: The id of the run or workload; two tasks of one are never done at a time.
+        key: Tells what a run needs once it has ended from what it needed before.
+        repeat_s: What is still running is repeated.
+    """
+
+    subject: str
+    key: str
+    action: Callable[[], object]
+    queue: Queue
+    repeat_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a task went."""
+
+    task: Task
+    error: Exception | None
+
+
+#: A database has one writer at a time: all in turn.
+IN_TURN: Mapping[Queue, int] = {Queue.ENDED: 1, Queue.RUNNING: 0}
+#: A server takes several; on a link of 0.3 s a request these are 64 runs every 10 s.
+SIDE_BY_SIDE: Mapping[Queue, int] = {Queue.ENDED: 3, Queue.RUNNING: 4}
+
+
+class Queues:
+    """Workers that do tasks.
+
+    Args:
+        workers: How many a queue has; one without any has its tasks done by the other's.
+        on_done: Called from a worker after each task.
+    """
+
+    def __init__(self, workers: Mapping[Queue, int], on_done: Callable[[], None]) -> None:
+        self._on_done = on_done
+        self._pools = {
+            queue: ThreadPoolExecutor(count, f"uploader-{queue.value}")
+            for queue, count in workers.items()
+            if count
+        }
+        self._free = {queue: workers[queue] for queue in self._pools}
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+        self._done: list[Outcome] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, and all outcomes were taken."""
+        with self._lock:
+            return not self._busy and not self._done
+
+    def start(self, task: Task) -> bool:
+        """Begin it, if there is a worker and nothing else of its subject is under way.
+
+        Not before outcomes were taken, which may say that nothing works at present.
+        """
+        queue = task.queue if task.queue in self._pools else next(iter(self._pools))
+        with self._lock:
+            if self._done or not self._free[queue] or task.subject in self._busy:
+                return False
+            self._free[queue] -= 1
+            self._busy.add(task.subject)
+        self._pools[queue].submit(self._do, task, queue)
+        return True
+
+    def outcomes(self) -> list[Outcome]:
+        """Those since the last call."""
+        with self._lock:
+            done, self._done = self._done, []
+            return done
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        for pool in self._pools.values():
+            pool.shutdown()
+
+    def _do(self, task: Task, queue: Queue) -> None:
+        error: Exception | None = None
+        try:
+            task.action()
+        except Exception as caught:  # noqa: BLE001 - an outcome, which is reported
+            error = caught
+        with self._lock:
+            self._free[queue] += 1
+            self._busy.discard(task.subject)
+            self._done.append(Outcome(task, error))
+        self._on_done()
+
+
+class Wakeup:
+    """Wakes a thread early, and tells it to finish up."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._poked = False
+        self._nudged = False
+        self.finishing = False
+
+    def poke(self) -> None:
+        """Something may be new."""
+        with self._condition:
+            self._poked = True
+            self._condition.notify_all()
+
+    def nudge(self) -> None:
+        """Something that the thread itself began is done; ends every wait."""
+        with self._condition:
+            self._nudged = True
+            self._condition.notify_all()
+
+    def finish(self) -> None:
+        """Do what is left and end."""
+        with self._condition:
+            self.finishing = True
+            self._condition.notify_all()
+
+    def wait(self, timeout_s: float | None, *, for_poke: bool = True) -> None:
+        """Until poked (unless ``for_poke`` is false), nudged, told to finish, or the time is over.
+
+        Pokes that were not waited for are kept.
+        """
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self.finishing or self._nudged or (for_poke and self._poked), timeout_s
+            )
+            self._nudged = False
+            if for_poke:
+                self._poked = False
+
+    def wait_for_nudge(self, timeout_s: float | None = None) -> None:
+        """Until nudged, or the time is over, also when told to finish."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._nudged, timeout_s)
+            self._nudged = False
+
+
+@dataclass(slots=True)
+class _Reason:
+    why: str
+    until_s: float
+    backoff: Backoff
+
+
+class Deferred:
+    """Knows which runs wait, until when (monotonic), and why."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, _Reason] = {}
+
+    def put(self, run_id: str, why: str) -> None:
+        """It failed, once more perhaps."""
+        known = self._reasons.get(run_id)
+        backoff = Backoff(longest_s=_LONGEST_S) if known is None else known.backoff
+        until_s = time.monotonic() + backoff.next_s()
+        self._reasons[run_id] = _Reason(why, until_s, backoff)
+
+    def drop(self, run_id: str) -> None:
+        """It worked."""
+        self._reasons.pop(run_id, None)
+
+    def keep(self, run_ids: Container[str]) -> None:
+        """Forget all others: nothing of them is left to be brought."""
+        self._reasons = {key: one for key, one in self._reasons.items() if key in run_ids}
+
+    def hurry(self) -> None:
+        """Try all again now."""
+        for one in self._reasons.values():
+            one.until_s = 0.0
+
+    def waits(self, run_id: str) -> bool:
+        """Whether it is not to be tried yet."""
+        known = self._reasons.get(run_id)
+        return known is not None and time.monotonic() < known.until_s
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._reasons
+
+    @property
+    def next_s(self) -> float:
+        """When the first is to be tried again; infinity if there is none."""
+        return min((one.until_s for one in self._reasons.values()), default=math.inf)
+
+    @property
+    def problem(self) -> str:
+        """Of one of them, for people; empty if there is none."""
+        for run_id, one in self._reasons.items():
+            return f"run {run_id}: {one.why}"
+        return ""

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 from radt.journal.writer import Number
-from radt.run.inert import NOTHING
 from radt.run.lifecycle import current, leave
+from radt.run.passthrough import NOTHING
 from radt.run.run import Run, active_run
 from radt.run.target import inside_a_run
 

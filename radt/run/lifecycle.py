@@ -16,11 +16,10 @@ from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
-from radt.run.inert import NullJournal
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitWatch
 from radt.run.notices import warn_once
-from radt.run.passthrough import MlflowPassthrough
+from radt.run.passthrough import MlflowPassthrough, NullJournal
 from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
 from radt.run.target import Part, Target, find_target
 from radt.run.torch_options import TorchWishes

@@ -13,16 +13,14 @@ from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.files import add_file, add_text
-from radt.run.inert import NullJournal
-from radt.run.instruments import EpochMarker, Instruments
+from radt.run.instruments import EpochMarker, Instruments, ProfileRange, Span
 from radt.run.lifecycle import ActiveRun, current, enter, leave, measure
 from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
-from radt.run.markers import ProfileRange, Span
 from radt.run.notices import warn_once
-from radt.run.rendezvous import wait_for_others
+from radt.run.passthrough import NullJournal
 from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches
-from radt.run.target import inside_a_run
+from radt.run.target import inside_a_run, wait_for_others
 
 _OUTSIDE = "something was logged outside of `with radt.Run()`, and is not recorded"
 

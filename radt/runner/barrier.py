@@ -1,6 +1,6 @@
 """The barrier of ``--sync context``: rows wait for each other as they enter ``with radt.Run()``.
 
-The runner listens on a Unix socket. A training process (`radt.run.rendezvous`) connects and sends
+The runner listens on a Unix socket. A training process (`radt.run.target`) connects and sends
 ``RUN_ID PID``; it gets the reading end of a pipe in return, and waits for its end. Closing that one
 pipe lets all go at one instant; each then sends the monotonic time at which it went on, in ns, and
 closes. If the runner dies, the kernel closes the pipe, and nobody waits for the dead.
@@ -24,7 +24,7 @@ from radt.errors import LaunchError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
 from radt.procfs import start_ticks
 
-#: Path of the socket, for training processes; `radt.run.rendezvous` reads it.
+#: Path of the socket, for training processes; `radt.run.target` reads it.
 BARRIER_VARIABLE = "RADT_BARRIER"
 #: More than anybody sends in a line; what is longer is not from radt.
 MAX_LINE_BYTES = 256

@@ -41,7 +41,7 @@ from radt.runner.pending import PendingWorkload, pending_workloads, settle
 from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
 from radt.runner.stop import StopRequest
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 
 
 def print_header(

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, text
 
-from radt.store.address import StoreAddress
-from radt.store.backend import Backend
+from radt.store.backend import Backend, StoreAddress
 from radt.store.migrations import prepare_to_read
 from radt.store.sqlite import SqliteBackend
 from radt.store.tables import RecordT, Table

@@ -19,8 +19,7 @@ from sqlalchemy.pool import QueuePool
 
 from radt.errors import StoreError, UsageError
 from radt.masking import masked
-from radt.store.address import StoreAddress
-from radt.store.backend import Backend, Changes, Dialect
+from radt.store.backend import Backend, Changes, Dialect, StoreAddress
 
 SCHEMA = "radt"
 

@@ -28,7 +28,7 @@ from radt.errors import StoreError
 from radt.store import chunks
 from radt.store.backend import Dialect
 from radt.store.reader import StoreReader
-from radt.store.statements import PUT_TAG, text_rows
+from radt.store.tables import PUT_TAG, text_rows
 from radt.store.thinning import ThinnedRun, thin_run
 from radt.store.writer import StoreWriter
 from radt.tags import PRUNED

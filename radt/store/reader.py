@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from radt.errors import RunNotFoundError
 from radt.model import RunStatus
 from radt.store import chunks
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.database import ReadDatabase
 from radt.store.overview import envelope, plan, read_headers
 from radt.store.points import (
@@ -35,16 +35,22 @@ from radt.store.records import (
     SummaryRecord,
     WorkloadRecord,
 )
-from radt.store.statements import (
+from radt.store.tables import (
+    CURSORS,
     EXPERIMENTS,
     FIND_RUN,
+    GAPS,
+    LEDGERS,
+    MARKERS,
     RUN_COUNTS,
+    RUNS,
+    SERIES,
     SUMMARY,
     TAGGED,
     TO_DELIVER,
+    WORKLOADS,
     summary_record,
 )
-from radt.store.tables import CURSORS, GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS
 
 #: A prefix of an id must have this many characters to stand for it.
 MIN_PREFIX = 4

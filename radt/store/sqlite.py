@@ -15,8 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from radt.errors import StoreError
-from radt.store.address import StoreAddress
-from radt.store.backend import Backend, Changes, Dialect
+from radt.store.backend import Backend, Changes, Dialect, StoreAddress
 
 #: Marks the file as a store; set by the first migration. "radT" in ASCII.
 APPLICATION_ID = 0x72616454

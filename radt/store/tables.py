@@ -1,17 +1,22 @@
-"""How records become rows and rows records: columns are named like the fields."""
+"""How records become rows and rows records, and the longer statements of reader and writer.
+
+Columns are named like the fields.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, bindparam, text
 
+from radt.errors import RunNotFoundError
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.records import (
     GapRecord,
@@ -20,6 +25,7 @@ from radt.store.records import (
     MarkerRecord,
     RunRecord,
     SeriesRecord,
+    SummaryRecord,
     WorkloadRecord,
 )
 
@@ -142,3 +148,177 @@ GAPS = Table(
 CURSORS = Table(
     "journal_cursor", JournalCursor, ("journal",), {"names": _names}, extra_keys=("run_id",)
 )
+
+
+EXPERIMENTS = text(
+    "SELECT name, created_ns, "
+    "(SELECT COUNT(*) FROM workload WHERE workload.experiment = experiment.name) FROM experiment"
+)
+
+RUN_COUNTS = text(
+    "SELECT experiment, status, COUNT(*), "
+    "MAX(COALESCE(ended_ns, started_ns, created_ns)) FROM run GROUP BY experiment, status"
+)
+
+#: Two selects, because SQLite uses both indexes only so.
+FIND_RUN = text(
+    f"{RUNS.select} WHERE run_id >= :first AND run_id < :last "
+    f"UNION {RUNS.select} WHERE mlflow_run_id >= :first AND mlflow_run_id < :last LIMIT 5"
+)
+
+TAGGED = text(
+    "SELECT tag.run_id, tag.value FROM run JOIN tag ON tag.run_id = run.run_id AND tag.key = :key "
+    "WHERE run.experiment = :experiment"
+)
+
+TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
+
+_SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)
+_SERIES_WIDTH = len(SERIES.fields)
+_CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
+
+
+def _end_value(column: str, time: str, order: str) -> str:
+    """The value at the earliest or latest time of a series, found in the headers."""
+    return (
+        f"(SELECT c.{column} FROM chunk c WHERE {_CHUNK_OF_SERIES} "  # noqa: S608 - our own names
+        f"AND c.{time} = t.{time} ORDER BY c.chunk_no {order} LIMIT 1)"
+    )
+
+
+#: Series that have points, with the sums of their chunks' headers.
+SUMMARY = text(
+    f"SELECT {_SERIES_COLUMNS}, t.points, t.finite, t.total, t.smallest, t.largest, "  # noqa: S608
+    f"{_end_value('first_value', 'first_ns', 'ASC')}, "
+    f"{_end_value('last_value', 'last_ns', 'DESC')}, "
+    "t.first_ns, t.last_ns "
+    "FROM (SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
+    # Where SQLite comes to infinity, Postgres would refuse to go on.
+    "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) AS total, "
+    "MIN(value_min) AS smallest, MAX(value_max) AS largest, "
+    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns "
+    "FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no) t "
+    "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
+    "ORDER BY s.run_id, s.series_no"
+).bindparams(bindparam("ids", expanding=True), infinity=math.inf)
+
+
+def summary_record(row: Any) -> SummaryRecord:
+    """A row of `SUMMARY`."""
+    series = SERIES.read(row[:_SERIES_WIDTH])
+    points, finite, total, smallest, largest, first, last, first_ns, last_ns = row[_SERIES_WIDTH:]
+    mean = _finite(total / finite) if finite else None
+    return SummaryRecord(
+        series, points, mean, smallest, largest, _finite(first), _finite(last), first_ns, last_ns
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+END_RUN = text(
+    "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
+    "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
+)
+RUN_ENDS = text("SELECT status, ended_ns FROM run WHERE workload_id = :workload_id")
+END_WORKLOAD = text(
+    "UPDATE workload SET status = :status, ended_ns = :ended_ns "
+    "WHERE workload_id = :workload_id AND ended_ns IS NULL"
+)
+PUT_DELIVERED = text(
+    "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
+    "ON CONFLICT (run_id, series_no) DO UPDATE SET delivered = excluded.delivered"
+)
+PUT_ARTIFACT = text(
+    "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
+    "ON CONFLICT (run_id, path) DO NOTHING"
+)
+_RAISE_RUN = text("UPDATE run SET revision = revision + 1 WHERE run_id = :key")
+_RAISE_WORKLOAD = text("UPDATE workload SET revision = revision + 1 WHERE workload_id = :key")
+_PUT_EXPERIMENT = text(
+    "INSERT INTO experiment (name, created_ns) VALUES (:name, :created_ns) "
+    "ON CONFLICT (name) DO NOTHING"
+)
+
+
+def _put_text(table: str) -> TextClause:
+    return text(
+        f"INSERT INTO {table} (run_id, key, value) VALUES (:run_id, :key, :value) "  # noqa: S608
+        "ON CONFLICT (run_id, key) DO UPDATE SET value = excluded.value"
+    )
+
+
+PUT_PARAM = _put_text("param")
+PUT_TAG = _put_text("tag")
+
+
+def text_rows(run_id: str, texts: Mapping[str, str]) -> list[Row]:
+    """Parameters of `PUT_PARAM` and `PUT_TAG`."""
+    return [
+        {"run_id": run_id, "key": to_column(key), "value": to_column(value)}
+        for key, value in texts.items()
+    ]
+
+
+def put_experiment(connection: Connection, name: str, created_ns: int) -> None:
+    """Insert an experiment unless it is there."""
+    row = {"name": to_column(name), "created_ns": created_ns}
+    connection.execute(_PUT_EXPERIMENT, row)
+
+
+def raise_revisions(
+    connection: Connection, run_ids: Collection[str], workload_ids: Collection[str]
+) -> None:
+    """Say of runs and workloads that something of them was written; in order, so that two writers
+    never wait for each other."""
+    if run_ids:
+        connection.execute(_RAISE_RUN, [{"key": key} for key in sorted(run_ids)])
+    if workload_ids:
+        connection.execute(_RAISE_WORKLOAD, [{"key": key} for key in sorted(workload_ids)])
+
+
+def mark_done(table: Table[Any]) -> TextClause:
+    """Mark a run or workload as wholly delivered."""
+    return text(
+        f"UPDATE {table.name} SET delivery_done_ns = :now_ns, delivery_note = :note "  # noqa: S608
+        f"WHERE {table.keys[0]} = :key"
+    )
+
+
+def update(
+    connection: Connection, table: Table[Any], key: str, changes: Mapping[str, Value]
+) -> None:
+    """Change columns of one row; the names are checked (`Table.changes`).
+
+    Raises:
+        RunNotFoundError: There is no such row.
+    """
+    if changes:
+        assignments = ", ".join(f"{name} = :{name}" for name in changes)
+        statement = text(
+            f"UPDATE {table.name} SET {assignments} "  # noqa: S608 - checked names
+            f"WHERE {table.keys[0]} = :key"
+        )
+        if connection.execute(statement, {**changes, "key": key}).rowcount:
+            return
+    check_exists(connection, table, key)
+
+
+def check_exists(connection: Connection, table: Table[Any], key: str) -> None:
+    """Make sure that a row is there.
+
+    Raises:
+        RunNotFoundError: It is not.
+    """
+    statement = text(
+        f"SELECT 1 FROM {table.name} WHERE {table.keys[0]} = :key"  # noqa: S608 - our own names
+    )
+    if connection.execute(statement, {"key": key}).first() is None:
+        raise RunNotFoundError(f"there is no {table.name} {key} in the store")
+
+
+def series_of(connection: Connection, run_id: str) -> list[SeriesRecord]:
+    """The series declared for a run."""
+    rows = connection.execute(text(f"{SERIES.select} WHERE run_id = :run_id"), {"run_id": run_id})
+    return [SERIES.read(row) for row in rows]

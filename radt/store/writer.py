@@ -13,10 +13,10 @@ from sqlalchemy import Connection, TextClause
 
 from radt.errors import StoreError
 from radt.model import RunStatus
-from radt.store import chunks, statements
-from radt.store.address import StoreAddress
-from radt.store.compaction import Loose, loose_series, merge_loose
+from radt.store import chunks, tables
+from radt.store.backend import StoreAddress
 from radt.store.database import backend_of
+from radt.store.growth import Loose, loose_series, merge_loose
 from radt.store.migrations import prepare_to_write
 from radt.store.records import (
     GapRecord,
@@ -123,7 +123,7 @@ class StoreWriter:
             with self._backend.translated_errors(), self._engine.begin() as self._connection:
                 yield
                 self._check_not_doomed()
-                statements.raise_revisions(
+                tables.raise_revisions(
                     self._connection, self._changed_runs, self._changed_workloads
                 )
         except BaseException:
@@ -150,7 +150,7 @@ class StoreWriter:
     def put_workload(self, workload: WorkloadRecord) -> None:
         """Insert a workload, or replace it."""
         with self._writing() as connection:
-            statements.put_experiment(connection, workload.experiment, workload.created_ns)
+            tables.put_experiment(connection, workload.experiment, workload.created_ns)
             connection.execute(WORKLOADS.upsert, WORKLOADS.row(workload))
             self._changed_workloads.add(workload.workload_id)
 
@@ -166,7 +166,7 @@ class StoreWriter:
     def put_run(self, run: RunRecord) -> None:
         """Insert a run, or replace it."""
         with self._writing() as connection:
-            statements.put_experiment(connection, run.experiment, run.created_ns)
+            tables.put_experiment(connection, run.experiment, run.created_ns)
             connection.execute(RUNS.upsert, RUNS.row(run))
             self._changed_runs.add(run.run_id)
 
@@ -200,35 +200,35 @@ class StoreWriter:
                 "exit_code": exit_code,
                 "reason": to_column(reason),
             }
-            if connection.execute(statements.END_RUN, row).rowcount:
+            if connection.execute(tables.END_RUN, row).rowcount:
                 self._changed_runs.add(run_id)
                 return True
-            statements.check_exists(connection, RUNS, run_id)
+            tables.check_exists(connection, RUNS, run_id)
             return False
 
     def end_workload(self, workload_id: str) -> bool:
         """End a workload, as the worst of its runs, if all of them have; whether this call did."""
         with self._writing() as connection:
             key = {"workload_id": workload_id}
-            runs = connection.execute(statements.RUN_ENDS, key).all()
+            runs = connection.execute(tables.RUN_ENDS, key).all()
             if not runs or any(ended_ns is None for _, ended_ns in runs):
                 return False
             row = key | {
                 "status": to_column(RunStatus.worst(RunStatus(status) for status, _ in runs)),
                 "ended_ns": max(ended_ns for _, ended_ns in runs),
             }
-            if not connection.execute(statements.END_WORKLOAD, row).rowcount:
+            if not connection.execute(tables.END_WORKLOAD, row).rowcount:
                 return False
             self._changed_workloads.add(workload_id)
             return True
 
     def put_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Set parameters of a run; the last value of a key counts."""
-        self._put_of_runs(statements.PUT_PARAM, statements.text_rows(run_id, params))
+        self._put_of_runs(tables.PUT_PARAM, tables.text_rows(run_id, params))
 
     def put_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run; the last value of a key counts."""
-        self._put_of_runs(statements.PUT_TAG, statements.text_rows(run_id, tags))
+        self._put_of_runs(tables.PUT_TAG, tables.text_rows(run_id, tags))
 
     # -- samples ----------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class StoreWriter:
         """
         with self._writing() as connection:
             for run_id in {one.run_id for one in series}:
-                known = {one.series_no: one for one in statements.series_of(connection, run_id)}
+                known = {one.series_no: one for one in tables.series_of(connection, run_id)}
                 for one in (one for one in series if one.run_id == run_id):
                     existing = known.setdefault(one.series_no, one)
                     if _identity(existing) != _identity(one):
@@ -314,7 +314,7 @@ class StoreWriter:
         wanted = {batch.series_no for batch in batches}
         if wanted <= self._series.get(run_id, set()):
             return
-        known = {one.series_no for one in statements.series_of(connection, run_id)}
+        known = {one.series_no for one in tables.series_of(connection, run_id)}
         self._series[run_id] = known
         if missing := sorted(wanted - known):
             raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")
@@ -346,12 +346,12 @@ class StoreWriter:
             {"run_id": run_id, "series_no": int(number), "delivered": int(count)}
             for number, count in delivered.items()
         ]
-        self._execute(statements.PUT_DELIVERED, rows)
+        self._execute(tables.PUT_DELIVERED, rows)
 
     def mark_artifacts(self, run_id: str, paths: Sequence[str]) -> None:
         """Remember artifacts (paths within the run) as delivered."""
         self._execute(
-            statements.PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths]
+            tables.PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths]
         )
 
     def mark_run_delivered(self, run_id: str, note: str = "") -> None:
@@ -364,7 +364,7 @@ class StoreWriter:
 
     def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
         row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
-        self._execute(statements.mark_done(table), [row])
+        self._execute(tables.mark_done(table), [row])
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -385,7 +385,7 @@ class StoreWriter:
     ) -> None:
         changes = table.changes(fields)
         with self._writing() as connection:
-            statements.update(connection, table, key, changes)
+            tables.update(connection, table, key, changes)
             changed.add(key)
 
 

@@ -14,7 +14,6 @@ from radt.model import Scope
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, RunRecord, Samples
 from radt.trace.chrome import BrokenTraceError, TraceFile, written
-from radt.trace.curves import merged, steps, unit_of
 from radt.trace.gather import (
     Curve,
     FolderOf,
@@ -23,8 +22,8 @@ from radt.trace.gather import (
     folder_as_stored,
     gather,
 )
-from radt.trace.rows import write_rows
 from radt.trace.torch_trace import ClockMap, TorchMerger, TorchTrace
+from radt.trace.tracks import merged, steps, unit_of, write_rows
 
 #: Values in a whole file. Perfetto opens some ten times as many, at a gigabyte of memory.
 MAX_POINTS = 1_000_000

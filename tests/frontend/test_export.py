@@ -30,7 +30,7 @@ from radt.frontend.export.tables import GROUP_ROWS
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import Scope, SeriesKind
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.records import Samples, SeriesRecord
 from tests.frontend.conftest import CPU, LOSS, Demo
 

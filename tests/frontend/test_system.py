@@ -34,7 +34,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.store_facts import read_activity, read_backlogs, read_facts, read_points
 from radt.frontend.pages import system as system_page
 from radt.model import RunStatus
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.records import LedgerRecord
 from tests.frontend.conftest import CPU, Demo
 from tests.support import servers

@@ -28,7 +28,7 @@ from radt.frontend.data.run_files import (
 from radt.frontend.data.source import Source
 from radt.frontend.files import artifact_address, disposition, log_address, trace_address
 from radt.model import RunStatus
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
 from tests.frontend.workload_support import EVIL, Bench, Planted
 

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, text
 
 from radt.home import Home
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
-from radt.store.address import StoreAddress
-from radt.store.backend import Dialect
+from radt.store.backend import Dialect, StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,

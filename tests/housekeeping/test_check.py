@@ -14,8 +14,7 @@ from mlflow.tracking import MlflowClient
 from radt.cli.db import command
 from radt.home import Home
 from radt.store.backend import Dialect
-from radt.store.check import Trouble, check, count
-from radt.store.check_deep import check_deep
+from radt.store.check import Trouble, check, check_deep, count
 from radt.store.reader import StoreReader
 from radt.store.records import SeriesBatch
 from radt.store.writer import StoreWriter
@@ -117,7 +116,7 @@ def test_many_runs_are_read_some_at_a_time(
     reader: StoreReader, put_run: PutRun, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("radt.store.check._RUNS_AT_A_TIME", 2)
-    monkeypatch.setattr("radt.store.check_deep._CHUNKS_AT_A_TIME", 3)
+    monkeypatch.setattr("radt.store.check._CHUNKS_AT_A_TIME", 3)
     for key in "abcde":
         put_run(key * 32, points=20)
     execute("UPDATE chunk SET chunk_no = 5 WHERE series_no = 2")

@@ -14,10 +14,8 @@ from radt.analysis.report import read_report
 from radt.errors import CodecError
 from radt.model import Scope, SeriesKind
 from radt.store import pruning
-from radt.store.address import StoreAddress
-from radt.store.backend import Dialect
-from radt.store.check import check
-from radt.store.check_deep import check_deep
+from radt.store.backend import Dialect, StoreAddress
+from radt.store.check import check, check_deep
 from radt.store.counters import total_of
 from radt.store.pruning import Keep, candidates, prune_run
 from radt.store.reader import StoreReader

@@ -21,8 +21,7 @@ from radt.errors import UsageError
 from radt.home import Home
 from radt.store import pruning
 from radt.store.backend import Dialect
-from radt.store.check import check
-from radt.store.check_deep import check_deep
+from radt.store.check import check, check_deep
 from radt.store.pruning import give_back
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch

@@ -16,7 +16,7 @@ from radt.delivery.archive.spool import ArchiveSpool
 from radt.delivery.archive.write import PrunedError, write_archive
 from radt.errors import ArchiveError
 from radt.home import RunDir
-from radt.store.check_deep import check_deep
+from radt.store.check import check_deep
 from radt.store.pruning import Keep, candidates, prune_run
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter

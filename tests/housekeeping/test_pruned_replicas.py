@@ -11,8 +11,7 @@ from psycopg2 import sql
 from radt.delivery.backlog import postgres_backlogs
 from radt.delivery.postgres.replicator import Replicator
 from radt.delivery.postgres.run_copy import Pace
-from radt.store.address import StoreAddress
-from radt.store.backend import Dialect
+from radt.store.backend import Dialect, StoreAddress
 from radt.store.pruning import Keep, candidates, prune_run
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter

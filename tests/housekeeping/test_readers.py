@@ -15,10 +15,9 @@ from psycopg2.errors import InsufficientPrivilege, ReadOnlySqlTransaction
 
 from radt.cli.db import command
 from radt.errors import SchemaTooOldError, StoreError, UsageError
-from radt.store.address import StoreAddress
-from radt.store.grants import grant_reader, has_role, revoke_reader
+from radt.store.admin import grant_reader, has_role, revoke_reader, upgrade
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
-from radt.store.upgrading import upgrade
 from radt.store.writer import StoreWriter
 from tests.housekeeping.conftest import rows
 from tests.support.postgres import Postgres

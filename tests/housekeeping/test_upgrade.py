@@ -14,11 +14,11 @@ from sqlalchemy import text
 from radt.cli.db import command
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError, UsageError
 from radt.home import Home
-from radt.store import migrations, upgrading
-from radt.store.address import StoreAddress
+from radt.store import admin, migrations
+from radt.store.admin import Source, upgrade
+from radt.store.backend import StoreAddress
 from radt.store.migrations import Migration, latest_version
 from radt.store.reader import StoreReader
-from radt.store.upgrading import Source, upgrade
 from radt.store.writer import StoreWriter
 from tests.housekeeping.conftest import rows
 
@@ -222,7 +222,7 @@ def test_the_first_front_end_has_its_views_on_mlflow(
         assert rows(connection, "SELECT key, run_uuid FROM fe_metrics_available") == [("loss", old)]
         assert rows(connection, "SELECT * FROM fe_experiments") == [(0, "Default")]
     # Back and forth: the columns stay the same, so that it needs no DROP.
-    monkeypatch.setattr(upgrading, "mlflow_schema", lambda _: None)
+    monkeypatch.setattr(admin, "mlflow_schema", lambda _: None)
     assert upgrade(store).source is Source.CHUNKS
     client._tracking_client.store.engine.dispose()
 

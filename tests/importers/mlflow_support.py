@@ -13,7 +13,7 @@ from sqlalchemy import text
 from radt.importers.importing import MlflowImport
 from radt.importers.mlflow import MlflowReader
 from radt.importers.status import ImportResult
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 

@@ -25,7 +25,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.imports import MlflowImports
 from radt.importers import mlflow
 from radt.model import RunStatus
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.uris import with_driver
 from tests.frontend.conftest import Demo, Watched

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from radt.model import Scope, SeriesKind
-from radt.store.address import StoreAddress
-from radt.store.backend import Dialect
+from radt.store.backend import Dialect, StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter

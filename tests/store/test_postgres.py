@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError, UsageError
 from radt.model import Scope, SeriesKind
 from radt.store import migrations
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.migrations import latest_version
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord

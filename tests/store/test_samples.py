@@ -13,8 +13,7 @@ from sqlalchemy import event, text
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, Scope, SeriesKind
 from radt.store import chunks
-from radt.store.address import StoreAddress
-from radt.store.backend import Dialect
+from radt.store.backend import Dialect, StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,

@@ -14,7 +14,7 @@ from mlflow.entities import FileInfo, Run
 from mlflow.tracking import MlflowClient
 
 from radt.delivery.backlog import backlogs
-from radt.delivery.mlflow.format import deliverable_params, deliverable_tags, unique_keys
+from radt.delivery.mlflow.limits import deliverable_params, deliverable_tags, unique_keys
 from radt.delivery.mlflow.points import hardware_means, series_names, software_points
 from radt.errors import StoreError
 from radt.home import RunDir

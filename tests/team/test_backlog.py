@@ -7,7 +7,7 @@ from pathlib import Path
 
 from radt.delivery.backlog import postgres_backlogs
 from radt.delivery.postgres.local import ReplicationCursor
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
 from tests.support.stores import add_runs
 

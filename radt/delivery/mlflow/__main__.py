@@ -111,7 +111,7 @@ def _deliver(order: Order) -> int:
     from radt.delivery.mlflow.target import MlflowTarget
     from radt.delivery.mlflow.threads import RunCreatorThread, UploaderThread
     from radt.delivery.mlflow.uploader import Uploader
-    from radt.delivery.queues import IN_TURN, SIDE_BY_SIDE, Wakeup
+    from radt.delivery.process import IN_TURN, SIDE_BY_SIDE, Wakeup
     from radt.errors import RadtError
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter

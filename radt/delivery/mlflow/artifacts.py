@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.delivery.archive.manifest import ARCHIVE_FOLDER
-from radt.delivery.mlflow.format import clean_text
+from radt.delivery.mlflow.limits import clean_text
 from radt.home import RunDir
 
 #: MLflow puts paths into URLs unquoted: a file named ``a#b`` would be stored as ``a``, over a real

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radt.delivery.mlflow.batches import BatchSize, Notes, Sender
-from radt.delivery.mlflow.format import unique_keys
+from radt.delivery.mlflow.limits import BatchSize, Notes, Sender, unique_keys
 from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowTarget, Point
 from radt.model import NO_STEP, SOFTWARE, MarkerKind, SeriesKind
 from radt.store.counters import increases, rate_unit, total_of

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from radt.backoff import Backoff
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
-from radt.delivery.mlflow.format import (
+from radt.delivery.mlflow.limits import (
     MAX_TAG_LENGTH,
     clean_text,
     cut,

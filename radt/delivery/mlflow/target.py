@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.pool import NullPool
 
-from radt.delivery.mlflow import http
+from radt.delivery.mlflow import errors
 from radt.delivery.mlflow.artifacts import copy_whole, shares_folder
 from radt.delivery.mlflow.errors import DeliveryError as DeliveryError
 from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
@@ -107,7 +107,7 @@ class MlflowTarget:
     def _connected(self) -> MlflowClient:
         uri = self._uri
         if self.is_server:
-            http.install()
+            errors.install_http()
         elif is_postgres(uri):
             uri = _patient(uri)
             _check_postgres(uri)  # MLflow itself tries ten times and sleeps for minutes

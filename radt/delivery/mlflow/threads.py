@@ -16,8 +16,7 @@ from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.problems import Reports
-from radt.delivery.process import LAST_TRIES
-from radt.delivery.queues import IN_TURN, Outcome, Queue, Queues, Task, Wakeup
+from radt.delivery.process import IN_TURN, LAST_TRIES, Outcome, Queue, Queues, Task, Wakeup
 from radt.errors import RadtError
 from radt.store.reader import StoreReader
 
@@ -89,7 +88,7 @@ class UploaderThread(threading.Thread):
     """Delivers ended runs at once and running ones every ``live_interval_s``.
 
     Args:
-        workers: How many deliveries may be under way; see `radt.delivery.queues`.
+        workers: How many deliveries may be under way; see `radt.delivery.process`.
     """
 
     def __init__(

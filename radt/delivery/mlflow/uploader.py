@@ -16,9 +16,15 @@ from pathlib import Path
 
 from radt.delivery.mlflow.archives import Archiver, ArchiveUploader, archive_spool
 from radt.delivery.mlflow.artifacts import artifact_files, clean_spool
-from radt.delivery.mlflow.batches import BatchSize, Notes, Sender
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
-from radt.delivery.mlflow.format import deliverable_params, deliverable_tags, unique_keys
+from radt.delivery.mlflow.limits import (
+    BatchSize,
+    Notes,
+    Sender,
+    deliverable_params,
+    deliverable_tags,
+    unique_keys,
+)
 from radt.delivery.mlflow.points import PointUploader, series_names
 from radt.delivery.mlflow.runs import delete_lost_runs
 from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowTarget, Point

@@ -72,7 +72,7 @@ def _replicate(order: Order) -> int:
     # Imported here: a process that waits for its turn needs none of this.
     from radt.delivery.postgres.replicator import GoneError, Replicator
     from radt.delivery.postgres.run_copy import Pace
-    from radt.store.address import StoreAddress
+    from radt.store.backend import StoreAddress
 
     try:
         pace = Pace.from_environment()

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, text
 
 from radt.delivery.postgres.shipment import Content, contents
 from radt.masking import masked
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.database import ReadDatabase, backend_of
 from radt.store.points import StoredChunks, chunks_after
 from radt.store.records import (

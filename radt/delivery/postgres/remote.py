@@ -29,7 +29,7 @@ from radt.delivery.postgres.shipment import (
 )
 from radt.errors import StoreError
 from radt.store import chunks
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.database import backend_of
 from radt.store.migrations import check_not_newer, prepare_to_write
 from radt.store.pruning import Keep

@@ -17,10 +17,10 @@ from radt.delivery.postgres.local import DueRun, LocalStore, ReplicationCursor
 from radt.delivery.postgres.remote import Outcome, Remote
 from radt.delivery.postgres.run_copy import Pace, RunCopy
 from radt.delivery.postgres.shipment import EXPERIMENT, Difference, Shipment, compare, row_of
-from radt.delivery.queues import Deferred
+from radt.delivery.process import Deferred
 from radt.errors import CodecError, StoreError
 from radt.masking import masked
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.tables import to_column
 
 log = logging.getLogger(__name__)

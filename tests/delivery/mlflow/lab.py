@@ -22,7 +22,7 @@ from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.threads import LIVE_INTERVAL_S, RunCreatorThread, UploaderThread, Wakeup
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.problems import ProblemLog, Reports, problem_file
-from radt.delivery.queues import IN_TURN, SIDE_BY_SIDE
+from radt.delivery.process import IN_TURN, SIDE_BY_SIDE
 from radt.home import Home
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from radt.delivery.mlflow import http
-from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
-from radt.delivery.mlflow.http import MAX_RETRY_AFTER_S, retry_after
+from radt.delivery.mlflow import errors
+from radt.delivery.mlflow.errors import MAX_RETRY_AFTER_S, DeliveryError, ErrorKind, retry_after
 from radt.delivery.mlflow.target import MlflowTarget
 from tests.support import http_links
 from tests.support.http_links import Answer, HttpLink
@@ -102,7 +101,7 @@ def test_a_server_may_ask_for_time(link: HttpLink) -> None:
     assert problem(link.uri).retry_after_s == MAX_RETRY_AFTER_S
     assert retry_after("nan") is None
     # Its clock may differ from ours.
-    assert doctest.testmod(http).failed == 0
+    assert doctest.testmod(errors).failed == 0
     assert retry_after("-5") == 0.0
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_experiment_name, _validate_metric, _validate_param
 
-from radt.delivery.mlflow import format as names
-from radt.delivery.mlflow.format import (
+from radt.delivery.mlflow import limits as names
+from radt.delivery.mlflow.limits import (
     command_line_names,
     deliverable_params,
     deliverable_tags,

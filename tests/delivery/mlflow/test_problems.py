@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from radt.delivery.mlflow.batches import BatchSize
+from radt.delivery.mlflow.limits import BatchSize
 from radt.delivery.problems import EVERYTHING, ProblemLog, read_problems
-from radt.delivery.queues import IN_TURN, SIDE_BY_SIDE, Queue, Queues, Task, Wakeup
+from radt.delivery.process import IN_TURN, SIDE_BY_SIDE, Queue, Queues, Task, Wakeup
 
 MINUTE_NS = 60 * 10**9
 

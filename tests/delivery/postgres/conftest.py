@@ -14,7 +14,7 @@ import pytest
 from radt.delivery.postgres.replicator import Replicator
 from radt.delivery.postgres.run_copy import Pace
 from radt.errors import StoreError
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
 from tests.support.bench import wait_until
 from tests.support.links import Link

@@ -16,11 +16,11 @@ import psycopg2
 import pytest
 
 from radt.backoff import Backoff
-from radt.delivery import queues
+from radt.delivery import process
 from radt.delivery.postgres.replicator import GoneError, Replicator
 from radt.errors import StoreError
 from radt.model import MarkerKind, RunStatus
-from radt.store.address import StoreAddress
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
@@ -348,7 +348,7 @@ def test_a_damaged_chunk_keeps_nothing_else(
     replicators: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queues, "Backoff", partial(Backoff, first_s=60.0))
+    monkeypatch.setattr(process, "Backoff", partial(Backoff, first_s=60.0))
     damaged, sound = add_runs(writer, 2, series=3)
     for run in (damaged, sound):
         run.record(5000, odd=False)
