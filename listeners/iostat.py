@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_devices import DiskKind, Disks
-from radt.listeners.host_files import DiskCounts, diskstats
+from radt.listeners.host_files import DiskCounts, DiskKind, Disks, diskstats
 from radt.listeners.host_trees import Growing, Lineage
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import ProcessIo, ProcessStat, process_io, process_stat

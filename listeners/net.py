@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_devices import Links
-from radt.listeners.host_files import LinkCounts, netdev
+from radt.listeners.host_files import LinkCounts, Links, netdev
 from radt.listeners.host_trees import Growing
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import read

@@ -17,8 +17,7 @@ from radt.listeners.nvidia import Card, Devices, probe_nvml
 from radt.listeners.smi_card import CardReader, CardValue, Snapshot
 from radt.listeners.smi_energy import IdlePowers
 from radt.listeners.smi_events import ThrottleWatch, User, XidWatch
-from radt.listeners.smi_metrics import METRICS, MIG_MEMORY_USED, XID_ERRORS
-from radt.listeners.smi_runs import CardRuns
+from radt.listeners.smi_runs import METRICS, MIG_MEMORY_USED, XID_ERRORS, CardRuns
 from radt.model import MissingReason, Scope
 
 

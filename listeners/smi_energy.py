@@ -22,8 +22,8 @@ from pathlib import Path
 
 from radt.errors import UsageError
 from radt.home import runtime_dir
+from radt.listeners.smi_card import Value
 from radt.listeners.smi_processes import Processes, SmTime, merged
-from radt.listeners.smi_sources import Value
 from radt.model import MissingReason
 
 # Idle power: measured when nobody uses the card, and kept -----------------------------------------

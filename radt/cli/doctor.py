@@ -16,8 +16,8 @@ from radt.cli.leftovers import end_process, end_run, leftover_processes, lost_ru
 from radt.cli.options import home_option
 from radt.cli.render import printable
 from radt.collector.protocol import CollectorStatus
-from radt.collocation.cleanup import clean_up
 from radt.collocation.ledger import Ledger
+from radt.collocation.setup import clean_up
 from radt.errors import RadtError
 from radt.home import Home
 from radt.store.reader import StoreReader

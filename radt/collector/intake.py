@@ -17,8 +17,7 @@ import numpy as np
 
 from radt.clock import Clock
 from radt.collector.ledger import DROPPED, REASON, Losses
-from radt.collector.outgoing import LogUpdate, SeriesKey
-from radt.collector.routing import Numbering
+from radt.collector.routing import LogUpdate, Numbering, SeriesKey
 from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColumn, SpanEvent
 from radt.listeners.api import Metric
 from radt.model import SOFTWARE, MarkerKind, Scope

@@ -20,7 +20,7 @@ from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
 from radt.collector.ledger import ListenerState
 from radt.collector.routing import Numbering
-from radt.collector.state import RunStates
+from radt.collector.runs import RunStates
 from radt.home import Home, runtime_dir
 from radt.journal.format import LABELS_FOLDER
 from radt.journal.reader import JournalReader

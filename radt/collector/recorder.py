@@ -16,9 +16,8 @@ import numpy as np
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
-from radt.collector.outgoing import Taken
 from radt.collector.processes import ProcessTable
-from radt.collector.routing import Numbering
+from radt.collector.routing import Numbering, Taken
 from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.errors import JournalError, RunNotFoundError
 from radt.home import RunDir

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
-from radt.collector.heartbeat import Heartbeat
-from radt.collector.pool import SamplerPool
+from radt.collector.guardian import Heartbeat
 from radt.collector.processes import ProcessId, ProcessTable, own_cpu_s, stop_run
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
-from radt.collector.runs import ActiveRun, Ending
-from radt.collector.settings import CollectorSettings
+from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
+from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
-from radt.collector.state import RunState, RunStates
+from radt.collector.start import CollectorSettings
 from radt.errors import CollectorError
 from radt.home import runtime_dir
 from radt.listeners import registry

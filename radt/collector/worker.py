@@ -7,18 +7,247 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from radt.collector.heartbeat import Heartbeat, heartbeat_path, unclean_path
-from radt.collector.server import Server
-from radt.collector.service import Service
-from radt.collector.settings import CollectorSettings
-from radt.collector.start import worker_lock
+from radt.collector.guardian import Heartbeat, heartbeat_path, unclean_path
+from radt.collector.processes import ProcessId, own_cpu_s
+from radt.collector.protocol import (
+    MAX_LINE_BYTES,
+    CollectorStatus,
+    Op,
+    RefusalCode,
+    Registration,
+    StandaloneRun,
+    decode,
+    encode,
+    socket_path,
+)
+from radt.collector.runs import Ending
+from radt.collector.service import RefusedError, Service
+from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
+from radt.errors import RadtError
+from radt.model import RunStatus
+from radt.procfs import process_stat
 
 log = logging.getLogger(__name__)
+
+_PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
+Answer = dict[str, Any]
+
+
+class Server:
+    """Accepts clients until closed."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._guardian = guardian_lock()
+        self._begun_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._connections: set[_Connection] = set()
+        self._listener: socket.socket | None = None
+        #: When a client was last connected, monotonic.
+        self.last_used_s = time.monotonic()
+
+    def open(self) -> None:
+        """Listen. The worker's lock is held, so a socket that is there is nobody's."""
+        path = socket_path()
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        listener.listen(64)
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening; connections that are open stay. Clients that come too late try again."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            socket_path().unlink(missing_ok=True)
+            listener.shutdown(socket.SHUT_RDWR)  # wakes up the thread that accepts
+            listener.close()
+
+    @property
+    def connected(self) -> bool:
+        with self._lock:
+            if self._connections:
+                self.last_used_s = time.monotonic()
+            return bool(self._connections)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                if listener is not self._listener:
+                    return
+                log.exception("accepting a client")
+                time.sleep(0.1)  # out of file descriptors: others will close theirs
+                continue
+            connection = _Connection(peer, self)
+            with self._lock:
+                self._connections.add(connection)
+            threading.Thread(target=connection.serve, name="client", daemon=True).start()
+
+    def closed(self, connection: _Connection) -> None:
+        """A client has gone; if it died, so have its runs' owners."""
+        with self._lock:
+            self._connections.discard(connection)
+            self.last_used_s = time.monotonic()
+        self._service.check_owners()
+        if connection.owner is None:
+            self._service.owned_without_process(connection.run_ids)
+
+    def answer(self, request: Mapping[str, Any], connection: _Connection) -> Answer:
+        """Do what is asked.
+
+        Raises:
+            RadtError: It cannot be done.
+            ValueError: It is not a request.
+        """
+        try:
+            handler = _HANDLERS[Op(request["op"])]
+            return handler(self._service, request, connection) if handler else self._about(request)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a request: {error!r}") from error
+
+    def _about(self, request: Mapping[str, Any]) -> Answer:
+        guardian_pid = self._guardian.holder()
+        if request["op"] == Op.HELLO:
+            return {"guardian_pid": guardian_pid}
+        pids = [os.getpid(), *([guardian_pid] if guardian_pid else [])]
+        read = [stat for pid in pids if (stat := process_stat(pid)) is not None]
+        status = CollectorStatus(
+            pid=os.getpid(),
+            guardian_pid=guardian_pid,
+            uptime_s=time.monotonic() - self._begun_s,
+            cpu_s=own_cpu_s(self._service.deliverer_pids, guardian_pid),
+            rss_bytes=sum(stat.rss_bytes for stat in read),
+            runs=self._service.run_ids,
+            listeners=self._service.listeners,
+            problems=self._service.problems,
+        )
+        return {"status": status.to_json()}
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, peer: socket.socket, server: Server) -> None:
+        self._peer = peer
+        self._server = server
+        pid, self._uid, _ = _PEER.unpack(
+            peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        )
+        #: The client's process; None if it is in a container of its own and cannot be seen.
+        self.owner = ProcessId.of(pid) if pid else None
+        self.run_ids: set[str] = set()
+
+    def serve(self) -> None:
+        try:
+            if self._uid == os.getuid():  # the folder is private already; this is the second lock
+                self._talk()
+        except OSError as error:
+            log.info("a client went away: %s", error)
+        finally:
+            self._peer.close()
+            self._server.closed(self)
+
+    def _talk(self) -> None:
+        received = b""
+        while True:
+            line, separator, rest = received.partition(b"\n")
+            if separator:
+                received = rest
+                self._peer.sendall(encode(self._answer(line)))
+                continue
+            piece = self._peer.recv(1 << 16)
+            if not piece or len(received) > MAX_LINE_BYTES:
+                return
+            received += piece
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            return {"ok": True} | self._server.answer(decode(line), self)
+        except RadtError as error:
+            code = error.code if isinstance(error, RefusedError) else RefusalCode.NONE
+            return {
+                "ok": False,
+                "error": error.message,
+                "remedy": error.remedy,
+                "code": str(code),
+            }
+        except ValueError as error:
+            return {"ok": False, "error": str(error), "remedy": None, "code": ""}
+        except Exception as error:  # a bug here must reach the client, not leave it waiting
+            log.exception("answering a client")
+            message = f"the collector failed: {type(error).__name__}: {error}"
+            return {"ok": False, "error": message, "remedy": None, "code": ""}
+
+
+def _register(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
+    registration = Registration.from_json(request["registration"])
+    connection.run_ids.add(registration.run_id)
+    return {"warnings": service.register(registration, connection.owner)}
+
+
+def _begin(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
+    run = StandaloneRun.from_json(request["run"])
+    connection.run_ids.add(run.registration.run_id)
+    return {"warnings": service.begin(run, connection.owner)}
+
+
+def _started(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    devices = request.get("devices")
+    service.started(
+        str(request["run_id"]),
+        int(request["pid"]),
+        int(request["monotonic_ns"]),
+        None if devices is None else tuple(str(device) for device in devices),
+    )
+    return {}
+
+
+def _finish(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
+    status, registration = request["status"], request["registration"]
+    exit_code = request["exit_code"]
+    service.finish(
+        str(request["run_id"]),
+        Ending(
+            ended_ns=int(request["monotonic_ns"]),
+            status=None if status is None else RunStatus(status),
+            exit_code=None if exit_code is None else int(exit_code),
+            reason=str(request["reason"]),
+        ),
+        float(request["timeout_s"]),
+        None if registration is None else Registration.from_json(registration),
+        connection.owner,
+    )
+    return {}
+
+
+def _live(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    views = service.live([str(run_id) for run_id in request["run_ids"]])
+    return {"live": {run_id: view.to_json() for run_id, view in views.items()}}
+
+
+_Handler = Callable[[Service, Mapping[str, Any], _Connection], Answer]
+_HANDLERS: dict[Op, _Handler | None] = {
+    Op.HELLO: None,
+    Op.STATUS: None,
+    Op.REGISTER: _register,
+    Op.BEGIN: _begin,
+    Op.STARTED: _started,
+    Op.FINISH: _finish,
+    Op.LIVE: _live,
+}
 
 
 class Worker:

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from radt.collocation import mig_driver
+from radt.collocation import mig
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.topology import (
     ComputeInstance,
@@ -84,11 +84,11 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         current, pending = nvml.nvmlDeviceGetMigMode(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
         return None
-    profiles = mig_driver.read_profiles(nvml, handle, memory_bytes)
+    profiles = mig.read_profiles(nvml, handle, memory_bytes)
     allowed = bool(profiles) and _may_configure()
     try:
         profiles = [
-            replace(one, placements=mig_driver.read_placements(nvml, handle, one.profile_id))
+            replace(one, placements=mig.read_placements(nvml, handle, one.profile_id))
             for one in profiles
         ]
     except nvml.NVMLError_NoPermission:
@@ -112,7 +112,7 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
                     ),
                 )
                 for profile in profiles
-                for one in mig_driver.gpu_instances(nvml, handle, profile)
+                for one in mig.gpu_instances(nvml, handle, profile)
             ]
         except nvml.NVMLError_NoPermission:
             allowed = False
@@ -152,7 +152,7 @@ class _MigDevice:
 
 def _read_devices(nvml: Any, handle: Any) -> Iterator[tuple[tuple[int, int], _MigDevice]]:
     """All MIG devices by the ids of their GPU and compute instance."""
-    for found in mig_driver.mig_devices(nvml, handle):
+    for found in mig.mig_devices(nvml, handle):
         attributes = nvml.nvmlDeviceGetAttributes_v2(found.handle)
         compute = ComputeInstance(
             instance_id=found.compute_instance,
@@ -161,7 +161,7 @@ def _read_devices(nvml: Any, handle: Any) -> Iterator[tuple[tuple[int, int], _Mi
             sm_count=int(attributes.multiprocessorCount),
             pids=_pids(nvml, found.handle),
         )
-        profile = mig_driver.profile_of_device(nvml, found.handle)
+        profile = mig.profile_of_device(nvml, found.handle)
         yield (found.gpu_instance, found.compute_instance), _MigDevice(profile, compute)
 
 

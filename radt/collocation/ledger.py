@@ -6,7 +6,7 @@
 
 An entry is on disk before its thing is made (`Ledger.intend`), gets the ids of the thing once they
 are known (`Entry.confirm`) and goes when the thing is gone (`Entry.done`). A runner that is killed
-in between leaves an entry without a living owner, from which `radt.collocation.cleanup` takes away
+in between leaves an entry without a living owner, from which `radt.collocation.setup` takes away
 exactly that thing, and nothing that it only resembles.
 """
 

@@ -6,6 +6,7 @@ instances inside it. The mode of a GPU is never changed.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +14,198 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from radt.collocation import mig_driver
 from radt.collocation.instances import PlannedInstance
 from radt.collocation.ledger import Entry, Ledger, MigInstance
-from radt.collocation.mig_driver import FoundInstance
-from radt.collocation.topology import Placement
+from radt.collocation.topology import InstanceProfile, Placement, profile_name
 from radt.errors import DeviceError
 from radt.nvml import opened
+
+_NAME_PREFIX = "MIG "
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInstance:
+    """A GPU instance that exists; ``profile`` is its profile's name."""
+
+    handle: Any
+    instance_id: int
+    profile: str
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """A MIG device: the compute instance of a GPU instance, as processes see it."""
+
+    handle: Any
+    gpu_instance: int
+    compute_instance: int
+
+
+def read_profiles(
+    nvml: Any, gpu: Any, gpu_memory_bytes: int | None = None
+) -> list[InstanceProfile]:
+    """What the GPU offers, without placements: those are for privileged users.
+
+    Args:
+        gpu_memory_bytes: Names of profiles come from it where the driver does not tell them.
+    """
+    found = [
+        _profile(nvml, gpu, index, gpu_memory_bytes)
+        for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
+    ]
+    return [profile for profile in found if profile is not None]
+
+
+def read_placements(nvml: Any, gpu: Any, profile_id: int) -> tuple[Placement, ...]:
+    """Where instances of a profile may lie, on an empty GPU. Needs privileges."""
+    count = ctypes.c_uint(0)
+    nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, None, ctypes.byref(count))
+    found = (nvml.c_nvmlGpuInstancePlacement_t * max(count.value, 1))()
+    if count.value:
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, found, ctypes.byref(count))
+    places = [Placement(int(one.start), int(one.size)) for one in found[: count.value]]
+    return tuple(sorted(places, key=lambda place: (place.start, place.size)))
+
+
+def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[FoundInstance]:
+    """The GPU instances of a profile. Needs privileges."""
+    count = ctypes.c_uint(profile.max_count)
+    handles = (nvml.c_nvmlGpuInstance_t * max(profile.max_count, 1))()
+    nvml.nvmlDeviceGetGpuInstances(gpu, profile.profile_id, handles, ctypes.byref(count))
+    found = []
+    for handle in handles[: count.value]:
+        info = nvml.nvmlGpuInstanceGetInfo(handle)
+        place = Placement(int(info.placement.start), int(info.placement.size))
+        found.append(FoundInstance(handle, int(info.id), profile.name, place))
+    return found
+
+
+def mig_devices(nvml: Any, gpu: Any) -> Iterator[FoundDevice]:
+    """All MIG devices of a GPU. Needs no privileges."""
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # indices have holes
+            continue
+        yield FoundDevice(
+            device,
+            int(nvml.nvmlDeviceGetGpuInstanceId(device)),
+            int(nvml.nvmlDeviceGetComputeInstanceId(device)),
+        )
+
+
+def profile_of_device(nvml: Any, device: Any) -> str:
+    """The name of the profile of a MIG device's GPU instance."""
+    # "NVIDIA A100-SXM4-40GB MIG 3c.7g.40gb"
+    name = str(nvml.nvmlDeviceGetName(device)).rpartition(_NAME_PREFIX)[2]
+    compute, dot, rest = name.partition("c.")
+    return rest if dot and compute.isdigit() else name
+
+
+def compute_profile_id(nvml: Any, instance: Any, slices: int) -> int | None:
+    """The driver's id of the compute instance profile of so many slices, None if there is none."""
+    for info in _compute_profiles(nvml, instance):
+        if info.sliceCount == slices:
+            return int(info.id)
+    return None
+
+
+def compute_instances(nvml: Any, instance: Any) -> list[Any]:
+    """Handles of all compute instances in a GPU instance. Needs privileges."""
+    found: list[Any] = []
+    for info in _compute_profiles(nvml, instance):
+        count = ctypes.c_uint(int(info.instanceCount))
+        handles = (nvml.c_nvmlComputeInstance_t * max(count.value, 1))()
+        nvml.nvmlGpuInstanceGetComputeInstances(instance, info.id, handles, ctypes.byref(count))
+        found += handles[: count.value]
+    return found
+
+
+def create_gpu_instance(nvml: Any, gpu: Any, profile_id: int, place: Placement) -> Any:
+    """Create a GPU instance at this place. Needs privileges."""
+    where = nvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)
+    return nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile_id, ctypes.byref(where))
+
+
+def create_compute_instance(
+    nvml: Any, instance: Any, profile_id: int, place: Placement | None
+) -> Any:
+    """Create a compute instance, at this place if the driver can be told. Needs privileges."""
+    if place is not None:
+        where = nvml.c_nvmlComputeInstancePlacement_t(place.start, place.size)
+        try:
+            return nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+                instance, profile_id, ctypes.byref(where)
+            )
+        except nvml.NVMLError_FunctionNotFound:
+            pass  # an older driver chooses the place itself
+    return nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile_id)
+
+
+def _profile(
+    nvml: Any, gpu: Any, index: int, gpu_memory_bytes: int | None
+) -> InstanceProfile | None:
+    """The profile of this index; None if the GPU offers none."""
+    try:
+        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=2)
+        name = _text(info.name)
+    except nvml.NVMLError_FunctionNotFound:  # an older driver does not tell the name
+        try:
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=1)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            return None
+        memory_bytes = gpu_memory_bytes or _memory_bytes(nvml, gpu)
+        name = profile_name(index, info.sliceCount, info.memorySizeMB, memory_bytes)
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+        return None
+    try:
+        remaining = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, info.id))
+    except nvml.NVMLError:  # MIG is off, or no administrator
+        remaining = None
+    return InstanceProfile(
+        profile_id=int(info.id),
+        name=name.removeprefix(_NAME_PREFIX),
+        slices=int(info.sliceCount),
+        memory_mb=int(info.memorySizeMB),
+        max_count=int(info.instanceCount),
+        sm_count=int(info.multiprocessorCount),
+        ofas=int(info.ofaCount),
+        remaining=remaining,
+    )
+
+
+def _memory_bytes(nvml: Any, gpu: Any) -> int:
+    """The whole GPU's memory, for someone who may not read it: that of its largest profile."""
+    largest = 0
+    for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=1)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            continue
+        largest = max(largest, int(info.memorySizeMB))
+    return largest * _MIB
+
+
+def _compute_profiles(nvml: Any, instance: Any) -> Iterator[Any]:
+    """What NVML says of each compute instance profile that the GPU instance offers."""
+    for index in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        for version in (2, 1):
+            try:
+                yield nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                    instance, index, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, version
+                )
+            except nvml.NVMLError_FunctionNotFound:
+                continue  # an older driver knows the first version only
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+                pass
+            break
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
 
 #: Seconds that the driver has to notice that the last process of an instance has gone.
 DESTROY_TIMEOUT_S = 10.0
@@ -61,7 +247,7 @@ def create_instance(
         thing = MigInstance(planned.gpu_uuid, planned.profile.name, place.start, place.size, before)
         entry = ledger.intend(thing, run_id=run_id, workload_id=workload_id)
         try:
-            instance = mig_driver.create_gpu_instance(nvml, gpu, planned.profile.profile_id, place)
+            instance = create_gpu_instance(nvml, gpu, planned.profile.profile_id, place)
         except nvml.NVMLError as error:
             entry.done()
             if not isinstance(error, nvml.NVMLError_InsufficientResources):
@@ -104,17 +290,17 @@ def _furnish(
     ids: dict[str, int] = {}
     # Large ones first, for drivers that choose the places themselves.
     for compute in sorted(planned.computes, key=lambda one: -one.slices):
-        profile_id = mig_driver.compute_profile_id(nvml, instance, compute.slices)
+        profile_id = compute_profile_id(nvml, instance, compute.slices)
         if profile_id is None:
             raise DeviceError(
                 f"the driver offers no compute instance {compute.profile}",
                 "Run nvidia-smi mig -lcip to list the profiles",
             )
-        created = mig_driver.create_compute_instance(nvml, instance, profile_id, compute.placement)
+        created = create_compute_instance(nvml, instance, profile_id, compute.placement)
         ids[compute.name] = int(nvml.nvmlComputeInstanceGetInfo(created).id)
     there = {
         found.compute_instance: found.handle
-        for found in mig_driver.mig_devices(nvml, gpu)
+        for found in mig_devices(nvml, gpu)
         if found.gpu_instance == gpu_instance
     }
     if missing := sorted(set(ids.values()) - set(there)):
@@ -155,7 +341,7 @@ def _destroy(nvml: Any, gpu: Any, thing: MigInstance, timeout_s: float) -> None:
         return
     deadline_s = time.monotonic() + timeout_s
     command = _destroy_command(nvml.nvmlDeviceGetIndex(gpu), found.instance_id)
-    for compute in mig_driver.compute_instances(nvml, found.handle):
+    for compute in compute_instances(nvml, found.handle):
         _insist(nvml, partial(nvml.nvmlComputeInstanceDestroy, compute), deadline_s, command)
     _insist(nvml, partial(nvml.nvmlGpuInstanceDestroy, found.handle), deadline_s, command)
 
@@ -199,9 +385,7 @@ def _ours(nvml: Any, gpu: Any, thing: MigInstance) -> FoundInstance | None:
 
 def _gpu_instances(nvml: Any, gpu: Any) -> list[FoundInstance]:
     return [
-        one
-        for profile in mig_driver.read_profiles(nvml, gpu)
-        for one in mig_driver.gpu_instances(nvml, gpu, profile)
+        one for profile in read_profiles(nvml, gpu) for one in gpu_instances(nvml, gpu, profile)
     ]
 
 

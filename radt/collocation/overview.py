@@ -15,7 +15,7 @@ from radt import procfs
 from radt.collocation.busy import ComputeMode, compute_mode
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MpsDaemon
-from radt.collocation.mps_daemon import PIPE_VARIABLE
+from radt.collocation.mps import PIPE_VARIABLE
 from radt.collocation.processes import (
     Identity,
     Listing,

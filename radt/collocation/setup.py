@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +14,15 @@ from functools import partial
 from radt.collocation.busy import check_compute_modes, free_memory
 from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
-from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.ledger import Container, Entry, Ledger, MigInstance, MpsDaemon
 from radt.collocation.mig import CreatedInstance, create_instance, destroy_instance
 from radt.collocation.mps import (
     DEVICES_VARIABLE,
     PERCENTAGE_VARIABLE,
     MpsServer,
     no_mps_environment,
+    remove_daemon,
+    remove_folder,
 )
 from radt.collocation.planner import DevicePlan, PlannedMps, Request, Share
 from radt.collocation.processes import DeviceName
@@ -340,3 +344,78 @@ def _attempt(take_away: Callable[[], None], what: str) -> str:
         text = str(error) if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
         return f"{what} was not removed: {text}"
     return ""
+
+
+_CONTAINER_TIMEOUT_S = 60.0
+#: What docker and podman say of a container that is not there.
+_NO_CONTAINER = "no such container"
+
+
+def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], None]) -> list[str]:
+    """Take away the things of the ledger; return what could not be, a sentence each.
+
+    Args:
+        ledger: Where they are noted; a thing that is gone loses its entry.
+        only_orphans: Leave things alone whose owner lives; False takes away everything.
+        say: Gets a sentence about each thing that was taken away.
+    """
+    failures = []
+    # Daemons and containers first: a MIG instance goes only when nothing runs on it.
+    for entry in sorted(
+        ledger.entries(), key=lambda entry: (isinstance(entry.thing, MigInstance), entry.path)
+    ):
+        if only_orphans and not entry.orphaned:
+            continue
+        try:
+            what = _remove_thing(entry)
+            entry.done()
+        except DeviceError as error:
+            failures.append(f"{entry.thing} was not removed: {error}")
+        else:
+            say(what)
+    return failures
+
+
+def _remove_thing(entry: Entry) -> str:
+    """Take one thing away; return what happened to it."""
+    thing = entry.thing
+    # A restart of the machine ends processes and MIG instances; what has their ids now is others'.
+    rebooted = entry.owner.rebooted
+    match thing:
+        case MpsDaemon() if rebooted:
+            remove_folder(thing)
+        case MpsDaemon():
+            remove_daemon(thing)
+        case MigInstance() if not rebooted:
+            destroy_instance(thing)
+        case Container():
+            _remove_container(thing)
+    if rebooted and not isinstance(thing, Container):
+        return f"{thing}: gone after the machine's restart"
+    return f"{thing}: removed"
+
+
+def _remove_container(thing: Container) -> None:
+    tool = shutil.which(thing.tool)
+    if tool is None:
+        raise DeviceError(
+            f"{thing.tool} not found", f"Remove it with `{thing.tool} rm -f {thing.name}`"
+        )
+    try:
+        done = subprocess.run(
+            [tool, "rm", "-f", thing.name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_CONTAINER_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeviceError(
+            f"{thing.tool} does not answer: {error}", f"Run `{thing.tool} rm -f {thing.name}`"
+        ) from error
+    if done.returncode != 0 and _NO_CONTAINER not in done.stderr.lower():
+        raise DeviceError(
+            f"{thing.tool} refused: {done.stderr.strip()}", f"Run `{thing.tool} rm -f {thing.name}`"
+        )

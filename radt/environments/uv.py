@@ -19,12 +19,13 @@ from pathlib import Path
 import yaml
 
 from radt import units
-from radt.environments.cache import Content, obtain
-from radt.environments.prefix import (
+from radt.environments.cache import (
     PACKAGES,
     PREFIX,
+    Content,
     PrefixEnvironment,
     list_packages,
+    obtain,
     python_of,
     usable,
     warn_if_old,

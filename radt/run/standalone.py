@@ -16,7 +16,7 @@ from pathlib import Path
 
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
-from radt.collector.settings import problems
+from radt.collector.start import problems
 from radt.errors import RadtError
 from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus

@@ -17,8 +17,8 @@ from rich.text import Text
 from radt import units
 from radt.analysis.report import left_out_text, read_report
 from radt.collector.protocol import CollectorStatus
-from radt.collocation.cleanup import clean_up
 from radt.collocation.ledger import Ledger
+from radt.collocation.setup import clean_up
 from radt.delivery.backlog import backlogs
 from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.devices import Machine

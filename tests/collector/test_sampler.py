@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from collector_kit import wait_for
 
-from radt.collector import heartbeat
-from radt.collector.heartbeat import Heartbeat, ReadingMark
+from radt.collector.guardian import Heartbeat, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.runs import ActiveRun
@@ -123,8 +122,8 @@ def test_one_that_turns_out_not_to_work_lets_other_suspects_read(
     sampler = start(kind)
     assert sampler.settled.wait(5)
     sampler.join(5)
-    assert heartbeat.ReadingMark._suspects.acquire(blocking=False)
-    heartbeat.ReadingMark._suspects.release()
+    assert ReadingMark._suspects.acquire(blocking=False)
+    ReadingMark._suspects.release()
 
 
 def test_what_an_opening_took_before_it_failed_is_let_go(

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from radt.collocation.cleanup import clean_up
 from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.planner import Request, plan_devices
+from radt.collocation.setup import clean_up
 from radt.collocation.spec import Collocation
 from radt.errors import DeviceError
 from tests.support.bench import wait_until
@@ -278,7 +278,7 @@ def test_an_orphan_that_somebody_uses_stays_in_the_ledger(
     card.remove(f"crash_after {CREATE_CI}")
     card.add("process 0 99 10 3 0")
     monkeypatch.setattr(
-        "radt.collocation.cleanup.destroy_instance", partial(destroy_instance, timeout_s=0)
+        "radt.collocation.setup.destroy_instance", partial(destroy_instance, timeout_s=0)
     )
     (problem,) = clean_up(Ledger(), say=lambda _: None)
     assert "a process is still on" in problem

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from radt.environments import container
+from radt.environments import docker as docker_module
 from radt.environments.build import BuiltEnvironment, Launch
-from radt.environments.container import Identity, Mount, Mounts
-from radt.environments.prefix import package_folder
+from radt.environments.cache import package_folder
+from radt.environments.docker import Identity, Mount, Mounts
 from radt.errors import EnvironmentBuildError
 from radt.journal.reader import JournalReader
 from tests.support.bench import alive, wait_until
@@ -438,9 +438,9 @@ class Caller:
     patch: Callable[..., None]
 
     def be(self, uid: int, gid: int, *groups: int) -> None:
-        self.patch(container.os, "getuid", lambda: uid)
-        self.patch(container.os, "getgid", lambda: gid)
-        self.patch(container.os, "getgroups", lambda: list(groups))
+        self.patch(docker_module.os, "getuid", lambda: uid)
+        self.patch(docker_module.os, "getgid", lambda: gid)
+        self.patch(docker_module.os, "getgroups", lambda: list(groups))
 
 
 @pytest.fixture
@@ -488,20 +488,20 @@ def test_what_root_has_made_is_handed_over(
     caller.be(0, 0)
     given: dict[Path, tuple[int, int]] = {}
     monkeypatch.setattr(
-        container.os,
+        docker_module.os,
         "chown",
         lambda path, uid, gid, follow_symlinks: given.update({path: (uid, gid)}),
     )
     launch = bench.launch("train.py")
     (launch.run_dir / "output.log").touch()
     bench.folder.chmod(0o755)
-    container.hand_over(launch, Identity(65534, 65534))
+    docker_module.hand_over(launch, Identity(65534, 65534))
     assert set(given) == {launch.run_dir, launch.run_dir / "journal"}
     assert set(given.values()) == {(65534, 65534)}
     bench.folder.chmod(0o700)
     with pytest.raises(EnvironmentBuildError, match="user 65534 cannot read"):
-        container.hand_over(launch, Identity(65534, 65534))
+        docker_module.hand_over(launch, Identity(65534, 65534))
     given.clear()
     caller.be(1234, 100)
-    container.hand_over(launch, Identity(1234, 100))
+    docker_module.hand_over(launch, Identity(1234, 100))
     assert given == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.environments.prefix import importable_folder, outside_links, package_folder
+from radt.environments.cache import importable_folder, outside_links, package_folder
 from radt.errors import EnvironmentBuildError
 from radt.journal.reader import JournalReader
 from tests.support.journal import Found
@@ -116,7 +116,7 @@ LOOK = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from radt.environments.prefix import importable_folder, outside_links, package_folder
+from radt.environments.cache import importable_folder, outside_links, package_folder
 folder = importable_folder(Path(sys.argv[2]))
 print((folder / "radt/listeners/api.py").resolve().parents[1], outside_links(package_folder()))
 """

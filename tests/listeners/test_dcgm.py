@@ -26,12 +26,12 @@ _DRIVER = """
 import json, os, sys
 from radt.listeners.api import Reading, Target
 from radt.listeners.dcgm import DcgmListener
-from radt.listeners import dcgm, dcgm_values
+from radt.listeners import dcgm
 import pynvml
 dcgm._NOTICE_NS = 10**9  # or a test would take 15 s
 # On a busy machine a row comes late; test_dcgm_parts has the real numbers.
-dcgm_values._START_S = float(os.environ.get("FAKE_START_S", 30))
-dcgm_values._LATE_INTERVALS = 20
+dcgm._START_S = float(os.environ.get("FAKE_START_S", 30))
+dcgm._LATE_INTERVALS = 20
 CAPABILITY = os.environ["FAKE_CAPABILITY"]
 pynvml.nvmlDeviceGetCudaComputeCapability = lambda handle: (int(CAPABILITY), 0)
 listener = DcgmListener()

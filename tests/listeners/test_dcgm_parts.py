@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.listeners import dcgm_command
+from radt.listeners import dcgm_dmon
+from radt.listeners.dcgm import Judge, Plan, State, occurrences
 from radt.listeners.dcgm_dmon import DmonWatch, Snapshot, Taken
 from radt.listeners.dcgm_fields import (
     ALL,
@@ -20,7 +21,6 @@ from radt.listeners.dcgm_fields import (
     Status,
     accept,
 )
-from radt.listeners.dcgm_values import Judge, Plan, State, occurrences
 from radt.listeners.nvidia import Card
 from radt.model import MissingReason
 
@@ -142,7 +142,7 @@ HIERARCHY = """\
 
 
 def test_gpus_of_discovery() -> None:
-    assert dcgm_command.parse_cards(DISCOVERY) == {
+    assert dcgm_dmon.parse_cards(DISCOVERY) == {
         "GPU-e665046a-bc33-f1cf-45d8-3bb2ebe43516": 0,
         "GPU-9165ca67-552f-a457-77ad-2f0b8eadede0": 11,
     }
@@ -156,7 +156,7 @@ def test_gpu_instances_of_discovery() -> None:
             "f04cff15-f427-9612-3f5e-60a6e0cd2018",
         )
     )
-    assert dcgm_command.parse_instances(HIERARCHY) == {
+    assert dcgm_dmon.parse_instances(HIERARCHY) == {
         (first, 1): 3,
         (first, 13): 0,
         (second, 1): 100,
@@ -198,11 +198,11 @@ def test_gpu_instances_of_discovery() -> None:
     ],
 )
 def test_what_dcgmi_complains_of(text: str, status: int) -> None:
-    assert dcgm_command.status_of(text) == status
+    assert dcgm_dmon.status_of(text) == status
 
 
 def test_a_field_that_dcgmi_names_is_the_one_refused() -> None:
-    refusal = dcgm_command.refusal_of("Error: Got invalid field ID. '157'. See dcgm_fields.h")
+    refusal = dcgm_dmon.refusal_of("Error: Got invalid field ID. '157'. See dcgm_fields.h")
     assert refusal.culprits == {157}
 
 

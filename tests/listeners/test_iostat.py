@@ -15,8 +15,7 @@ import pytest
 
 from radt.listeners import iostat
 from radt.listeners.api import Target
-from radt.listeners.host_devices import DiskKind, Disks
-from radt.listeners.host_files import DiskCounts
+from radt.listeners.host_files import DiskCounts, DiskKind, Disks
 from radt.listeners.host_trees import Growing, Lineage
 from radt.listeners.iostat import IostatListener
 from radt.model import MissingReason

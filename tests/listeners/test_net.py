@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from radt.listeners import net
-from radt.listeners.host_devices import Links
-from radt.listeners.host_files import LinkCounts
+from radt.listeners.host_files import LinkCounts, Links
 from radt.listeners.net import NetListener
 from radt.model import MissingReason
 from tests.listeners.workloads import LOOPBACK, MB, Bench, bench, opened, sample

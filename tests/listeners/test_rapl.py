@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.collector.outgoing import Taken
 from radt.collector.protocol import Registration
-from radt.collector.routing import Numbering, SortedReadings
+from radt.collector.routing import Numbering, SortedReadings, Taken
 from radt.collector.runs import ActiveRun
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Listener

@@ -16,8 +16,8 @@ import pytest
 
 from radt.home import RUNTIME_VARIABLE
 from radt.listeners.smi_energy import FILE_NAME, METHOD, EnergySplit, IdlePowers, Moment
-from radt.listeners.smi_metrics import METRICS
 from radt.listeners.smi_processes import Processes, SmTime
+from radt.listeners.smi_runs import METRICS
 from radt.model import MissingReason, SeriesKind
 from tests.listeners.conftest import Run, SampledNvml, Sampling
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radt.listeners.smi_sources import PowerMeter
+from radt.listeners.smi_card import PowerMeter
 from tests.listeners.conftest import SampledNvml
 
 PLAIN = ("count 1", "gpu 0 55 80000 500 1000 250500 0 61 1410 1593")

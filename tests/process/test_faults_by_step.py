@@ -524,8 +524,8 @@ def test_file_that_becomes_a_folder_while_rows_run(scene: Scene) -> None:
 #: radt with less patience for MPS daemons.
 IMPATIENT = """
 import sys
-from radt.collocation import mps_daemon
-mps_daemon.STOP_TIMEOUT_S = 0.5
+from radt.collocation import mps
+mps.STOP_TIMEOUT_S = 0.5
 from radt.cli import main
 sys.exit(main())
 """

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from radt import settings
-from radt.collector.settings import CollectorSettings, problems
+from radt.collector.start import CollectorSettings, problems
 from radt.collocation.busy import BusyPolicy
 from radt.durations import duration_text, parse_duration_s, seconds_text
 from radt.errors import UsageError
