@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from radt.collocation import mps
 from radt.collocation import mps as mps_module
 from radt.collocation.busy import ComputeMode, compute_mode_problem
 from radt.collocation.ledger import Ledger, MpsDaemon
@@ -43,8 +42,8 @@ sys.stdin.read()
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that do not answer are given up soon."""
     monkeypatch.setattr(mps_module, "START_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(mps, "ANSWER_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(mps, "STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(mps_module, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(mps_module, "STOP_TIMEOUT_S", 0.5)
 
 
 @contextmanager
@@ -280,7 +279,7 @@ def test_after_a_restart_of_the_machine_only_the_folder_goes(mps: FakeMps, tmp_p
 def test_a_later_daemon_with_the_noted_number_is_left_alone(mps: FakeMps, tmp_path: Path) -> None:
     others = others_daemon(mps, tmp_path / "theirs")
     thing = MpsDaemon((GPU_0,), str(tmp_path / "gone"), others, start_ticks=1)
-    mps.remove_daemon(thing)
+    mps_module.remove_daemon(thing)
     assert mps.daemons == [others]
 
 
