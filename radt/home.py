@@ -171,7 +171,7 @@ class Home:
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "Make room on its disk, or set" if full else "Set"
+            remedy = "Free space on its disk, or set" if full else "Set"
             raise UsageError(
                 f"the data folder {self.path} cannot be used: {error.strerror}",
                 f"{remedy} {HOME_VARIABLE} to a folder you may write to",

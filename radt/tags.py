@@ -62,6 +62,27 @@ GIT_COMMIT = "radt.git.commit"
 #: ``true`` if tracked files of that repository had changes.
 GIT_DIRTY = "radt.git.dirty"
 
+# -- written when the devices of a run are set up, and when it has ended --------------------------
+
+#: Free memory of a GPU before the run started; ``index`` is NVML's.
+GPU_MEMORY_FREE_BYTES = "radt.gpu{index}.memory_free_bytes"
+#: Of the run's MIG device.
+MIG_PROFILE = "radt.mig.profile"
+MIG_UUID = "radt.mig.uuid"
+#: ``true`` if radt created the instance.
+MIG_CREATED = "radt.mig.created"
+#: As nvidia-smi writes it, ``start:size``.
+MIG_PLACEMENT = "radt.mig.placement"
+MIG_SM_COUNT = "radt.mig.sm_count"
+MIG_MEMORY_FREE_BYTES = "radt.mig.memory_free_bytes"
+#: How many runs share the MPS daemon.
+MPS_CLIENTS = "radt.mps.clients"
+MPS_THREAD_PERCENTAGE = "radt.mps.thread_percentage"
+MPS_DAEMON_PID = "radt.mps.daemon_pid"
+#: Whether the run was seen on its devices (`radt.collocation.verify.Verdict`), and why not.
+VERIFIED = "radt.verified"
+VERIFIED_REASON = "radt.verified.reason"
+
 # -- MLflow's own, as its pages read them ---------------------------------------------------------
 
 MLFLOW_PARENT_RUN_ID = "mlflow.parentRunId"

@@ -96,7 +96,7 @@ def data_folder(home: Home) -> Iterator[Check]:
     elif not os.access(existing, os.W_OK | os.X_OK):
         yield Check("data folder", State.WRONG, f"{existing} is not writable", remedy)
     else:
-        remedy = f"Make room, or set {HOME_VARIABLE} (or --home) to a folder with space"
+        remedy = f"Free space, or set {HOME_VARIABLE} (or --home) to a folder with space"
         yield _space("data folder", home.path, remedy, existing)
 
 

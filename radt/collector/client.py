@@ -1,7 +1,7 @@
-"""The collector as clients see it. Imports the standard library only.
+"""The collector's client. Imports the standard library only.
 
-The connection comes back by itself after the collector was restarted: what this client has
-registered is registered again, and the request under way is repeated.
+It reconnects by itself after the collector was restarted: it registers its runs again and repeats
+the request under way.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from radt.collector.start import log_path, start_guardian, starting
 from radt.errors import CollectorError
 from radt.model import RunStatus
 
-#: How often to look whether a collector that is starting listens already.
+#: How often to check whether a collector that is starting listens already.
 _POLL_S = 0.01
 #: A guardian that is started while its predecessor is about to leave leaves at once, too.
 _START_AGAIN_S = 2.0
-#: More than the collector's own patience with a request that is not waiting for a store.
+#: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
 AnswerT = TypeVar("AnswerT")
 
 
 class _RefusedError(CollectorError):
-    """The collector answered, and the answer is no."""
+    """The collector refused a request."""
 
     def __init__(self, message: str, remedy: str | None, code: RefusalCode) -> None:
         super().__init__(message, remedy)
@@ -51,7 +51,10 @@ class CollectorClient:
     """One connection to the user's collector; safe to use from several threads.
 
     The runs registered through a client belong to its process: when that dies, its runs are ended.
-    Make one with `connect`.
+    Create one with `connect`.
+
+    Raises:
+        CollectorError: From all methods but `close`, if the collector refuses or cannot be reached.
     """
 
     def __init__(self, *, start: bool, timeout_s: float) -> None:
@@ -65,14 +68,11 @@ class CollectorClient:
 
     @classmethod
     def connect(cls, *, start: bool = True, timeout_s: float = 15.0) -> CollectorClient:
-        """Connect, starting the collector if nobody listens.
+        """Connect to the collector.
 
         Args:
-            start: Whether to start one; else a missing collector is an error.
-            timeout_s: How long to wait for it to listen, now and whenever it has to be found again.
-
-        Raises:
-            CollectorError: There is none, or it does not come up.
+            start: Whether to start one if none listens; else that is an error.
+            timeout_s: How long to wait for it to listen, now and at each reconnection.
         """
         client = cls(start=start, timeout_s=timeout_s)
         with client._lock:
@@ -86,21 +86,13 @@ class CollectorClient:
         self.close()
 
     def register(self, registration: Registration) -> list[str]:
-        """Have a run recorded; return warnings about listeners that will not.
-
-        Raises:
-            CollectorError: The collector refuses or cannot be reached.
-        """
+        """Register a run; return warnings about listeners that will not record it."""
         answer = self._ask(Op.REGISTER, {"registration": registration.to_json()})
         self._registrations[registration.run_id] = registration
         return [str(warning) for warning in answer["warnings"]]
 
     def begin(self, run: StandaloneRun) -> list[str]:
-        """Have a run without a runner recorded, which is running already; return warnings.
-
-        Raises:
-            CollectorError: The collector refuses or cannot be reached.
-        """
+        """Register a run without a runner, which is running already; return warnings."""
         answer = self._ask(Op.BEGIN, {"run": run.to_json()})
         self._registrations[run.registration.run_id] = run.registration
         return [str(warning) for warning in answer["warnings"]]
@@ -108,14 +100,11 @@ class CollectorClient:
     def started(
         self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None = None
     ) -> None:
-        """Say that a registered run passed its barrier; sampling begins.
+        """Report that a registered run passed its barrier; sampling begins.
 
         Args:
-            devices: Its GPUs, if they are others than at registration: MIG instances are made in
-                between.
-
-        Raises:
-            CollectorError: The collector refuses or cannot be reached.
+            devices: Its GPUs, if they differ from those at registration: MIG instances are created
+                in between.
         """
         request = {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns}
         self._ask(Op.STARTED, request | {"devices": None if devices is None else list(devices)})
@@ -134,8 +123,8 @@ class CollectorClient:
             status: How it ended; None for what the script's journal says.
 
         Raises:
-            CollectorError: It is not in the store within ``timeout_s``; the collector goes on
-                trying. Or the collector refuses or cannot be reached.
+            CollectorError: It is not in the store within ``timeout_s``; the collector keeps
+                retrying.
         """
         ended_ns = time.monotonic_ns()
         registration = self._registrations.get(run_id)
@@ -157,20 +146,12 @@ class CollectorClient:
         self._registrations.pop(run_id, None)
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
-        """What is known right now of those of the runs that are being recorded.
-
-        Raises:
-            CollectorError: The collector cannot be reached.
-        """
+        """Return the current values of those of the runs that are being recorded."""
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
         return {run_id: LiveView.from_json(view) for run_id, view in answer["live"].items()}
 
     def status(self) -> CollectorStatus:
-        """The collector about itself.
-
-        Raises:
-            CollectorError: The collector cannot be reached.
-        """
+        """Return the collector's own status."""
         return CollectorStatus.from_json(self._ask(Op.STATUS, {})["status"])
 
     def close(self) -> None:
@@ -188,7 +169,7 @@ class CollectorClient:
             )
 
     def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
-        """Talk over the connection, a new one whenever it breaks: it does as a collector leaves."""
+        """Talk over the connection; reconnect when it breaks, as it does when a collector exits."""
         while True:
             try:
                 if self._socket is None:
@@ -208,7 +189,7 @@ class CollectorClient:
         while b"\n" not in self._received:
             piece = self._socket.recv(1 << 16)
             if not piece:
-                raise ConnectionResetError("it closed the connection")
+                raise ConnectionResetError("connection closed")
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         answer = decode(line)
@@ -219,7 +200,7 @@ class CollectorClient:
         return answer
 
     def _open(self, deadline: float) -> None:
-        """Connect, register again what was registered, and see that the worker has a guardian."""
+        """Connect, register all runs again, and ensure that the worker has a guardian."""
         self._socket = self._connected()
         if self._socket is None and self._start:
             with starting():
@@ -243,14 +224,14 @@ class CollectorClient:
                 start_guardian()
         for registration in list(self._registrations.values()):
             # A run that is refused now (its store was deleted) must not keep the others from
-            # being recorded; whoever finishes it is told.
+            # being recorded; whoever finishes it gets the error.
             with suppress(_RefusedError):
                 self._exchange(
                     Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S
                 )
 
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
-        """A connection, tried for until the deadline; None if nobody listens."""
+        """Return a connection; retry until the deadline, then return None."""
         path = str(socket_path())
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -271,7 +252,7 @@ class CollectorClient:
             time.sleep(_POLL_S)  # there is nothing to wait on before it listens
 
     def _forget_parents_connection(self) -> None:
-        """After a fork the connection is the parent's; mixing two talks would confuse both."""
+        """Drop the parent's connection after a fork: two processes cannot share one."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._lock = threading.Lock()  # another thread of the parent may have held it

@@ -1,9 +1,8 @@
-"""Processes that bring runs from a store elsewhere: started, told of news, restarted, ended.
+"""The processes that upload a store to MLflow and Postgres: start, notify, restart and end them.
 
-MLflow is far heavier than all of the collector, so it has processes of its own: one for each store
-and tracking server. So has the way to Postgres, whose waiting for a network must not be in the way
-of anything. A deliverer watches its standard input: a line means that there is something new,
-the end means to finish up and go.
+MLflow is far heavier than the whole collector, so it has processes of its own: one per store and
+tracking server. So has Postgres, whose network waits must not hold up anything. A deliverer watches
+its standard input: a line means that there is new data, the end means to finish and exit.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _STABLE_S = 60.0
 
 
 class Way(Enum):
-    """Where to: the work's name for people, its module, and the variable that has the URI."""
+    """A kind of destination: its name in messages, its module, and the variable with the URI."""
 
     MLFLOW = ("delivery to MLflow", "radt.delivery.mlflow", TRACKING_VARIABLE)
     POSTGRES = ("replication to Postgres", "radt.delivery.postgres", STORE_VARIABLE)
@@ -44,7 +43,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A store, and where its runs go to."""
+    """A store and where its runs are uploaded to."""
 
     store: Path
     uri: str
@@ -54,12 +53,12 @@ class Destination:
         return [sys.executable, "-P", "-m", self.way.module, "--store", str(self.store)]
 
     def environment(self) -> dict[str, str]:
-        """The URI is no argument: it may hold a password, which a list of processes would show."""
+        """Return the URI: not an argument, as the process list would show its password."""
         return {self.way.variable: self.uri}
 
 
 class Deliverer:
-    """One such process. Thread-safe; nothing here blocks."""
+    """One upload process. Thread-safe; nothing here blocks."""
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
@@ -79,22 +78,18 @@ class Deliverer:
 
     @property
     def pid(self) -> int | None:
-        """Its process, None if there is none at the moment."""
+        """Its process id; None if none runs at the moment."""
         with self._lock:
             return None if self._process is None else self._process.pid
 
     @property
     def gone(self) -> bool:
-        """Whether it was let go and has ended."""
+        """Whether it was closed and has ended."""
         with self._lock:
             return self._closing and self._process is None
 
     def ensure(self, env: Mapping[str, str]) -> None:
-        """Have it running, with this environment; a new one replaces one that has another.
-
-        Args:
-            env: What `radt.collector.protocol.delivery_env` gave; empty leaves it as it is.
-        """
+        """Keep it running with the environment of `delivery_env`; restart it if that changed."""
         with self._lock:
             if env and dict(env) != self._env:
                 self._env = dict(env)
@@ -105,24 +100,24 @@ class Deliverer:
             self._advance()
 
     def poke(self) -> None:
-        """Say that there is something new."""
+        """Notify it of new data."""
         with self._lock:
             self._news = True
             self._advance()
 
     def close(self) -> None:
-        """Let it finish up; `running` says when it has."""
+        """Let it finish; `running` says when it has."""
         with self._lock:
             self._closing = True
             self._end_input()
 
     def check(self) -> None:
-        """Reap it if it ended, start it again when due. Called every second or so."""
+        """Reap it if it ended, restart it when due. Called about every second."""
         with self._lock:
             self._advance()
 
     def kill(self) -> None:
-        """End it at once; what was not delivered is, by the next one."""
+        """End it at once; the next one uploads the rest."""
         with self._lock:
             self._closing = True
             self._end_input()
@@ -139,24 +134,27 @@ class Deliverer:
             if now_s < self._start_at_s:
                 return
             self._start(now_s)
-        self._tell()
+        self._notify()
 
     def _ended(self, code: int, now_s: float) -> None:
         lived_s = now_s - self._started_s
-        asked = self._process is not None and self._process.stdin is None
+        expected = self._process is not None and self._process.stdin is None
         self._end_input()
         self._process = None
-        if asked or self._closing:
+        if expected or self._closing:
             return
         self._news = True  # whatever it had not delivered yet
         if lived_s > _STABLE_S:
             self._backoff_s = _FIRST_BACKOFF_S
         log.warning(
-            "%s ended with exit code %s, again in %.0f s",
+            "%s exited with code %s, restarting in %.0f s",
             self._destination.way.work,
             code,
             self._backoff_s,
         )
+        self._retry_later(now_s)
+
+    def _retry_later(self, now_s: float) -> None:
         self._start_at_s = now_s + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
@@ -178,22 +176,21 @@ class Deliverer:
             )
         except OSError:
             log.exception("%s cannot be started", self._destination.way.work)
-            self._start_at_s = now_s + self._backoff_s
-            self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+            self._retry_later(now_s)
             return
         self._started_s = now_s
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if not self._news or self._process is None or self._process.stdin is None:
             return
         try:
             self._process.stdin.write(b"\n")
         except BlockingIOError:
-            pass  # it has not read what it was told before; that will do
+            pass  # it has not read the previous notification, which is enough
         except BrokenPipeError:
-            return  # it has died; the next check sees that
+            return  # it has died; the next check notices
         self._news = False
 
     def _end_input(self) -> None:
@@ -203,14 +200,14 @@ class Deliverer:
 
 
 class Deliverers:
-    """All of them."""
+    """All upload processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._deliverers: dict[Destination, Deliverer] = {}
 
     def of(self, registration: Registration) -> list[Deliverer]:
-        """Those that bring a run to where it shall be."""
+        """Return those that upload a run."""
         store = Path(registration.store_path)
         destinations = [
             Destination(store, uri, way)
@@ -221,28 +218,27 @@ class Deliverers:
             if uri
         ]
         with self._lock:
-            return [self._deliverers.setdefault(one, Deliverer(one)) for one in destinations]
+            return [self._deliverers.setdefault(key, Deliverer(key)) for key in destinations]
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are running."""
-        return [pid for one in self._all() if (pid := one.pid) is not None]
+        """The ids of the processes that are running."""
+        return [pid for deliverer in self._all() if (pid := deliverer.pid) is not None]
 
     def check(self) -> None:
-        """See to all of them; forget those that were let go."""
+        """Check all of them; forget those that were closed."""
         for deliverer in self._all():
             deliverer.check()
         with self._lock:
-            for destination in [key for key, one in self._deliverers.items() if one.gone]:
-                del self._deliverers[destination]
+            self._deliverers = {
+                key: deliverer for key, deliverer in self._deliverers.items() if not deliverer.gone
+            }
 
     def close(self) -> bool:
-        """Let all finish up; whether all have. Called again until they have."""
+        """Let all finish; return whether all have. Called again until they have."""
         with self._lock:
-            delivering = any(
-                one.running for key, one in self._deliverers.items() if key.way is Way.MLFLOW
-            )
             items = list(self._deliverers.items())
+        delivering = any(deliverer.running for key, deliverer in items if key.way is Way.MLFLOW)
         for key, deliverer in items:
             # MLflow's ids are part of what goes to Postgres, which is therefore done last.
             if not (delivering and key.way is Way.POSTGRES):
@@ -251,11 +247,11 @@ class Deliverers:
         return not any(deliverer.running for deliverer in self._all())
 
     def release(self, store: Path) -> None:
-        """Let those of a store finish up that nothing is recorded into any longer."""
+        """Let those of a store finish that no run is recorded into any longer."""
         with self._lock:
-            mine = [key for key in self._deliverers if key.store == store]
-            for key in mine:
-                self._deliverers[key].close()
+            for key, deliverer in self._deliverers.items():
+                if key.store == store:
+                    deliverer.close()
 
     def kill(self) -> None:
         for deliverer in self._all():

@@ -1,7 +1,11 @@
-"""The guardian: starts the worker, and starts it again if it dies or no longer answers.
+"""The guardian: starts the worker, and restarts it if it dies or no longer responds.
 
 It does nothing else, imports next to nothing, and sleeps until something happens. If the guardian
-itself is killed the worker goes on; the next client starts another guardian, which adopts it.
+itself is killed, the worker continues; the next client starts another guardian, which adopts it.
+
+Worker and guardian share a mapped file, which survives the worker's death: a heartbeat, and which
+listeners were reading. A listener that crashes the whole process (in a driver's library) would do
+so after every restart, so one that was reading at three deaths is not started again.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from pathlib import Path
 from radt.collector.start import guardian_lock, worker_lock
 from radt.home import runtime_dir
 
-#: How often to look whether the worker's heart beats; it does every second.
+#: How often to check the worker's heartbeat; it beats every second.
 _LOOK_S = 10.0
 #: Without a heartbeat for this long the worker is stuck (a listener's library that blocks all
 #: threads) and is killed. Far more than a machine that swaps needs.
@@ -30,7 +34,7 @@ _MAX_BACKOFF_S = 30.0
 
 
 class Guardian:
-    """Looks after one worker."""
+    """Supervises one worker."""
 
     def __init__(self) -> None:
         self._worker_lock = worker_lock()
@@ -49,7 +53,7 @@ class Guardian:
             _signal(self._pid, signal.SIGTERM)
 
     def run(self) -> None:
-        """Until the worker ends by itself."""
+        """Supervise until the worker ends by itself."""
         backoff_s = 0.0
         while not self._stopping:
             begun_s = time.monotonic()
@@ -62,7 +66,7 @@ class Guardian:
                 return  # it ended on purpose
             print(f"worker {self._pid} died", file=sys.stderr, flush=True)  # noqa: T201 - the log
             self._pid = 0
-            # The first restart is at once; one that dies again and again gets slower.
+            # The first restart is immediate; repeated deaths slow it down.
             if time.monotonic() - begun_s > _STABLE_S:
                 backoff_s = 0.0
             select.select([self._wake_read], [], [], backoff_s)
@@ -146,21 +150,21 @@ class ReadingMark:
         self._alone = False
 
     def reading(self) -> None:
-        """It is about to read; may wait a moment for another suspect."""
+        """Mark that it is about to read; may wait a moment for another suspect."""
         if self.strikes and not self._alone:
             # One that hangs must not keep the others from reading.
             self._alone = self._suspects.acquire(timeout=1.0)
         self._memory[self._reading] = 1
 
     def idle(self) -> None:
-        """It returned, or raised."""
+        """Mark that it returned or raised."""
         self._memory[self._reading] = 0
         if self._alone:
             self._alone = False
             self._suspects.release()
 
     def clear(self) -> None:
-        """It has proved itself; what happened before does not count any longer."""
+        """Forgive its strikes: it has proved itself."""
         self._memory[self._strikes] = 0
 
     @property
@@ -169,12 +173,12 @@ class ReadingMark:
 
 
 def heartbeat_path() -> Path:
-    """Where worker and guardian share the heartbeat."""
+    """Return the file that worker and guardian share."""
     return runtime_dir() / "heartbeat.bin"
 
 
 def unclean_path() -> Path:
-    """A file that is there while a worker runs, and after one that died."""
+    """Return the file that exists while a worker runs, and after one died."""
     return runtime_dir() / "worker.running"
 
 
@@ -198,14 +202,14 @@ class Heartbeat:
         _HEARTBEAT.pack_into(self._memory, 0, self.beats + 1)
 
     def count_strikes(self) -> None:
-        """After a death: a strike for every listener that was reading."""
+        """Give a strike to every listener that was reading when the worker died."""
         for offset in self._offsets():
             name, reading, strikes = _SLOT.unpack_from(self._memory, offset)
             if reading:
                 _SLOT.pack_into(self._memory, offset, name, 0, min(255, strikes + 1))
 
     def mark(self, listener: str) -> ReadingMark:
-        """The mark of a listener, a new one if it has none."""
+        """Return the mark of a listener, a new one if it has none."""
         wanted = listener.encode()[:56].ljust(56, b"\0")
         offset = 64
         for offset in self._offsets():

@@ -22,17 +22,24 @@ from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColum
 from radt.listeners.api import Metric
 from radt.model import SOFTWARE, MarkerKind, Scope
 from radt.store.reader import StoreReader
-from radt.store.records import JournalCursor, LedgerRecord, MarkerRecord, Samples, SeriesBatch
+from radt.store.records import (
+    JournalCursor,
+    LedgerRecord,
+    MarkerRecord,
+    Samples,
+    SeriesBatch,
+    SeriesRecord,
+)
+from radt.store.writer import StoreWriter
+
+log = logging.getLogger(__name__)
 
 
 def settle(store: Path) -> None:
-    """Return when all commits of a SQLite store are on the disk.
+    """Return when all commits of a SQLite store are on the disk; raise OSError if that fails.
 
-    What is committed stands in the write-ahead log, or in the file, to which it is moved with a
-    synchronisation of its own (https://www.sqlite.org/wal.html#performance_considerations).
-
-    Raises:
-        OSError: The disk refuses.
+    Commits are in the write-ahead log, or in the file, to which SQLite moves them with an fsync of
+    its own (https://www.sqlite.org/wal.html#performance_considerations).
     """
     try:
         descriptor = os.open(store.with_name(f"{store.name}-wal"), os.O_RDONLY | os.O_CLOEXEC)
@@ -42,9 +49,6 @@ def settle(store: Path) -> None:
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,26 @@ class JournalPart:
     @property
     def empty(self) -> bool:
         return not (self.batches or self.markers or self.params or self.tags or self.cursors)
+
+    def write(
+        self,
+        writer: StoreWriter,
+        run_id: str,
+        series: Sequence[SeriesRecord],
+        batches: Sequence[SeriesBatch] = (),
+        markers: Sequence[MarkerRecord] = (),
+    ) -> None:
+        """Write this part with new series and other batches and markers, inside a transaction."""
+        writer.add_series(series)
+        writer.append(run_id, [*batches, *self.batches])
+        writer.put_markers([*markers, *self.markers])
+        if self.ledger is not None:
+            writer.put_ledger(self.ledger)
+        if self.params:
+            writer.put_params(run_id, self.params)
+        if self.tags:
+            writer.put_tags(run_id, self.tags)
+        writer.put_cursors(run_id, self.cursors)
 
 
 class JournalIntake:
@@ -103,10 +127,10 @@ class JournalIntake:
         )
 
     def read(self, *, final: bool) -> JournalPart:
-        """What is new; ``final`` when the processes are gone, so that nothing is waited for.
+        """Read what is new; ``final`` when the processes are gone, so that nothing is waited for.
 
         Raises:
-            JournalError: A journal is not what it should be.
+            JournalError: A journal is damaged.
         """
         batch = self._reader.read(final=final)
         if batch.finish is not None:
@@ -130,7 +154,7 @@ class JournalIntake:
         )
 
     def consumed(self, part: JournalPart) -> None:
-        """What was read is in the store: the journal needs it no longer."""
+        """Delete from the journal what was read and is in the store."""
         if part.cursors:
             try:
                 self._reader.delete_consumed(part.cursors, before=lambda: settle(self._store))
@@ -138,7 +162,7 @@ class JournalIntake:
                 log.warning("the journal of run %s is not cut yet: %s", self._run_id, error)
 
     def discard(self) -> None:
-        """The run has ended and all of it is in the store: its journals can go."""
+        """Remove the journals of a run that has ended and is in the store."""
         try:
             settle(self._store)
         except OSError as error:
@@ -147,7 +171,7 @@ class JournalIntake:
             self._reader.remove_finished()
 
     def _loss(self, batch: JournalBatch) -> MarkerRecord:
-        """Count what the script could not write, say so, and mark when it could again."""
+        """Count and log what the script could not write; mark when it could again."""
         self._losses.missed += batch.dropped
         log.warning("run %s: %d %s", self._run_id, batch.dropped, REASON)
         times_ns = [int(column.times_ns.max()) for column in batch.scalars if len(column.times_ns)]
@@ -157,10 +181,9 @@ class JournalIntake:
         return self._numbering.marker(MarkerKind.EVENT, DROPPED, at_ns, detail=detail)
 
     def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
-        """Markers whose process never ended them end with the run."""
-        left = self._numbering.open_markers()
+        """End the markers that their process never ended."""
         self._open.clear()
-        return [self._numbering.close(marker, end_ns) for marker in left]
+        return [self._numbering.close(marker, end_ns) for marker in self._numbering.open_markers()]
 
     def _series(self, column: ScalarColumn) -> SeriesBatch:
         key, metric = _identity(column)

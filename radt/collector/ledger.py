@@ -1,9 +1,8 @@
 """Count samples and logged values that were expected, received and missed.
 
 Ticks are numbered from the start of the monotonic clock: tick n of a listener is due at
-``n * interval``. A tick whose number is passed over is missed, whatever the reason was.
-
-There is one only where something was lost; a run without it has all that was logged.
+``n * interval``. A tick whose number is passed over is missed, whatever the reason was. Logged
+values have a ledger row only if some were lost.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class MissedStretch:
 
 @dataclass(slots=True)
 class Account:
-    """The account of one listener in one run. Times are monotonic.
+    """One listener's account in one run; times are monotonic.
 
-    ``explanation`` is what the next missed stretch will be put down to.
+    ``explanation`` is the reason for the next missed stretch.
     """
 
     listener: str
@@ -72,7 +71,7 @@ class Account:
             self._miss_before()
 
     def resume(self, before: LedgerRecord, last_ns: int | None) -> None:
-        """Go on from what an earlier collector had counted until its last reading, if any."""
+        """Continue the counts of an earlier collector, up to its last reading, if any."""
         self.received += before.received
         self.missed += before.missed
         self.sampling_ns += before.sampling_ns
@@ -84,12 +83,12 @@ class Account:
         self._miss_before()
 
     def _miss_before(self) -> None:
-        """Whichever is known last, the end of what was before or the start of what is now."""
+        """Count the gap between collectors once both of its ends are known."""
         if self.start_ns is not None and self._before_ns is not None:
             self._miss(self._before_ns, self.start_ns, "the collector was restarted")
 
     def reading(self, now_ns: int, took_ns: int) -> None:
-        """A reading was begun at ``now_ns`` and kept."""
+        """Count a reading that began at ``now_ns``."""
         assert self.start_ns is not None
         self.received += 1
         self.sampling_ns += took_ns
@@ -104,11 +103,11 @@ class Account:
         self.changed = True
 
     def end(self, end_ns: int) -> None:
-        """Nothing is expected after ``end_ns``."""
+        """Expect nothing after ``end_ns``."""
         if self.start_ns is None:
             return
         if self.state is ListenerState.UNAVAILABLE and not self.received:
-            return  # it was never there: nothing was to be expected
+            return  # it was never available: nothing was expected
         # A tick that was due just now and is under way is not missed.
         due_ns = end_ns - self.interval_ns // 4
         self._miss(self._last_ns, due_ns, self.explanation or self.reason or "no reading")
@@ -126,7 +125,7 @@ class Account:
         return taken
 
     def record(self, run_id: str) -> LedgerRecord:
-        """The account as a row."""
+        """Return the account as a row."""
         return LedgerRecord(
             run_id=run_id,
             listener=self.listener,
@@ -143,7 +142,7 @@ class Account:
         )
 
     def _miss(self, after_ns: int, until_ns: int, detail: str, *, inclusive: bool = True) -> None:
-        """Count the ticks due after one time and until another."""
+        """Count the ticks that were due in a stretch."""
         missed = until_ns // self.interval_ns - after_ns // self.interval_ns
         if not inclusive:
             missed -= 1  # the last one was read
@@ -155,27 +154,27 @@ class Account:
             self.stretches.append(MissedStretch(after_ns, until_ns, detail))
 
 
-#: Marks the loss in the run, each time that one becomes known.
+#: Marks each loss in the run.
 DROPPED = "journal records dropped"
-REASON = "records that the script could not write, mostly for want of disk space"
+REASON = "records that the script could not write, usually because the disk was full"
 
 
 @dataclass(slots=True)
 class Losses:
-    """Records of one run's journals, as far as they are known."""
+    """Counts of one run's journal records."""
 
     run_id: str
     received: int = 0
     missed: int = 0
 
     def resume(self, before: LedgerRecord | None, points: int) -> None:
-        """Go on from what is in the store: its account, if there is one, and its points."""
+        """Continue from the store: the run's account, if it has one, and its points."""
         self.received = points
         self.missed = before.missed if before is not None else 0
 
     @property
     def record(self) -> LedgerRecord | None:
-        """The account as a row; None where nothing was lost. Scripts log at no interval."""
+        """The account as a row; None if nothing was lost. Scripts log at no interval."""
         if not self.missed:
             return None
         return LedgerRecord(

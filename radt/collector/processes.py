@@ -1,4 +1,4 @@
-"""Which processes belong to a run, what the tracker's own use, and ending what a run left running.
+"""Find the processes of a run, end what it left running, and count the tracker's own CPU time.
 
 A process belongs to a run if its parent does, if it is in the process group that the runner made
 for the run, or if it carries the run's id in its environment (a daemon that left the group). Once
@@ -26,14 +26,14 @@ _FRESH_NS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process that cannot be confused with a later one of the same number."""
+    """A process, which a later one with the same id does not equal."""
 
     pid: int
     started_ticks: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """The process that has this number now."""
+        """Return the process that has this id now."""
         stat = process_stat(pid)
         return None if stat is None else cls(pid, stat.started_ticks)
 
@@ -44,12 +44,12 @@ class ProcessId:
 
 
 def carries_run_id(pid: int, run_id: str) -> bool:
-    """Whether a process was started with this run's id in its environment."""
+    """Return whether a process was started with this run's id in its environment."""
     return _mark_of(run_id) in environment(pid)
 
 
 def _mark_of(run_id: str) -> bytes:
-    """What the processes of a run have in their environment."""
+    """Return the environment entry that marks the processes of a run."""
     return f"{RUN_ID_VARIABLE}={run_id}".encode()
 
 
@@ -83,10 +83,9 @@ class ProcessTable:
             self._read_ns = 0
 
     def add(self, run_id: str, pids: Iterable[int]) -> None:
-        """Take in processes that have a journal of the run.
+        """Add processes that have a journal of the run.
 
-        A journal stays when its process is gone and its number is somebody else's, so the number
-        alone does not count.
+        A journal outlives its process, whose id may be reused, so the id alone does not count.
         """
         with self._lock:
             tree = self._trees.get(run_id)
@@ -101,7 +100,7 @@ class ProcessTable:
             self._trees.pop(run_id, None)
 
     def pids(self, run_id: str) -> tuple[int, ...]:
-        """Processes of the run at this instant."""
+        """Return the processes of the run at this instant."""
         with self._lock:
             if time.monotonic_ns() - self._read_ns > _FRESH_NS:
                 self._refresh()
@@ -117,9 +116,9 @@ class ProcessTable:
                 if stat is None or stat.started_ticks != started_ticks:
                     del tree.members[pid]
         if self._trees:
-            found = (process_stat(pid) for pid in present - self._seen)
+            fresh = (process_stat(pid) for pid in present - self._seen)
             for stat in sorted(
-                (stat for stat in found if stat is not None), key=lambda stat: stat.started_ticks
+                (stat for stat in fresh if stat is not None), key=lambda stat: stat.started_ticks
             ):  # parents before their children
                 if _KTHREADD not in (stat.pid, stat.parent):
                     self._classify(stat)
@@ -142,11 +141,11 @@ class ProcessTable:
 
 
 def own_cpu_s(deliverer_pids: Iterable[int], guardian_pid: int | None = None) -> float:
-    """What all processes of the tracker have used, those that have ended included.
+    """Return the CPU time of all processes of the tracker, also of those that have ended.
 
     Args:
         deliverer_pids: Children of this process that are running; what they waited for counts.
-        guardian_pid: This process' parent, None to leave it out: it sleeps.
+        guardian_pid: This process' parent; None leaves it out: it sleeps.
     """
     # The living first: one that ends meanwhile is counted twice for now, rather than not.
     ticks = 0
@@ -165,25 +164,21 @@ _POLL_S = 0.05
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Processes that were started, directly or not, by a run. Never the caller."""
+    """Return the processes that a run started, directly or not; never the caller."""
     own = os.getpid()
     return [pid for pid in all_pids() if pid != own and carries_run_id(pid, run_id)]
 
 
 def stop_run(run_id: str, grace_s: float = GRACE_S) -> int:
-    """SIGTERM to all processes of a run and to their groups, SIGKILL to what is left.
+    """End a run's processes and their groups: SIGTERM, then SIGKILL. Return how many there were.
 
-    Only processes that carry the run's id are touched, and groups that one of them leads: a
-    number that meanwhile belongs to somebody else's process is not.
-
-    Returns:
-        How many processes there were.
+    Only processes that carry the run's id are touched, and groups that one of them leads: never a
+    process that has reused an id.
     """
-    found = processes_of(run_id)
-    for pid in found:
+    pids = left = processes_of(run_id)
+    for pid in pids:
         _signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    left = found
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)  # not our children: there is nothing to wait on
         left = processes_of(run_id)
@@ -193,7 +188,7 @@ def stop_run(run_id: str, grace_s: float = GRACE_S) -> int:
         time.sleep(_POLL_S)
         # One that cannot die (waiting for a disk) must not keep the run from being ended.
         left = processes_of(run_id) if time.monotonic() < deadline + grace_s else []
-    return len(found)
+    return len(pids)
 
 
 def _signal(pid: int, number: int) -> None:

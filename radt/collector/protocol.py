@@ -1,4 +1,4 @@
-"""What clients and the collector say to each other: one JSON object a line over a Unix socket.
+"""The protocol between clients and the collector: one JSON object a line over a Unix socket.
 
 A request is ``{"op": …, …arguments}``; the answer is ``{"ok": true, …}`` or
 ``{"ok": false, "error": …, "remedy": …, "code": …}``. Requests can be repeated safely: a client
@@ -23,7 +23,7 @@ PROTOCOL_VERSION = 3
 #: Longest line that is accepted; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
 
-#: What of an environment goes to the processes that talk to MLflow and Postgres: libpq's
+#: The variables that the processes for MLflow and Postgres get: libpq's
 #: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG; proxies and certificates
 #: are those that requests and botocore look for.
 ENV_PREFIXES = (
@@ -48,7 +48,7 @@ def socket_path() -> Path:
 
 
 def delivery_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that MLflow, its artifact store and Postgres need."""
+    """Return the variables that MLflow, its artifact store and Postgres need."""
     return {
         name: _whole(value) if name in _FILE_VARIABLES else value
         for name, value in environ.items()
@@ -57,12 +57,12 @@ def delivery_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _whole(path: str) -> str:
-    """The path from the root; as it is if it names no file (``PGSSLROOTCERT=system``)."""
+    """Return the absolute path; unchanged if it names no file (``PGSSLROOTCERT=system``)."""
     return str(Path(path).absolute()) if Path(path).exists() else path
 
 
 class Op(StrEnum):
-    """What a client may ask for."""
+    """A request."""
 
     HELLO = "hello"
     REGISTER = "register"
@@ -74,7 +74,7 @@ class Op(StrEnum):
 
 
 class RefusalCode(StrEnum):
-    """Refusals that a client reacts to, rather than shows."""
+    """A refusal that a client handles rather than shows."""
 
     NONE = ""
     UNKNOWN_RUN = "unknown-run"
@@ -83,13 +83,13 @@ class RefusalCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A run that wants to be recorded.
+    """A run to record.
 
     Args:
         store_path: Absolute path of the sample store, which has the run's row already.
         spool: Absolute path of the run's spool folder (`radt.home.RunDir`).
-        tracking_uri: Where MLflow is; empty for a run that MLflow shall not have.
-        store_uri: The Postgres database that the store is brought to; empty for none.
+        tracking_uri: MLflow's URI; empty for a run that is not uploaded there.
+        store_uri: The Postgres database that the store is replicated to; empty for none.
         devices: NVML indices or UUIDs of GPUs or MIG devices; empty for a CPU run.
         profiler: The profiler that the run is under, if it takes the GPU's counters.
         env: Variables for delivery (`delivery_env`). Kept in memory, never on disk.
@@ -110,10 +110,7 @@ class Registration:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Registration:
-        """
-        Raises:
-            ValueError: Something is missing or of the wrong kind.
-        """
+        """Parse; raise ValueError if a field is missing or of the wrong type."""
         try:
             return cls(
                 run_id=_text(data, "run_id"),
@@ -164,10 +161,7 @@ class StandaloneRun:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StandaloneRun:
-        """
-        Raises:
-            ValueError: Something is missing or of the wrong kind.
-        """
+        """Parse; raise ValueError if a field is missing or of the wrong type."""
         try:
             return cls(
                 registration=Registration.from_json(data["registration"]),
@@ -190,7 +184,7 @@ class StandaloneRun:
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """What is known of a run right now, for live tables; None where nothing is known yet.
+    """The current values of a run, for live tables; None where there is none yet.
 
     ``metrics`` holds the newest value of each metric that the script logs; ``samples`` counts the
     values received so far, of listeners and script together.
@@ -215,7 +209,7 @@ class LiveView:
 
 @dataclass(frozen=True, slots=True)
 class CollectorStatus:
-    """The collector about itself.
+    """The collector's own status.
 
     ``cpu_s`` is of worker, guardian and all deliverers, ``rss_bytes`` of worker and guardian.
     ``guardian_pid`` is None when nobody would restart the worker. ``listeners`` are those sampling
@@ -241,16 +235,12 @@ class CollectorStatus:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One message as a line."""
+    """Return a message as a line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The message of one line.
-
-    Raises:
-        ValueError: It is not a JSON object.
-    """
+    """Return the message of a line; raise ValueError if that is not a JSON object."""
     message = json.loads(line)
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one error for all bad lines
@@ -260,5 +250,5 @@ def decode(line: bytes) -> dict[str, Any]:
 def _text(data: Mapping[str, Any], name: str) -> str:
     value = data[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} is not a text")
+        raise TypeError(f"{name} is not a string")
     return value

@@ -1,8 +1,8 @@
-"""Brings one run into the store. Used by the store's thread only.
+"""Write one run into the store. Used by the store's thread only.
 
 Everything of one moment (readings, journal records with their cursors, ledger) is one transaction:
 after a crash the store and the journal agree on what has arrived, and nothing is counted twice.
-What could not be written is kept and written again.
+What could not be written is kept and retried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is to be written in one transaction, all numbers and wall times given."""
+    """The rows of one transaction, with all numbers and wall times."""
 
     taken: Taken
     journal: JournalPart
@@ -59,7 +59,7 @@ class Pending:
 
 
 class RunRecorder:
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RunRecorder:
         self._announced = False
         self._journal_failed = False
         self._pids: set[int] = set()
-        #: What the end adds, made once: the store may fail in the middle of it.
+        #: The markers that the end adds, made once: the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
         self._workload_id = ""
         self.ended_already = self._put_rows(reader)
@@ -98,10 +98,10 @@ class RunRecorder:
     # Beginning -------------------------------------------------------------------------------
 
     def _put_rows(self, reader: StoreReader) -> bool:
-        """See that the run has its row; whether the row says that the run has ended.
+        """Ensure that the run has its row; return whether the row says that it has ended.
 
         Raises:
-            RunNotFoundError: It has none, and it is not ours to make one.
+            RunNotFoundError: It has none, and its runner should have created one.
         """
         run_id = self.run.run_id
         known = reader.runs(run_ids=[run_id])
@@ -168,12 +168,12 @@ class RunRecorder:
     # On the way ------------------------------------------------------------------------------
 
     def prepare(self, *, samples: bool = True, final: bool = False) -> Pending:
-        """What to write next: what could not be written before, else what is new.
+        """Return what to write next: what could not be written before, else what is new.
 
         It is kept until it is `written`, unless it is empty.
 
         Args:
-            samples: Whether what listeners have read goes along, or waits for more of it.
+            samples: Whether to include samples of listeners, or let more of them accumulate.
             final: Whether the run has ended.
         """
         if self._pending is not None:
@@ -198,22 +198,13 @@ class RunRecorder:
                 pid=self.run.pid,
                 started_ns=self._clock.to_wall_ns(self.run.started_ns),
             )
-        writer.add_series(pending.series)
-        writer.append(run_id, [*pending.batches, *pending.journal.batches])
-        writer.put_markers([*pending.markers, *pending.journal.markers])
+        pending.journal.write(writer, run_id, pending.series, pending.batches, pending.markers)
         for ledger in pending.taken.ledgers:
             writer.put_ledger(ledger)
-        if pending.journal.ledger is not None:
-            writer.put_ledger(pending.journal.ledger)
         writer.put_gaps(pending.gaps)
-        if pending.journal.params:
-            writer.put_params(run_id, pending.journal.params)
-        if pending.journal.tags:
-            writer.put_tags(run_id, pending.journal.tags)
-        writer.put_cursors(run_id, pending.journal.cursors)
 
     def written(self, pending: Pending) -> None:
-        """The transaction was committed."""
+        """Note that the transaction was committed."""
         self._pending = None
         self._announced = self._announced or pending.announce
         self._numbering.stored(pending.series)
@@ -231,7 +222,7 @@ class RunRecorder:
         try:
             return self._intake.read(final=final)
         except (JournalError, OSError) as error:
-            # A damaged journal must cost neither the hardware samples nor the run's end.
+            # A damaged journal must affect neither the hardware samples nor the run's end.
             if not self._journal_failed:
                 self._journal_failed = True
                 log.exception("the journal of run %s", self.run.run_id)
@@ -294,10 +285,10 @@ class RunRecorder:
     # End -------------------------------------------------------------------------------------
 
     def finish(self, ending: Ending) -> RunStatus:
-        """Write the rest, seal, and say in the run's row how it ended.
+        """Write the rest, seal it, and record in the run's row how it ended.
 
         Raises:
-            StoreError: The store cannot be written; try again later.
+            StoreError: The store cannot be written; retry later.
         """
         more = True
         while more:
@@ -323,7 +314,7 @@ class RunRecorder:
         return status
 
     def _cost(self) -> dict[str, str]:
-        """What recording the run cost, as tags."""
+        """Return the overhead of recording the run, as tags."""
         cost = {}
         if self._cursors:
             cost[TRACKER_JOURNAL_BYTES] = str(sum(map(_journal_bytes, self._cursors.values())))
@@ -332,15 +323,14 @@ class RunRecorder:
         return cost
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
-        said = self._intake.finish
+        finish = self._intake.finish
         if ending.status is not None:
             return ending.status, ending.reason
-        if said is not None:
-            return said.status, said.reason or ending.reason
+        if finish is not None:
+            return finish.status, finish.reason or ending.reason
         return ending.fallback, ending.reason
 
 
 def _journal_bytes(cursor: JournalCursor) -> int:
-    """What a process had written until there."""
-    records = cursor.segment * SEGMENT_BYTES + cursor.slot * RECORD_BYTES
-    return records + cursor.event_offset
+    """Return how many bytes a process had written up to a cursor."""
+    return cursor.segment * SEGMENT_BYTES + cursor.slot * RECORD_BYTES + cursor.event_offset

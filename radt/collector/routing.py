@@ -1,4 +1,7 @@
-"""Which run a reading belongs to, and the numbers of its series and markers."""
+"""The way of readings to the store: columns of a run, the run a reading belongs to, and numbers.
+
+Also the newest values for live tables. Times are monotonic.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from radt.store.records import LedgerRecord, MarkerRecord, SeriesRecord
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """What makes a series one of its own within a run."""
+    """What identifies a series within a run."""
 
     listener: str
     metric: str
@@ -58,7 +61,7 @@ class Event:
 
 @dataclass(slots=True)
 class OpenGap:
-    """A series that has no values now. ``told_ns`` is when the store last heard of it."""
+    """A series that has no values now. ``stored_ns`` is its end when it was last stored."""
 
     metric: Metric
     interval_s: float | None
@@ -66,10 +69,10 @@ class OpenGap:
     last_ns: int
     reason: MissingReason
     method: str
-    told_ns: int = 0
+    stored_ns: int = 0
 
     def until(self, key: SeriesKey, end_ns: int) -> Missing:
-        """The gap as far as it goes by then."""
+        """Return the gap up to an instant."""
         return Missing(
             key, self.metric, self.interval_s, self.start_ns, end_ns, self.reason, self.method
         )
@@ -77,7 +80,7 @@ class OpenGap:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What goes to the store in one transaction."""
+    """What a run hands to the store in one transaction."""
 
     columns: Mapping[SeriesKey, Column] = field(default_factory=dict)
     missing: Sequence[Missing] = ()
@@ -96,7 +99,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class LogUpdate:
-    """What a script has logged since the last look; None where nothing is new."""
+    """What a script has logged since the last read; None where nothing is new."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     points: int = 0
@@ -116,24 +119,24 @@ class LiveState:
     _samples: int = 0
 
     def hardware(self, listener: str, metric: str, entity: str, value: float) -> None:
-        """A listener has read a value."""
+        """Note a value that a listener has read."""
         self._hardware.setdefault(metric, {})[entity] = listener, value
         self._samples += 1
 
     def missing(self, listener: str, metric: str, entity: str) -> None:
-        """There is no value now: what it was is no news any longer."""
+        """Drop a value that a listener could not read again."""
         values = self._hardware.get(metric)
         if values is not None and values.get(entity, ("",))[0] == listener:
             del values[entity]
 
     def silent(self, listener: str) -> None:
-        """A listener reads no more."""
+        """Drop all values of a listener that stopped reading."""
         for values in self._hardware.values():
-            for entity in [one for one, (who, _) in values.items() if who == listener]:
+            for entity in [entity for entity, (name, _) in values.items() if name == listener]:
                 del values[entity]
 
     def software(self, update: LogUpdate) -> None:
-        """The script has logged something."""
+        """Note what the script has logged."""
         self._metrics.update(update.metrics)
         self._samples += update.points
         if update.epoch is not None:
@@ -166,13 +169,13 @@ class LiveState:
 
 
 class SortedReadings:
-    """What a listener has read at one instant, looked through once for all runs.
+    """The readings of a listener at one instant, sorted once for all runs.
 
-    A value of the host concerns every run, one of a device the runs on it, one of a process tree
-    its run only.
+    A value of the host belongs to every run, one of a device to the runs on it, one of a process
+    tree to its run.
 
     Raises:
-        ListenerError: A reading of a device or a process tree does not say of which.
+        ListenerError: A reading of a device or process tree does not name it.
     """
 
     def __init__(
@@ -198,7 +201,7 @@ class SortedReadings:
                 self._by_gpu.setdefault(reading.gpu, []).append(reading)
 
     def concerning(self, run_id: str, devices: Sequence[str]) -> Iterator[Reading | Occurrence]:
-        """What a run on these devices gets, each of it once.
+        """Yield the readings of a run on these devices, each once.
 
         Two devices of a run may be instances of one card, which is read for both.
         """
@@ -207,15 +210,15 @@ class SortedReadings:
         if len(devices) == 1:
             yield from self._by_gpu.get(devices[0], ())
             return
-        told: set[tuple[str, str]] = set()
+        seen: set[tuple[str, str]] = set()
         for device in devices:
             for reading in self._by_gpu.get(device, ()):
-                if _what(reading) not in told:
+                if _key(reading) not in seen:
                     yield reading
-            told |= {_what(reading) for reading in self._by_gpu.get(device, ())}
+            seen |= {_key(reading) for reading in self._by_gpu.get(device, ())}
 
 
-def _what(reading: Reading | Occurrence) -> tuple[str, str]:
+def _key(reading: Reading | Occurrence) -> tuple[str, str]:
     if isinstance(reading, Occurrence):
         return reading.name, reading.detail
     return reading.metric, reading.entity
@@ -235,17 +238,17 @@ class Numbering:
     ) -> None:
         self._run_id = run_id
         self._series = {
-            SeriesKey(one.listener, one.metric, one.entity): one.series_no for one in series
+            SeriesKey(row.listener, row.metric, row.entity): row.series_no for row in series
         }
-        self._next_series = 1 + max((one.series_no for one in series), default=-1)
-        self._next_marker = 1 + max((one.marker_no for one in markers), default=-1)
-        self._open = {one.marker_no: one for one in markers if _may_end(one)}
+        self._next_series = 1 + max(self._series.values(), default=-1)
+        self._next_marker = 1 + max((row.marker_no for row in markers), default=-1)
+        self._open = {row.marker_no: row for row in markers if _may_end(row)}
         self._new_series: list[SeriesRecord] = []
 
     def series(
         self, key: SeriesKey, metric: Metric, interval_s: float | None, method: str = ""
     ) -> int:
-        """The number of a series, a new one if it has none."""
+        """Return the number of a series, a new one if it has none."""
         number = self._series.get(key)
         if number is None:
             number = self._series[key] = self._next_series
@@ -269,11 +272,11 @@ class Numbering:
         return number
 
     def new_series(self) -> Sequence[SeriesRecord]:
-        """Series that the store does not have yet."""
+        """Return the series that the store does not have yet."""
         return tuple(self._new_series)
 
     def stored(self, series: Sequence[SeriesRecord]) -> None:
-        """The store has these."""
+        """Note that the store has these."""
         del self._new_series[: len(series)]
 
     def marker(
@@ -286,7 +289,7 @@ class Numbering:
         process: str = "",
         detail: str = "",
     ) -> MarkerRecord:
-        """A new marker, open if its kind is one that ends."""
+        """Create a marker, open if its kind is one that ends."""
         marker = MarkerRecord(
             run_id=self._run_id,
             marker_no=self._next_marker,
@@ -303,16 +306,16 @@ class Numbering:
         return marker
 
     def close(self, marker: MarkerRecord, end_ns: int) -> MarkerRecord:
-        """The marker with its end."""
+        """Return the marker with its end."""
         self._open.pop(marker.marker_no, None)
         return replace(marker, end_ns=max(end_ns, marker.start_ns))
 
     def find_open(
         self, kind: MarkerKind, name: str, step: int | None, process: str
     ) -> MarkerRecord | None:
-        """The last begun of the open markers that look like this."""
-        for marker in sorted(self._open.values(), key=lambda one: -one.marker_no):
-            wanted = kind, name, step, process
+        """Return the newest open marker with these properties."""
+        wanted = kind, name, step, process
+        for _, marker in sorted(self._open.items(), reverse=True):
             if (marker.kind, marker.name, marker.step, marker.process) == wanted:
                 return marker
         return None

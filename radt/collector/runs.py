@@ -1,7 +1,9 @@
-"""A run that is being recorded: what listeners read and what clients say meets here.
+"""A run that is being recorded, in memory and on disk.
 
-Listener threads and client threads write, the store's thread takes out. Nothing here waits for a
-store; times are monotonic until they are taken out.
+Listener threads and client threads write to an `ActiveRun`, the store's thread takes data out.
+Nothing here waits for a store; times are monotonic until they are taken out. `RunStates` keeps a
+small file per run below the runtime folder, without its environment, from which a restarted worker
+continues.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,8 @@ from radt.model import MissingReason, RunStatus
 from radt.procfs import boot_id
 from radt.store.records import LedgerRecord
 
-#: How often the store hears of gaps that go on.
-_GAP_NEWS_NS = 5_000_000_000
+#: How often open gaps are stored.
+_GAP_STORE_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,14 @@ class ActiveRun:
         self.owner = owner
         self.standalone = standalone
         self.pid: int | None = None
-        #: What the run has of GPUs: known for sure when it starts, as MIG instances may be new.
+        #: The run's GPUs: final when it starts, as MIG instances may be new.
         self.devices = registration.devices
         self.started_ns: int | None = None
         self.ending: Ending | None = None
         #: CPU time of the tracker while the run ran, in seconds; None where it is not known.
         self.tracker_cpu_s: float | None = None
         self._tracker_began_s: float | None = None
-        #: Whether its processes are being stopped because its owner died.
+        #: Whether its owner died and its processes are being stopped.
         self.orphaned = False
         #: Set when all of the run is in the store, or never will be: ``failure`` says why.
         self.done = threading.Event()
@@ -121,18 +123,18 @@ class ActiveRun:
                 account.start(time.monotonic_ns())
 
     def unavailable(self, listener: str, reason: str) -> None:
-        """The listener does not work here, or no longer."""
+        """Note that a listener does not work here, or no longer."""
         with self._lock:
             account = self._accounts[listener]
             self._live.silent(listener)
             if account.received:
-                what = f"listener {listener} unavailable"
-                self._events.append(Event(what, time.monotonic_ns(), reason))
+                name = f"listener {listener} unavailable"
+                self._events.append(Event(name, time.monotonic_ns(), reason))
             account.state, account.reason = ListenerState.UNAVAILABLE, reason
             account.changed = True
 
     def dropped(self, listener: str, reason: str) -> None:
-        """The listener was given up."""
+        """Note that a listener was given up."""
         self.trouble(listener, f"listener {listener} dropped", reason)
         with self._lock:
             self._live.silent(listener)
@@ -140,18 +142,18 @@ class ActiveRun:
             account.state, account.reason = ListenerState.DROPPED, reason
             account.changed = True
 
-    def trouble(self, listener: str, what: str, reason: str) -> None:
+    def trouble(self, listener: str, name: str, reason: str) -> None:
         """Mark that a listener had to be restarted or dropped."""
         with self._lock:
-            self._events.append(Event(what, time.monotonic_ns(), reason))
+            self._events.append(Event(name, time.monotonic_ns(), reason))
             if (account := self._accounts.get(listener)) is not None:
                 account.explanation = reason
 
     def started(self, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None) -> None:
-        """The run passed its barrier; readings are expected from now on.
+        """Note that the run passed its barrier; expect readings from now on.
 
         Args:
-            devices: Its GPUs, if they are others than at registration.
+            devices: Its GPUs, if they differ from those at registration.
         """
         with self._lock:
             self.devices = self.devices if devices is None else devices
@@ -161,20 +163,20 @@ class ActiveRun:
                 account.start(now_ns)
 
     def tracker_begins(self, cpu_s: float) -> None:
-        """The run has just started; the tracker's processes have used so much CPU time so far."""
+        """Note the CPU time of the tracker's processes as the run starts."""
         self._tracker_began_s = cpu_s
 
     def tracker_ends(self, cpu_s: float) -> None:
-        """The run is about to end. What a collector before this one used nobody knows."""
+        """Note their CPU time as the run ends; that of an earlier collector is not known."""
         if self._tracker_began_s is not None and self.ending is None:
             self.tracker_cpu_s = max(0.0, cpu_s - self._tracker_began_s)
 
     def end(self, ending: Ending) -> bool:
-        """No more readings; False if the run has ended already."""
+        """Accept no more readings; return False if the run has ended already."""
         with self._lock:
             if self.ending is not None:
                 return False
-            # A reading taken while the news of the end was on its way is still the run's.
+            # A reading taken while the end was being reported is still the run's.
             last_ns = max((account.last_ns for account in self._accounts.values()), default=0)
             ending = replace(ending, ended_ns=max(ending.ended_ns, last_ns))
             self.ending = ending
@@ -196,7 +198,7 @@ class ActiveRun:
         readings: SortedReadings,
         metrics: Mapping[str, Metric],
     ) -> None:
-        """Keep one reading of a listener: those of its values that concern this run."""
+        """Keep the values of one reading that belong to this run."""
         with self._lock:
             account = self._accounts.get(listener)
             if self.ending is not None or account is None or account.start_ns is None:
@@ -248,20 +250,20 @@ class ActiveRun:
         self._missing.append(self._gaps.pop(key).until(key, end_ns))
 
     def _growing_gaps(self) -> Iterator[Missing]:
-        """Gaps that go on, as far as they are: a collector that is killed cannot tell later."""
+        """Yield open gaps up to now: a collector that is killed cannot store them later."""
         for key, gap in self._gaps.items():
-            if gap.last_ns == gap.start_ns or gap.last_ns - gap.told_ns < _GAP_NEWS_NS:
+            if gap.last_ns == gap.start_ns or gap.last_ns - gap.stored_ns < _GAP_STORE_NS:
                 continue
-            # How values come about stands with the first of them, which is yet to come.
+            # The first value decides a series' method, and there is none yet.
             if gap.reason is MissingReason.LOST and key not in self._valued:
                 continue
-            gap.told_ns = gap.last_ns
+            gap.stored_ns = gap.last_ns
             yield gap.until(key, gap.last_ns)
 
     # Store -----------------------------------------------------------------------------------
 
     def resume(self, before: Mapping[str, Resumed]) -> None:
-        """Go on from what an earlier collector had stored of this run; once, however often said."""
+        """Continue from what an earlier collector stored; only the first call counts."""
         with self._lock:
             if self._resumed:
                 return
@@ -277,12 +279,12 @@ class ActiveRun:
 
     @property
     def waiting_series(self) -> int:
-        """How many series have points for the store."""
+        """The number of series with points for the store."""
         with self._lock:
             return len(self._columns)
 
     def take(self) -> Taken:
-        """Hand over what is there for the store. Say `stored` when it has arrived."""
+        """Hand over the data for the store; call `stored` when it has arrived."""
         with self._lock:
             changed = [account for account in self._accounts.values() if account.changed]
             taken = Taken(
@@ -298,14 +300,14 @@ class ActiveRun:
             return taken
 
     def stored(self, taken: Taken) -> None:
-        """What was taken need not be remembered any longer."""
+        """Forget what was taken: it is in the store."""
         with self._lock:
             self._points -= taken.points
 
     # Live ------------------------------------------------------------------------------------
 
     def logged(self, update: LogUpdate) -> None:
-        """The newest of what the script has logged."""
+        """Note the newest values that the script has logged."""
         with self._lock:
             self._live.software(update)
 
@@ -319,7 +321,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What is needed to go on with a run. ``owner`` is None when it cannot be watched."""
+    """What a worker needs to continue a run. ``owner`` is None if it cannot be watched."""
 
     registration: Registration
     owner: ProcessId | None
@@ -332,7 +334,6 @@ class RunState:
     def to_json(self) -> dict[str, Any]:
         registration = replace(self.registration, env={})
         standalone = self.standalone and replace(self.standalone, registration=registration)
-        ending = self.ending
         return {
             "boot": boot_id(),
             "registration": registration.to_json(),
@@ -340,38 +341,24 @@ class RunState:
             "owner": self.owner and [self.owner.pid, self.owner.started_ticks],
             "pid": self.pid,
             "started_ns": self.started_ns,
-            "ending": ending
-            and {
-                "ended_ns": ending.ended_ns,
-                "status": ending.status,
-                "exit_code": ending.exit_code,
-                "reason": ending.reason,
-                "fallback": ending.fallback,
-            },
+            "ending": self.ending and asdict(self.ending),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunState:
-        """
-        Raises:
-            ValueError: It is not what `to_json` makes.
-        """
+        """Parse; raise ValueError if it is not what `to_json` makes."""
         try:
             ending, owner, standalone = data["ending"], data["owner"], data["standalone"]
+            if ending:
+                status = RunStatus(ending["status"]) if ending["status"] else None
+                ending |= {"status": status, "fallback": RunStatus(ending["fallback"])}
             return cls(
                 registration=Registration.from_json(data["registration"]),
                 owner=ProcessId(*owner) if owner else None,
                 standalone=StandaloneRun.from_json(standalone) if standalone else None,
                 pid=data["pid"],
                 started_ns=data["started_ns"],
-                ending=ending
-                and Ending(
-                    ended_ns=ending["ended_ns"],
-                    status=RunStatus(ending["status"]) if ending["status"] else None,
-                    exit_code=ending["exit_code"],
-                    reason=ending["reason"],
-                    fallback=RunStatus(ending["fallback"]),
-                ),
+                ending=ending and Ending(**ending),
                 boot=data["boot"],
             )
         except (KeyError, TypeError) as error:
@@ -379,14 +366,14 @@ class RunState:
 
 
 class RunStates:
-    """The folder of these files."""
+    """The folder of the states."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def keep(self, run: RunState) -> None:
-        """Remember a run, or what has changed about it."""
+        """Save a run's state."""
         path = self._path(run.registration.run_id)
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(run.to_json()), encoding="utf-8")
@@ -399,14 +386,14 @@ class RunStates:
         except FileNotFoundError:
             return False
         except (ValueError, OSError):
-            return True  # nobody knows, so nobody else may take it
+            return True  # unknown, so nobody else may take it
         return not isinstance(known, dict) or known.get("boot") == boot_id()
 
     def forget(self, run_id: str) -> None:
         self._path(run_id).unlink(missing_ok=True)
 
     def load(self) -> Iterator[RunState]:
-        """All runs of this boot; files that cannot be understood are set aside."""
+        """Yield all runs of this boot; rename files that cannot be parsed."""
         for path in sorted(self._folder.glob("*.json")):
             try:
                 run = RunState.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -415,8 +402,8 @@ class RunStates:
                 path.rename(path.with_suffix(".broken"))
                 continue
             if run.boot != boot_id():
-                # All of its processes are gone, and its times are of another clock: it is found
-                # again in its store.
+                # All of its processes are gone, and its times are of another clock: `leftovers`
+                # finds it in its store.
                 path.unlink()
                 continue
             yield run

@@ -1,9 +1,9 @@
-"""One listener at one interval: its thread, its schedule, and what happens when it fails.
+"""Sampling: one thread for each listener and interval, its schedule, and what follows a failure.
 
 The schedule is absolute: reading n is due at ``n * interval`` of the monotonic clock, so it never
 drifts, and listeners of equal intervals read at the same instant. A listener that raises is closed
-and made anew; three failures in a row and it is dropped. One that does not return cannot be
-stopped in Python: its thread is left behind and a new instance takes over, three times.
+and recreated; after three failures in a row it is dropped. One that does not return cannot be
+stopped in Python: its thread is abandoned and a new instance takes over, three times.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from radt.model import ListenerChoice
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-#: Good readings after which deaths of the worker are forgiven (`heartbeat`).
+#: Good readings after which deaths of the worker are forgiven (`ReadingMark`).
 _PROVEN = 100
-#: A reading may take this many intervals (and at least `Settings.hang_s`).
+#: A reading may take this many intervals (and at least `CollectorSettings.hang_s`).
 HANG_INTERVALS = 10
 
 
 class SamplerState(Enum):
-    """Where a sampler is in its life."""
+    """A sampler's state."""
 
     OPENING = auto()
     READY = auto()
@@ -58,8 +58,8 @@ class Sampler:
     """Reads one listener for all runs that want it so: at this interval, with these options.
 
     Args:
-        hung: Threads left behind in this listener, by other samplers of it, too: a device that
-            never answers must not cost every later run three more.
+        hung: Threads abandoned in this listener, also by its other samplers: a device that never
+            responds must not cost every later run three more.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class Sampler:
     # Runs ------------------------------------------------------------------------------------
 
     def add(self, run: ActiveRun) -> None:
-        """Read for this run too, as soon as it samples."""
+        """Read for this run too, once it samples."""
         with self._lock:
             self._runs[run.run_id] = run
             self._wake.notify_all()
 
     def remove(self, run_id: str) -> bool:
-        """Do not read for this run any longer; True if none is left."""
+        """Stop reading for this run; return True if none is left."""
         with self._lock:
             self._runs.pop(run_id, None)
             return not self._runs
 
     def wake(self) -> None:
-        """A run has started."""
+        """Wake the thread: a run has started."""
         with self._lock:
             self._wake.notify_all()
 
     def stop(self) -> None:
-        """End the thread; returns at once, the listener is closed by its own thread."""
+        """End the thread, which closes the listener; return at once."""
         with self._lock:
             if self.state in (SamplerState.OPENING, SamplerState.READY):
                 self.state = SamplerState.STOPPED
@@ -125,13 +125,13 @@ class Sampler:
     # Health ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Take over from a thread that hangs or has died. Called every second or so."""
+        """Replace a thread that hangs or has died. Called about every second."""
         with self._lock:
             turn = self._turn
             if self.state not in (SamplerState.OPENING, SamplerState.READY):
                 return
             assert turn.thread is not None
-            since_ns = turn.busy_since_ns  # once: the thread sets it to 0 without asking
+            since_ns = turn.busy_since_ns  # once: the thread sets it to 0 without the lock
             busy_ns = time.monotonic_ns() - since_ns if since_ns else 0
             if busy_ns > self._hang_ns:
                 reason = f"did not return for {busy_ns / 1e9:.1f} s"
@@ -151,7 +151,7 @@ class Sampler:
         return len(self._hung)
 
     def _failed(self, reason: str) -> bool:
-        """Count a failure, tell the runs; whether to try again."""
+        """Count a failure and notify the runs; return whether to retry."""
         with self._lock:
             self._failures += 1
             runs = list(self._runs.values())
@@ -186,7 +186,7 @@ class Sampler:
                 self._sample_until_over(turn, turn.listener)
             except ListenerUnavailableError as error:
                 turn.busy_since_ns = 0
-                if turn.abandoned:  # another turn has taken over, and may fare better
+                if turn.abandoned:  # another turn has taken over, and may succeed
                     break
                 self._mark.idle()
                 self._unavailable(error)
@@ -210,12 +210,12 @@ class Sampler:
         if self._mark.strikes >= MAX_STRIKES:
             raise ListenerUnavailableError(
                 f"the collector died {MAX_STRIKES} times while it was reading",
-                "Look into the collector's log; after a reboot it is tried again",
+                "Read the collector's log; radt retries after a reboot",
             )
         if (hung := self._still_hung()) >= MAX_FAILURES:
             raise ListenerUnavailableError(
-                f"{hung} earlier readings of it have not returned",
-                "Look whether its device still answers; when they return, the next run has it",
+                f"{hung} earlier readings have not returned",
+                "Check that its device responds; the next run retries once they return",
             )
         self._mark.reading()
         availability = self._kind.probe()
@@ -226,7 +226,7 @@ class Sampler:
             try:
                 listener.open()
             except BaseException:
-                self._close(listener)  # what it had taken already would be taken again
+                self._close(listener)  # else what it has acquired stays acquired
                 raise
         self._mark.idle()
         turn.busy_since_ns = 0
@@ -272,9 +272,9 @@ class Sampler:
         unknown = names - self._metrics.keys()
         if unknown:
             raise ListenerError(f"it reads {', '.join(sorted(unknown))}, not among its metrics")
-        found = SortedReadings(readings, self._metrics)
+        by_run = SortedReadings(readings, self._metrics)
         for run in runs:
-            run.record(self.name, self.interval_s, at_ns, took_ns, found, self._metrics)
+            run.record(self.name, self.interval_s, at_ns, took_ns, by_run, self._metrics)
         self._failures = 0
         self._good += 1
         if self._good == _PROVEN:
@@ -284,7 +284,7 @@ class Sampler:
         return time.monotonic_ns() // self._interval_ns + 1
 
     def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
-        """Wait for an instant; False when over."""
+        """Wait for an instant; return False when over."""
         with self._lock:
             while not self._over(turn):
                 left_ns = at_ns - time.monotonic_ns()
@@ -294,7 +294,7 @@ class Sampler:
         return False
 
     def _close_turn(self, turn: _Turn) -> None:
-        """Close a listener for good; an abandoned one closes itself if it ever returns."""
+        """Close a listener; an abandoned one closes itself if it ever returns."""
         listener, turn.listener = turn.listener, None
         if listener is not None:
             self._close(listener)
@@ -312,7 +312,7 @@ _OPEN_TIMEOUT_S = 5.0
 
 
 class SamplerPool:
-    """Starts samplers when a run wants them and stops them when none does. Thread-safe."""
+    """One sampler per listener and interval, while any run wants it. Thread-safe."""
 
     def __init__(self, table: ProcessTable, heartbeat: Heartbeat, hang_s: float) -> None:
         self._table = table
@@ -323,7 +323,7 @@ class SamplerPool:
         self._hung: dict[str, list[threading.Thread]] = {}
 
     def subscribe(self, run: ActiveRun) -> list[str]:
-        """Read for this run what it asks for; return warnings about what will not be read."""
+        """Start the listeners that a run asks for; return warnings about those that do not work."""
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
         warnings, samplers = [], []
         for choice in {choice.name: choice for choice in run.registration.listeners}.values():
@@ -334,23 +334,23 @@ class SamplerPool:
             try:
                 check_options(kind, choice.options)
             except UsageError as error:
-                warnings.append(f"{error.message}: it is not read. {error.remedy}")
+                warnings.append(f"{error.message}; the listener is skipped. {error.remedy}")
                 continue
             samplers.append(self._sampler(kind, choice, run))
         for sampler in samplers:
             if not sampler.settled.wait(max(0.0, deadline - time.monotonic())):
-                warnings.append(f"listener {sampler.name} is slow to open; it joins when it has")
+                warnings.append(f"listener {sampler.name} is still opening and will join later")
                 continue
             if sampler.state is SamplerState.READY:
                 continue
-            answer = sampler.availability
-            run.unavailable(sampler.name, answer.reason)
-            remedy = f". {answer.remedy}" if answer.remedy else ""
-            warnings.append(f"listener {sampler.name} is unavailable: {answer.reason}{remedy}")
+            reason, remedy = sampler.availability.reason, sampler.availability.remedy
+            run.unavailable(sampler.name, reason)
+            remedy = f". {remedy}" if remedy else ""
+            warnings.append(f"listener {sampler.name} is unavailable: {reason}{remedy}")
         return warnings
 
     def unsubscribe(self, run_id: str) -> None:
-        """Read nothing for this run any longer."""
+        """Stop reading for a run."""
         with self._lock:
             for choice, sampler in list(self._samplers.items()):
                 if sampler.remove(run_id):
@@ -358,17 +358,17 @@ class SamplerPool:
                     del self._samplers[choice]
 
     def wake(self) -> None:
-        """A run has started."""
+        """Wake all samplers: a run has started."""
         for sampler in self._all():
             sampler.wake()
 
     def check(self) -> None:
-        """Take over from listeners that hang."""
+        """Replace listeners that hang."""
         for sampler in self._all():
             sampler.check()
 
     def names(self) -> tuple[str, ...]:
-        """Listeners that are sampling."""
+        """Return the listeners that are sampling."""
         return tuple(
             f"{sampler.name}@{sampler.interval_s:g}s"
             for sampler in self._all()
@@ -386,14 +386,14 @@ class SamplerPool:
             return list(self._samplers.values())
 
     def _sampler(self, kind: type[Listener], choice: ListenerChoice, run: ActiveRun) -> Sampler:
-        """The sampler for a choice, subscribed."""
+        """Return the sampler for a choice, with the run added."""
         interval_s = choice.interval_s or kind.default_interval_s
         resolved = replace(choice, interval_s=interval_s)
         run.expect(choice.name, interval_s)
         with self._lock:
             sampler = self._samplers.get(resolved)
             if sampler is None or sampler.state not in (SamplerState.OPENING, SamplerState.READY):
-                # One that was dropped is tried anew for a new run.
+                # One that was dropped is retried for a new run.
                 sampler = self._samplers[resolved] = Sampler(
                     kind,
                     resolved,
@@ -408,5 +408,5 @@ class SamplerPool:
 
 def _not_read(name: str) -> str:
     if name in registry.load().profilers:
-        return f"{name} goes with a run from its start: use radt SCRIPT --listeners {name}"
+        return f"{name} must start with the run. Run `radt SCRIPT --listeners {name}`"
     return f"listener {name} is not installed (radt listeners)"

@@ -1,4 +1,4 @@
-"""What the collector does when asked, and what it looks after unasked."""
+"""The collector's requests and its supervision of runs, listeners, stores and deliverers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STOP_TIMEOUT_S = 10.0
 
 
 class RefusedError(CollectorError):
-    """A request that cannot be met; ``code`` is for the client to react to."""
+    """A request that is refused; ``code`` is for the client to handle."""
 
     def __init__(
         self, message: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE
@@ -51,6 +51,7 @@ class Service:
         self._pool = SamplerPool(self._table, heartbeat, settings.hang_s)
         self._deliverers = Deliverers()
         self._memory = RunStates(runtime_dir() / "runs")
+        self._points = settings.buffered_points
         self._lock = threading.RLock()
         self._runs: dict[str, ActiveRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
@@ -86,15 +87,15 @@ class Service:
         *,
         resumed: bool = False,
     ) -> None:
-        """A run has passed its barrier: follow its processes, read for it.
+        """Follow the processes of a run that passed its barrier, and sample for it.
 
         Args:
-            resumed: An earlier worker was told already.
+            resumed: An earlier worker got this request.
         """
         run = self._run(run_id)
         if run.started_ns is not None:
             return
-        if not resumed:  # else an earlier worker has recorded some of it
+        if not resumed:  # else an earlier worker has used CPU time for it
             run.tracker_begins(self._cpu_s())
         self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
@@ -118,21 +119,21 @@ class Service:
         with self._lock:
             known = run_id in self._runs
         if not known and registration is not None:
-            # This worker is younger than the run, and what was remembered is gone.
+            # This worker is younger than the run, and the run's state is gone.
             self.register(registration, owner)
         run = self._run(run_id)
         self._end(run, ending)
         if not run.done.wait(timeout_s):
             raise RefusedError(
                 f"run {run_id} is not in its store yet: {self._problem_of(run)}",
-                "Nothing is lost; the collector goes on trying",
+                "No data is lost; the collector keeps retrying",
                 RefusalCode.UNFINISHED,
             )
         if run.failure:
-            raise RefusedError(f"run {run_id} could not be recorded to its end: {run.failure}")
+            raise RefusedError(f"run {run_id} could not be recorded completely: {run.failure}")
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
-        """What is known right now of those of the runs that are being recorded."""
+        """Return the current values of those of the runs that are being recorded."""
         with self._lock:
             runs = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
         return {run.run_id: run.live() for run in runs}
@@ -140,7 +141,7 @@ class Service:
     # Supervision -----------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go on with the runs that an earlier worker recorded."""
+        """Continue the runs that an earlier worker recorded."""
         for known in self._memory.load():
             run = ActiveRun(
                 known.registration,
@@ -148,7 +149,7 @@ class Service:
                 standalone=known.standalone,
                 buffered_points=self._points,
             )
-            log.info("going on with run %s", run.run_id)
+            log.info("continuing run %s", run.run_id)
             run.note("collector restarted", "")
             self._adopt(run)
             if known.pid is not None and known.started_ns is not None:
@@ -157,7 +158,7 @@ class Service:
                 self._end(run, known.ending)
 
     def supervise(self) -> None:
-        """Look after everything that can fail unasked. Called every second or so."""
+        """Check everything that can fail on its own. Called about every second."""
         self.check_owners()
         self._pool.check()
         self._deliverers.check()
@@ -172,7 +173,7 @@ class Service:
                 self.orphaned(run)
 
     def orphaned(self, run: ActiveRun) -> None:
-        """The owner of a run has died without finishing it."""
+        """End a run whose owner has died without finishing it."""
         if run.standalone is not None:
             reason = "the process ended without finishing the run"
             ended_ns = time.monotonic_ns()
@@ -185,7 +186,7 @@ class Service:
         threading.Thread(target=self._stop_orphan, args=(run,), name="cleanup", daemon=True).start()
 
     def owned_without_process(self, run_ids: Iterable[str]) -> None:
-        """A connection ended whose process cannot be watched: its runs are ended with it."""
+        """End the runs of a closed connection whose process cannot be watched."""
         for run_id in run_ids:
             run = self._runs.get(run_id)
             if run is not None and run.owner is None and run.ending is None:
@@ -208,21 +209,21 @@ class Service:
 
     @property
     def deliverer_pids(self) -> list[int]:
-        """The processes that bring runs to MLflow and Postgres."""
+        """The ids of the processes that upload to MLflow and Postgres."""
         return self._deliverers.pids
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not work at present."""
+        """What does not work at the moment."""
         with self._lock:
             return tuple(sink.problem for sink in self._sinks.values() if sink.problem)
 
     def delivered(self) -> bool:
-        """Let the deliverers finish up; whether they have."""
+        """Let the deliverers finish; return whether they have."""
         return self._deliverers.close()
 
     def abandon_delivery(self) -> None:
-        """End deliverers that did not finish in time; the next ones go on where they were."""
+        """End deliverers that did not finish in time; the next ones continue."""
         self._deliverers.kill()
 
     def close(self) -> None:
@@ -236,10 +237,6 @@ class Service:
 
     # Helpers ---------------------------------------------------------------------------------
 
-    @property
-    def _points(self) -> int:
-        return self.settings.buffered_points
-
     def _run(self, run_id: str) -> ActiveRun:
         with self._lock:
             run = self._runs.get(run_id)
@@ -252,7 +249,7 @@ class Service:
         return run
 
     def _adopt(self, run: ActiveRun) -> list[str]:
-        """Take in a run; one that is known only gets its new environment."""
+        """Add a run; a known one only gets its new environment."""
         with self._lock:
             known = self._runs.get(run.run_id)
             if known is None:
@@ -297,7 +294,7 @@ class Service:
             sink.wake()
 
     def _ended(self, run: ActiveRun) -> None:
-        """The store has all of it, or never will."""
+        """Forget a run that the store has, or never will have, completely."""
         self._pool.unsubscribe(run.run_id)
         self._table.forget(run.run_id)
         self._memory.forget(run.run_id)
@@ -330,7 +327,7 @@ class Service:
         return (sink.problem if sink is not None else "") or "it is busy"
 
     def _release_stores(self) -> None:
-        """Close stores that nothing is recorded into any longer."""
+        """Close stores that no run is recorded into any longer."""
         now_s = time.monotonic()
         with self._lock:
             in_use = {Path(run.registration.store_path) for run in self._runs.values()}
@@ -349,9 +346,12 @@ class Service:
 
 
 def _with_defaults(registration: Registration) -> Registration:
-    """By their own names, the usual ones instead of the word for them: here is known which work."""
-    own = [replace(one, name=ALIASES.get(one.name, one.name)) for one in registration.listeners]
-    choices = {choice.name: choice for choice in own}
+    """Resolve aliases and the defaults: only this process knows which listeners work."""
+    choices = {
+        choice.name: choice
+        for given in registration.listeners
+        for choice in [replace(given, name=ALIASES.get(given.name, given.name))]
+    }
     if DEFAULT_LISTENERS in choices:
         del choices[DEFAULT_LISTENERS]
         choices = {choice.name: choice for choice in registry.load().defaults} | choices

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 #: Pause after the store could not be written; doubled up to the second value.
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
-#: How often deliverers hear of hardware samples alone.
-_HARDWARE_NEWS_S = 10.0
+#: How often deliverers are notified of hardware samples alone.
+_HARDWARE_NOTIFY_S = 10.0
 #: So many series are written each turn; with more, samples wait for up to as many turns.
 _SERIES_A_TURN = 100
 _MAX_TURNS = 5
@@ -48,7 +48,7 @@ class StoreSink:
         on_ended: Callable[[ActiveRun], None],
     ) -> None:
         self.path = path
-        #: What is wrong with the store at present; empty if nothing is.
+        #: What is wrong with the store at the moment; empty if nothing is.
         self.problem = ""
         #: Monotonic time since when there has been nothing to record, None while there is.
         self.idle_since_s: float | None = None
@@ -66,7 +66,7 @@ class StoreSink:
         self._identity: tuple[int, int] | None = None
         self._recorders: dict[str, RunRecorder] = {}
         self._backoff_s = _FIRST_BACKOFF_S
-        self._told_s = 0.0
+        self._notified_s = 0.0
         self._samples_s = 0.0
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
         self._thread.start()
@@ -85,7 +85,7 @@ class StoreSink:
             self._condition.notify_all()
 
     def stop(self, timeout_s: float) -> None:
-        """Write a last time and let go of the store."""
+        """Write a last time and close the store."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -102,20 +102,20 @@ class StoreSink:
         self._close()
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait for the next turn; False when it shall be the last."""
+        """Wait for the next turn; return False if it is the last."""
         deadline = time.monotonic() + pause_s
         with self._condition:
             while not (self._stopping or self._urgent):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break
-                # With no run there is nothing to do until somebody says so.
+                # With no run there is nothing to do until `wake`.
                 self._condition.wait(left_s if self._runs else None)
             self._urgent = False
             return not self._stopping
 
     def _turn(self) -> float:
-        """Write once; how long to pause."""
+        """Write once; return how long to pause."""
         begun_s = time.monotonic()
         with self._condition:
             runs = list(self._runs.values())
@@ -129,7 +129,7 @@ class StoreSink:
             self._end_all(run for run in runs if run.ending is not None)
         except StoreError as error:
             return self._failed(error)
-        # Whatever else it is, sampling goes on and writing is tried again.
+        # Whatever else it is, sampling continues and writing is retried.
         except Exception as error:
             log.exception("writing %s", self.path)
             return self._failed(StoreError(f"{type(error).__name__}: {error}"))
@@ -155,13 +155,13 @@ class StoreSink:
         self._backoff_s = _FIRST_BACKOFF_S
 
     def _may_open(self, runs: Sequence[ActiveRun]) -> bool:
-        """Whether the store is there, or a run may make it: one that begins without a runner."""
+        """Whether the store exists, or a run without a runner may create it."""
         if self._writer is not None or self.path.exists():
             return True
         if any(run.standalone is not None and run.ending is None for run in runs):
             return True
         for run in runs:
-            self._give_up(run, f"the store {self.path} is not there")
+            self._give_up(run, f"the store {self.path} does not exist")
         return False
 
     def _open(self) -> None:
@@ -227,7 +227,7 @@ class StoreSink:
             work = [pair for pair in work if self._write_alone(*pair)]
         for recorder, pending in work:
             recorder.written(pending)
-        self._tell(work)
+        self._notify(work)
         if any(pending.journal.more for _, pending in work):
             self.wake()
 
@@ -246,7 +246,7 @@ class StoreSink:
         return True
 
     def _prepared(self, recorder: RunRecorder, *, samples: bool) -> Pending | None:
-        """What there is to write of a run, None if nothing."""
+        """Return what there is to write of a run; None if nothing."""
         try:
             pending = recorder.prepare(samples=samples)
         except StoreError:
@@ -285,7 +285,7 @@ class StoreSink:
         return recorder
 
     def _end_all(self, runs: Iterable[ActiveRun]) -> None:
-        """One that cannot be ended is tried again, and must not keep the others."""
+        """End all; one that fails is retried and must not stop the others."""
         failed: Exception | None = None
         for run in runs:
             if run.run_id not in self._recorders:
@@ -325,11 +325,11 @@ class StoreSink:
 
     # Delivery --------------------------------------------------------------------------------
 
-    def _tell(self, work: Sequence[tuple[RunRecorder, Pending]]) -> None:
+    def _notify(self, work: Sequence[tuple[RunRecorder, Pending]]) -> None:
         now_s = time.monotonic()
-        due = now_s - self._told_s >= _HARDWARE_NEWS_S
+        due = now_s - self._notified_s >= _HARDWARE_NOTIFY_S
         if due:
-            self._told_s = now_s
+            self._notified_s = now_s
         for recorder, pending in work:
             if due or pending.announce or not pending.journal.empty:
                 self._poke(recorder.run)

@@ -1,4 +1,7 @@
-"""Start the user's collector as a daemon, one at a time. Imports the standard library only."""
+"""Start the user's collector as a daemon, one at a time: settings, locks, environment, log.
+
+Imports the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.var
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """Numbers that a user, or a test, may want different (`radt.settings` describes them).
+    """The collector's settings, from the environment of whoever started it (`radt.settings`).
 
     ``buffered_points`` take 16 bytes each.
     """
@@ -66,8 +69,8 @@ class CollectorSettings:
 
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return what is wrong with the collector's variables, one sentence each."""
-    found = (settings.variable(setting, environ).problem for setting in _BY_FIELD.values())
-    return [f"{problem}" for problem in found if problem is not None]
+    values = (settings.variable(setting, environ) for setting in _BY_FIELD.values())
+    return [str(value.problem) for value in values if value.problem is not None]
 
 
 # A lock between processes that names its holder and ends with it ----------------------------------
@@ -79,12 +82,12 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def guardian_lock() -> PidLock:
-    """The lock that a guardian holds for as long as it lives."""
+    """Return the lock that a guardian holds while it lives."""
     return PidLock(runtime_dir() / "guardian.lock")
 
 
 def worker_lock() -> PidLock:
-    """The lock that the worker holds for as long as it lives."""
+    """Return the lock that the worker holds while it lives."""
     return PidLock(runtime_dir() / "worker.lock")
 
 
@@ -96,7 +99,7 @@ class PidLock:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def acquire(self) -> bool:
-        """Take the lock; False if another process has it."""
+        """Take the lock; return False if another process has it."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -104,13 +107,13 @@ class PidLock:
         return True
 
     def holder(self) -> int | None:
-        """Id of the process that has the lock, None if no other has."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+        """Return the id of the process that has the lock; None if no other has."""
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
         return None if kind == fcntl.F_UNLCK else int(pid)
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -131,20 +134,20 @@ _DETACH_TIMEOUT_S = 30.0
 
 
 def log_path() -> Path:
-    """Where the collector, its listeners and the delivery to MLflow write what goes wrong."""
+    """Return the log of the collector, its listeners and the upload to MLflow."""
     return runtime_dir() / "collector.log"
 
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """One client starts the collector, the others wait and find it running."""
+    """Let one client start the collector; the others wait and find it running."""
     with (runtime_dir() / "start.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the collector, given that of whoever starts it."""
+    """Return the collector's environment, given that of whoever starts it."""
     env = {
         name: value
         for name, value in environ.items()
@@ -159,7 +162,7 @@ def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_guardian() -> None:
-    """Start a guardian, which starts the worker; harmless if there are both.
+    """Start a guardian, which starts the worker; harmless if both run.
 
     Raises:
         CollectorError: It cannot be started.
@@ -172,13 +175,13 @@ def start_guardian() -> None:
     try:
         _check_room(runtime_dir())
         _rotate(log_path())
-        with log_path().open("ab") as log:
+        with log_path().open("ab") as log_file:
             # -P: a file of the user's named like a module must not be taken for it.
             done = subprocess.run(
                 [sys.executable, "-P", "-m", "radt.collector", "--detach"],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=log_file,
+                stderr=log_file,
                 cwd="/",
                 env=collector_environment(os.environ),
                 start_new_session=True,
@@ -189,16 +192,12 @@ def start_guardian() -> None:
         raise CollectorError(f"the collector cannot be started: {error}", _remedy()) from error
     if done.returncode != 0:
         raise CollectorError(
-            f"the collector ended at once with exit code {done.returncode}", _remedy()
+            f"the collector exited immediately with code {done.returncode}", _remedy()
         )
 
 
 def _check_room(folder: Path) -> None:
-    """Where nothing can be written, there would not even be a log that says so.
-
-    Raises:
-        CollectorError: The disk of the runtime folder is full.
-    """
+    """Raise CollectorError if the disk is full: there would not even be a log that says so."""
     probe = folder / f"room-{os.getpid()}"
     try:
         with probe.open("wb") as file:
@@ -208,7 +207,7 @@ def _check_room(folder: Path) -> None:
             raise
         raise CollectorError(
             f"the collector cannot be started: the disk of {folder} is full",
-            f"Make room there, or set {RUNTIME_VARIABLE} to a folder with a short path elsewhere",
+            f"Free space there, or set {RUNTIME_VARIABLE} to a folder with a short path elsewhere",
         ) from error
     finally:
         probe.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""The collector's worker: does all the work, until there has been none for a while.
+"""The collector's worker and its socket: one thread a connection, one request at a time on each.
 
-Run by the guardian as ``python -m radt.collector.worker``.
+The guardian runs it as ``python -m radt.collector.worker``. It ends when it has been idle for a
+while.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Server:
         self.last_used_s = time.monotonic()
 
     def open(self) -> None:
-        """Listen. The worker's lock is held, so a socket that is there is nobody's."""
+        """Listen. This worker holds the lock, so an existing socket file is stale."""
         path = socket_path()
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -67,7 +68,7 @@ class Server:
         threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening; connections that are open stay. Clients that come too late try again."""
+        """Stop listening; open connections stay. Clients that come too late retry."""
         listener, self._listener = self._listener, None
         if listener is not None:
             socket_path().unlink(missing_ok=True)
@@ -97,7 +98,7 @@ class Server:
             threading.Thread(target=connection.serve, name="client", daemon=True).start()
 
     def closed(self, connection: _Connection) -> None:
-        """A client has gone; if it died, so have its runs' owners."""
+        """Forget a client; if it died, its runs have lost their owner."""
         with self._lock:
             self._connections.discard(connection)
             self.last_used_s = time.monotonic()
@@ -106,12 +107,7 @@ class Server:
             self._service.owned_without_process(connection.run_ids)
 
     def answer(self, request: Mapping[str, Any], connection: _Connection) -> Answer:
-        """Do what is asked.
-
-        Raises:
-            RadtError: It cannot be done.
-            ValueError: It is not a request.
-        """
+        """Answer a request; raise RadtError if it is refused, ValueError if it is not one."""
         try:
             handler = _HANDLERS[Op(request["op"])]
             return handler(self._service, request, connection) if handler else self._about(request)
@@ -123,13 +119,13 @@ class Server:
         if request["op"] == Op.HELLO:
             return {"guardian_pid": guardian_pid}
         pids = [os.getpid(), *([guardian_pid] if guardian_pid else [])]
-        read = [stat for pid in pids if (stat := process_stat(pid)) is not None]
+        stats = [stat for pid in pids if (stat := process_stat(pid)) is not None]
         status = CollectorStatus(
             pid=os.getpid(),
             guardian_pid=guardian_pid,
             uptime_s=time.monotonic() - self._begun_s,
             cpu_s=own_cpu_s(self._service.deliverer_pids, guardian_pid),
-            rss_bytes=sum(stat.rss_bytes for stat in read),
+            rss_bytes=sum(stat.rss_bytes for stat in stats),
             runs=self._service.run_ids,
             listeners=self._service.listeners,
             problems=self._service.problems,
@@ -146,7 +142,7 @@ class _Connection:
         pid, self._uid, _ = _PEER.unpack(
             peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         )
-        #: The client's process; None if it is in a container of its own and cannot be seen.
+        #: The client's process; None if it runs in a container and cannot be seen.
         self.owner = ProcessId.of(pid) if pid else None
         self.run_ids: set[str] = set()
 
@@ -186,7 +182,7 @@ class _Connection:
             }
         except ValueError as error:
             return {"ok": False, "error": str(error), "remedy": None, "code": ""}
-        except Exception as error:  # a bug here must reach the client, not leave it waiting
+        except Exception as error:  # a bug must reach the client, not leave it waiting
             log.exception("answering a client")
             message = f"the collector failed: {type(error).__name__}: {error}"
             return {"ok": False, "error": message, "remedy": None, "code": ""}
@@ -251,7 +247,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
 
 
 class Worker:
-    """Everything of one worker, and when it ends."""
+    """One worker: it works until it is idle or stopped."""
 
     def __init__(self, settings: CollectorSettings) -> None:
         self._settings = settings
@@ -265,7 +261,7 @@ class Worker:
         self._leaving_since_s: float | None = None
 
     def stop(self) -> None:
-        """End soon; runs stay remembered for the next worker."""
+        """End soon; the next worker continues the runs."""
         self._stop.set()
 
     def run(self) -> None:
@@ -286,7 +282,7 @@ class Worker:
         log.info("collector ends")
 
     def _nothing_left(self) -> bool:
-        """Whether nothing has been asked for a while and all is delivered."""
+        """Whether there has been no request for a while and all is delivered."""
         now_s = time.monotonic()
         quiet = not self._service.busy and not self._server.connected
         if not quiet or now_s - self._server.last_used_s < self._settings.idle_s:
@@ -298,7 +294,7 @@ class Worker:
         return now_s - self._leaving_since_s > self._settings.delivery_grace_s
 
     def _close_door(self) -> bool:
-        """Stop listening; False, and listen again, if somebody came in at the last moment."""
+        """Stop listening; listen again and return False if a client has just connected."""
         self._server.close()
         if self._service.busy or self._server.connected:
             self._server.open()
@@ -314,7 +310,7 @@ def main() -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    faulthandler.register(signal.SIGUSR1)  # where all threads are, into the log, for bug reports
+    faulthandler.register(signal.SIGUSR1)  # logs the stacks of all threads, for bug reports
     lock = worker_lock()
     if not lock.acquire():
         log.info("another worker runs already")

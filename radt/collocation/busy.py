@@ -1,4 +1,4 @@
-"""What keeps runs off a device: processes of others, and the GPU's compute mode."""
+"""Check whether a device is free: processes of others, and the GPU's compute mode."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from itertools import groupby
 
 from radt import procfs, units
 from radt.collocation.ledger import Ledger, MpsDaemon
+from radt.collocation.packing import joined
 from radt.collocation.planner import DevicePlan
 from radt.collocation.processes import (
     MPS_SERVER,
     DeviceName,
-    GpuProcess,
     Identity,
     ProcessLists,
     device_text,
@@ -70,7 +70,7 @@ class ForeignProcess:
 def foreign_processes(
     gpus: Sequence[DeviceName], own: Collection[int] = (), own_runs: Collection[str] = ()
 ) -> list[ForeignProcess]:
-    """Who is on these devices, apart from ourselves, in order of the devices.
+    """Return the processes of others on these devices, in order of the devices.
 
     Args:
         gpus: Indices of GPUs, or UUIDs of GPUs and MIG devices.
@@ -79,7 +79,7 @@ def foreign_processes(
         own_runs: Run ids whose processes do not count, by ``RADT_RUN_ID`` in their environment.
 
     Raises:
-        DeviceError: NVIDIA's driver does not answer, or there is no such device.
+        DeviceError: NVIDIA's driver does not respond, or a device does not exist.
     """
     if not gpus:
         return []
@@ -97,50 +97,51 @@ def wait_until_free(
     own_runs: Collection[str] = (),
     poll_s: float = POLL_S,
 ) -> list[ForeignProcess]:
-    """Do what the policy says about others on these devices; return who is there at the end.
+    """Apply the policy to processes of others on these devices; return those left at the end.
 
     Args:
         gpus: As for `foreign_processes`, as ``own`` and ``own_runs``.
         policy: WAIT returns when all are free, or when cancelled; IGNORE returns at once.
-        say: Gets a sentence about who is there, again only when that has changed.
-        cancelled: Whether to end the waiting.
+        say: Gets a sentence about the processes, again only when it has changed.
+        cancelled: Whether to stop waiting.
 
     Raises:
-        DeviceError: The policy is FAIL and somebody is there. Or NVIDIA's driver does not answer.
+        DeviceError: The policy is FAIL and a device is in use, or NVIDIA's driver does not respond.
     """
     if not gpus:
         return []
     announced: str | None = None
     with ProcessLists() as lists:
         while True:
-            found, unknown = _look(lists, gpus, own, own_runs)
+            processes, unknown = _look(lists, gpus, own, own_runs)
             if unknown and announced is None:
                 for device, reason in unknown.items():
                     say(f"cannot list the processes on {device_text(device)} ({reason})")
-            if not found:
+            if not processes:
                 if announced:
-                    say(f"{_devices_text(gpus)}: free")
+                    devices = ", ".join(dict.fromkeys(device_text(gpu) for gpu in gpus))
+                    say(f"{devices}: free")
                 return []
-            facts = _facts(found)
+            facts = _facts(processes)
             if policy is BusyPolicy.FAIL:
                 raise DeviceError(
                     facts, "Wait with --busy wait, or start anyway with --busy ignore"
                 )
             if policy is BusyPolicy.IGNORE:
                 say(f"{facts}: starting anyway")
-                return found
+                return processes
             if facts != announced:
                 announced = facts
                 say(f"{facts}: waiting; --busy ignore starts anyway")
             if not _pause(poll_s, cancelled):
-                return found
+                return processes
 
 
 def free_memory(gpus: Sequence[DeviceName]) -> Mapping[DeviceName, int]:
-    """Bytes that nobody uses on each device; without those that have no memory of their own.
+    """Return the free bytes of each device, without devices that have no memory of their own.
 
     Raises:
-        DeviceError: NVIDIA's driver does not answer, or there is no such device.
+        DeviceError: NVIDIA's driver does not respond, or a device does not exist.
     """
     if not gpus:
         return {}
@@ -149,8 +150,8 @@ def free_memory(gpus: Sequence[DeviceName]) -> Mapping[DeviceName, int]:
     return {gpu: amount for gpu, amount in free.items() if amount is not None}
 
 
-def own_mps_daemons() -> set[int]:
-    """Process ids of the MPS daemons that this process has started, by the ledger."""
+def _own_mps_daemons() -> set[int]:
+    """Return the ids of the MPS daemons that this process has started, by the ledger."""
     return {
         entry.thing.pid
         for entry in Ledger().entries()
@@ -167,9 +168,9 @@ def _look(
     own: Collection[int],
     own_runs: Collection[str],
 ) -> tuple[list[ForeignProcess], dict[DeviceName, str]]:
-    """Who is there, and where that cannot be known, with the reason."""
+    """Return the processes of others, and the devices without a list, with the reason."""
     daemons: set[int] | None = None
-    found: list[ForeignProcess] = []
+    foreign: list[ForeignProcess] = []
     unknown: dict[DeviceName, str] = {}
     for gpu in gpus:
         listing = lists.of(gpu)
@@ -179,46 +180,34 @@ def _look(
             if process.pid in own or process.pid == os.getpid():
                 continue
             if is_mps(process.pid, MPS_SERVER):
-                daemons = own_mps_daemons() if daemons is None else daemons
+                daemons = _own_mps_daemons() if daemons is None else daemons
                 stat = procfs.process_stat(process.pid)
                 if stat is not None and stat.parent in daemons:
                     continue
-            foreign = _foreign(process, gpu)
-            if foreign.run_id and foreign.run_id in own_runs:
-                continue
-            found.append(foreign)
-    return found, unknown
+            who = identify(process.pid)
+            if not who.run_id or who.run_id not in own_runs:
+                foreign.append(
+                    ForeignProcess(
+                        *(process.pid, who.user, who.command, process.memory_bytes, gpu),
+                        run_id=who.run_id,
+                        ended=who.ended,
+                    )
+                )
+    return foreign, unknown
 
 
-def _foreign(process: GpuProcess, gpu: DeviceName) -> ForeignProcess:
-    who = identify(process.pid)
-    return ForeignProcess(
-        process.pid, who.user, who.command, process.memory_bytes, gpu, who.run_id, who.ended
-    )
-
-
-def _facts(found: Sequence[ForeignProcess]) -> str:
+def _facts(processes: Sequence[ForeignProcess]) -> str:
     """``GPU 0 is used by python (pid 123, alice, 3.1 GB)``, each device once."""
     parts = []
-    for gpu, group in groupby(found, key=lambda process: process.gpu):
-        processes = list(group)
-        named = [str(process) for process in processes[:_NAMED]]
-        if len(processes) > _NAMED:
-            named.append(f"{len(processes) - _NAMED} more")
-        parts.append(f"{device_text(gpu)} is used by {_joined(named)}")
+    for gpu, group in groupby(processes, key=lambda process: process.gpu):
+        names = [str(process) for process in group]
+        more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        parts.append(f"{device_text(gpu)} is used by {joined([*names[:_NAMED], *more])}")
     return "; ".join(parts)
 
 
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _devices_text(gpus: Sequence[DeviceName]) -> str:
-    return ", ".join(dict.fromkeys(device_text(gpu) for gpu in gpus))
-
-
 def _pause(seconds: float, cancelled: Callable[[], bool]) -> bool:
-    """Let time pass; False as soon as the waiting is cancelled."""
+    """Let time pass; return False as soon as waiting is cancelled."""
     deadline_s = time.monotonic() + seconds
     while not cancelled():
         left_s = deadline_s - time.monotonic()
@@ -238,7 +227,7 @@ class ComputeMode(StrEnum):
 
 
 def compute_mode(lists: ProcessLists, gpu: DeviceName) -> ComputeMode | None:
-    """The compute mode of a GPU; None where the driver does not say."""
+    """Return the compute mode of a GPU; None if the driver does not report it."""
     number = lists.compute_mode(gpu)
     modes = list(ComputeMode)
     return modes[number] if number is not None and number < len(modes) else None
@@ -247,10 +236,10 @@ def compute_mode(lists: ProcessLists, gpu: DeviceName) -> ComputeMode | None:
 def compute_mode_problem(
     lists: ProcessLists, gpu: DeviceName, *, processes: int, mps: bool
 ) -> DeviceError | None:
-    """Why a GPU's compute mode keeps runs off it; None if it does not.
+    """Return why a GPU's compute mode does not allow the runs; None if it does.
 
     Args:
-        processes: How many are to use it at a time.
+        processes: How many will use it at a time.
         mps: Whether they are clients of one MPS daemon, which counts as one process.
     """
     mode = compute_mode(lists, gpu)
@@ -268,13 +257,12 @@ def compute_mode_problem(
 
 
 def check_compute_modes(plan: DevicePlan) -> None:
-    """See that each GPU takes as many processes as the plan puts there.
+    """Check that each GPU accepts as many processes as the plan puts there.
 
-    Where an administrator has made it exclusive, runs would fail with a message that does not name
-    the cause.
+    On a GPU in exclusive mode, runs would fail with a message that does not name the cause.
 
     Raises:
-        DeviceError: One does not, or the driver does not answer.
+        DeviceError: A GPU does not, or the driver does not respond.
     """
     whole = [share for share in plan.shares.values() if share.compute is None]
     # All clients of an MPS daemon count as one process.

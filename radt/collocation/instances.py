@@ -1,6 +1,6 @@
-"""Works out which MIG instances of one GPU its rows get: existing ones first, then new ones.
+"""Plan which MIG instances of one GPU its rows get: existing ones first, then new ones.
 
-Where they cannot be had, the error names the nearest that can, or what an administrator runs.
+If they do not fit, the error names the nearest that do, or what an administrator runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from radt.collocation.packing import (
     pack,
     pack_computes,
     slot_names,
+    slot_order,
 )
 from radt.collocation.topology import (
     GpuInstance,
@@ -66,9 +67,9 @@ class PlannedInstance:
 
 
 def plan_instances(gpu: GpuInventory, slots: Sequence[Slot]) -> list[PlannedInstance]:
-    """GPU instances that hold all these compute instances: idle existing ones, then new ones.
+    """Return GPU instances that hold all these compute instances: idle ones, then new ones.
 
-    New ones stand in the order to create them in, the large ones first.
+    New ones are in the order to create them in, the large ones first.
 
     Raises:
         PlacementError: They do not fit, or must be created and this user may not.
@@ -88,13 +89,13 @@ def _plan(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[Plann
 
 
 def _fits_later(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> bool:
-    """Whether there is room once those who use instances have left, with or without them."""
-    waited_for = [one for one in mig.instances if one.is_busy or one.claimed]
-    left = tuple(one for one in mig.instances if one not in waited_for)
-    stay = tuple(_vacated(one) for one in waited_for if not one.claimed)
-    if not waited_for:
+    """Return whether the slots fit once busy instances are idle or gone."""
+    busy = [instance for instance in mig.instances if instance.is_busy or instance.claimed]
+    idle = tuple(instance for instance in mig.instances if instance not in busy)
+    vacated = tuple(_vacated(instance) for instance in busy if not instance.claimed)
+    if not busy:
         return False
-    for instances in (left, left + stay):
+    for instances in (idle, idle + vacated):
         try:
             _plan(gpu, replace(mig, instances=instances), slots)
         except PlacementError:
@@ -111,7 +112,7 @@ def _vacated(instance: GpuInstance) -> GpuInstance:
 def _reuse(
     gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]
 ) -> tuple[list[PlannedInstance], list[Slot]]:
-    """Give slots what exists and is idle; return that, and the slots that got nothing."""
+    """Assign idle instances to slots; return them and the slots that got none."""
     missing = list(slots)
     used = []
     for instance in mig.instances:
@@ -119,33 +120,26 @@ def _reuse(
         if profile is None or instance.is_busy or instance.claimed:
             continue
         computes = []
-        for there in instance.computes:
-            slot = next(
-                (one for one in missing if one.profile == profile and one.slices == there.slices),
-                None,
-            )
+        for compute in instance.computes:
+            wanted = profile, compute.slices
+            slot = next((slot for slot in missing if (slot.profile, slot.slices) == wanted), None)
             if slot is not None:
                 missing.remove(slot)
+                name = f"gpu{gpu.index}-gi{instance.instance_id}-ci{compute.instance_id}"
                 computes.append(
                     PlannedCompute(
-                        f"gpu{gpu.index}-gi{instance.instance_id}-ci{there.instance_id}",
-                        slot.name,
-                        slot.slices,
-                        slot.keys,
-                        existing_id=there.instance_id,
-                        uuid=there.uuid,
-                        sm_count=there.sm_count,
+                        *(name, slot.name, slot.slices, slot.keys),
+                        existing_id=compute.instance_id,
+                        uuid=compute.uuid,
+                        sm_count=compute.sm_count,
                     )
                 )
         if computes:
             used.append(
                 PlannedInstance(
-                    gpu.index,
-                    gpu.uuid,
-                    profile,
-                    instance.placement,
-                    tuple(computes),
-                    instance.instance_id,
+                    *(gpu.index, gpu.uuid, profile, instance.placement),
+                    computes=tuple(computes),
+                    existing_id=instance.instance_id,
                 )
             )
     return used, missing
@@ -154,20 +148,20 @@ def _reuse(
 def _create(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[PlannedInstance]:
     contents = gpu_instances_for(slots)
     wanted = [content[0].profile for content in contents]
-    unplaced = next((one.name for one in wanted if not one.placements), None)
+    unplaced = next((profile.name for profile in wanted if not profile.placements), None)
     if unplaced is not None and mig.may_create:
         raise no_places(gpu, slots, unplaced)
     places = pack(wanted, Card.of(mig))
     if places is None and unplaced is None:
         raise does_not_fit(gpu, mig, slots)
     if not mig.may_create:
-        # The places of what exists are hidden as well, so that none can be promised then.
+        # The places of existing instances are hidden too, so that none can be promised then.
         raise not_permitted(gpu, slots, places if not mig.instances else None)
     assert places is not None
     planned = [
         _new_instance(gpu, content, place) for content, place in zip(contents, places, strict=True)
     ]
-    return sorted(planned, key=lambda one: (-one.profile.slices, _start(one)))
+    return sorted(planned, key=lambda planned: (-planned.profile.slices, _start(planned)))
 
 
 def _new_instance(gpu: GpuInventory, content: Sequence[Slot], place: Placement) -> PlannedInstance:
@@ -198,12 +192,12 @@ def _start(instance: PlannedInstance) -> int:
 
 
 def does_not_fit(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> PlacementError:
-    """The GPU has no room for these compute instances together."""
+    """Return the error for compute instances that do not fit on the GPU together."""
     card = Card.of(mig)
     beside = ""
     if mig.instances:
-        there = [f"{one.profile} ({_state(one)})" for one in mig.instances]
-        beside = f" beside {', '.join(there)}"
+        existing = [f"{instance.profile} ({_state(instance)})" for instance in mig.instances]
+        beside = f" beside {', '.join(existing)}"
     return PlacementError(
         f"GPU {gpu.index} ({gpu.name}) cannot hold {slot_names(slots)}{beside}",
         "; ".join(_alternatives(gpu, mig, card, slots)) or None,
@@ -214,10 +208,10 @@ def does_not_fit(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> Pla
 def not_permitted(
     gpu: GpuInventory, slots: Sequence[Slot], places: Sequence[Placement] | None
 ) -> PlacementError:
-    """What is needed is not there, and this user may not create it.
+    """Return the error for instances that this user may not create.
 
     Args:
-        places: Where the GPU instances of these slots fit, None if that cannot be known.
+        places: Where the GPU instances of these slots fit; None if that cannot be known.
     """
     keys = [key for slot in slots for key in slot.keys]
     return PlacementError(
@@ -229,10 +223,10 @@ def not_permitted(
 
 
 def no_places(gpu: GpuInventory, slots: Sequence[Slot], profile: str) -> PlacementError:
-    """Nobody says where instances of this profile may lie."""
+    """Return the error for a profile without known placements."""
     return PlacementError(
-        f"the driver does not say where on GPU {gpu.index} a {profile} instance may lie",
-        f"Create it yourself, radt uses existing instances: {create_commands(gpu, slots, None)}",
+        f"the driver does not report the placements of {profile} on GPU {gpu.index}",
+        f"Create it yourself; radt uses existing instances: {create_commands(gpu, slots, None)}",
         [key for slot in slots for key in slot.keys],
     )
 
@@ -240,10 +234,10 @@ def no_places(gpu: GpuInventory, slots: Sequence[Slot], profile: str) -> Placeme
 def create_commands(
     gpu: GpuInventory, slots: Sequence[Slot], places: Sequence[Placement] | None
 ) -> str:
-    """What an administrator runs to create these instances.
+    """Return what an administrator runs to create these instances.
 
     Args:
-        places: Where the GPU instances of these slots fit, None to let the driver choose.
+        places: Where the GPU instances of these slots fit; None to let the driver choose.
     """
     contents = gpu_instances_for(slots)
     order = sorted(
@@ -257,7 +251,7 @@ def create_commands(
 
     def named(index: int) -> str:
         profile = contents[index][0].profile.name
-        # One alone goes where the driver likes best.
+        # The driver chooses the place of a single one.
         return f"{profile}:{places[index].start}" if places and len(contents) > 1 else profile
 
     whole = [named(index) for index in order if contents[index][0].is_whole]
@@ -275,24 +269,22 @@ def create_commands(
 
 
 def _alternatives(gpu: GpuInventory, mig: MigState, card: Card, slots: Sequence[Slot]) -> list[str]:
-    """What would be possible instead, the nearest first."""
-    found = []
+    """Return what is possible instead, the nearest first."""
+    remedies = []
     idle = [one for one in mig.instances if not one.is_busy and not one.claimed]
     if idle:
-        rest = tuple(one for one in mig.instances if one not in idle)
+        rest = tuple(instance for instance in mig.instances if instance not in idle)
         if _fits(slots, Card.of(replace(mig, instances=rest))):
-            found.append(f"It fits without the idle instances: {_destroy_commands(gpu, idle)}")
-    if any(one.claimed and not one.is_busy for one in mig.instances):
-        found.append("`radt doctor` lists instances that radt created")
+            remedies.append(f"It fits without the idle instances: {_destroy_commands(gpu, idle)}")
+    if any(instance.claimed and not instance.is_busy for instance in mig.instances):
+        remedies.append("`radt doctor` lists instances that radt created")
     if part := _largest_part(slots, card):
-        found.append(f"{slot_names(part)} {'fits' if len(part) == 1 else 'fit'}")
+        remedies.append(f"{slot_names(part)} {'fits' if len(part) == 1 else 'fit'}")
     if all(slot.is_whole for slot in slots):
         smaller = nearest([slot.profile for slot in slots], card)
         if smaller is not None:
-            found.append(f"{listing(smaller)} would" + ("" if part else " fit"))
-    if not found:
-        found.append("Choose another GPU; this one is full")
-    return found
+            remedies.append(f"{listing(smaller)} would" + ("" if part else " fit"))
+    return remedies or ["Choose another GPU; this one is full"]
 
 
 def _fits(slots: Sequence[Slot], card: Card) -> bool:
@@ -300,9 +292,9 @@ def _fits(slots: Sequence[Slot], card: Card) -> bool:
 
 
 def _largest_part(slots: Sequence[Slot], card: Card) -> list[Slot]:
-    """As many of the slots as fit together, and of those the largest."""
+    """Return as many of the slots as fit together, of those the largest."""
     kinds: dict[str, list[Slot]] = {}
-    for slot in sorted(slots, key=lambda one: (-one.profile.slices, -one.slices, one.name)):
+    for slot in sorted(slots, key=slot_order):
         kinds.setdefault(slot.name, []).append(slot)
     best: list[Slot] = []
     best_value = (0, 0, 0)
@@ -327,7 +319,7 @@ def _largest_part(slots: Sequence[Slot], card: Card) -> list[Slot]:
 
 
 def _state(instance: GpuInstance) -> str:
-    """Why an existing instance is in the way."""
+    """Return why an existing instance is in the way."""
     if instance.is_busy:
         return "in use"
     if instance.claimed:
@@ -336,8 +328,8 @@ def _state(instance: GpuInstance) -> str:
 
 
 def _destroy_commands(gpu: GpuInventory, instances: Sequence[GpuInstance]) -> str:
-    furnished = ",".join(str(one.instance_id) for one in instances if one.computes)
-    everything = ",".join(str(one.instance_id) for one in instances)
+    with_computes = ",".join(str(one.instance_id) for one in instances if one.computes)
+    all_ids = ",".join(str(instance.instance_id) for instance in instances)
     command = f"sudo nvidia-smi mig -i {gpu.index}"
-    commands = [f"{command} -gi {furnished} -dci"] if furnished else []
-    return " && ".join([*commands, f"{command} -gi {everything} -dgi"])
+    commands = [f"{command} -gi {with_computes} -dci"] if with_computes else []
+    return " && ".join([*commands, f"{command} -gi {all_ids} -dgi"])

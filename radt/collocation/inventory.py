@@ -1,4 +1,4 @@
-"""Reads what the machine's GPUs are, how they are divided, and what they could be divided into."""
+"""Read the machine's GPUs, their MIG instances, and the instances that they could hold."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
 
 
 def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
-    """Ask the driver, if there is one.
+    """Query the driver, if there is one.
 
     Args:
-        only: NVML indices of the GPUs to look at; all by default.
-        ledger: What radt has made; this user's by default.
+        only: NVML indices of the GPUs to read; all by default.
+        ledger: Lists what radt has created; this user's by default.
 
     Raises:
         DeviceError: There is a driver and it does not work.
@@ -56,8 +56,9 @@ def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = 
         raise DeviceError(
             f"the NVIDIA driver does not answer: {error}", "Run nvidia-smi for details"
         ) from error
-    made = _made_by_radt(ledger if ledger is not None else Ledger())
-    gpus = tuple(_with_claims(gpu, made) for gpu in gpus)
+    entries = (ledger if ledger is not None else Ledger()).entries()
+    created = [entry.thing for entry in entries if isinstance(entry.thing, MigInstance)]
+    gpus = tuple(_with_claims(gpu, created) for gpu in gpus)
     return Inventory(gpus, driver, "" if gpus else "NVML sees none")
 
 
@@ -74,7 +75,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuInventory:
             pass  # none of its own, or a divided GPU and no administrator
         mig = _read_mig(nvml, handle, memory_bytes)
     except nvml.NVMLError as error:
-        # One GPU that has fallen off the bus leaves the others usable.
+        # A GPU that has fallen off the bus leaves the others usable.
         return GpuInventory(index, "", "", problem=str(error))
     return GpuInventory(index, uuid, name, memory_bytes, free_bytes, mig)
 
@@ -151,35 +152,35 @@ class _MigDevice:
 
 
 def _read_devices(nvml: Any, handle: Any) -> Iterator[tuple[tuple[int, int], _MigDevice]]:
-    """All MIG devices by the ids of their GPU and compute instance."""
-    for found in mig.mig_devices(nvml, handle):
-        attributes = nvml.nvmlDeviceGetAttributes_v2(found.handle)
+    """Yield all MIG devices with the ids of their GPU and compute instance."""
+    for device in mig.mig_devices(nvml, handle):
+        attributes = nvml.nvmlDeviceGetAttributes_v2(device.handle)
         compute = ComputeInstance(
-            instance_id=found.compute_instance,
+            instance_id=device.compute_instance,
             slices=int(attributes.computeInstanceSliceCount),
-            uuid=str(nvml.nvmlDeviceGetUUID(found.handle)),
+            uuid=str(nvml.nvmlDeviceGetUUID(device.handle)),
             sm_count=int(attributes.multiprocessorCount),
-            pids=_pids(nvml, found.handle),
+            pids=_pids(nvml, device.handle),
         )
-        profile = mig.profile_of_device(nvml, found.handle)
-        yield (found.gpu_instance, found.compute_instance), _MigDevice(profile, compute)
+        profile = mig.profile_of_device(nvml, device.handle)
+        yield (device.gpu_instance, device.compute_instance), _MigDevice(profile, compute)
 
 
 def _pids(nvml: Any, device: Any) -> tuple[int, ...]:
-    found: set[int] = set()
+    pids: set[int] = set()
     for listed in (
         nvml.nvmlDeviceGetComputeRunningProcesses,
         nvml.nvmlDeviceGetMPSComputeRunningProcesses,
     ):
         try:
-            found.update(int(process.pid) for process in listed(device))
+            pids.update(int(process.pid) for process in listed(device))
         except nvml.NVMLError:  # this driver has no such list
             continue
-    return tuple(sorted(found))
+    return tuple(sorted(pids))
 
 
 def _seen_instances(computes: dict[tuple[int, int], _MigDevice]) -> list[GpuInstance]:
-    """What a user without privileges sees of the GPU instances: those with a MIG device."""
+    """Return the GPU instances that an unprivileged user sees: those with a MIG device."""
     return [
         GpuInstance(
             instance_id,
@@ -193,7 +194,7 @@ def _seen_instances(computes: dict[tuple[int, int], _MigDevice]) -> list[GpuInst
 
 
 def _may_configure() -> bool:
-    """Whether this user may change MIG instances, as far as the device file of that says.
+    """Return whether this user may change MIG instances, by the permissions of a device file.
 
     https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
     """
@@ -205,20 +206,16 @@ def _may_configure() -> bool:
         )
         minor = int(lines["DeviceFileMinor"])
     except (OSError, ValueError, KeyError):
-        return True  # cannot be known from here: the driver will say
+        return True  # unknown: the driver will report it
     return os.access(f"/dev/nvidia-caps/nvidia-cap{minor}", os.R_OK)
 
 
-def _made_by_radt(ledger: Ledger) -> list[MigInstance]:
-    return [entry.thing for entry in ledger.entries() if isinstance(entry.thing, MigInstance)]
-
-
-def _with_claims(gpu: GpuInventory, made: Sequence[MigInstance]) -> GpuInventory:
-    if gpu.mig is None or not made:
+def _with_claims(gpu: GpuInventory, created: Sequence[MigInstance]) -> GpuInventory:
+    if gpu.mig is None or not created:
         return gpu
     instances = tuple(
-        replace(one, claimed=any(_is(thing, gpu, one) for thing in made))
-        for one in gpu.mig.instances
+        replace(instance, claimed=any(_is(thing, gpu, instance) for thing in created))
+        for instance in gpu.mig.instances
     )
     return replace(gpu, mig=replace(gpu.mig, instances=instances))
 

@@ -1,13 +1,13 @@
-"""What radt has made on this machine and must take away again, written down before it is made.
+"""The ledger: what radt has created on this machine and must remove, noted before it is created.
 
 ::
 
     RUNTIME_DIR/created/KIND-ID.json     one thing: what it is, who owns it, what the driver said
 
-An entry is on disk before its thing is made (`Ledger.intend`), gets the ids of the thing once they
-are known (`Entry.confirm`) and goes when the thing is gone (`Entry.done`). A runner that is killed
-in between leaves an entry without a living owner, from which `radt.collocation.setup` takes away
-exactly that thing, and nothing that it only resembles.
+An entry is on disk before its thing is created (`Ledger.intend`), gets the ids of the thing once
+they are known (`Entry.confirm`) and is removed with the thing (`Entry.done`). A runner that is
+killed in between leaves an entry without a living owner: `radt.collocation.setup.clean_up` then removes
+exactly that thing, and nothing similar.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNFINISHED = ".tmp"
 
 
 class Kind(StrEnum):
-    """What sort of thing an entry is about."""
+    """The kind of a thing."""
 
     MIG_INSTANCE = "mig-instance"
     MPS_DAEMON = "mps-daemon"
@@ -104,7 +104,7 @@ _TYPES: Mapping[str, type[MigInstance | MpsDaemon | Container]] = {
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process that answers for a thing; ids of processes mean nothing in another namespace."""
+    """The process that owns a thing; process ids mean nothing in another namespace."""
 
     pid: int
     start_ticks: int
@@ -117,11 +117,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `str` of another one.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Parse the `str` of an owner; raise ValueError if it is not one."""
         pid, ticks, boot_id, pid_namespace = text.split(" ")
         return cls(int(pid), int(ticks), boot_id, pid_namespace)
 
@@ -130,17 +126,17 @@ class Owner:
 
     @property
     def rebooted(self) -> bool:
-        """Whether the machine has started anew since."""
+        """Whether the machine has been restarted since."""
         return self.boot_id != procfs.boot_id()
 
     @property
     def visible(self) -> bool:
-        """Whether its process could be seen from here if it lived."""
+        """Whether its process would be visible from here if it lived."""
         return self.rebooted or self.pid_namespace == _pid_namespace()
 
     @property
     def alive(self) -> bool:
-        """Whether it lives; one that cannot be seen from here counts as alive."""
+        """Whether it lives; one that is not visible from here counts as alive."""
         if self.rebooted:
             return False
         return not self.visible or procfs.start_ticks(self.pid) == self.start_ticks
@@ -148,7 +144,7 @@ class Owner:
 
 @dataclass(slots=True)
 class Entry:
-    """One thing in the ledger; ``thing`` is what is known of it so far."""
+    """One entry; ``thing`` is what is known of the thing so far."""
 
     path: Path
     thing: Thing
@@ -162,21 +158,21 @@ class Entry:
 
     @property
     def orphaned(self) -> bool:
-        """Whether nobody is left who would take the thing away."""
+        """Whether no process is left that would remove the thing."""
         return not self.owner.alive
 
     def confirm(self, **details: object) -> None:
-        """Note what is known now that the thing is made: ``entry.confirm(pid=123)``.
+        """Note the details of the created thing: ``entry.confirm(pid=123)``.
 
         Raises:
-            DeviceError: It cannot be written; the thing is still found by what was intended.
+            DeviceError: They cannot be written; the thing is still found by what was intended.
         """
         changes: dict[str, Any] = details
         self.thing = dataclasses.replace(self.thing, **changes)
         _save(self)
 
     def done(self) -> None:
-        """The thing is gone, so the entry goes; harmless if it is gone already.
+        """Remove the entry of a thing that is gone; harmless if it was removed already.
 
         Raises:
             DeviceError: The file cannot be removed.
@@ -189,7 +185,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A file of the ledger that cannot be understood; nothing is taken away because of it."""
+    """A file of the ledger that cannot be parsed; radt removes nothing because of it."""
 
     path: Path
     reason: str
@@ -206,10 +202,10 @@ class Ledger:
         self.folder = folder if folder is not None else runtime_dir() / "created"
 
     def intend(self, thing: Thing, *, run_id: str = "", workload_id: str = "") -> Entry:
-        """Write down what is about to be made; make it only after this has returned.
+        """Note what is about to be created; create it only after this has returned.
 
         Raises:
-            DeviceError: It cannot be written, so the thing must not be made.
+            DeviceError: It cannot be written, so the thing must not be created.
         """
         name = f"{thing.kind.value}-{uuid.uuid4().hex[:12]}{_SUFFIX}"
         entry = Entry(self.folder / name, thing, Owner.me(), run_id, workload_id)
@@ -221,20 +217,19 @@ class Ledger:
         return entry
 
     def entries(self) -> list[Entry]:
-        """All that can be read, in order of their names."""
-        return [found for found in self._read() if isinstance(found, Entry)]
+        """Return all entries that can be parsed, in order of their names."""
+        return [entry for entry in self._read() if isinstance(entry, Entry)]
 
     def damaged(self) -> list[Damaged]:
-        """Files that cannot be understood."""
-        return [found for found in self._read() if isinstance(found, Damaged)]
+        """Return the files that cannot be parsed."""
+        return [entry for entry in self._read() if isinstance(entry, Damaged)]
 
     def _read(self) -> list[Entry | Damaged]:
         try:
             paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
         except FileNotFoundError:
             return []
-        found = [_read_entry(path) for path in paths]
-        return [entry for entry in found if entry is not None]
+        return [entry for path in paths if (entry := _read_entry(path)) is not None]
 
 
 def _save(entry: Entry) -> None:
@@ -253,13 +248,13 @@ def _save(entry: Entry) -> None:
 
 
 def _read_entry(path: Path) -> Entry | Damaged | None:
-    """None if it went while we looked."""
+    """Parse a file; None if it has just been removed."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             return Damaged(path, f"written by another radt, in format {content['format']}")
         if content["kind"] not in _TYPES:
-            return Damaged(path, f"of an unknown kind, {content['kind']}")
+            return Damaged(path, f"unknown kind {content['kind']}")
         details: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content["thing"].items()
@@ -278,7 +273,7 @@ def _read_entry(path: Path) -> Entry | Damaged | None:
 
 
 def _write_durably(path: Path, text: str) -> None:
-    """All of it or nothing, and on disk when this returns."""
+    """Write a file atomically; it is on disk when this returns."""
     unfinished = path.with_name(f".{path.name}{_UNFINISHED}")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

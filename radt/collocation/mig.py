@@ -1,7 +1,9 @@
-"""Creates and destroys MIG instances, each noted in the ledger before it exists.
+"""MIG through NVML: read, create and destroy instances, each noted in the ledger before it exists.
 
 Only what the ledger says is touched: a GPU instance by its id, place and profile, and the compute
-instances inside it. The mode of a GPU is never changed.
+instances inside it. The mode of a GPU is never changed. Functions that take ``nvml`` (pynvml,
+initialised by `radt.nvml.opened`) may raise ``pynvml.NVMLError``.
+https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlMultiInstanceGPU.html
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class FoundInstance:
+class ExistingInstance:
     """A GPU instance that exists; ``profile`` is its profile's name."""
 
     handle: Any
@@ -35,7 +37,7 @@ class FoundInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundDevice:
+class ExistingDevice:
     """A MIG device: the compute instance of a GPU instance, as processes see it."""
 
     handle: Any
@@ -46,50 +48,48 @@ class FoundDevice:
 def read_profiles(
     nvml: Any, gpu: Any, gpu_memory_bytes: int | None = None
 ) -> list[InstanceProfile]:
-    """What the GPU offers, without placements: those are for privileged users.
+    """Return the GPU's profiles, without placements: those are for privileged users.
 
     Args:
-        gpu_memory_bytes: Names of profiles come from it where the driver does not tell them.
+        gpu_memory_bytes: Names of profiles come from it if the driver does not report them.
     """
-    found = [
-        _profile(nvml, gpu, index, gpu_memory_bytes)
-        for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
-    ]
-    return [profile for profile in found if profile is not None]
+    indices = range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
+    profiles = (_profile(nvml, gpu, index, gpu_memory_bytes) for index in indices)
+    return [profile for profile in profiles if profile is not None]
 
 
 def read_placements(nvml: Any, gpu: Any, profile_id: int) -> tuple[Placement, ...]:
-    """Where instances of a profile may lie, on an empty GPU. Needs privileges."""
+    """Return the possible places of a profile's instances on an empty GPU. Needs privileges."""
     count = ctypes.c_uint(0)
     nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, None, ctypes.byref(count))
-    found = (nvml.c_nvmlGpuInstancePlacement_t * max(count.value, 1))()
+    array = (nvml.c_nvmlGpuInstancePlacement_t * max(count.value, 1))()
     if count.value:
-        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, found, ctypes.byref(count))
-    places = [Placement(int(one.start), int(one.size)) for one in found[: count.value]]
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, array, ctypes.byref(count))
+    places = [Placement(int(place.start), int(place.size)) for place in array[: count.value]]
     return tuple(sorted(places, key=lambda place: (place.start, place.size)))
 
 
-def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[FoundInstance]:
-    """The GPU instances of a profile. Needs privileges."""
+def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[ExistingInstance]:
+    """Return the GPU instances of a profile. Needs privileges."""
     count = ctypes.c_uint(profile.max_count)
     handles = (nvml.c_nvmlGpuInstance_t * max(profile.max_count, 1))()
     nvml.nvmlDeviceGetGpuInstances(gpu, profile.profile_id, handles, ctypes.byref(count))
-    found = []
+    instances = []
     for handle in handles[: count.value]:
         info = nvml.nvmlGpuInstanceGetInfo(handle)
         place = Placement(int(info.placement.start), int(info.placement.size))
-        found.append(FoundInstance(handle, int(info.id), profile.name, place))
-    return found
+        instances.append(ExistingInstance(handle, int(info.id), profile.name, place))
+    return instances
 
 
-def mig_devices(nvml: Any, gpu: Any) -> Iterator[FoundDevice]:
-    """All MIG devices of a GPU. Needs no privileges."""
+def mig_devices(nvml: Any, gpu: Any) -> Iterator[ExistingDevice]:
+    """Yield all MIG devices of a GPU. Needs no privileges."""
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # indices have holes
             continue
-        yield FoundDevice(
+        yield ExistingDevice(
             device,
             int(nvml.nvmlDeviceGetGpuInstanceId(device)),
             int(nvml.nvmlDeviceGetComputeInstanceId(device)),
@@ -97,7 +97,7 @@ def mig_devices(nvml: Any, gpu: Any) -> Iterator[FoundDevice]:
 
 
 def profile_of_device(nvml: Any, device: Any) -> str:
-    """The name of the profile of a MIG device's GPU instance."""
+    """Return the name of the profile of a MIG device's GPU instance."""
     # "NVIDIA A100-SXM4-40GB MIG 3c.7g.40gb"
     name = str(nvml.nvmlDeviceGetName(device)).rpartition(_NAME_PREFIX)[2]
     compute, dot, rest = name.partition("c.")
@@ -105,7 +105,7 @@ def profile_of_device(nvml: Any, device: Any) -> str:
 
 
 def compute_profile_id(nvml: Any, instance: Any, slices: int) -> int | None:
-    """The driver's id of the compute instance profile of so many slices, None if there is none."""
+    """Return the driver's id of the compute instance profile of this size; None without one."""
     for info in _compute_profiles(nvml, instance):
         if info.sliceCount == slices:
             return int(info.id)
@@ -113,14 +113,14 @@ def compute_profile_id(nvml: Any, instance: Any, slices: int) -> int | None:
 
 
 def compute_instances(nvml: Any, instance: Any) -> list[Any]:
-    """Handles of all compute instances in a GPU instance. Needs privileges."""
-    found: list[Any] = []
+    """Return handles of all compute instances in a GPU instance. Needs privileges."""
+    instances: list[Any] = []
     for info in _compute_profiles(nvml, instance):
         count = ctypes.c_uint(int(info.instanceCount))
         handles = (nvml.c_nvmlComputeInstance_t * max(count.value, 1))()
         nvml.nvmlGpuInstanceGetComputeInstances(instance, info.id, handles, ctypes.byref(count))
-        found += handles[: count.value]
-    return found
+        instances += handles[: count.value]
+    return instances
 
 
 def create_gpu_instance(nvml: Any, gpu: Any, profile_id: int, place: Placement) -> Any:
@@ -132,7 +132,7 @@ def create_gpu_instance(nvml: Any, gpu: Any, profile_id: int, place: Placement) 
 def create_compute_instance(
     nvml: Any, instance: Any, profile_id: int, place: Placement | None
 ) -> Any:
-    """Create a compute instance, at this place if the driver can be told. Needs privileges."""
+    """Create a compute instance, at this place if the driver accepts one. Needs privileges."""
     if place is not None:
         where = nvml.c_nvmlComputeInstancePlacement_t(place.start, place.size)
         try:
@@ -147,11 +147,11 @@ def create_compute_instance(
 def _profile(
     nvml: Any, gpu: Any, index: int, gpu_memory_bytes: int | None
 ) -> InstanceProfile | None:
-    """The profile of this index; None if the GPU offers none."""
+    """Return the profile of this index; None if the GPU offers none."""
     try:
         info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=2)
         name = _text(info.name)
-    except nvml.NVMLError_FunctionNotFound:  # an older driver does not tell the name
+    except nvml.NVMLError_FunctionNotFound:  # an older driver does not report the name
         try:
             info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=1)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
@@ -177,7 +177,7 @@ def _profile(
 
 
 def _memory_bytes(nvml: Any, gpu: Any) -> int:
-    """The whole GPU's memory, for someone who may not read it: that of its largest profile."""
+    """Return the GPU's memory for an unprivileged user: that of its largest profile."""
     largest = 0
     for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
@@ -189,7 +189,7 @@ def _memory_bytes(nvml: Any, gpu: Any) -> int:
 
 
 def _compute_profiles(nvml: Any, instance: Any) -> Iterator[Any]:
-    """What NVML says of each compute instance profile that the GPU instance offers."""
+    """Yield NVML's description of each compute instance profile of a GPU instance."""
     for index in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         for version in (2, 1):
             try:
@@ -214,7 +214,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """What a process sees as its GPU: a compute instance, and how many SMs it has."""
+    """A compute instance, which a process sees as its GPU, with its number of SMs."""
 
     compute_instance: int
     uuid: str
@@ -223,7 +223,7 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class CreatedInstance:
-    """A GPU instance that radt made; ``devices`` are in it, by the plan's names."""
+    """A GPU instance that radt created, with its devices by their names in the plan."""
 
     entry: Entry
     gpu_instance: int
@@ -236,7 +236,7 @@ def create_instance(
     """Create a planned instance and the compute instances in it.
 
     Raises:
-        DeviceError: The driver refuses. Nothing of it is left, or else it stays in the ledger.
+        DeviceError: The driver refuses. Nothing is left, or it stays in the ledger.
     """
     place = planned.placement
     assert place is not None and planned.existing_id is None, "only new instances are created"
@@ -255,7 +255,7 @@ def create_instance(
             raise DeviceError(
                 f"no room for {what}",
                 "Another user may have created an instance meanwhile. Run nvidia-smi mig -i "
-                f"{planned.gpu} -lgi to see, and start again",
+                f"{planned.gpu} -lgi to check, and start again",
             ) from error
         try:
             return _furnish(nvml, gpu, instance, planned, entry)
@@ -265,10 +265,10 @@ def create_instance(
 
 
 def destroy_instance(thing: MigInstance, timeout_s: float = DESTROY_TIMEOUT_S) -> None:
-    """Destroy what the ledger says radt made: compute instances, then the GPU instance, by id.
+    """Destroy an instance of the ledger: its compute instances, then the GPU instance, by id.
 
-    Where the ids were never noted, it is the instance with the noted profile and place that was
-    not there before. Harmless if it is gone.
+    If its id was never noted, it is the instance with the noted profile and place that did not
+    exist before. Harmless if it is gone.
 
     Raises:
         DeviceError: A process is still on it after ``timeout_s``, or the driver refuses.
@@ -277,7 +277,7 @@ def destroy_instance(thing: MigInstance, timeout_s: float = DESTROY_TIMEOUT_S) -
         try:
             gpu = nvml.nvmlDeviceGetHandleByUUID(thing.gpu_uuid)
         except nvml.NVMLError_NotFound:
-            return  # the GPU is not there any more, and with it all that was on it
+            return  # the GPU is gone, and its instances with it
         _destroy(nvml, gpu, thing, timeout_s)
 
 
@@ -289,7 +289,7 @@ def _furnish(
     entry.confirm(gpu_instance=gpu_instance)
     ids: dict[str, int] = {}
     # Large ones first, for drivers that choose the places themselves.
-    for compute in sorted(planned.computes, key=lambda one: -one.slices):
+    for compute in sorted(planned.computes, key=lambda compute: -compute.slices):
         profile_id = compute_profile_id(nvml, instance, compute.slices)
         if profile_id is None:
             raise DeviceError(
@@ -298,18 +298,18 @@ def _furnish(
             )
         created = create_compute_instance(nvml, instance, profile_id, compute.placement)
         ids[compute.name] = int(nvml.nvmlComputeInstanceGetInfo(created).id)
-    there = {
-        found.compute_instance: found.handle
-        for found in mig_devices(nvml, gpu)
-        if found.gpu_instance == gpu_instance
+    handles = {
+        device.compute_instance: device.handle
+        for device in mig_devices(nvml, gpu)
+        if device.gpu_instance == gpu_instance
     }
-    if missing := sorted(set(ids.values()) - set(there)):
+    if missing := sorted(set(ids.values()) - set(handles)):
         raise DeviceError(
             f"the driver lists no MIG device for compute instance {missing[0]} of GPU instance "
             f"{gpu_instance}",
             "Run nvidia-smi -L; a container may hide new MIG devices",
         )
-    devices = {name: _device(nvml, number, there[number]) for name, number in ids.items()}
+    devices = {name: _device(nvml, number, handles[number]) for name, number in ids.items()}
     entry.confirm(
         compute_instances=tuple(ids.values()),
         mig_uuids=tuple(device.uuid for device in devices.values()),
@@ -323,7 +323,7 @@ def _device(nvml: Any, compute_instance: int, handle: Any) -> MigDevice:
 
 
 def _take_back(nvml: Any, gpu: Any, entry: Entry) -> None:
-    """Destroy what could not be finished; if that fails as well, it stays in the ledger."""
+    """Destroy an unfinished instance; if that fails too, it stays in the ledger."""
     assert isinstance(entry.thing, MigInstance)
     try:
         _destroy(nvml, gpu, entry.thing, DESTROY_TIMEOUT_S)
@@ -336,18 +336,18 @@ def _destroy(nvml: Any, gpu: Any, thing: MigInstance, timeout_s: float) -> None:
     current, _ = nvml.nvmlDeviceGetMigMode(gpu)
     if current != nvml.NVML_DEVICE_MIG_ENABLE:
         return  # MIG was turned off, which ends all instances
-    found = _ours(nvml, gpu, thing)
-    if found is None:
+    instance = _created(nvml, gpu, thing)
+    if instance is None:
         return
     deadline_s = time.monotonic() + timeout_s
-    command = _destroy_command(nvml.nvmlDeviceGetIndex(gpu), found.instance_id)
-    for compute in compute_instances(nvml, found.handle):
-        _insist(nvml, partial(nvml.nvmlComputeInstanceDestroy, compute), deadline_s, command)
-    _insist(nvml, partial(nvml.nvmlGpuInstanceDestroy, found.handle), deadline_s, command)
+    command = _destroy_command(nvml.nvmlDeviceGetIndex(gpu), instance.instance_id)
+    for compute in compute_instances(nvml, instance.handle):
+        _retry(nvml, partial(nvml.nvmlComputeInstanceDestroy, compute), deadline_s, command)
+    _retry(nvml, partial(nvml.nvmlGpuInstanceDestroy, instance.handle), deadline_s, command)
 
 
-def _insist(nvml: Any, destroy: Callable[[], object], deadline_s: float, command: str) -> None:
-    """Destroy as soon as the driver lets go: a process that has ended is noticed a bit later."""
+def _retry(nvml: Any, destroy: Callable[[], object], deadline_s: float, command: str) -> None:
+    """Destroy as soon as the driver allows it: it notices the end of a process with a delay."""
     while True:
         try:
             destroy()
@@ -356,42 +356,41 @@ def _insist(nvml: Any, destroy: Callable[[], object], deadline_s: float, command
         except nvml.NVMLError_InUse as error:
             if time.monotonic() >= deadline_s:
                 raise DeviceError(
-                    "a process is still on the MIG instance",
+                    "a process still uses the MIG instance",
                     "nvidia-smi shows it. When it has ended, run `radt doctor --clean` or "
                     f"{command}",
                 ) from error
-            time.sleep(_POLL_S)  # the driver does not tell when it is free
+            time.sleep(_POLL_S)  # the driver does not notify when it is free
         except nvml.NVMLError_NoPermission as error:
             raise _not_permitted(command) from error
         else:
             return
 
 
-def _ours(nvml: Any, gpu: Any, thing: MigInstance) -> FoundInstance | None:
-    """The instance that the ledger means, if it is still there.
+def _created(nvml: Any, gpu: Any, thing: MigInstance) -> ExistingInstance | None:
+    """Return the instance that the ledger describes, if it still exists.
 
-    Ids are given out again: what has another profile or place than noted is somebody else's.
+    Ids are reused: an instance with another profile or place than noted belongs to others.
     """
     place = Placement(thing.start, thing.size)
-    for one in _gpu_instances(nvml, gpu):
-        if one.profile != thing.profile or one.placement != place:
+    for instance in _gpu_instances(nvml, gpu):
+        if instance.profile != thing.profile or instance.placement != place:
             continue
-        if thing.gpu_instance == one.instance_id:
-            return one
-        if thing.gpu_instance is None and one.instance_id not in thing.existing:
-            return one
+        if thing.gpu_instance == instance.instance_id:
+            return instance
+        if thing.gpu_instance is None and instance.instance_id not in thing.existing:
+            return instance
     return None
 
 
-def _gpu_instances(nvml: Any, gpu: Any) -> list[FoundInstance]:
-    return [
-        one for profile in read_profiles(nvml, gpu) for one in gpu_instances(nvml, gpu, profile)
-    ]
+def _gpu_instances(nvml: Any, gpu: Any) -> list[ExistingInstance]:
+    profiles = read_profiles(nvml, gpu)
+    return [instance for profile in profiles for instance in gpu_instances(nvml, gpu, profile)]
 
 
 @contextmanager
 def _driver(what: str, command: str) -> Iterator[Any]:
-    """NVML; its errors come out as `DeviceError`, one of permission with what to run."""
+    """Yield NVML; turn its errors into `DeviceError`, one of permission with what to run."""
     import pynvml
 
     try:

@@ -1,8 +1,8 @@
-"""Daemons of NVIDIA's Multi-Process Service: one for each set of GPUs or MIG device that is shared.
+"""Daemons of NVIDIA's Multi-Process Service (MPS): one per shared set of GPUs or MIG device.
 
-Each has a folder of its own in the runtime folder, mode 700, so that it is found by nobody else's
-clients and finds nobody else's. Nothing is done to other daemons, to ``/tmp/nvidia-mps`` or to a
-GPU's compute mode. https://docs.nvidia.com/deploy/mps
+Each has a folder of its own in the runtime folder, mode 700, which keeps it apart from the clients
+and daemons of others. radt does not touch other daemons, ``/tmp/nvidia-mps`` or a GPU's compute
+mode. A daemon of a dead runner is found and ended by its folder. https://docs.nvidia.com/deploy/mps
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class MpsPaths:
-    """What lies in a daemon's folder; names are short, as a socket's path may not be long."""
+    """The contents of a daemon's folder; names are short, as a socket's path is limited."""
 
     folder: Path
 
@@ -60,10 +60,10 @@ class MpsPaths:
 
 
 def remove_daemon(thing: MpsDaemon) -> None:
-    """End exactly the daemon that the ledger describes, its server with it, and its folder.
+    """End exactly the daemon that the ledger describes, with its server and its folder.
 
-    It is asked to end; what has not ended in time is killed, by process id, after a look that it
-    is that process: of MPS, and with this very folder in its environment.
+    It is asked to quit; what has not ended in time is killed by process id, after a check that it
+    is a process of MPS with this folder in its environment.
 
     Raises:
         DeviceError: It cannot be ended.
@@ -73,7 +73,7 @@ def remove_daemon(thing: MpsDaemon) -> None:
         try:
             ask(paths, f"quit -t {_CLIENTS_GRACE_S}", timeout_s=STOP_TIMEOUT_S)
         except DeviceError:
-            pass  # it does not listen (any more): it is killed below
+            pass  # it does not listen: it is killed below
         else:
             wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S)
         for target in targets:
@@ -85,17 +85,13 @@ def remove_daemon(thing: MpsDaemon) -> None:
             pids = ", ".join(str(target.pid) for target in targets if target.alive)
             raise DeviceError(
                 f"the MPS daemon of {', '.join(thing.devices)} did not end (pid {pids})",
-                "Ask the machine's administrator to look at it (dmesg, nvidia-smi)",
+                "Ask the machine's administrator to check it (dmesg, nvidia-smi)",
             )
     remove_folder(thing)
 
 
 def remove_folder(thing: MpsDaemon) -> None:
-    """Remove what a daemon that is gone has left.
-
-    Raises:
-        DeviceError: It cannot be removed.
-    """
+    """Remove the folder of a daemon that is gone; raise DeviceError if that fails."""
     try:
         shutil.rmtree(thing.folder)
     except FileNotFoundError:
@@ -108,7 +104,7 @@ def remove_folder(thing: MpsDaemon) -> None:
 
 
 def log_tail(logs: Path) -> str:
-    """The last lines of the logs in an MPS log directory, on one line; empty if there are none."""
+    """Return the last lines of the logs in a folder, on one line; empty if there are none."""
     lines: list[str] = []
     for name in ("control.log", "server.log"):
         try:
@@ -120,11 +116,7 @@ def log_tail(logs: Path) -> str:
 
 
 def find_tool() -> str:
-    """The path of NVIDIA's control program.
-
-    Raises:
-        DeviceError: It is not there.
-    """
+    """Return the path of NVIDIA's control program; raise DeviceError if it is not installed."""
     tool = shutil.which(MPS_CONTROL)
     if tool is None:
         raise DeviceError(
@@ -137,7 +129,7 @@ def find_tool() -> str:
 
 
 def daemon_environment(paths: MpsPaths) -> dict[str, str]:
-    """The daemon's: it outlives runs, so it carries nothing of one, and nothing of other MPS."""
+    """Return the daemon's variables: nothing of a run, which it outlives, or of other daemons."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -147,11 +139,7 @@ def daemon_environment(paths: MpsPaths) -> dict[str, str]:
 
 
 def ask(paths: MpsPaths, command: str, timeout_s: float | None = None) -> str:
-    """Give the daemon a command and return its answer.
-
-    Raises:
-        DeviceError: It does not answer, or refuses.
-    """
+    """Send the daemon a command and return its answer; raise DeviceError if there is none."""
     timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
         done = subprocess.run(
@@ -178,23 +166,18 @@ def ask(paths: MpsPaths, command: str, timeout_s: float | None = None) -> str:
 def _silent(paths: MpsPaths, what: str) -> DeviceError:
     tail = log_tail(paths.logs)
     return DeviceError(
-        f"the MPS daemon {what}" + (f" (its log ends: {tail})" if tail else ""), start_remedy()
+        f"the MPS daemon {what}" + (f" (its log ends: {tail})" if tail else ""), _REMEDY
     )
 
 
-def start_remedy() -> str:
-    """What to do about a daemon that does not work."""
-    return "Run `radt devices` to see what uses the GPU, or run without MPS"
-
-
-def numbers(text: str) -> list[int]:
-    """Process ids in an answer, one a line."""
+def _pids(text: str) -> list[int]:
+    """Return the process ids in an answer, one a line."""
     return [int(word) for word in text.split() if word.isdigit()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A process that no later one of its number is taken for."""
+    """A process, which a later one with the same id does not equal."""
 
     pid: int
     start_ticks: int
@@ -204,7 +187,7 @@ class _Process:
         return procfs.start_ticks(self.pid) == self.start_ticks
 
     def kill(self) -> None:
-        """SIGKILL, if it still is this process."""
+        """Kill it, unless its id belongs to another process now."""
         try:
             process = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -219,7 +202,7 @@ class _Process:
 
 
 def pid_in_file(thing: MpsDaemon) -> int | None:
-    """What the daemon's pid file says, if that is such a daemon."""
+    """Return the process id in the daemon's pid file, if that is an MPS daemon."""
     paths = MpsPaths(Path(thing.folder))
     try:
         pid = int(paths.pid_file.read_text(encoding="ascii").strip() or 0)
@@ -229,21 +212,21 @@ def pid_in_file(thing: MpsDaemon) -> int | None:
 
 
 def find_daemon(thing: MpsDaemon) -> int | None:
-    """The control daemon that works in this folder: by its pid file, else by its environment."""
+    """Return the control daemon of this folder: by its pid file, else by its environment."""
     if (pid := pid_in_file(thing)) is not None:
         return pid
-    found = (process.pid for process in _processes_of(thing))
-    return next((pid for pid in found if is_mps(pid, MPS_CONTROL)), None)
+    pids = (process.pid for process in _processes_of(thing))
+    return next((pid for pid in pids if is_mps(pid, MPS_CONTROL)), None)
 
 
 def _processes_of(thing: MpsDaemon) -> list[_Process]:
-    """Live processes of MPS itself that work for this entry: the daemon, and its servers.
+    """Return the live processes of an entry: the daemon and its servers.
 
-    Known by the folder in their environment, which no other daemon has; the daemon also by its
-    noted number and start.
+    They have the folder in their environment, which no other daemon has; the daemon is also known
+    by its noted id and start.
     """
     mark = f"{PIPE_VARIABLE}={MpsPaths(Path(thing.folder)).pipes}".encode()
-    found, servers = [], []
+    processes, servers = [], []
     for pid in procfs.all_pids():
         is_control, is_server = is_mps(pid, MPS_CONTROL), is_mps(pid, MPS_SERVER)
         stat = procfs.process_stat(pid) if is_control or is_server else None
@@ -252,11 +235,11 @@ def _processes_of(thing: MpsDaemon) -> list[_Process]:
         process = _Process(pid, stat.started_ticks)
         noted = is_control and (pid, stat.started_ticks) == (thing.pid, thing.start_ticks)
         if noted or mark in procfs.environment(pid):
-            found.append(process)
+            processes.append(process)
         elif is_server:
             servers.append((stat.parent, process))
-    daemons = {process.pid for process in found}
-    return found + [process for parent, process in servers if parent in daemons]
+    daemons = {process.pid for process in processes}
+    return processes + [process for parent, process in servers if parent in daemons]
 
 
 def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -265,7 +248,7 @@ def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
     while not condition():
         if time.monotonic() >= deadline_s:
             return False
-        time.sleep(_POLL_S)  # a daemon is no child of ours: nothing else says that it has ended
+        time.sleep(_POLL_S)  # a daemon is not our child: nothing notifies us of its end
     return True
 
 
@@ -276,6 +259,7 @@ DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 START_TIMEOUT_S = 20.0
 #: Seconds in which the daemon's pid file is waited for, before it is looked for otherwise.
 PID_FILE_TIMEOUT_S = 1.0
+_REMEDY = "Run `radt devices` to see what uses the GPU, or run without MPS"
 #: The daemon's longest socket in its pipe directory; a socket's path may have 107 characters.
 _LONGEST_SOCKET = "control_privileged"
 _MAX_SOCKET_PATH = 107
@@ -287,8 +271,8 @@ class MpsServer:
     Args:
         devices: UUIDs of the GPUs, or of the one MIG device, that its clients share.
         ledger: Where it is noted before it is started.
-        run_id: The run it is made for, if it is for one only.
-        workload_id: The workload it is made for.
+        run_id: Its run, if it serves only one.
+        workload_id: Its workload.
     """
 
     def __init__(
@@ -308,15 +292,15 @@ class MpsServer:
 
     @property
     def pid(self) -> int | None:
-        """The control daemon's, while it runs."""
+        """The control daemon's process id, while it runs."""
         thing = self._entry.thing if self._entry is not None else None
         return thing.pid if isinstance(thing, MpsDaemon) else None
 
     def start(self) -> None:
-        """Start the daemon and see that it answers.
+        """Start the daemon and check that it answers.
 
         Raises:
-            DeviceError: It cannot be started, or not on these devices; nothing of it is left.
+            DeviceError: It cannot be started, or not on these devices; nothing is left.
         """
         tool = find_tool()
         longest = self._paths.pipes / _LONGEST_SOCKET
@@ -334,15 +318,16 @@ class MpsServer:
             entry.confirm(pid=pid, start_ticks=procfs.start_ticks(pid))
             self._wait_for_answer()
         except BaseException as error:
-            tail = self.log_tail()
+            log_end = self.log_tail()
             with suppress(DeviceError):  # the first error says more; the entry stays
                 self.stop()
-            if isinstance(error, DeviceError) and tail:
-                raise DeviceError(f"{error.message}. Its log ends: {tail}", error.remedy) from error
+            if isinstance(error, DeviceError) and log_end:
+                message = f"{error.message}. Its log ends: {log_end}"
+                raise DeviceError(message, error.remedy) from error
             raise
 
     def client_environment(self, percentage: float | None = None) -> dict[str, str]:
-        """What makes a process a client of this daemon.
+        """Return the variables that make a process a client of this daemon.
 
         Args:
             percentage: Share of the SMs that it may use, above 0 and up to 100; None for all.
@@ -353,39 +338,37 @@ class MpsServer:
         return variables
 
     def server_pids(self) -> list[int]:
-        """Processes that run the clients' work, one a user; none before the first client.
+        """Return the processes that run the clients' work, one a user; none without clients.
 
         Raises:
             DeviceError: The daemon does not answer.
         """
-        return numbers(self._ask("get_server_list"))
+        return _pids(ask(self._paths, "get_server_list"))
 
     def terminate_clients(self, pids: Sequence[int]) -> list[int]:
-        """Take clients off their server before they are killed; return those that were clients.
+        """Detach clients from their server before they are killed; return those that were clients.
 
-        A client that is killed in the middle of its work may leave the server undefined for all
-        others. Processes that are no clients are left alone.
+        A client that is killed during its work may leave the server undefined for all others.
+        Processes that are not clients are left alone.
 
         Raises:
             DeviceError: The daemon does not answer.
         """
         terminated = []
         for server in self.server_pids():
-            clients = set(numbers(self._ask(f"get_client_list {server}")))
+            clients = set(_pids(ask(self._paths, f"get_client_list {server}")))
             for pid in pids:
                 if pid in clients:
-                    self._ask(f"terminate_client {server} {pid}")
+                    ask(self._paths, f"terminate_client {server} {pid}")
                     terminated.append(pid)
         return terminated
 
     def log_tail(self) -> str:
-        """The last lines of the daemon's and the server's log, on one line."""
+        """Return the last lines of the daemon's and the server's log, on one line."""
         return log_tail(self._paths.logs)
 
     def stop(self) -> None:
-        """End the daemon and its server, and take its folder and its entry away.
-
-        Harmless if it does not run.
+        """End the daemon and its server, remove its folder and entry; harmless if it does not run.
 
         Raises:
             DeviceError: It could not be ended; its entry in the ledger stays.
@@ -430,46 +413,42 @@ class MpsServer:
                 )
             except subprocess.TimeoutExpired as error:
                 raise DeviceError(
-                    f"{MPS_CONTROL} did not start within {START_TIMEOUT_S:g} s", start_remedy()
+                    f"{MPS_CONTROL} did not start within {START_TIMEOUT_S:g} s", _REMEDY
                 ) from error
             except OSError as error:
                 raise DeviceError(
-                    f"{tool} cannot be started: {error.strerror or error}", start_remedy()
+                    f"{tool} cannot be started: {error.strerror or error}", _REMEDY
                 ) from error
         if done.returncode != 0:
             message = output.read_text(encoding="utf-8", errors="replace").strip()
             raise DeviceError(
                 f"{MPS_CONTROL} ended with exit code {done.returncode}"
                 + (f": {message.splitlines()[-1]}" if message else ""),
-                start_remedy(),
+                _REMEDY,
             )
 
     def _wait_for_pid(self, thing: MpsDaemon) -> int:
-        # While it starts, the processes it forks from have its environment, too: what the daemon
-        # says of itself comes first.
+        # While it starts, the processes it forks from have its environment too, so its pid file
+        # comes first.
         wait(lambda: pid_in_file(thing) is not None, PID_FILE_TIMEOUT_S)
         wait(lambda: find_daemon(thing) is not None, START_TIMEOUT_S)
         pid = find_daemon(thing)
         if pid is None:
-            raise DeviceError(f"{MPS_CONTROL} ended right after its start", start_remedy())
+            raise DeviceError(f"{MPS_CONTROL} ended right after its start", _REMEDY)
         return pid
 
     def _wait_for_answer(self) -> None:
-        answer = self._ask("get_default_active_thread_percentage")
+        answer = ask(self._paths, "get_default_active_thread_percentage")
         if not re.search(r"\d", answer):
             raise DeviceError(
-                f"the MPS daemon answers {answer.strip()!r} instead of a percentage",
-                start_remedy(),
+                f"expected a percentage from the MPS daemon, got {answer.strip()!r}", _REMEDY
             )
-
-    def _ask(self, command: str) -> str:
-        return ask(self._paths, command)
 
 
 def no_mps_environment() -> Mapping[str, str]:
-    """What keeps a process from becoming a client of whatever daemon is at the usual place.
+    """Return variables that keep a process from using a daemon at the default place.
 
-    CUDA looks for one in ``/tmp/nvidia-mps`` unless told otherwise, and goes without if there is
-    none where it looks.
+    CUDA looks in ``/tmp/nvidia-mps`` unless a variable names another folder, and runs without MPS
+    if there is no daemon.
     """
     return {PIPE_VARIABLE: str(runtime_dir().absolute() / "mps" / "none")}

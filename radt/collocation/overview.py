@@ -1,6 +1,7 @@
-"""What is on this machine right now: host, GPUs, MIG devices, MPS daemons, processes.
+"""The machine at this moment: host, GPUs, MIG devices, MPS daemons, processes.
 
-The host from ``/proc``, ``/sys`` and cgroup v2 (https://docs.kernel.org/admin-guide/cgroup-v2.html).
+The host is read from ``/proc``, ``/sys`` and cgroup v2
+(https://docs.kernel.org/admin-guide/cgroup-v2.html).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A part of the machine whose CPUs have their own memory."""
+    """A NUMA node."""
 
     number: int
     cpus: tuple[int, ...]
@@ -65,7 +66,7 @@ class Host:
 
     @classmethod
     def detect(cls) -> Host:
-        """Ask the kernel. Never raises: what it does not say is None."""
+        """Query the kernel. Never raises: what it does not report is None."""
         cpus = cpu_numbers(_text(_CPUS / "online")) or tuple(range(os.cpu_count() or 1))
         places = [_place(cpu) for cpu in cpus]
         known = [place for place in places if place is not None]
@@ -87,7 +88,7 @@ class Host:
 
 
 def cpu_numbers(text: str) -> tuple[int, ...]:
-    """Numbers in the kernel's notation.
+    """Parse the kernel's notation of numbers.
 
     >>> cpu_numbers("0-2,5")
     (0, 1, 2, 5)
@@ -100,7 +101,7 @@ def cpu_numbers(text: str) -> tuple[int, ...]:
 
 
 def _place(cpu: int) -> tuple[int, int] | None:
-    """Socket and core of a CPU."""
+    """Return the socket and core of a CPU."""
     folder = _CPUS / f"cpu{cpu}" / "topology"
     try:
         return int(_text(folder / "physical_package_id")), int(_text(folder / "core_id"))
@@ -131,18 +132,18 @@ def _nodes() -> Iterator[NumaNode]:
 
 
 def _memory(text: str) -> dict[str, int]:
-    """Bytes by name, from the format of ``/proc/meminfo``."""
-    found = {}
+    """Parse the format of ``/proc/meminfo`` into bytes by name."""
+    amounts = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if len(words) == 2 and words[1] == "kB":
-            found[name] = int(words[0]) * 1024
-    return found
+            amounts[name] = int(words[0]) * 1024
+    return amounts
 
 
 def _cgroups() -> Iterator[Path]:
-    """The cgroup of this process and all above it: the tightest limit counts."""
+    """Yield the cgroup of this process and all above it: the tightest limit counts."""
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         if line.startswith("0::"):
             own = _CGROUPS / line.removeprefix("0::").lstrip("/")
@@ -199,7 +200,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A GPU and who is on it; ``unknown`` says why its processes are not listed."""
+    """A GPU and its processes; ``unknown`` says why they are not listed."""
 
     gpu: GpuInventory
     compute_mode: ComputeMode | None
@@ -221,7 +222,7 @@ class Overview:
 
     @classmethod
     def read(cls) -> Overview:
-        """Look at everything once. A driver that does not work is in ``gpu_failure``."""
+        """Read everything once. ``gpu_failure`` describes a driver that does not work."""
         host = Host.detect()
         try:
             inventory = read_inventory()
@@ -239,15 +240,10 @@ class Overview:
 
 def _view(gpu: GpuInventory, lists: ProcessLists) -> GpuView:
     listing: Listing = lists.of(gpu.uuid)
+    processes = sorted(listing.processes, key=lambda process: (process.device, process.pid))
     occupants = tuple(
-        Occupant(
-            process.pid,
-            process.device,
-            bool(process.mps),
-            process.memory_bytes,
-            identify(process.pid),
-        )
-        for process in sorted(listing.processes, key=lambda process: (process.device, process.pid))
+        Occupant(one.pid, one.device, bool(one.mps), one.memory_bytes, identify(one.pid))
+        for one in processes
     )
     divided = gpu.mig is not None and gpu.mig.enabled
     return GpuView(
@@ -265,7 +261,7 @@ def _daemons() -> tuple[Daemon, ...]:
         for entry in Ledger().entries()
         if isinstance(entry.thing, MpsDaemon)
     }
-    found = []
+    daemons = []
     for pid in mps_daemons():
         user = identify(pid).user
         entry, thing = known.get(pid, (None, None))
@@ -274,5 +270,5 @@ def _daemons() -> tuple[Daemon, ...]:
         else:
             devices = variable(pid, "CUDA_VISIBLE_DEVICES").split(",")
             daemon = Daemon(pid, user, tuple(filter(None, devices)), variable(pid, PIPE_VARIABLE))
-        found.append(daemon)
-    return tuple(found)
+        daemons.append(daemon)
+    return tuple(daemons)

@@ -1,4 +1,4 @@
-"""Fits MIG instances onto a GPU: an exact search over the places that the driver allows.
+"""Fit MIG instances onto a GPU by an exact search over the places that the driver allows.
 
 A GPU has at most eight memory slices and seven instances, so trying all places is fast.
 """
@@ -23,7 +23,7 @@ from radt.errors import DeviceError
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a GPU offers, and the instances that are on it already."""
+    """A GPU's profiles and existing instances."""
 
     profiles: tuple[InstanceProfile, ...]
     taken: tuple[Placement, ...] = ()
@@ -31,12 +31,12 @@ class Card:
 
     @classmethod
     def of(cls, mig: MigState) -> Card:
-        """The GPU as it is; instances whose place is not known are left out."""
+        """Return the GPU as it is; instances whose place is not known are left out."""
         known = [one for one in mig.instances if one.placement is not None]
         return cls(
             mig.profiles,
             tuple(one.placement for one in known if one.placement is not None),
-            tuple(found for one in known if (found := mig.profile(one.profile)) is not None),
+            tuple(profile for one in known if (profile := mig.profile(one.profile)) is not None),
         )
 
     @property
@@ -51,47 +51,47 @@ class Card:
 
 
 def pack(wanted: Sequence[InstanceProfile], card: Card) -> list[Placement] | None:
-    """A place for each wanted instance, in their order; None if they do not fit together.
+    """Return a place for each wanted instance, in their order; None if they do not fit together.
 
-    Which of several possible answers is given depends on the profiles only, not on their order.
+    The choice among several solutions depends on the profiles only, not on their order.
     """
     if not _within_limits(wanted, card):
         return None
     order = sorted(range(len(wanted)), key=lambda index: (_rank(wanted[index]), index))
-    found: list[Placement] = []
-    if not _place([wanted[index] for index in order], card.taken, found):
+    places: list[Placement] = []
+    if not _place([wanted[index] for index in order], card.taken, places):
         return None
-    placed = dict(zip(order, found, strict=True))
+    placed = dict(zip(order, places, strict=True))
     return [placed[index] for index in range(len(wanted))]
 
 
 def pack_computes(sizes: Sequence[int], gpu_instance_slices: int) -> list[Placement] | None:
-    """A place in one GPU instance for compute instances of so many slices, in their order."""
+    """Return places in one GPU instance for compute instances of these sizes, in their order."""
     order = sorted(range(len(sizes)), key=lambda index: (-sizes[index], index))
-    found: list[Placement] = []
+    places: list[Placement] = []
 
     def place(depth: int) -> bool:
         if depth == len(order):
             return True
         for candidate in compute_placements(gpu_instance_slices, sizes[order[depth]]):
-            if not any(candidate.overlaps(other) for other in found):
-                found.append(candidate)
+            if not any(candidate.overlaps(other) for other in places):
+                places.append(candidate)
                 if place(depth + 1):
                     return True
-                found.pop()
+                places.pop()
         return False
 
     if not place(0):
         return None
-    placed = dict(zip(order, found, strict=True))
+    placed = dict(zip(order, places, strict=True))
     return [placed[index] for index in range(len(sizes))]
 
 
 def distribute(sizes: Sequence[int], gpu_instance_slices: int) -> list[list[int]]:
-    """The fewest GPU instances that hold compute instances of so many slices.
+    """Distribute compute instances, each of which fits alone, over the fewest GPU instances.
 
     Returns:
-        For each GPU instance the indices of its compute instances. Each must fit alone.
+        For each GPU instance the indices of its compute instances.
     """
     order = sorted(range(len(sizes)), key=lambda index: (-sizes[index], index))
     for count in range(1, len(sizes) + 1):
@@ -102,9 +102,9 @@ def distribute(sizes: Sequence[int], gpu_instance_slices: int) -> list[list[int]
 
 
 def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfile] | None:
-    """The same number of instances, some of them smaller, that fit; None if there is no such.
+    """Return as many instances, some of them smaller, that fit; None if there are none.
 
-    Of all, the one that takes away the fewest compute slices, then the least memory.
+    Of all choices, the one that loses the fewest compute slices, then the least memory.
     """
     plain = {one.name for one in card.profiles if not _attributes(one)}
     smaller = {
@@ -148,14 +148,17 @@ def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfi
 
 def listing(profiles: Sequence[InstanceProfile]) -> str:
     """``2 × 3g.20gb + 1g.5gb``, the largest first."""
-    counts = Counter(one.name for one in sorted(profiles, key=_rank))
+    return _counted(profile.name for profile in sorted(profiles, key=_rank))
+
+
+def _counted(names: Iterable[str]) -> str:
     return " + ".join(
-        f"{number} × {name}" if number > 1 else name for name, number in counts.items()
+        f"{number} × {name}" if number > 1 else name for name, number in Counter(names).items()
     )
 
 
 def _rank(profile: InstanceProfile) -> tuple[int, int, str]:
-    """Large first: what is left over is then found for the small ones."""
+    """Return the order of search: large ones first, the rest is left for small ones."""
     return (-profile.slices, -profile.memory_mb, profile.name)
 
 
@@ -164,7 +167,7 @@ def _attributes(profile: InstanceProfile) -> bool:
 
 
 def _within_limits(wanted: Sequence[InstanceProfile], card: Card) -> bool:
-    """What counts besides the places: compute slices, media extensions, instances of a kind."""
+    """Check the limits besides places: compute slices, media extensions, instances of a kind."""
     together = (*wanted, *card.taken_profiles)
     counts = Counter(one.name for one in together)
     return (
@@ -175,21 +178,21 @@ def _within_limits(wanted: Sequence[InstanceProfile], card: Card) -> bool:
 
 
 def _place(
-    wanted: Sequence[InstanceProfile], taken: Sequence[Placement], found: list[Placement]
+    wanted: Sequence[InstanceProfile], taken: Sequence[Placement], places: list[Placement]
 ) -> bool:
-    if len(found) == len(wanted):
+    if len(places) == len(wanted):
         return True
-    profile = wanted[len(found)]
-    again = bool(found) and wanted[len(found) - 1].name == profile.name
+    profile = wanted[len(places)]
+    again = bool(places) and wanted[len(places) - 1].name == profile.name
     for candidate in profile.placements:
-        if again and candidate.start < found[-1].end:
-            continue  # like instances stand in order: exchanging them gives nothing new
-        if any(candidate.overlaps(other) for other in (*taken, *found)):
+        if again and candidate.start < places[-1].end:
+            continue  # equal instances are in order: exchanging them gives nothing new
+        if any(candidate.overlaps(other) for other in (*taken, *places)):
             continue
-        found.append(candidate)
-        if _place(wanted, taken, found):
+        places.append(candidate)
+        if _place(wanted, taken, places):
             return True
-        found.pop()
+        places.pop()
     return False
 
 
@@ -213,7 +216,7 @@ def _fill(
 class PlacementError(DeviceError):
     """The workload cannot be placed; ``keys`` are the rows concerned.
 
-    ``may_pass`` tells that only instances in use are in the way, so that waiting helps.
+    ``may_pass`` is True if only instances in use are in the way, so that waiting helps.
     """
 
     def __init__(self, message: str, remedy: str | None = None, keys: Sequence[str] = ()) -> None:
@@ -241,7 +244,7 @@ class Slot:
 
 
 def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> list[Slot]:
-    """The compute instances that rows of one GPU ask for together, in order of their first rows.
+    """Return the compute instances that rows of one GPU ask for, in order of their first rows.
 
     Args:
         gpu: A GPU with MIG on.
@@ -270,10 +273,7 @@ def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> li
 
 
 def gpu_instances_for(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """What each GPU instance holds: a whole compute instance, or several that share it.
-
-    As few GPU instances as hold them all.
-    """
+    """Return the contents of the fewest GPU instances: one whole compute instance, or several."""
     contents = [[slot] for slot in slots if slot.is_whole]
     parts: dict[str, list[Slot]] = {}
     for slot in slots:
@@ -288,15 +288,16 @@ def gpu_instances_for(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 def slot_names(slots: Sequence[Slot]) -> str:
     """``2 × 3g.20gb + 1g.5gb``, the largest first."""
-    ordered = sorted(slots, key=lambda one: (-one.profile.slices, -one.slices, one.name))
-    counts = Counter(one.name for one in ordered)
-    return " + ".join(
-        f"{number} × {name}" if number > 1 else name for name, number in counts.items()
-    )
+    return _counted(slot.name for slot in sorted(slots, key=slot_order))
+
+
+def slot_order(slot: Slot) -> tuple[int, int, str]:
+    """Return a sort key: the largest first."""
+    return -slot.profile.slices, -slot.slices, slot.name
 
 
 def profile_names(mig: MigState) -> str:
-    """``1g.5gb, 2g.10gb``: what the GPU offers, the small ones first."""
+    """``1g.5gb, 2g.10gb``: the GPU's profiles, the small ones first."""
     ordered = sorted(mig.profiles, key=lambda one: (one.slices, one.memory_mb, one.name))
     return ", ".join(one.name for one in ordered)
 
@@ -308,7 +309,7 @@ def joined(names: Iterable[str]) -> str:
 
 
 def _resolve(key: str, wish: MigProfile, gpu: GpuInventory) -> tuple[InstanceProfile, int]:
-    """The GPU's profile that a row means, and how many compute slices."""
+    """Return the GPU's profile that a row names, and its compute slices."""
     assert gpu.mig is not None
     profile = gpu.mig.profile(wish.gpu_instance)
     if profile is None:

@@ -1,6 +1,6 @@
-"""Works out how a workload's runs share the GPUs before anything is touched.
+"""Plan how a workload's runs share the GPUs, before anything is changed.
 
-Pure: the driver is asked by `radt.collocation.inventory`, and nothing is changed.
+Pure: `radt.collocation.inventory` queries the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from radt.collocation.topology import GpuInventory, Inventory
 class Request:
     """What one row asks for: NVML indices of its GPUs (none for the CPU) and how it shares them.
 
-    ``key`` tells the rows of a workload apart.
+    ``key`` identifies the row within its workload.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """How a workload's rows share the GPUs; instances stand in the order to create them in."""
+    """How a workload's rows share the GPUs; instances are in the order to create them in."""
 
     shares: Mapping[str, Share] = field(default_factory=dict)
     instances: tuple[PlannedInstance, ...] = ()
@@ -65,11 +65,7 @@ class DevicePlan:
         return not self.instances and not self.mps_servers
 
     def compute(self, name: str) -> tuple[PlannedInstance, PlannedCompute]:
-        """The compute instance of this name with its GPU instance.
-
-        Raises:
-            KeyError: The plan has none.
-        """
+        """Return the compute instance of this name with its GPU instance; else raise KeyError."""
         for instance in self.instances:
             for compute in instance.computes:
                 if compute.name == name:
@@ -78,9 +74,9 @@ class DevicePlan:
 
 
 def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePlan:
-    """Place every row, or say why that is impossible and what would be possible.
+    """Place every row, or say why that is impossible and what is possible.
 
-    The answer does not depend on the order of the rows.
+    The plan does not depend on the order of the rows.
 
     Raises:
         PlacementError: The rows do not fit.
@@ -133,7 +129,7 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
 
 
 def describe(plan: DevicePlan) -> list[str]:
-    """The plan for people, a line per MIG device and MPS daemon: ``GPU 2  4-7  3g.20gb  a, b``."""
+    """Return the plan as text, a line per MIG device and daemon: ``GPU 2  4-7  3g.20gb  a, b``."""
     under_mps = {server.compute: server for server in plan.mps_servers}
     table = []
     for instance in plan.instances:
@@ -145,7 +141,7 @@ def describe(plan: DevicePlan) -> list[str]:
                     str(instance.placement) if instance.placement else "?",
                     compute.profile + ("+MPS" if server else ""),
                     _rows_text(plan, compute.keys)
-                    + (" (there already)" if compute.uuid is not None else ""),
+                    + (" (exists)" if compute.uuid is not None else ""),
                 )
             )
     table += [
@@ -172,7 +168,7 @@ def _rows_text(plan: DevicePlan, keys: Iterable[str]) -> str:
 
 
 def _check_row(row: Request, inventory: Inventory) -> None:
-    """What a row asks for, looked at alone."""
+    """Check what a row asks for on its own."""
     wish = row.collocation
     if not row.gpus and not wish.is_naive:
         raise PlacementError(
@@ -197,7 +193,7 @@ def _check_row(row: Request, inventory: Inventory) -> None:
 
 
 def _check_whole_and_divided(rows: Sequence[Request]) -> None:
-    """A GPU in MIG mode has no whole to use, so no workload can have both."""
+    """Check that no GPU is used both whole and divided: in MIG mode it cannot be used whole."""
     for index in sorted({index for row in rows for index in row.gpus}):
         on_it = [row for row in rows if index in row.gpus]
         divided = [row for row in on_it if row.collocation.mig is not None]
@@ -205,21 +201,21 @@ def _check_whole_and_divided(rows: Sequence[Request]) -> None:
         if divided and whole:
             raise PlacementError(
                 f"{joined(row.key for row in divided)} on MIG instances of GPU {index} and "
-                f"{joined(row.key for row in whole)} on the whole of it: with MIG on, only "
-                "instances can be used",
+                f"{joined(row.key for row in whole)} on the whole GPU: with MIG on, only instances "
+                "can be used",
                 "Give all rows of that GPU a MIG profile, or none",
                 [row.key for row in on_it],
             )
 
 
 def _check_mode(row: Request, gpu: GpuInventory) -> None:
-    """Whether MIG is on where the row needs it, and only there. The mode is never changed."""
+    """Check that MIG is on where the row needs it, and only there. The mode is never changed."""
     mig = gpu.mig
     if row.collocation.mig is None:
         if mig is not None and mig.enabled:
             names = profile_names(mig)
             raise PlacementError(
-                f"GPU {gpu.index} is in MIG mode, so that only its instances can be used",
+                f"GPU {gpu.index} is in MIG mode, so only its instances can be used",
                 f"Write a MIG profile into Collocation{f' ({names})' if names else ''}, or turn "
                 f"MIG off while nothing uses the GPU: sudo nvidia-smi -i {gpu.index} -mig 0",
                 [row.key],
@@ -227,7 +223,7 @@ def _check_mode(row: Request, gpu: GpuInventory) -> None:
         return
     if mig is None:
         raise PlacementError(
-            f"GPU {gpu.index} ({gpu.name}) has no MIG",
+            f"GPU {gpu.index} ({gpu.name}) does not support MIG",
             "Write - or MPS into Collocation, or choose another GPU",
             [row.key],
         )
@@ -246,7 +242,7 @@ def _check_mode(row: Request, gpu: GpuInventory) -> None:
 
 
 def _check_mps_sets(rows: Sequence[Request]) -> None:
-    """A GPU belongs to one daemon: a process cannot be a client of two."""
+    """Check that each GPU belongs to one daemon: a process cannot be a client of two."""
     sets: dict[frozenset[int], list[str]] = {}
     for row in rows:
         if row.collocation.mps is not None and row.collocation.mig is None:
@@ -289,10 +285,10 @@ def _mps_servers(
 def _gpu(row: Request, index: int, inventory: Inventory) -> GpuInventory:
     gpu = inventory.gpu(index)
     if gpu is None:
-        there = joined(str(one.index) for one in inventory.gpus)
+        indices = joined(str(gpu.index) for gpu in inventory.gpus)
         raise PlacementError(
             f"GPU {index} not found" + (f" ({inventory.reason})" if inventory.reason else ""),
-            f"This machine has GPU {there}" if there else "Write cpu into Devices",
+            f"This machine has GPU {indices}" if indices else "Write cpu into Devices",
             [row.key],
         )
     return gpu

@@ -1,7 +1,7 @@
-"""Which processes use a GPU or a MIG device, and whose they are.
+"""The processes on a GPU or a MIG device, and whose they are.
 
-From NVML's two lists, those of processes with a CUDA context and those of MPS clients. Displays
-(the graphics list) are not counted.
+From NVML's lists of processes with a CUDA context and of MPS clients. Displays (the graphics list)
+are not counted.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class GpuProcess:
     """A process on a device; ``device`` is the UUID of the GPU, or of the MIG device.
 
-    ``mps`` tells a client of MPS, None where the driver does not; nor need it say how much memory
-    a process has, ``memory_bytes``.
+    ``mps`` says whether it is a client of MPS; ``mps`` and ``memory_bytes`` are None if the driver
+    does not report them.
     """
 
     pid: int
@@ -55,10 +55,10 @@ class Listing:
 
 
 class ProcessLists:
-    """Asks NVML for the processes on devices. Use as a context manager, or close it.
+    """Reads the processes on devices through NVML. Use as a context manager, or close it.
 
     Raises:
-        DeviceError: There is no NVIDIA driver, or it does not work.
+        DeviceError: NVIDIA's driver does not work, or, from all methods, a device does not exist.
     """
 
     def __init__(self) -> None:
@@ -85,17 +85,13 @@ class ProcessLists:
         self.close()
 
     def close(self) -> None:
-        """Let the driver go; harmless if that was done."""
+        """Shut NVML down; harmless if that was done."""
         if self._is_open:
             self._is_open = False
             self._nvml.nvmlShutdown()
 
     def of(self, device: DeviceName) -> Listing:
-        """The processes of a device: of all its MIG devices for a GPU that is divided.
-
-        Raises:
-            DeviceError: There is no such device.
-        """
+        """Return the processes of a device; for a divided GPU those of all its MIG devices."""
         nvml = self._nvml
         processes: list[GpuProcess] = []
         unknown = ""
@@ -111,17 +107,13 @@ class ProcessLists:
                 is_plain: bool | None = False
             except nvml.NVMLError:  # a driver that knows no such list
                 clients, is_plain = [], None
-            found = {one.pid: _process(one, uuid, is_plain) for one in plain}
-            found |= {one.pid: _process(one, uuid, True) for one in clients}
-            processes += found.values()
+            by_pid = {one.pid: _process(one, uuid, is_plain) for one in plain}
+            by_pid |= {one.pid: _process(one, uuid, True) for one in clients}
+            processes += by_pid.values()
         return Listing(tuple(processes), unknown)
 
     def free_bytes(self, device: DeviceName) -> int | None:
-        """Memory of a device that nobody uses; None where it has none of its own.
-
-        Raises:
-            DeviceError: There is no such device.
-        """
+        """Return the free memory of a device; None if it has none of its own."""
         nvml = self._nvml
         handle = self._handle(device)
         try:
@@ -131,11 +123,7 @@ class ProcessLists:
             return None
 
     def uuid(self, device: DeviceName) -> str:
-        """The UUID of a device.
-
-        Raises:
-            DeviceError: There is no such device.
-        """
+        """Return the UUID of a device."""
         handle = self._handle(device)
         try:
             return str(self._nvml.nvmlDeviceGetUUID(handle))
@@ -143,17 +131,14 @@ class ProcessLists:
             raise DeviceError(f"{device_text(device)}: {error}", "Run nvidia-smi -L") from error
 
     def compute_mode(self, device: DeviceName) -> int | None:
-        """NVML's number of a GPU's compute mode (`radt.collocation.mps.ComputeMode`).
-
-        None where the driver does not say, as for MIG devices.
-        """
+        """Return NVML's number of a GPU's compute mode (`ComputeMode`); None for MIG devices."""
         try:
             return int(self._nvml.nvmlDeviceGetComputeMode(self._handle(device)))
         except self._nvml.NVMLError:
             return None
 
     def utilization(self, device: DeviceName) -> float | None:
-        """Share of time, 0 to 1, in which a kernel ran lately; None under MIG."""
+        """Return the share of time, 0 to 1, with a kernel running; None under MIG."""
         try:
             return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle(device)).gpu) / 100
         except self._nvml.NVMLError:
@@ -172,7 +157,7 @@ class ProcessLists:
             ) from error
 
     def _parts(self, handle: Any) -> Iterator[Any]:
-        """MIG devices of a divided GPU: only an administrator may see the processes of all."""
+        """Yield a divided GPU's MIG devices: only an administrator sees its processes together."""
         nvml = self._nvml
         try:
             if nvml.nvmlDeviceIsMigDeviceHandle(handle):
@@ -200,7 +185,7 @@ def _process(found: Any, uuid: str, mps: bool | None) -> GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose a process is; ``user`` and ``command`` are None where that cannot be seen from here."""
+    """The owner of a process; ``user`` and ``command`` are None if they are not visible."""
 
     user: str | None = None
     command: str | None = None
@@ -216,7 +201,7 @@ class Identity:
 
 
 def identify(pid: int) -> Identity:
-    """Look into ``/proc``; never raises."""
+    """Return a process's owner from ``/proc``; never raises."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as `radt.procfs`
     except OSError:
@@ -225,12 +210,12 @@ def identify(pid: int) -> Identity:
 
 
 def run_id_of(pid: int) -> str:
-    """The run that a process was started for; empty if none, or if it is another user's."""
+    """Return the run of a process; empty if it has none, or belongs to another user."""
     return variable(pid, RUN_ID_VARIABLE)
 
 
 def variable(pid: int, name: str) -> str:
-    """A variable that a process was started with; empty without, or if it is another user's."""
+    """Return a variable of a process; empty if it has none, or belongs to another user."""
     prefix = f"{name}=".encode()
     for entry in procfs.environment(pid):
         if entry.startswith(prefix):
@@ -239,16 +224,16 @@ def variable(pid: int, name: str) -> str:
 
 
 def is_mps(pid: int, tool: str) -> bool:
-    """Whether a process is MPS's control daemon or server, by its own name."""
+    """Return whether a process is MPS's control daemon or server, by its name."""
     words = [Path(word).name for word in _words(pid)]
     if not words or words[0] == tool:
         return bool(words)
-    # A wrapper script: its interpreter stands before it, and the kernel calls it by its own name.
+    # A wrapper script: the interpreter precedes it, and the kernel uses the script's name.
     return tool in words[:3] and _name(pid) == tool[:_COMM_CHARACTERS]
 
 
 def mps_daemons() -> list[int]:
-    """Ids of all MPS control daemons that can be seen from here, anybody's."""
+    """Return the ids of all MPS control daemons that are visible from here, of all users."""
     return sorted(pid for pid in procfs.all_pids() if is_mps(pid, MPS_CONTROL))
 
 
@@ -258,7 +243,7 @@ def device_text(device: DeviceName) -> str:
 
 
 def _words(pid: int) -> list[str]:
-    """The words of a process's command line; none if it is gone."""
+    """Return the words of a process's command line; none if it is gone."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -267,14 +252,14 @@ def _words(pid: int) -> list[str]:
 
 
 def _command(pid: int) -> str | None:
-    """The program's name; a script's that is a program itself, not its interpreter's."""
+    """Return the program's name: for an executable script the script's, not its interpreter's."""
     words, name = [Path(word).name for word in _words(pid)], _name(pid)
     scripts = (word for word in words[1:3] if name and word[:_COMM_CHARACTERS] == name)
     return next(scripts, None) or (words[0] if words else "") or name or None
 
 
 def _name(pid: int) -> str:
-    """What the kernel calls a process: the file that it executes, cut off."""
+    """Return the kernel's name of a process: the file that it executes, truncated."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -296,7 +281,7 @@ def _other_namespaces() -> bool:
 
 
 def _hidden(pid: int) -> bool:
-    """Whether the process is there, though ``/proc`` does not show it (mounted with hidepid)."""
+    """Return whether a process exists that ``/proc`` does not show (mounted with hidepid)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Sets the devices up as a workload's plan says, and takes away again what it made."""
+"""Set up the devices of a workload's plan, and remove what was created, also for dead runners."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from radt import tags
 from radt.collocation.busy import check_compute_modes, free_memory
 from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
@@ -31,15 +32,15 @@ from radt.collocation.verify import Expectation, Mismatch, Verifier
 from radt.errors import DeviceError
 from radt.nvml import Gpu
 
-#: Seconds between two looks at where the runs' processes are.
+#: Seconds between two checks of the runs' processes.
 VERIFY_INTERVAL_S = 1.0
 
 
 def inventory_for(requests: Sequence[Request], gpus: Sequence[Gpu]) -> Inventory:
-    """What has to be known to plan these rows; the driver is asked only where MIG is wanted.
+    """Return the inventory to plan these rows with; only MIG needs the driver.
 
     Args:
-        gpus: The machine's GPUs, as `radt.nvml.list_gpus` tells them.
+        gpus: The machine's GPUs, from `radt.nvml.list_gpus`.
 
     Raises:
         DeviceError: The driver does not work.
@@ -51,7 +52,7 @@ def inventory_for(requests: Sequence[Request], gpus: Sequence[Gpu]) -> Inventory
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A MIG device of the plan, now that it is there."""
+    """A MIG device of the plan that exists."""
 
     uuid: str
     sm_count: int | None
@@ -60,7 +61,7 @@ class _Device:
 
 @dataclass(slots=True)
 class _Made:
-    """What is there, and what of it has to be taken away: ``instances`` and ``running``."""
+    """What is set up; of this, ``instances`` and ``running`` have to be removed."""
 
     instances: list[CreatedInstance] = field(default_factory=list)
     servers: dict[str, MpsServer] = field(default_factory=dict)
@@ -73,11 +74,11 @@ class DeviceSetup:
     """The devices of one workload, from set-up to clean-up.
 
     Args:
-        plan: What `radt.collocation.planner.plan_devices` made of the workload's rows.
-        run_ids: The run of each key, noted with what is made for it.
-        workload_id: Likewise, the workload.
-        ledger: Where it is noted; this user's by default.
-        verify_interval_s: Seconds between two looks of `verify`.
+        plan: The plan of the workload's rows (`radt.collocation.planner.plan_devices`).
+        run_ids: The run of each key, noted in the ledger.
+        workload_id: The workload, noted in the ledger.
+        ledger: This user's by default.
+        verify_interval_s: Seconds between two checks of `verify`.
     """
 
     def __init__(
@@ -103,12 +104,12 @@ class DeviceSetup:
         """Create the MIG instances and start the MPS daemons of the plan.
 
         Args:
-            say: Takes a sentence about each thing that is being made.
-            cancelled: Asked between steps; if true, what was made is taken down and this returns.
+            say: Gets a sentence about each step.
+            cancelled: Asked between steps; if true, this removes what it created and returns.
 
         Raises:
-            DeviceError: Something could not be made. What was made before it is taken down; what of
-                it could not be is in the message, and in the ledger.
+            DeviceError: A step failed. What was created before is removed; the message and the
+                ledger name what could not be removed.
         """
         with self._lock:
             try:
@@ -128,7 +129,7 @@ class DeviceSetup:
                 say(problem)
 
     def environment(self, key: str) -> dict[str, str]:
-        """The variables that put a run onto its devices and, under MPS, to its daemon."""
+        """Return the variables that select a run's devices and, under MPS, its daemon."""
         share = self.plan.shares[key]
         if not share.gpus:
             return {DEVICES_VARIABLE: ""}
@@ -141,39 +142,38 @@ class DeviceSetup:
         return variables
 
     def tags(self, key: str) -> dict[str, str]:
-        """What is recorded of the run's devices as it starts."""
+        """Return the tags of the run's devices as it starts."""
         share, made = self.plan.shares[key], self._made
-        tags = {
-            f"radt.gpu{index}.memory_free_bytes": str(made.free_bytes[index])
+        values = {
+            tags.GPU_MEMORY_FREE_BYTES.format(index=index): str(made.free_bytes[index])
             for index in share.gpus
             if index in made.free_bytes
         }
         if share.compute is not None:
             instance, compute = self.plan.compute(share.compute)
             device = made.devices[share.compute]
-            tags |= {
-                "radt.mig.profile": compute.profile,
-                "radt.mig.uuid": device.uuid,
-                "radt.mig.created": "true" if device.created else "false",
+            values |= {
+                tags.MIG_PROFILE: compute.profile,
+                tags.MIG_UUID: device.uuid,
+                tags.MIG_CREATED: "true" if device.created else "false",
             }
-            if instance.placement is not None:  # as nvidia-smi writes it, start:size
-                place = instance.placement
-                tags["radt.mig.placement"] = f"{place.start}:{place.size}"
+            if (place := instance.placement) is not None:
+                values[tags.MIG_PLACEMENT] = f"{place.start}:{place.size}"
             if device.sm_count is not None:
-                tags["radt.mig.sm_count"] = str(device.sm_count)
+                values[tags.MIG_SM_COUNT] = str(device.sm_count)
             if device.uuid in made.free_bytes:
-                tags["radt.mig.memory_free_bytes"] = str(made.free_bytes[device.uuid])
+                values[tags.MIG_MEMORY_FREE_BYTES] = str(made.free_bytes[device.uuid])
         if share.mps is not None:
-            server = self._planned_server(share.mps)
-            tags["radt.mps.clients"] = str(len(server.keys))
+            clients = next(one.keys for one in self.plan.mps_servers if one.name == share.mps)
+            values[tags.MPS_CLIENTS] = str(len(clients))
             if share.thread_percentage is not None:
-                tags["radt.mps.thread_percentage"] = f"{share.thread_percentage:g}"
+                values[tags.MPS_THREAD_PERCENTAGE] = f"{share.thread_percentage:g}"
             if (pid := made.servers[share.mps].pid) is not None:
-                tags["radt.mps.daemon_pid"] = str(pid)
-        return tags
+                values[tags.MPS_DAEMON_PID] = str(pid)
+        return values
 
     def devices(self, key: str) -> tuple[str, ...]:
-        """What listeners read for the run: NVML indices, or the UUID of its MIG device."""
+        """Return the devices that listeners read: NVML indices, or the UUID of its MIG device."""
         share = self.plan.shares[key]
         if share.compute is not None:
             return self._uuids(share)
@@ -181,16 +181,16 @@ class DeviceSetup:
 
     @property
     def verify_due(self) -> bool:
-        """Whether `verify` would look: not before its time, and not once all have been seen."""
+        """Whether `verify` would query the driver: its interval is over and runs are unseen."""
         return time.monotonic() >= self._next_look_s and (
             self._verifier is None or bool(self._verifier.open_keys)
         )
 
     def verify(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
-        """Runs that are seen elsewhere than planned, each once.
+        """Return runs that are on other devices than planned, each once.
 
-        May be asked at any rate: the driver is asked once a second, and no more once all runs have
-        been seen. Where nothing was set up there is nothing to verify.
+        May be called at any rate: it queries the driver once a second, until all runs have been
+        seen. Without a set-up there is nothing to verify.
 
         Args:
             pids: The live processes of each run that has not ended.
@@ -208,18 +208,15 @@ class DeviceSetup:
             return self._verifier.check(pids)
 
     def verified(self, key: str) -> str:
-        """A run has ended: why it could not be verified; empty if it was, or need not be."""
+        """Return why an ended run could not be verified; empty if it was, or need not be."""
         return self._verifier.ended(key) if self._verifier is not None else ""
 
     def final_tags(self, key: str) -> dict[str, str]:
-        """What is recorded once a run has ended: whether it was where its row says."""
+        """Return the tags of an ended run: whether it ran on the devices of its row."""
         return self._verifier.tags(key) if self._verifier is not None else {}
 
     def about_to_kill(self, pids: Sequence[int]) -> list[str]:
-        """Take MPS clients off their server, so that killing them leaves it sane for the others.
-
-        Returns what could not be done, a sentence each: they have to be killed all the same.
-        """
+        """Detach MPS clients, so that killing them does not harm others; return the problems."""
         problems = []
         for server in list(self._made.running.values()):
             try:
@@ -229,10 +226,9 @@ class DeviceSetup:
         return problems
 
     def tear_down(self) -> list[str]:
-        """Take away what `set_up` made; what could not be is returned, a sentence each.
+        """Remove what `set_up` created; return what could not be removed, a sentence each.
 
-        Never raises; may be called from several threads, and again: then what was left is tried
-        once more.
+        Never raises; may be called from several threads, and again to retry.
         """
         with self._lock:
             if self._verifier is not None:
@@ -260,7 +256,7 @@ class DeviceSetup:
         return steps
 
     def _provide(self, instance: PlannedInstance, say: Callable[[str], None]) -> None:
-        """Create an instance, unless it is there."""
+        """Create an instance, unless it exists."""
         if instance.existing_id is not None:
             for compute in instance.computes:
                 assert compute.uuid is not None, "an existing MIG device has a UUID"
@@ -316,16 +312,13 @@ class DeviceSetup:
             return (self._made.devices[share.compute].uuid,)
         return share.gpu_uuids
 
-    def _planned_server(self, name: str) -> PlannedMps:
-        return next(server for server in self.plan.mps_servers if server.name == name)
-
     def _note(self) -> Ledger:
         if self._ledger is None:
             self._ledger = Ledger()
         return self._ledger
 
     def _ids(self, keys: Sequence[str]) -> dict[str, str]:
-        """Whose a thing is: a run's only if it is that run's alone."""
+        """Return a thing's owner in the ledger: a run only if it serves that run alone."""
         run_id = self.run_ids.get(keys[0], "") if len(keys) == 1 else ""
         return {"run_id": run_id, "workload_id": self.workload_id}
 
@@ -336,10 +329,10 @@ def _remove(created: CreatedInstance) -> None:
     created.entry.done()
 
 
-def _attempt(take_away: Callable[[], None], what: str) -> str:
-    """Do it; a sentence if it cannot be done."""
+def _attempt(remove: Callable[[], None], what: str) -> str:
+    """Remove a thing; return a sentence if that fails."""
     try:
-        take_away()
+        remove()
     except Exception as error:  # noqa: BLE001 - clean-up goes on whatever happens to one thing
         text = str(error) if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
         return f"{what} was not removed: {text}"
@@ -347,17 +340,17 @@ def _attempt(take_away: Callable[[], None], what: str) -> str:
 
 
 _CONTAINER_TIMEOUT_S = 60.0
-#: What docker and podman say of a container that is not there.
+#: The message of docker and podman for a container that does not exist.
 _NO_CONTAINER = "no such container"
 
 
 def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], None]) -> list[str]:
-    """Take away the things of the ledger; return what could not be, a sentence each.
+    """Remove the things of the ledger; return what could not be removed, a sentence each.
 
     Args:
-        ledger: Where they are noted; a thing that is gone loses its entry.
-        only_orphans: Leave things alone whose owner lives; False takes away everything.
-        say: Gets a sentence about each thing that was taken away.
+        ledger: Lists the things; a removed thing loses its entry.
+        only_orphans: Leave things whose owner lives; False removes everything.
+        say: Gets a sentence about each removed thing.
     """
     failures = []
     # Daemons and containers first: a MIG instance goes only when nothing runs on it.
@@ -367,19 +360,19 @@ def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], 
         if only_orphans and not entry.orphaned:
             continue
         try:
-            what = _remove_thing(entry)
+            message = _remove_thing(entry)
             entry.done()
         except DeviceError as error:
             failures.append(f"{entry.thing} was not removed: {error}")
         else:
-            say(what)
+            say(message)
     return failures
 
 
 def _remove_thing(entry: Entry) -> str:
-    """Take one thing away; return what happened to it."""
+    """Remove one thing; return what happened to it."""
     thing = entry.thing
-    # A restart of the machine ends processes and MIG instances; what has their ids now is others'.
+    # A restart ends processes and MIG instances; their ids now belong to others.
     rebooted = entry.owner.rebooted
     match thing:
         case MpsDaemon() if rebooted:

@@ -1,4 +1,4 @@
-"""What a Collocation cell says: naive, MPS, a MIG instance, MPS inside one."""
+"""Parse a Collocation cell: naive, MPS, a MIG instance, MPS inside one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from radt.errors import UsageError
 
-#: Rows without set-up of the devices: neighbours share a device as it is.
+#: Rows without set-up: the runs share a device as it is.
 NAIVE_TEXT = "-"
 
 # pandas, and so the original radT, writes an empty Collocation back as `nan`.
@@ -76,7 +76,7 @@ class Collocation:
 
     @classmethod
     def parse(cls, text: str) -> Collocation:
-        """Understand a Collocation cell.
+        """Parse a Collocation cell.
 
         ``-`` or nothing, ``MPS``, ``MPS:40``, ``3g.20gb``, ``3c.7g.40gb``, ``3g.20gb#1`` (the
         instance called 1, shared by the rows that name it), ``3g.20gb+MPS``, ``3g.20gb#1+MPS:40``.

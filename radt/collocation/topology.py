@@ -1,7 +1,7 @@
 """GPUs, the MIG instances on them, and those they could hold: plain data.
 
-The driver tells the names of profiles only since R520, and placements only to privileged users; the
-tables here are what NVIDIA publishes: the MIG User Guide,
+The driver reports the names of profiles only since R520, and placements only to privileged users;
+the tables here are what NVIDIA publishes: the MIG User Guide,
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide, and the output of ``nvidia-smi mig -lgipp``
 and ``-lcipp`` on A100, A30 and H100.
 """
@@ -16,10 +16,10 @@ from radt.nvml import Gpu
 
 _MIB = 2**20
 _GIB = 2**30
-#: Of a GPU's memory a profile has a number of eighths.
+#: A profile has a number of eighths of the GPU's memory.
 _FRACTION = 8
 
-#: What stands behind the memory in a profile's name, by NVML's index of the profile (nvml.h).
+#: The attributes in a profile's name, by NVML's index of the profile (nvml.h).
 _ATTRIBUTES: Mapping[int, str] = {
     0x7: "+me",
     0x8: "+me",
@@ -80,7 +80,7 @@ _LAYOUTS: Mapping[int, _Layout] = {
 
 
 def profile_name(index: int, slices: int, memory_mb: int, gpu_memory_bytes: int) -> str:
-    """The name of a profile for a driver that does not tell it: ``1g.5gb+me``.
+    """Return the name of a profile for a driver that does not report it: ``1g.5gb+me``.
 
     Args:
         index: NVML's number of the profile (``NVML_GPU_INSTANCE_PROFILE_…``).
@@ -97,7 +97,7 @@ def profile_name(index: int, slices: int, memory_mb: int, gpu_memory_bytes: int)
 def published_placements(
     slices: int, memory_mb: int, gpu_slices: int, gpu_memory_mb: int
 ) -> tuple[Placement, ...]:
-    """Where an instance may lie according to NVIDIA's tables; nowhere if they do not say.
+    """Return the possible places of an instance in NVIDIA's tables; none if it is not there.
 
     Args:
         slices: Compute slices of the instance.
@@ -113,7 +113,7 @@ def published_placements(
 
 
 def compute_placements(gpu_instance_slices: int, slices: int) -> tuple[Placement, ...]:
-    """Where a compute instance may lie in a GPU instance; nowhere if none of this size is offered.
+    """Return the possible places of a compute instance in a GPU instance; none for other sizes.
 
     Compute instances have 1, 2, 3, 4 or all slices of their GPU instance; they begin at multiples
     of their size, those of three at multiples of four.
@@ -134,10 +134,10 @@ def compute_placements(gpu_instance_slices: int, slices: int) -> tuple[Placement
 class InstanceProfile:
     """A kind of GPU instance that a GPU offers.
 
-    ``profile_id`` is what the driver calls it; ``name`` is NVIDIA's, without ``MIG ``.
-    ``max_count`` is how many an empty GPU holds. ``ofas`` are optical flow accelerators, of which
-    GPUs have few: the media extensions of ``+me``. ``remaining`` is how many more the driver would
-    create now, None where it does not say.
+    ``profile_id`` is the driver's; ``name`` is NVIDIA's, without ``MIG ``. ``max_count`` is how
+    many an empty GPU holds. ``ofas`` are optical flow accelerators, of which GPUs have few: the
+    media extensions of ``+me``. ``remaining`` is how many more the driver would create now, None if
+    it does not report that.
     """
 
     profile_id: int
@@ -153,11 +153,7 @@ class InstanceProfile:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInstance:
-    """A MIG device: what a process sees as its GPU.
-
-    ``uuid`` is its ``MIG-…``. ``pids`` are the processes on it. ``sm_count`` is None where the
-    driver does not say.
-    """
+    """A MIG device, which a process sees as its GPU; ``uuid`` is its ``MIG-…``."""
 
     instance_id: int
     slices: int
@@ -170,9 +166,9 @@ class ComputeInstance:
 class GpuInstance:
     """A part of a GPU that exists.
 
-    ``profile`` is its profile's name. ``placement`` is None where reading it needs privileges that
-    are missing. ``claimed`` tells one that a radt of this user has made, now or before it was
-    killed: it is about to be used, or taken away.
+    ``profile`` is its profile's name. ``placement`` is None if this user may not read it.
+    ``claimed`` marks one that a radt of this user has created, now or before it was killed: it is
+    about to be used, or removed.
     """
 
     instance_id: int
@@ -189,9 +185,9 @@ class GpuInstance:
 
 @dataclass(frozen=True, slots=True)
 class MigState:
-    """How MIG stands on a GPU that has it.
+    """The state of MIG on a GPU that supports it.
 
-    ``enabled`` is the mode now, ``pending`` the mode after the next reset. ``may_create`` tells
+    ``enabled`` is the mode now, ``pending`` the mode after the next reset. ``may_create`` says
     whether this user may create and destroy instances.
     """
 
@@ -202,17 +198,16 @@ class MigState:
     instances: tuple[GpuInstance, ...] = ()
 
     def profile(self, name: str) -> InstanceProfile | None:
-        """The profile with this name, in any case."""
-        wanted = name.lower()
-        return next((one for one in self.profiles if one.name.lower() == wanted), None)
+        """Return the profile with this name, in any case."""
+        return next((one for one in self.profiles if one.name.lower() == name.lower()), None)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuInventory:
     """One GPU; ``index`` is NVML's. ``mig`` is None where the GPU cannot be divided.
 
-    ``memory_bytes`` and ``free_bytes`` are None where the GPU has no memory of its own, or where
-    only an administrator may read it. ``problem`` says why the driver tells nothing of this GPU.
+    ``memory_bytes`` and ``free_bytes`` are None if the GPU has no memory of its own, or only an
+    administrator may read it. ``problem`` says why the driver reports nothing of this GPU.
     """
 
     index: int
@@ -228,7 +223,7 @@ class GpuInventory:
 class Inventory:
     """GPUs of the machine; ``reason`` says why there is none.
 
-    ``is_complete`` tells one that knows profiles and instances.
+    ``is_complete`` says whether it knows profiles and instances.
     """
 
     gpus: tuple[GpuInventory, ...] = ()
@@ -238,10 +233,7 @@ class Inventory:
 
     @classmethod
     def of(cls, gpus: Iterable[Gpu]) -> Inventory:
-        """What a list of GPUs tells already, without asking the driver: no profiles, no instances.
-
-        Enough to plan workloads in which nobody asks for MIG.
-        """
+        """Return an inventory without profiles and instances, enough for workloads without MIG."""
         return cls(
             tuple(
                 GpuInventory(
@@ -257,5 +249,5 @@ class Inventory:
         )
 
     def gpu(self, index: int) -> GpuInventory | None:
-        """The GPU with this NVML index."""
+        """Return the GPU with this NVML index."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)

@@ -1,9 +1,9 @@
-"""Whether runs use the devices, and share them, as their rows say: seen, not assumed.
+"""Verify that runs use and share the devices as their rows say.
 
-A client that cannot connect to its MPS daemon silently runs without one, and a daemon that happens
-to listen at the usual place silently takes in runs that asked for none. Both would be measured
-under the wrong name. A process is listed once it has a CUDA context, so the lists are looked at
-about once a second until each run has been seen.
+A client that cannot connect to its MPS daemon silently runs without one, and a daemon at the
+default place silently serves runs that asked for none. Both would be measured under the wrong name.
+NVML lists a process once it has a CUDA context, so the lists are read about once a second until
+each run has been seen.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from radt import tags
 from radt.collocation.processes import GpuProcess, Listing, ProcessLists, run_id_of
 from radt.errors import DeviceError
 
-VERIFIED_TAG = "radt.verified"
-REASON_TAG = "radt.verified.reason"
-
-#: Lists lag behind: what is seen this many times in a row is so.
+#: Lists lag behind: a mismatch counts once it is seen this many times in a row.
 _LOOKS = 2
 
 
 class Verdict(StrEnum):
-    """What is known of a run; the value of the tag ``radt.verified``."""
+    """The result for a run; the value of the tag ``radt.verified``."""
 
     OPEN = "open"
     YES = "yes"
@@ -36,9 +34,9 @@ class Verdict(StrEnum):
 class Expectation:
     """Where a run has to be seen.
 
-    ``devices`` are UUIDs of its GPUs or of its MIG device, ``names`` what people call them. ``mps``
-    says whether it has to be a client of MPS, and ``mps_log`` gives the end of the daemon's log.
-    A process that carries ``run_id`` in its environment is the run's, also inside a container.
+    ``devices`` are UUIDs of its GPUs or of its MIG device, ``names`` their names in messages.
+    ``mps`` says whether it has to be a client of MPS; ``mps_log`` returns the end of the daemon's
+    log. A process with ``run_id`` in its environment is the run's, also inside a container.
     """
 
     devices: tuple[str, ...]
@@ -50,7 +48,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A run that is not where its row says, and why that is known."""
+    """A run that is not on the devices of its row, with the evidence."""
 
     key: str
     reason: str
@@ -70,7 +68,7 @@ class Verifier:
 
     Args:
         expected: What each run's row says; runs without a device are left out.
-        gpus: NVML indices of all GPUs to look at: also where no run belongs.
+        gpus: NVML indices of all GPUs to check, also those without a run.
     """
 
     def __init__(self, expected: Mapping[str, Expectation], gpus: Sequence[int]) -> None:
@@ -87,7 +85,7 @@ class Verifier:
         )
 
     def check(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
-        """Look once; return runs that are found to be on the wrong side, each once.
+        """Check once; return runs that are found on wrong devices, each once.
 
         Args:
             pids: The live processes of each run.
@@ -106,18 +104,18 @@ class Verifier:
                 if key is not None:
                     seen.setdefault(key, []).append(process)
         self._unknown = _why_unknown(listings)
-        found = []
+        mismatches = []
         for key, state in self._states.items():
             if key in seen and state.verdict is not Verdict.MISMATCH:
                 reason = _judge(state, seen[key])
                 if reason:
-                    found.append(Mismatch(key, reason))
+                    mismatches.append(Mismatch(key, reason))
             elif state.looks:
                 state.looks, state.suspicion = 0, ""
-        return found
+        return mismatches
 
     def ended(self, key: str) -> str:
-        """A run has ended; return why it could not be verified, empty if it was."""
+        """End a run; return why it could not be verified, empty if it was."""
         state = self._states.get(key)
         if state is None:
             return ""
@@ -127,18 +125,18 @@ class Verifier:
         return state.reason if state.verdict is Verdict.NO else ""
 
     def tags(self, key: str) -> dict[str, str]:
-        """What is recorded of a run; nothing for a run without a device."""
+        """Return the tags of a run; none for a run without a device."""
         state = self._states.get(key)
         if state is None:
             return {}
         if state.verdict is Verdict.YES:
-            return {VERIFIED_TAG: str(Verdict.YES)}
+            return {tags.VERIFIED: str(Verdict.YES)}
         reason = state.reason or "it ended before the first check"
         verdict = Verdict.NO if state.verdict is Verdict.OPEN else state.verdict
-        return {VERIFIED_TAG: str(verdict), REASON_TAG: reason}
+        return {tags.VERIFIED: str(verdict), tags.VERIFIED_REASON: reason}
 
     def close(self) -> None:
-        """Let the driver go; harmless if that was done."""
+        """Shut NVML down; harmless if that was done."""
         if self._lists is not None:
             self._lists.close()
             self._lists = None
@@ -148,12 +146,12 @@ class Verifier:
             if self._lists is None:
                 self._lists = ProcessLists()
             return [self._lists.of(gpu) for gpu in self._gpus]
-        except DeviceError as error:  # a GPU has fallen off the bus: the run itself will say so
+        except DeviceError as error:  # a GPU has fallen off the bus: the run itself will fail
             return [Listing(unknown=error.message)]
 
 
 def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
-    """Take note of where a run's processes are; return why that is wrong, once it is certain."""
+    """Update a run's state from its processes; return a mismatch once it is certain."""
     wish = state.expectation
     wrong = ""
     for process in seen:
@@ -187,7 +185,7 @@ def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
 
 
 def _why_unknown(listings: Sequence[Listing]) -> str:
-    """Why a run may be on its device without being seen there; empty if it may not."""
+    """Return why a run may be on its device without being seen; empty if it may not."""
     for listing in listings:
         if listing.unknown:
             return f"the driver does not list processes: {listing.unknown}"

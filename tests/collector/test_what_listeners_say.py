@@ -102,7 +102,7 @@ def test_options_and_interval_reach_the_listener(talking: Project) -> None:
 def test_options_that_make_no_sense_are_warned_of(talking: Project) -> None:
     run, warnings = talking.register("talker:soft", "top")
     assert warnings == [
-        "listener talker has no option 'soft': it is not read. "
+        "listener talker has no option 'soft'; the listener is skipped. "
         "It takes talker:loud, talker:times=N, talker:wide"
     ]
     run.start()

@@ -198,7 +198,7 @@ def test_a_process_that_lingers_is_waited_for(card: FakeNvml) -> None:
 def test_an_instance_in_use_is_left_with_what_to_do(card: FakeNvml) -> None:
     thing = made(card)
     card.add("process 0 99 10 3 0")
-    with pytest.raises(DeviceError, match="a process is still on") as caught:
+    with pytest.raises(DeviceError, match="a process still uses") as caught:
         destroy_instance(thing, timeout_s=0)
     assert "sudo nvidia-smi mig -i 0 -gi 3 -dci" in str(caught.value.remedy)
     assert len(card.gpu_instances()) == 3
@@ -281,6 +281,6 @@ def test_an_orphan_that_somebody_uses_stays_in_the_ledger(
         "radt.collocation.setup.destroy_instance", partial(destroy_instance, timeout_s=0)
     )
     (problem,) = clean_up(Ledger(), say=lambda _: None)
-    assert "a process is still on" in problem
+    assert "a process still uses" in problem
     assert len(Ledger().entries()) == 1
     assert len(card.gpu_instances()) == 3

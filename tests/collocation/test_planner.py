@@ -276,7 +276,7 @@ def test_an_idle_instance_is_used_before_a_new_one_is_made() -> None:
         ("a",),
     )
     assert (new.existing_id, str(new.placement)) == (None, "0-3")
-    assert describe(made)[0] == "GPU 0  4-7  3g.20gb  a (there already)"
+    assert describe(made)[0] == "GPU 0  4-7  3g.20gb  a (exists)"
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_mig_that_waits_for_a_reset() -> None:
 
 
 def test_mig_on_a_gpu_that_has_none() -> None:
-    assert "has no MIG" in refused(("a", (0,), "3g.20gb"), on=plain()).message
+    assert "does not support MIG" in refused(("a", (0,), "3g.20gb"), on=plain()).message
 
 
 @pytest.mark.parametrize("text", ["-", "MPS"])

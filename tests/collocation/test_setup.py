@@ -268,7 +268,7 @@ def test_what_is_still_used_is_reported_and_tried_again(
         "radt.collocation.setup.destroy_instance", partial(destroy_instance, timeout_s=0)
     )
     (problem,) = devices.tear_down()
-    assert "3g.20gb" in problem and "a process is still on" in problem
+    assert "3g.20gb" in problem and "a process still uses" in problem
     assert [profile for _, _, profile, *_ in machine.gpu_instances()] == [9], "the other is gone"
     assert len(Ledger().entries()) == 1
     machine.remove(line)

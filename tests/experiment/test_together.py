@@ -86,7 +86,7 @@ def test_a_gpu_that_cannot_be_divided(planned: Planned) -> None:
     )
 
     assert (problem.line, problem.column) == (3, "Collocation")
-    assert "GPU 0 (H200) has no MIG" in problem.cause
+    assert "GPU 0 (H200) does not support MIG" in problem.cause
 
 
 def test_the_cpu_cannot_be_shared_so(planned: Planned) -> None:

@@ -187,7 +187,7 @@ def test_a_script_by_itself_on_a_full_disk_trains(
     assert done.returncode == 0
     assert done.stdout == "trained\n"
     assert "Traceback" not in done.stderr
-    assert "Make room" in done.stderr
+    assert "Free space" in done.stderr
     assert "Training goes on" in done.stderr
 
 
@@ -204,5 +204,5 @@ def test_a_full_runtime_folder_is_an_error_with_a_remedy(
     done = bench.radt(path.name, code=None)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "Make room there, or set RADT_RUNTIME_DIR" in " ".join(done.stderr.split())
+    assert "Free space there, or set RADT_RUNTIME_DIR" in " ".join(done.stderr.split())
     assert path.read_bytes() == before

@@ -154,7 +154,7 @@ def test_scripts_name_listeners_too(gpus: Bench) -> None:
     assert (ended.status, said) == (RunStatus.FINISHED, "")
     ended, said = run("top+nsys", "system.load")
     assert ended.status is RunStatus.FINISHED
-    assert "nsys goes with a run from its start" in said
+    assert "nsys must start with the run" in said
     assert "--listeners nsys" in said
     ended, said = run("dcgmi")
     assert (ended.listeners, listeners(gpus, ended), said) == ("dcgm", {"dcgm"}, "")

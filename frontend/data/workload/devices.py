@@ -15,7 +15,14 @@ from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.workload.run_facts import Machine
 from radt.frontend.data.workload.subject import Subject
 from radt.store.records import SummaryRecord
-from radt.tags import CPU_COUNT, CPUS
+from radt.tags import (
+    CPU_COUNT,
+    CPUS,
+    MIG_PLACEMENT,
+    MIG_PROFILE,
+    MIG_UUID,
+    MPS_THREAD_PERCENTAGE,
+)
 
 #: MIG slices of GPUs that can be divided: by seven for computing, by eight for memory; A30 and
 #: RTX PRO 6000 by four.
@@ -275,7 +282,7 @@ def _seat(card: Card, run: RunEntry, tags: Mapping[str, str], memory: _Memory) -
     text = run.record.collocation.strip()
     mig, _, rest = text.partition("+") if _PROFILE.match(text) else ("", "", text)
     is_mps = "mps" in rest.lower()
-    cap = tags.get("radt.mps.thread_percentage", "") or rest.partition(":")[2]
+    cap = tags.get(MPS_THREAD_PERCENTAGE, "") or rest.partition(":")[2]
     try:
         percentage = float(cap.rstrip("% ")) if cap else None
     except ValueError:
@@ -295,9 +302,9 @@ def _seat(card: Card, run: RunEntry, tags: Mapping[str, str], memory: _Memory) -
 
 
 def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) -> Instance:
-    profile = tags.get("radt.mig.profile", "") or asked.partition("#")[0]
-    start, size = _placement(tags.get("radt.mig.placement", ""))
-    identity = tags.get("radt.mig.uuid", "") or (asked if "#" in asked else run.run_id)
+    profile = tags.get(MIG_PROFILE, "") or asked.partition("#")[0]
+    start, size = _placement(tags.get(MIG_PLACEMENT, ""))
+    identity = tags.get(MIG_UUID, "") or (asked if "#" in asked else run.run_id)
     for one in card.instances:
         same_place = start is not None and one.start == start and one.profile == profile
         if same_place or one.identity == identity:
