@@ -6,7 +6,7 @@
 
 An entry is on disk before its thing is created (`Ledger.intend`), gets the ids of the thing once
 they are known (`Entry.confirm`) and is removed with the thing (`Entry.done`). A runner that is
-killed in between leaves an entry without a living owner: `radt.collocation.setup.clean_up` then removes
+killed in between leaves an entry without a living owner: `radt.collocation.setup.clean_up` removes
 exactly that thing, and nothing similar.
 """
 
