@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator
 
 from tests.frontend.conftest import Watched
 
@@ -27,12 +27,18 @@ def open_page(watched: Watched, url: str, query: str = "", cards: int = 4) -> No
 
 
 def drawn(watched: Watched, cards: int) -> None:
-    expect(watched.page.locator(CARDS)).to_have_count(cards)
-    for one in watched.page.locator(CARDS).all():
-        # A page that is opened again is drawn anew: a card that was found may be gone by now.
-        one.evaluate("card => card.scrollIntoView()")
-        expect(one.locator(".main-svg").first).to_be_visible()
-    watched.page.evaluate("scrollTo(0, 0)")
+    """Wait until so many charts are drawn; only those near the window are."""
+    watched.page.wait_for_function(
+        """([selector, count]) => {
+          const cards = [...document.querySelectorAll(selector)];
+          if (cards.length !== count) return false;
+          const next = cards.find(card => !card.querySelector(".main-svg")?.checkVisibility());
+          if (next) next.scrollIntoView();
+          else scrollTo(0, 0);
+          return !next;
+        }""",
+        arg=[CARDS, cards],
+    )
 
 
 def card(watched: Watched, metric: str) -> Locator:

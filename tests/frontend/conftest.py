@@ -26,6 +26,8 @@ from waitress import wasyncore
 
 from radt.frontend import app
 from radt.frontend.auth import MAX_BODY_BYTES, Access
+from radt.frontend.data import connections
+from radt.frontend.data.connections import DatabaseConnection
 from radt.frontend.data.source import Source
 from radt.frontend.serve import listen, patient_server
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
@@ -344,10 +346,12 @@ def served(source: Source, access: Access) -> Iterator[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _frequent_pulse() -> Iterator[None]:
-    """Let open pages ask for news often."""
+    """Let open pages ask for news often, and databases be asked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "LIVE_INTERVAL_MS", 250)
-        patch.setattr(app, "IDLE_INTERVAL_MS", 400)
+        patch.setattr(app, "LIVE_INTERVAL_MS", 200)
+        patch.setattr(app, "IDLE_INTERVAL_MS", 300)
+        patch.setattr(DatabaseConnection, "ask_interval_s", 0.1)
+        patch.setattr(connections, "RETRY_S", 0.5)
         yield
 
 
@@ -552,6 +556,14 @@ def watched(tab: Tab, front: Front, request: pytest.FixtureRequest) -> Iterator[
         tab.close()  # who knows what it was left in
     else:
         tab.clear(front)
+
+
+def shown(page: Page, selector: str) -> None:
+    """Wait until an element is visible, without the pauses of up to a second of `expect`."""
+    page.wait_for_function(
+        """selector => [...document.querySelectorAll(selector)].some(e => e.checkVisibility())""",
+        arg=selector,
+    )
 
 
 def until(condition: Callable[[], object], what: str, deadline_s: float = 20.0) -> None:

@@ -19,16 +19,14 @@ from radt.frontend.auth import Access
 from radt.frontend.export import renderer as rendering
 from radt.frontend.export import routes as data
 from radt.frontend.view import View
-from tests.frontend.conftest import Demo, Serve, Site, Watched
+from tests.frontend.conftest import Demo, Serve, Site, Watched, shown
 
 ADDRESS = "/compare?s=quickstart&c=loss;log=1&c=process.memory.rss&level=workload&t.barrier=5,30"
 
 
 def ready(page: Page) -> None:
     """The charts are drawn."""
-    expect(
-        page.locator("#charts .card:visible .js-plotly-plot .scatterlayer").first
-    ).to_be_visible()
+    shown(page, "#charts .card .js-plotly-plot .scatterlayer")
 
 
 def choose(page: Page, subject: str, item: str) -> None:

@@ -29,7 +29,7 @@ def bench(store_path: Path) -> Iterator[Bench]:
 
 def drawn(page: Page, resource: str) -> None:
     """Wait until a strip has its chart."""
-    expect(page.locator(f"[data-strip={resource}] .scatterlayer .trace").first).to_be_attached()
+    page.wait_for_selector(f"[data-strip={resource}] .scatterlayer .trace", state="attached")
 
 
 def fact(page: Page, name: str):
