@@ -9,15 +9,19 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from radt.frontend.app import PAGES
+from tests.frontend.conftest import VIEWPORT, shown
 
 PATHS = [page.path for page in PAGES]
 #: Of minor, moderate, serious and critical (axe-core's doc/API.md).
 SERIOUS = ("serious", "critical")
 
 
-def findings(page: Page) -> list[str]:
-    """What axe-core calls serious, each with the elements that it is about."""
-    results: dict[str, Any] = Axe().run(page, options={"resultTypes": ["violations"]}).response
+def findings(page: Page, *rules: str) -> list[str]:
+    """What axe-core calls serious (by these rules), each with the elements that it is about."""
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = list(rules)
+    results: dict[str, Any] = Axe().run(page, options=options).response
     assert results["passes"], "axe-core looked at nothing"
     return [
         f"{found['id']}: {found['help']}: "
@@ -41,52 +45,18 @@ CONTENT = {
 def settled(page: Page, path: str, *, empty: bool = False) -> None:
     """Wait until the page shows what it has."""
     content = "main#content > *" if empty else CONTENT[path]
-    expect(page.locator(content).first).to_be_visible()
+    shown(page, content)
     if not empty and path == "/compare":
         expect(page.locator(".pick").first).to_be_attached()  # folded where it is narrow
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_axe_finds_nothing_serious_and_nothing_is_too_wide(site, watched, wait_until, path):
-    page = watched.page
-    page.emulate_media(color_scheme="light")
-    page.goto(site.url + path)
-    settled(page, path)
-    assert findings(page) == []
-    for width in (900, 1440, 3840):
-        page.set_viewport_size({"width": width, "height": 900})
-        settled(page, path)
-        # Charts follow the window a moment later.
-        wait_until(
-            lambda width=width: page.evaluate("document.documentElement.scrollWidth") <= width,
-            f"{path} fits {width} px",
-        )
-    page.emulate_media(color_scheme="dark")
-    expect(page.locator("html")).to_have_attribute("data-mantine-color-scheme", "dark")
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.reload()  # with charts in the colours of the scheme
-    settled(page, path)
-    assert findings(page) == []
-    assert watched.errors == []
-
-
-def test_axe_finds_nothing_serious_without_a_store(serve, watched):
-    url = serve()
-    for path in PATHS:
-        watched.page.goto(url + path)
-        settled(watched.page, path, empty=True)
-        assert findings(watched.page) == [], path
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_keys_lead_through_the_page_and_the_focus_is_seen(site, watched, path):
-    watched.page.goto(site.url + path)
-    settled(watched.page, path)
+def stops(page: Page, count: int) -> list[str]:
+    """What the tab key leads to, one after the other; where the focus is not seen, "unseen"."""
     seen: list[str] = []
-    for _ in range(12):
-        watched.page.keyboard.press("Tab")
+    for _ in range(count):
+        page.keyboard.press("Tab")
         seen.append(
-            watched.page.evaluate(
+            page.evaluate(
                 """() => {
                   const here = document.activeElement;
                   if (here === document.body) return "the browser's own";
@@ -101,5 +71,40 @@ def test_keys_lead_through_the_page_and_the_focus_is_seen(site, watched, path):
                 }"""
             )
         )
-    assert not [one for one in seen if one.startswith("unseen")]
-    assert len(set(seen)) >= 6
+    return seen
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_axe_finds_nothing_serious_keys_lead_through_and_nothing_is_too_wide(
+    site, watched, wait_until, path
+):
+    page = watched.page
+    page.goto(site.url + path)
+    settled(page, path)
+    assert findings(page) == []
+    focused = stops(page, 12)
+    assert not [one for one in focused if one.startswith("unseen")]
+    assert len(set(focused)) >= 6
+    for width in (900, 3840):
+        page.set_viewport_size({"width": width, "height": 900})
+        settled(page, path)
+        # Charts follow the window a moment later.
+        wait_until(
+            lambda width=width: page.evaluate("document.documentElement.scrollWidth") <= width,
+            f"{path} fits {width} px",
+        )
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size(VIEWPORT)
+    page.reload()  # with charts in the colours of the scheme
+    expect(page.locator("html")).to_have_attribute("data-mantine-color-scheme", "dark")
+    settled(page, path)
+    assert findings(page, "color-contrast") == []
+    assert watched.errors == []
+
+
+def test_axe_finds_nothing_serious_without_a_store(serve, watched):
+    url = serve()
+    for path in PATHS:
+        watched.page.goto(url + path)
+        settled(watched.page, path, empty=True)
+        assert findings(watched.page) == [], path

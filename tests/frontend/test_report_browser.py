@@ -12,14 +12,22 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from radt.analysis.report import read_report
+from radt.frontend.pages import report as report_page
 from radt.model import RunStatus
 from radt.render.files import ReportFormat, rendered
 from radt.render.numbers import INTERVAL_NOTE
 from radt.render.report_content import Content
 from radt.store.reader import StoreReader
+from tests.frontend.conftest import shown
 from tests.frontend.report_support import Planted, Study
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is typed counts soon."""
+    monkeypatch.setattr(report_page, "_TYPING_MS", 100)
 
 
 @pytest.fixture
@@ -74,9 +82,10 @@ def test_table_sorts_by_its_heads_and_the_address_keeps_it(study, serve, watched
     assert watched.errors == []
 
 
-def test_a_chart_for_each_quantity_that_is_measured(study, serve, watched):
+def test_charts_links_files_and_interference(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")
+    shown(page, ".report-chart .barlayer .point path")
     charts = page.locator(".report-chart:visible")
     expect(charts.locator("h2")).to_have_text(
         [
@@ -101,12 +110,7 @@ def test_a_chart_for_each_quantity_that_is_measured(study, serve, watched):
     first.locator(".barlayer .point path").nth(1).hover(force=True)
     expect(first.locator(".hoverlayer")).to_contain_text("n = 1")
     expect(first.locator(".hoverlayer")).to_contain_text("runs 3.00 s to 3.60 s")
-    assert watched.errors == []
 
-
-def test_links_lead_to_the_workload_and_to_compare_with_these(study, serve, watched):
-    page = watched.page
-    page.goto(f"{serve()}/report")
     link = names(page).nth(1).get_by_role("link")
     expect(link).to_have_text("pair")
     query = parse_qs(urlsplit(link.get_attribute("href") or "").query)
@@ -122,6 +126,12 @@ def test_links_lead_to_the_workload_and_to_compare_with_these(study, serve, watc
     assert text.startswith("experiment,workload,")
     assert waiting.value.suggested_filename == "radt-study-report.csv"
     assert text == rendered(content_of(study), ReportFormat.CSV)
+
+    section = page.locator(".report-interference")
+    expect(section.get_by_role("heading")).to_have_text("Interference")
+    expect(section.locator("tbody td")).to_have_text(["1.65×"])
+    expect(page.locator(".report-notes")).to_contain_text(INTERVAL_NOTE)
+    assert watched.errors == []
 
 
 def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
@@ -175,28 +185,15 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     assert watched.errors == []
 
 
-def test_who_slows_whom_down_and_what_has_to_be_known(study, serve, watched):
-    page = watched.page
-    page.goto(f"{serve()}/report")
-    section = page.locator(".report-interference")
-    expect(section.get_by_role("heading")).to_have_text("Interference")
-    expect(section.locator("tbody td")).to_have_text(["1.65×"])
-    expect(page.locator(".report-notes")).to_contain_text(INTERVAL_NOTE)
-    assert watched.errors == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_report_as_a_file_needs_nothing_but_itself(
-    study: Study, browser: Browser, tmp_path: Path, scheme: Any
+    study: Study, browser: Browser, tmp_path: Path
 ) -> None:
     for epoch_s in (2.0, 2.2):
         study.workload(HOSTILE, [Planted("a", epoch_s, name=HOSTILE)], tags={"radt.series": "s"})
     file = tmp_path / "report.html"
     content = content_of(study)
     file.write_text(rendered(content, ReportFormat.HTML))
-    context = browser.new_context(
-        viewport={"width": 900, "height": 900}, color_scheme=scheme, offline=True
-    )
+    context = browser.new_context(viewport={"width": 900, "height": 900}, offline=True)
     page = context.new_page()
     met: list[str] = []
     page.on("console", lambda message: met.append(message.text))
@@ -209,11 +206,13 @@ def test_a_report_as_a_file_needs_nothing_but_itself(
     assert page.locator("svg rect").count() > 10
     assert page.locator("img, script, link").count() == 0
     assert met == [file.as_uri()]
-    paper, text = page.evaluate(
-        "() => ['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])"
-    )
-    lightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, text)]
-    assert (lightness[0] > lightness[1]) is (scheme == "light")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        paper, text = page.evaluate(
+            "() => ['backgroundColor', 'color'].map((x) => getComputedStyle(document.body)[x])"
+        )
+        lightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, text)]
+        assert (lightness[0] > lightness[1]) is (scheme == "light")
     # A wide table scrolls by itself: the page does not.
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     context.close()

@@ -343,6 +343,7 @@ def test_where_nothing_is_recorded_the_machine_is_shown(serve, watched):
     expect(card(watched, "devices")).to_contain_text("CPUs")
 
 
+@pytest.mark.long
 def test_while_the_database_is_away_the_rest_stays_and_it_comes_back(serve, watched):
     with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
         demo = Demo(uri)
@@ -363,7 +364,8 @@ def test_while_the_database_is_away_the_rest_stays_and_it_comes_back(serve, watc
 
 def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNvml):
     """The real process with a fake driver: the form, the cards of GPUs, log out."""
-    demo.quickstart()
+    # Pages ask for news every second while something runs, else every three.
+    demo.workload("live", "now", [demo.run("a", "n", 4.0, status=RunStatus.RUNNING)])
     nvml.configure(
         "count 2", mig_gpu(0, mode=1), "gpu 1 55 80000 500 1000 250500 7000 61 1410 1593"
     )
