@@ -3,6 +3,8 @@
 
 (function () {
   const { change, setPart, noUpdate } = window.radt;
+  /* The window that the field last gave to the view or took from it. */
+  let fieldWindow;
 
   /* Set an option; another order or filter starts on the first page. */
   function choose(name, value, alsoFirstPage) {
@@ -51,7 +53,8 @@
       return noUpdate();
     },
     reportWindow: (text) => {
-      choose("report.window", (text || "").trim());
+      fieldWindow = (text || "").trim();
+      choose("report.window", fieldWindow);
       return noUpdate();
     },
     /* The controls follow the view, whoever changed it. */
@@ -59,11 +62,13 @@
       if (!view) return Array(5).fill(noUpdate());
       const options = view.options || {};
       const on = (name) => options[name] === "1";
-      const field = document.getElementById("report-window");
-      /* Leave the field alone while the user types. */
-      const window_ = document.activeElement === field ? noUpdate() : options["report.window"] || "";
       const switches = ["report.picked", "report.profiled", "report.overlap"].map(on);
-      return [view.experiment || noUpdate(), ...switches, window_];
+      /* The field may hold text that has not reached the view: the view's window goes there only
+         if it was changed elsewhere. */
+      const viewWindow = options["report.window"] || "";
+      const fieldValue = viewWindow === fieldWindow ? noUpdate() : viewWindow;
+      fieldWindow = viewWindow;
+      return [view.experiment || noUpdate(), ...switches, fieldValue];
     },
     /* Columns that the server itself set are not the user's. */
     reportColumns: (columns, state) => {

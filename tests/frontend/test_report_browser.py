@@ -185,6 +185,39 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     assert watched.errors == []
 
 
+#: Holds what `reportControls` answers until `release()`, as a busy browser does.
+HELD_CONTROLS = """() => {
+  const controls = window.dash_clientside.radt.reportControls;
+  const released = new Promise((resolve) => { window.release = resolve; });
+  window.dash_clientside.radt.reportControls = (...view) => {
+    const answer = controls(...view);
+    window.held = true;
+    return released.then(() => answer);
+  };
+}"""
+
+
+def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    field = page.get_by_role("textbox", name="Part of each run that counts")
+    field.fill("epoch:1")
+    page.wait_for_url("**o.report.window=epoch**1**")
+    page.evaluate(HELD_CONTROLS)
+    page.get_by_role("switch", name="only overlap").click(force=True)
+    page.wait_for_function("() => window.held")
+    field.fill("epoch:2")
+    # Typing is debounced: the answer comes right after the field's value has reached Dash.
+    page.wait_for_function(
+        "() => window.dash_component_api.getLayout('report-window').props.value === 'epoch:2'"
+    )
+    page.evaluate("window.release()")
+    page.wait_for_url("**o.report.window=epoch**2**")
+    expect(field).to_have_value("epoch:2")
+    expect(page.locator("#report-facts")).to_contain_text("epoch 2, while all runs")
+    assert watched.errors == []
+
+
 def test_a_report_as_a_file_needs_nothing_but_itself(
     study: Study, browser: Browser, tmp_path: Path
 ) -> None:
