@@ -164,7 +164,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     from radt.frontend.app import create_app
     from radt.frontend.data.source import Source
 
-    # A browser asks for all charts at once; that some wait a moment is no news for a terminal.
+    # A browser asks for all charts at once; the terminal does not report that some wait a moment.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     source = Source(view.store, _imports_of(view))
     app = create_app(source, access)

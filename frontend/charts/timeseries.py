@@ -196,7 +196,7 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
         return Ordinate(1.0, "×", log=log)
     scale = unit_scale(data.quantity.drawn_unit, max(map(_largest, lines), default=0.0))
     if data.relative is Relative.DIFFERENCE:
-        # The difference of two shares is no share of anything.
+        # The difference of two shares is not a share.
         label = "pp" if scale.label == "%" else scale.label
         return Ordinate(scale.factor, label, signed=True)
     return Ordinate(scale.factor, scale.label, log=log)

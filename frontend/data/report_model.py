@@ -26,7 +26,7 @@ PAGE = "report.page"
 WINDOW = "report.window"
 OVERLAP = "report.overlap"
 
-#: The names of what can be sorted by and is no quantity.
+#: What can be sorted by and is not a quantity.
 BY_ORDER = ""
 BY_WORKLOAD = "workload"
 BY_NAME = "runs"

@@ -150,7 +150,7 @@ def opened(root: Path, relative: str) -> Iterator[BinaryIO]:
     """Open a regular file below ``root`` for reading; no link is followed below it.
 
     Raises:
-        RunNotFoundError: There is no such file, or it is none to be shown.
+        RunNotFoundError: There is no such file, or it may not be shown.
     """
     file = open_below(root, relative)
     try:

@@ -74,7 +74,7 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window | None:
-        """From ``12.5,60``; None for anything that is no stretch."""
+        """From ``12.5,60``; None for anything that is not a stretch."""
         try:
             start, end = (float(part) for part in text.split(","))
         except ValueError:

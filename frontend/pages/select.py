@@ -33,9 +33,17 @@ from radt.frontend.pages.select_lists import (
     read_lists,
     statuses_of,
 )
-from radt.frontend.pages.select_ticks import Tick, Ticks, joint, ticked
 from radt.frontend.search.find import FoundExperiment
-from radt.frontend.selection import MAX_RUNS, Selection, read_selection, resolve
+from radt.frontend.selection import (
+    MAX_RUNS,
+    Selection,
+    Tick,
+    Ticks,
+    joint,
+    read_selection,
+    resolve,
+    ticked,
+)
 from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus

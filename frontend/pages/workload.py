@@ -264,7 +264,7 @@ def _register_subject(app: Dash, source: Source) -> None:
         found = offered(subject, search or "")
         labels = {one["label"] for one in found}
         if search and search in labels:
-            found = offered(subject, "")  # the text of what is chosen is no search
+            found = offered(subject, "")  # the text of the chosen option is not a search
         return no_update if found == known else found
 
 

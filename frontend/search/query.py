@@ -134,7 +134,7 @@ def _term(typed: str, chars: _Chars, *, is_closed: bool) -> Term:
     text = "".join(char for char, _ in chars).casefold()
     if not text:
         raise _TermError("the term is empty")
-    # Operators in quotes are text, so a character that is no operator takes their place.
+    # Operators in quotes are text, so a character that is not an operator takes their place.
     bare = "".join("\0" if quoted else char for char, quoted in chars)
     if (first := _OPERATOR.match(bare)) is not None:
         raise _TermError(f"expected a name before {first.group()}")

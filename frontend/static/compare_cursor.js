@@ -108,7 +108,7 @@
     if (!card.time.hidden) {
       const [from, to] = page.rangeOf(card.graph._fullLayout);
       card.time.textContent = page.timeText(at, to - from);
-      // Beside the plot is no room for it.
+      // There is no room for it beside the plot.
       const half = card.time.offsetWidth / 2;
       const middle = Math.min(Math.max(px, half), xaxis._length - half);
       card.time.style.left = `${middle - px - half}px`;

@@ -135,7 +135,7 @@
     for (const { meta } of page.drawn())
       for (const { key, stroke, hidden, estimated } of (meta && meta.lines) || []) {
         const [stem] = key.split(/[/@]/, 1);
-        // That a value is estimated is no matter of the run.
+        // Whether a value is estimated says nothing about the run.
         if (hidden || estimated || !keys.has(stem)) continue;
         found[stem] = found[stem] === undefined || found[stem] === stroke ? stroke : NO_STROKE;
       }

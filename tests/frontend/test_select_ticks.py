@@ -7,7 +7,7 @@ import pytest
 from radt.errors import UsageError
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.spec import MAX_PICKS, Pick
-from radt.frontend.pages.select_ticks import Tick, Ticks, ticked
+from radt.frontend.selection import Tick, Ticks, ticked
 
 NAME = "quickstart"
 ALL = Pick(NAME)

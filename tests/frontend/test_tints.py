@@ -13,7 +13,7 @@ from radt.frontend.data.report import read_shown
 from radt.frontend.data.report_model import Choices
 from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.data.workload.subject import find_subject
-from radt.frontend.pages.compare_facts import facts
+from radt.frontend.pages.compare import facts
 from radt.frontend.pages.report_table import table
 from radt.frontend.pages.select import answer
 from radt.frontend.pages.workload_parts import swatch

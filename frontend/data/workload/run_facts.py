@@ -15,6 +15,7 @@ from radt.frontend.data.workload.subject import Subject
 from radt.masking import masked
 from radt.model import MissingReason
 from radt.store.records import GapRecord, LedgerRecord, RunRecord
+from radt.tags import CPU, GPUS, HOST
 
 #: Written by `radt.inventory` before the run starts.
 HARDWARE_FILE = "environment/hardware.json"
@@ -123,12 +124,12 @@ def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Ma
     """The machine of a run: of its inventory if that can be read here, else of its tags."""
     found = _hardware(source, record)
     gpus = found.get("gpus")
-    names = tags.get("radt.gpus", "")
+    names = tags.get(GPUS, "")
     known = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
     return Machine(
-        host=record.host or tags.get("radt.host", ""),
+        host=record.host or tags.get(HOST, ""),
         system=str(found.get("system") or ""),
-        cpu_model=str(found.get("cpu_model") or tags.get("radt.cpu", "")),
+        cpu_model=str(found.get("cpu_model") or tags.get(CPU, "")),
         logical_cores=_count(found.get("logical_cores")),
         memory_bytes=_count(found.get("memory_bytes")),
         driver=str(found.get("driver") or ""),
