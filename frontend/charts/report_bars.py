@@ -14,9 +14,9 @@ from radt.frontend.charts.traces import Figure, escaped
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.report_model import MAX_BARS, PEAKS, Bar, Size, column_of
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour
+from radt.render.markup import blocks_of
 from radt.render.numbers import ScaledQuantity, describe, error_bar
 from radt.render.report_content import is_shared
-from radt.render.svg import blocks_of
 from radt.units import plural
 
 _DIGIT_PX = 6.2

@@ -20,9 +20,8 @@ from radt.frontend.data.report_model import (
 )
 from radt.frontend.export.print_layout import Box, Merger, Sheet
 from radt.frontend.theme import FONT, INKS, Scheme, colour
-from radt.render.bars import Way, way_of
 from radt.render.numbers import INTERVAL_NOTE, error_bar, scaled
-from radt.render.report_content import Matrix
+from radt.render.report_content import Matrix, Way, way_of
 
 _INK = INKS[Scheme.LIGHT]
 _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 72, 24, 88, 104

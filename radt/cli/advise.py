@@ -162,9 +162,8 @@ def _refusal(advice: Advice) -> UsageError:
 def _show(advice: Advice, kind: Format, *, all_of_them: bool) -> None:
     from rich.console import Console
 
-    from radt.render.advice import advice_document
-    from radt.render.advice_json import advice_json
-    from radt.render.markdown import as_markdown
+    from radt.render.advice import advice_document, advice_json
+    from radt.render.markup import as_markdown
     from radt.render.terminal import print_document
 
     document = advice_document(advice, all_of_them=all_of_them)

@@ -20,7 +20,7 @@ from radt.cli.options import experiment_of, reading_options
 from radt.errors import UsageError
 from radt.render.comparison import comparison_document
 from radt.render.comparison_json import comparison_json
-from radt.render.markdown import as_markdown
+from radt.render.markup import as_markdown
 from radt.render.terminal import print_document
 from radt.store.locate import Places
 

@@ -9,8 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from radt.errors import UsageError
-from radt.render.html import as_html
-from radt.render.markdown import as_markdown
+from radt.render.markup import as_html, as_markdown
 from radt.render.model import Document
 from radt.render.report import report_document
 from radt.render.report_content import Content

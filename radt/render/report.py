@@ -13,7 +13,6 @@ from radt import units
 from radt.analysis.quantities import Quantity, joules
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.model import RunStatus
-from radt.render.bars import charts_of
 from radt.render.model import (
     Block,
     Cell,
@@ -32,6 +31,7 @@ from radt.render.report_content import (
     Content,
     Line,
     Matrix,
+    charts_of,
     is_shared,
     matrices,
     reasons_of,

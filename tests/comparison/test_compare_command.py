@@ -21,7 +21,7 @@ from radt.cli.compare import command
 from radt.errors import UsageError
 from radt.render import comparison as rendering
 from radt.render.comparison import comparison_document
-from radt.render.markdown import as_markdown
+from radt.render.markup import as_markdown
 from radt.render.terminal import document_lines
 from radt.store.locate import Places
 from tests.comparison.planted import COMMIT_A, COMMIT_B, rounds, store_of

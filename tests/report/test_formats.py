@@ -19,7 +19,7 @@ from radt.errors import UsageError
 from radt.model import RunStatus
 from radt.render import report_json
 from radt.render.files import ReportFormat, file_name, rendered
-from radt.render.markdown import escape
+from radt.render.markup import escape_markdown
 from radt.render.model import Table
 from radt.render.numbers import INTERVAL_NOTE, scaled, with_unit
 from radt.render.report import report_document
@@ -118,7 +118,7 @@ def test_tables_in_all_formats_have_the_same_cells(planted: Study) -> None:
     for table in report_document(content):
         if isinstance(table, Table):
             for cell in (cell for row in table.rows for cell in row.cells):
-                assert f" {escape(cell.text_in_unit)} |" in written[ReportFormat.MARKDOWN]
+                assert f" {escape_markdown(cell.text_in_unit)} |" in written[ReportFormat.MARKDOWN]
                 assert " ".join(cell.text_in_unit.split()) in page
                 assert cell.text in written[ReportFormat.TABLE]
                 count += bool(cell.number)

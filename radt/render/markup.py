@@ -1,0 +1,276 @@
+"""Documents as markup for pages: HTML with inline SVG charts, and Markdown.
+
+HTML is one file that fetches nothing, runs nothing, and prints. SVG needs no script or library, and
+takes its colours from the page's style sheet: blocks by how many runs share the hardware, colours
+by how they share it, whiskers for the 95 % confidence interval. A run without a value keeps its
+place and shows its status. Markdown has GitHub's tables, for pages, issues and pull requests.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+from markupsafe import escape as html_escape
+
+from radt.render.model import (
+    Bar,
+    BarChart,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Note,
+    Notes,
+    Table,
+    Tone,
+    printable,
+)
+
+#: Even a name with markup in it could load or run nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+#: Pixels that a figure has around its chart.
+_FIGURE_EDGES = 34
+#: Texts up to here stay on one line.
+_SHORT_CHARS = 28
+
+
+def as_html(document: Document) -> str:
+    """Return the whole page."""
+    blocks = [
+        (type(block).__name__.lower(), block.whole if isinstance(block, Table) else block)
+        for block in document
+    ]
+    return _template().render(
+        document=document,
+        blocks=blocks,
+        policy=_POLICY,
+        style=Markup(_resource("style.css")),  # noqa: S704 - our own
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_visible
+    )
+    environment.globals |= {
+        "bars_svg": bars_svg,
+        "chart_unit": _chart_unit,
+        "chart_width": lambda chart: f"{width_of(chart.bars) + _FIGURE_EDGES:.0f}",
+        "cell_class": _cell_class,
+    }
+    return environment.from_string(_resource("document.html.jinja"))
+
+
+def _visible(value: object) -> object:
+    """Spell out control characters in texts; markup is ours."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _resource(name: str) -> str:
+    return files("radt.render").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _cell_class(column: Column, cell: Cell) -> str:
+    is_long = not column.is_number and len(cell.text) > _SHORT_CHARS
+    classes = ["number"] * column.is_number + ["wrap"] * is_long + ["heat"] * bool(cell.heat)
+    return " ".join(classes + [cell.tone.value] * (cell.tone is not Tone.NORMAL))
+
+
+def _chart_unit(chart: BarChart) -> str:
+    parts = [chart.unit] if chart.unit else []
+    if len(chart.bars) > MAX_BARS:
+        parts.append(f"the first {MAX_BARS} of {len(chart.bars):,}")
+    return " · ".join(parts)
+
+
+#: A chart of more bars cannot be read; the table has them.
+MAX_BARS = 40
+_HEIGHT, _TOP, _PLOT_HEIGHT = 236, 30, 140
+_SLOT, _BAR, _BLOCK_GAP, _LEFT, _RIGHT = 46.0, 30.0, 18.0, 48.0, 12.0
+_SMALLEST_WIDTH = 300.0
+_CHARACTER, _LABEL_CHARS = 6.2, 18
+_BOTTOM = _TOP + _PLOT_HEIGHT
+
+
+def width_of(bars: Sequence[Bar]) -> float:
+    """Return the pixels that a chart takes."""
+    centres = _centres(bars[:MAX_BARS])
+    return max(_SMALLEST_WIDTH, (centres[-1] if centres else 0.0) + _SLOT / 2 + _RIGHT)
+
+
+def bars_svg(chart: BarChart) -> Markup:
+    """Draw a chart; the table beside it has the numbers, so screen readers get its title."""
+    bars = chart.bars[:MAX_BARS]
+    centres = _centres(bars)
+    width = width_of(bars)
+    step, top = _steps(max(map(_height, bars), default=0.0))
+    title = f"{chart.title} [{chart.unit}]" if chart.unit else chart.title
+    parts = [
+        f'<svg viewBox="0 0 {width:g} {_HEIGHT}" style="max-width:{width:g}px" role="img"'
+        f' aria-label="{html_escape(title)}">',
+        *_grid(step, top, width),
+        *_blocks(bars, centres),
+    ]
+    for x, bar in zip(centres, bars, strict=True):
+        parts += _bar(bar, x, top)
+    return Markup("".join([*parts, "</svg>"]))  # noqa: S704 - every text in it is escaped
+
+
+def blocks_of(values: Iterable[object]) -> list[tuple[int, int]]:
+    """Return start and end of each stretch of equal values.
+
+    >>> blocks_of([1, 1, 2])
+    [(0, 2), (2, 3)]
+    """
+    blocks: list[tuple[int, int]] = []
+    for _, group in groupby(values):
+        start = blocks[-1][1] if blocks else 0
+        blocks.append((start, start + len(list(group))))
+    return blocks
+
+
+def _centres(bars: Sequence[Bar]) -> list[float]:
+    return [
+        _LEFT + (place + 0.5) * _SLOT + number * _BLOCK_GAP
+        for number, (start, stop) in enumerate(blocks_of(bar.block for bar in bars))
+        for place in range(start, stop)
+    ]
+
+
+def _height(bar: Bar) -> float:
+    if bar.value is None:
+        return 0.0
+    # The interval of two repeats may be many times the mean: it is cut, the explanation has it all.
+    return bar.value + (min(bar.high - bar.value, bar.value) if bar.high is not None else 0.0)
+
+
+def _steps(largest: float) -> tuple[float, float]:
+    """Distance of grid lines, and the upper end of the axis, in round numbers."""
+    if largest <= 0:
+        return 1.0, 1.0
+    rough = largest / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
+    return step, step * math.ceil(round(largest / step, 6))
+
+
+def _y(value: float, top: float) -> float:
+    return _TOP + _PLOT_HEIGHT * (1 - min(max(value / top, 0.0), 1.0))
+
+
+def _grid(step: float, top: float, width: float) -> Iterator[str]:
+    for number in range(round(top / step) + 1):
+        y = _y(number * step, top)
+        kind = "axis" if number == 0 else "grid"
+        yield f'<line class="{kind}" x1="{_LEFT}" x2="{width - _RIGHT:g}" y1="{y:g}" y2="{y:g}"/>'
+        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:g}">{number * step:,.6g}</text>'
+
+
+def _blocks(bars: Sequence[Bar], centres: Sequence[float]) -> Iterator[str]:
+    blocks = blocks_of(bar.block for bar in bars)
+    if len(blocks) < 2:
+        return
+    for start, stop in blocks:
+        if start:
+            x = (centres[start - 1] + centres[start]) / 2
+            yield f'<line class="part" x1="{x:g}" x2="{x:g}" y1="8" y2="{_BOTTOM}"/>'
+        middle = (centres[start] + centres[stop - 1]) / 2
+        yield f'<text class="block" x="{middle:g}" y="14">{html_escape(bars[start].block)}</text>'
+
+
+def _bar(bar: Bar, x: float, top: float) -> Iterator[str]:
+    yield f"<g><title>{html_escape(bar.explanation)}</title>"
+    if bar.value is None:
+        yield (
+            f'<text class="end" transform="translate({x + 4:g} {_BOTTOM - 4}) rotate(-90)">'
+            f"{html_escape(bar.text)}</text>"
+        )
+    else:
+        y = _y(bar.value, top)
+        estimated = " estimated" if bar.is_estimated else ""
+        yield (
+            f'<rect class="{bar.style}{estimated}" x="{x - _BAR / 2:g}" y="{y:g}"'
+            f' width="{_BAR:g}" height="{max(_BOTTOM - y, 0.0):g}"/>'
+        )
+        if bar.high is not None and bar.low is not None:
+            y = _y(bar.high, top)
+            yield f'<path class="whisker" d="M{x - 4:g} {y:g}h8m-4 0V{_y(bar.low, top):g}m-4 0h8"/>'
+        yield f'<text class="value" x="{x:g}" y="{y - 4:g}">{html_escape(bar.text)}</text>'
+    yield from _label(bar.label, x)
+    yield "</g>"
+
+
+def _label(text: str, x: float) -> Iterator[str]:
+    text = text if len(text) <= _LABEL_CHARS else f"{text[: _LABEL_CHARS - 1]}…"
+    if len(text) * _CHARACTER <= _SLOT + 2:
+        yield f'<text class="name" x="{x:g}" y="{_BOTTOM + 16}">{html_escape(text)}</text>'
+    else:
+        yield (
+            f'<text class="slanted" transform="translate({x + 5:g} {_BOTTOM + 13}) rotate(-32)">'
+            f"{html_escape(text)}</text>"
+        )
+
+
+#: What GitHub's Markdown would read as its own.
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+
+
+def as_markdown(document: Document) -> str:
+    """Return the document without its charts, whose numbers the tables have."""
+    parts = [f"# {escape_markdown(document.title)}", escape_markdown(" · ".join(document.facts))]
+    for block in document:
+        parts += _block(block)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text that is only text in Markdown, on one line."""
+    return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Table():
+            if block.title:
+                yield f"## {escape_markdown(block.title)}"
+            yield escape_markdown(block.explanation)
+            yield _table(block.whole)
+        case Notes():
+            if block.title:
+                yield f"## {escape_markdown(block.title)}"
+            yield "\n".join(line for note in block.notes for line in _note(note))
+
+
+def _note(note: Note) -> Iterator[str]:
+    text = escape_markdown(note.line)
+    yield f"- **{text}**" if note.tone is Tone.STRONG else f"- {text}"
+    for detail in note.details:
+        yield f"  - {escape_markdown(detail)}"
+
+
+def _table(table: Table) -> str:
+    rows = [[escape_markdown(column.head) for column in table.columns]]
+    rows.append(["---:" if column.is_number else "---" for column in table.columns])
+    for row in table.rows:
+        cells = [escape_markdown(cell.text_in_unit) for cell in row.cells]
+        if row.note:
+            cells[_note_place(table)] += f"; {escape_markdown(row.note)}"
+        rows.append(cells)
+    return "\n".join(map(_line, rows))
+
+
+def _note_place(table: Table) -> int:
+    """The last column of words."""
+    return max(place for place, column in enumerate(table.columns) if not column.is_number)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
