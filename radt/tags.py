@@ -25,6 +25,10 @@ TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
 
 # -- written when the run is created in MLflow ----------------------------------------------------
 
+#: Which repeat of its row the run is, as ``2/5``; only present with ``--repeat``.
+REPEAT = "radt.repeat"
+#: The name that the repeats of a workload share.
+SERIES = "radt.series"
 #: radt's id of the run.
 RUN_ID = "radt.run_id"
 #: radt's id of the workload; on the workload's own MLflow run, too.

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 
-from radt.analysis.advice_facts import Facts
+from radt.analysis.advice_facts import Facts, MigGpu
 from radt.analysis.advice_measurements import Measurements
 from radt.analysis.advice_model import Candidate, Fit, Method, ModelKey, Origin, Resource, Row, Solo
-from radt.analysis.gpu_catalog import MigGpu
 from radt.analysis.memory_fit import fits_alone
 from radt.collocation.spec import Collocation, Mps
 from radt.errors import ExperimentError, Problem, UsageError

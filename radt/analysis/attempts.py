@@ -14,10 +14,7 @@ from pathlib import PurePath
 from radt.analysis.stretches import merged
 from radt.model import RunStatus
 from radt.store.records import RunRecord
-from radt.tags import PROFILED
-
-#: Set by the runner: the name that the repeats of a workload share.
-SERIES_TAG = "radt.series"
+from radt.tags import PROFILED, SERIES
 
 #: Collocations of runs that share a device as it is, or have it for themselves.
 NO_COLLOCATION = ("", "-")
@@ -148,7 +145,7 @@ def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
                 counted[run.letter] = run
         shown = tuple(run for run in counted.values() if run.status in SHOWN)
         if shown:
-            series = tags.get(shown[0].run_id, {}).get(SERIES_TAG, "")
+            series = tags.get(shown[0].run_id, {}).get(SERIES, "")
             # Repeats of a script that is run directly have a series, but no workload.
             label = rows[0].workload or series or rows[0].workload_id
             is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)

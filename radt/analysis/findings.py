@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from radt.analysis.environment_diff import Difference, differences, ended_alike
 from radt.analysis.estimates import (
     CONFIDENCE,
     Effect,
@@ -17,7 +16,7 @@ from radt.analysis.estimates import (
     holm,
     repeats_to_detect,
 )
-from radt.analysis.matching import MatchedWorkload, match
+from radt.analysis.matching import Difference, MatchedWorkload, differences, ended_alike, match
 from radt.analysis.operands import Operand, Start
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from radt.analysis.advice_facts import CONTEXT_BYTES, Facts
+from radt.analysis.advice_facts import CONTEXT_BYTES, Facts, MigGpu
 from radt.analysis.advice_model import Candidate, Fit, MemoryPool, Row
-from radt.analysis.gpu_catalog import MigGpu
 from radt.units import plural
 
 #: Of the capacity, left free for what the sum does not know: fragments, other batches.

@@ -1,23 +1,21 @@
-"""Find what ``radt compare A B`` compares: what A and B name, in the nearest store that has it."""
+"""Find what ``radt compare A B`` compares, in the nearest store that has it.
+
+In an operand such as ``study/three@gpu-01``, names may contain ``/`` and ``@`` themselves.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from radt.analysis.operand_names import (
-    SHORT_COMMIT,
-    Reading,
-    experiments_in,
-    readings,
-    resolve_commit,
-)
 from radt.analysis.report import Report, left_out_text, read_report
 from radt.analysis.summaries import WorkloadSummary
 from radt.analysis.window_spec import WindowSpec
@@ -26,10 +24,9 @@ from radt.model import RunStatus
 from radt.store.locate import Places, Readers
 from radt.store.reader import MIN_PREFIX, StoreReader
 from radt.store.records import RunRecord
+from radt.tags import GIT_COMMIT, REPEAT
 from radt.units import plural
 
-COMMIT_TAG = "radt.git.commit"
-REPEAT_TAG = "radt.repeat"
 _RUN_ID = re.compile(rf"[0-9a-f-]{{{MIN_PREFIX},}}", re.IGNORECASE)
 _COMMIT = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},40}}", re.IGNORECASE)
 _SHOWN = 5
@@ -226,7 +223,7 @@ class OperandFinder:
             text,
             kind,
             workloads,
-            _starts(runs, reader.tagged(REPEAT_TAG, experiment)),
+            _starts(runs, reader.tagged(REPEAT, experiment)),
             reader.tags_of(run_ids),
             reader.params_of(run_ids),
             str(reader.address),
@@ -270,7 +267,7 @@ class OperandFinder:
     def _commit(
         self, reader: StoreReader, reading: Reading, name: str, hosts: Iterable[str]
     ) -> str:
-        found = dict.fromkeys(reader.tagged(COMMIT_TAG, reading.experiment).values())
+        found = dict.fromkeys(reader.tagged(GIT_COMMIT, reading.experiment).values())
         if _COMMIT.fullmatch(name):
             matching = [one for one in found if one.startswith(name.lower())]
             if len(matching) > 1:
@@ -300,7 +297,7 @@ def _starts_at(
     reader: StoreReader, experiment: str, runs: Sequence[RunRecord], commit: str
 ) -> frozenset[str]:
     """Return the runs of workloads with a row whose script was at the commit."""
-    commits = reader.tagged(COMMIT_TAG, experiment)
+    commits = reader.tagged(GIT_COMMIT, experiment)
     starts = {run.workload_id for run in runs if commits.get(run.run_id) == commit}
     return frozenset(run.run_id for run in runs if run.workload_id in starts)
 
@@ -368,3 +365,83 @@ class NarrowedReader(StoreReader):
             experiment=experiment, workload_id=workload_id, status=status, run_ids=run_ids
         )
         return [run for run in found if run.run_id in self._run_ids]
+
+
+#: Before an option of what ran where or at which commit; ``HEAD@{1}`` is one name of git's.
+_AT = re.compile(r"@(?!\{)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read an operand.
+
+    Attributes:
+        experiment: Its name.
+        label: The workload's label; None for the whole experiment.
+        narrowed: Names of machines or commits.
+    """
+
+    experiment: str
+    label: str | None = None
+    narrowed: tuple[str, ...] = ()
+
+
+def experiments_in(text: str, names: Iterable[str]) -> list[str]:
+    """Return the experiments that a text may begin with, the longest name first."""
+    return sorted((name for name in names if _begins(text, name, "/@")), key=len, reverse=True)
+
+
+def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Reading]:
+    """Yield the ways to read a text that begins with an experiment's name, the likeliest first.
+
+    Args:
+        text: The text.
+        experiment: The experiment's name.
+        labels: The labels of its workloads.
+    """
+    rest = text[len(experiment) :]
+    if not rest.startswith("/"):
+        yield Reading(experiment, None, _narrowed(rest))
+        return
+    rest = rest[1:]
+    for label in sorted((one for one in labels if _begins(rest, one, "@")), key=len, reverse=True):
+        yield Reading(experiment, label, _narrowed(rest[len(label) :]))
+
+
+def _begins(text: str, name: str, separators: str) -> bool:
+    rest = text[len(name) :]
+    return bool(name) and text.startswith(name) and (not rest or rest[0] in separators)
+
+
+def _narrowed(rest: str) -> tuple[str, ...]:
+    parts: Sequence[str] = _AT.split(rest)[1:]
+    return tuple(part for part in parts if part)
+
+
+_TIMEOUT_S = 10.0
+#: Characters of a commit in messages.
+SHORT_COMMIT = 7
+
+
+def resolve_commit(name: str, folder: Path) -> str | None:
+    """Return the full id of a commit (``HEAD~1``, a branch, a tag) in the repository of a folder.
+
+    None without a repository, such a commit, or git.
+    """
+    if name.startswith("-"):  # git would read an option
+        return None
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    commit = answer.stdout.decode(errors="replace").strip()
+    return commit if answer.returncode == 0 and commit else None

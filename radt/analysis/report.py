@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 
 from radt.analysis.attempts import (
-    SERIES_TAG,
     Attempt,
     attempts_of,
     current_attempts,
@@ -30,20 +29,21 @@ from radt.analysis.baselines import (
     ran_alone,
 )
 from radt.analysis.footnotes import RecordedWorkload, footnotes
-from radt.analysis.interference import Interference, interference
 from radt.analysis.quantities import Quantity
+from radt.analysis.recording import TrackerOverhead, total_overhead
 from radt.analysis.summaries import (
+    Interference,
     WorkloadData,
     WorkloadSummary,
+    interference,
     read_workloads,
     workload_summary,
 )
-from radt.analysis.tracker_overhead import TrackerOverhead, total_overhead
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import window_notes
 from radt.store.reader import StoreReader
 from radt.store.records import WorkloadRecord
-from radt.tags import PROFILED, PROFILED_BESIDE
+from radt.tags import PROFILED, PROFILED_BESIDE, SERIES
 from radt.units import plural
 
 #: The runs of a workload, each with its revision.
@@ -267,7 +267,7 @@ def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
 def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
     """Return the tags of the experiment's runs that attempts and summaries depend on."""
     tags: dict[str, dict[str, str]] = {}
-    for key in (PROFILED, PROFILED_BESIDE, SERIES_TAG):
+    for key in (PROFILED, PROFILED_BESIDE, SERIES):
         for run_id, value in reader.tagged(key, experiment).items():
             tags.setdefault(run_id, {})[key] = value
     return tags

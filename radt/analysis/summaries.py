@@ -1,18 +1,29 @@
-"""Summaries of workloads and of their like runs: what a report says of them."""
+"""Summaries of workloads and of groups of like runs, and the interference between them.
+
+In the interference matrix a row is the measured model, a column the model of its neighbours. Runs
+with neighbours of several models are listed separately, because the slowdown cannot be attributed
+to one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from radt.analysis.attempts import Attempt
+from radt.analysis.attempts import NO_COLLOCATION, Attempt
 from radt.analysis.baselines import Baseline, BaselineKey, makespan_values
 from radt.analysis.energy import WorkloadEnergy
 from radt.analysis.estimates import Estimate
 from radt.analysis.measures import RunMeasures, WorkloadMeasures, measure, value_of
 from radt.analysis.quantities import Quantity, Subject
-from radt.analysis.recording import MemoryShortage, RunRecording, read_recordings
-from radt.analysis.tracker_overhead import TrackerOverhead, overhead_of, tracker_cpu
+from radt.analysis.recording import (
+    MemoryShortage,
+    RunRecording,
+    TrackerOverhead,
+    overhead_of,
+    read_recordings,
+    tracker_cpu,
+)
 from radt.analysis.window_spec import WindowSpec
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -276,3 +287,115 @@ def _group(
         baseline=baseline,
         shortage=next(filter(None, shortages), None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Encounter:
+    """The slowdown of a model by its neighbours in one workload.
+
+    Attributes:
+        model: The name of the measured runs.
+        neighbours: How many runs of each model shared a device with each of them, by name.
+        collocation: ``MPS`` or a MIG profile; empty without either.
+        slowdown: Time per epoch over that of the same run alone.
+        workload: The workload's label.
+        host: Its machine.
+    """
+
+    model: str
+    neighbours: tuple[tuple[str, int], ...]
+    collocation: str
+    slowdown: Estimate
+    workload: str
+    host: str = ""
+
+    @property
+    def degree(self) -> int:
+        """The number of runs on the device, itself included."""
+        return 1 + sum(count for _, count in self.neighbours)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its neighbours were of several models."""
+        return len(self.neighbours) > 1
+
+    @property
+    def neighbours_text(self) -> str:
+        """``2 × resnet26 + resnet50``."""
+        return " + ".join(
+            f"{count} × {name}" if count > 1 else name for name, count in self.neighbours
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """The matrix; empty where no workload has both neighbours and baselines.
+
+    ``models`` names the rows and ``neighbours`` the columns, in the report's order.
+    """
+
+    models: tuple[str, ...] = ()
+    neighbours: tuple[str, ...] = ()
+    encounters: tuple[Encounter, ...] = ()
+    mixed: tuple[Encounter, ...] = ()
+
+    def at(self, model: str, neighbour: str) -> tuple[Encounter, ...]:
+        """Return a cell: one entry for each workload, the fewest neighbours first."""
+        return tuple(
+            one
+            for one in self.encounters
+            if one.model == model and one.neighbours[0][0] == neighbour
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.encounters or self.mixed)
+
+
+def interference(workloads: Iterable[WorkloadSummary]) -> Interference:
+    """Return the matrix of the workloads of a report.
+
+    A workload counts if all its runs finished and no profiler slowed it down: a neighbour that
+    ended early did not share the device all the time.
+    """
+    found = [one for workload in workloads for one in _encounters(workload)]
+    plain = [one for one in found if not one.is_mixed]
+    return Interference(
+        tuple(dict.fromkeys(one.model for one in plain)),
+        tuple(dict.fromkeys(one.neighbours[0][0] for one in plain)),
+        tuple(sorted(plain, key=lambda one: one.degree)),
+        tuple(one for one in found if one.is_mixed),
+    )
+
+
+def _encounters(workload: WorkloadSummary) -> Iterator[Encounter]:
+    runs = [(group, run) for group in workload.groups for run in group.runs]
+    if any(group.status is not RunStatus.FINISHED or run.profiled for group, run in runs):
+        return
+    for group in workload.groups:
+        slowdown = group.values.get(Quantity.SLOWDOWN)
+        neighbours = _neighbours(group, runs)
+        if slowdown is None or not neighbours:
+            continue
+        ways = dict.fromkeys(run.run.collocation for run in group.runs)
+        yield Encounter(
+            group.name,
+            neighbours,
+            ", ".join(way for way in ways if way not in NO_COLLOCATION),
+            slowdown,
+            workload.label,
+            workload.host,
+        )
+
+
+def _neighbours(
+    group: GroupSummary, runs: Sequence[tuple[GroupSummary, RunSummary]]
+) -> tuple[tuple[str, int], ...]:
+    """Return the neighbours of each run of a group, whose runs share their devices."""
+    own = group.runs[0].run
+    devices = set(own.devices.split("+"))
+    counts: dict[str, int] = {}
+    for other, run in runs:
+        if run.run.host == own.host and devices & set(run.run.devices.split("+")):
+            counts[other.name] = counts.get(other.name, 0) + 1
+    counts[group.name] -= 1  # itself
+    return tuple((name, count) for name, count in counts.items() if count)

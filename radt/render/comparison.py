@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from radt.analysis.environment_diff import difference_sentences
 from radt.analysis.estimates import MOST_REPEATS, Interval, Method, Scale
 from radt.analysis.fail_if import CheckedCondition, Outcome
 from radt.analysis.findings import MARGIN, ComparedWorkload, Comparison, Finding, Verdict
+from radt.analysis.matching import difference_sentences
 from radt.analysis.operands import Operand, OperandKind
 from radt.analysis.quantities import Quantity
 from radt.render.model import (

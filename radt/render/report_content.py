@@ -9,10 +9,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from radt.analysis.estimates import Estimate
-from radt.analysis.interference import Encounter, interference
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.report import Report, left_out_text
-from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.analysis.summaries import Encounter, GroupSummary, WorkloadSummary, interference
 from radt.model import RunStatus
 from radt.render.model import Bar, BarChart, Charts
 from radt.render.numbers import ScaledQuantity, describe, error_bar, scaled, with_unit

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from radt.analysis.advice_facts import published_gpu
 from radt.analysis.advice_model import Fit, MemorySource, Method
-from radt.analysis.gpu_catalog import published_gpu
 from radt.cli.advise import command
 from radt.model import RunStatus
 from tests.advice.planting import A100_BYTES, GB, IDLE_BYTES, Lab, Run, find

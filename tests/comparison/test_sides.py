@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from radt.analysis.operand_names import Reading, experiments_in, readings, resolve_commit
-from radt.analysis.operands import Operand, OperandFinder, OperandKind
+from radt.analysis.operands import (
+    Operand,
+    OperandFinder,
+    OperandKind,
+    Reading,
+    experiments_in,
+    readings,
+    resolve_commit,
+)
 from radt.analysis.quantities import Quantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RunNotFoundError, UsageError

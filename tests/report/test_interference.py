@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from radt.analysis.interference import Encounter, Interference
 from radt.analysis.report import read_report
+from radt.analysis.summaries import Encounter, Interference
 from radt.store.reader import StoreReader
 from radt.tags import PROFILED
 from tests.frontend.report_support import OOM, Planted, Study
