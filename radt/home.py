@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.errors import UsageError
-from radt.uris import is_postgres, with_driver
+from radt.masking import is_postgres, with_driver
 
 HOME_VARIABLE = "RADT_HOME"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"

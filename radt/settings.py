@@ -1,7 +1,7 @@
 """All settings of radt, and where each of their values comes from.
 
 The nearest place counts: the command line, else a variable, else the settings file
-(`radt.settings_file`), else the default.
+(`radt.setting_values`), else the default.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from radt.setting_values import (
     TEXT,
     URI,
     Kind,
+    SettingsFile,
     choice,
+    find_settings,
 )
-from radt.settings_file import SettingsFile, find_settings
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ import psycopg2
 
 from benchmarks.storage.places import Kind, Places
 from benchmarks.timing import median_s
+from radt.masking import with_driver
 from radt.store.records import Samples
-from radt.uris import with_driver
 
 #: What MLflow takes in one call.
 METRICS_A_CALL = 1000

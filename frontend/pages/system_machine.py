@@ -9,7 +9,6 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.durations import duration_text
 from radt.frontend.auth import LOGOUT_PATH, Auth, Guard
 from radt.frontend.data.machine import Collector, Devices, ListenerFacts, NoCollector, Reading
 from radt.frontend.pages.system_parts import (
@@ -22,6 +21,7 @@ from radt.frontend.pages.system_parts import (
     table,
     trouble,
 )
+from radt.units import duration_text
 
 if TYPE_CHECKING:
     from radt.collocation.overview import GpuView, Occupant

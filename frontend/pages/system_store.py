@@ -11,7 +11,6 @@ from dash.development.base_component import Component
 
 from radt import units
 from radt.collector.protocol import LiveView
-from radt.durations import duration_text
 from radt.frontend.data.machine import Reading
 from radt.frontend.data.spec import ID_DIGITS
 from radt.frontend.data.store_facts import (
@@ -37,6 +36,7 @@ from radt.frontend.pages.system_parts import (
 )
 from radt.frontend.view import View
 from radt.store.records import RunRecord
+from radt.units import duration_text
 
 #: Below this a disk is as good as full.
 _FULL_BYTES = 200_000_000

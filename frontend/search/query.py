@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from radt.durations import parse_duration_s
 from radt.errors import UsageError
+from radt.units import parse_duration_s
 
 #: The limit on terms in one search.
 MAX_TERMS = 40

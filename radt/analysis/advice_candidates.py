@@ -1,4 +1,4 @@
-"""Which workloads are looked at: copies of a model, mixes of several, those that are named."""
+"""Candidates for sharing: copies of a model, mixes of several models, and named workloads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_MIXED_MODELS = 5
 def candidates_of(
     measurements: Measurements, named: Iterable[Candidate], *, separate: bool, margin: float
 ) -> list[Candidate]:
-    """All that are to be predicted, each once.
+    """Return the candidates to predict, each once.
 
     Args:
         measurements: The experiment.
@@ -56,7 +56,7 @@ def candidates_of(
 
 
 def by_place(solos: Iterable[Solo]) -> dict[tuple[str, str], list[Solo]]:
-    """Those that could share: on the same devices of the same machine."""
+    """Group models by machine and devices: only models of one group can share."""
     found: dict[tuple[str, str], list[Solo]] = {}
     for solo in solos:
         found.setdefault((solo.host, solo.devices), []).append(solo)
@@ -64,10 +64,10 @@ def by_place(solos: Iterable[Solo]) -> dict[tuple[str, str], list[Solo]]:
 
 
 def mixed_too_many(measurements: Measurements) -> list[str]:
-    """Sentences on what is not mixed."""
+    """Return sentences on the devices with too many models to try their mixes."""
     return [
-        f"{len(solos):,} models on {devices}: their mixes are not looked at, only those that were "
-        "measured or are in the file"
+        f"{len(solos):,} models on {devices} are too many to try every mix. radt considers only mixes "
+        "that were measured or are in the file"
         for (_, devices), solos in by_place(measurements.solos.values()).items()
         if len(solos) > MAX_MIXED_MODELS
     ]
@@ -101,7 +101,7 @@ def _ways(
     separate: bool,
     margin: float,
 ) -> Iterator[Candidate]:
-    """The same runs naively, under MPS, on instances."""
+    """Yield the same runs naively, under MPS, and on instances."""
     plain = Candidate(tuple(Row(solo) for solo in solos), origin)
     if plain.method is Method.CPU:
         if not separate:
@@ -230,11 +230,11 @@ def read_planned(path: Path) -> PlannedRows:
 
     Raises:
         ExperimentError: The file has problems.
-        UsageError: It holds several experiments, or is no CSV file.
+        UsageError: It is not a CSV file, or has several experiments.
     """
     if path.suffix.lower() != SUFFIX:
         raise UsageError(
-            f"{path} is no {SUFFIX} file", "Give the experiment's name: its runs are in the store"
+            f"{path} is not a {SUFFIX} file", "Name the experiment: its runs are in the store"
         )
     file = ExperimentFile.read(path)
     here = Machine.detect()
@@ -269,7 +269,7 @@ def read_planned(path: Path) -> PlannedRows:
     names = list(dict.fromkeys(name for name, _ in keys))
     if len(names) != 1:
         raise UsageError(
-            f"{path} holds {len(names)} experiments", "Give the name of one: " + ", ".join(names)
+            f"{path} has {len(names)} experiments", "Name one of them: " + ", ".join(names)
         )
     return PlannedRows(path, names[0], workloads, frozenset(anywhere))
 

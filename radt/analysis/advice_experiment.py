@@ -1,4 +1,4 @@
-"""The experiment that would find out: rows that are missing, or candidates to verify, as a CSV."""
+"""Write the experiment to run next: missing rows, or candidates to verify, as a CSV file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 
 from radt.analysis.advice import Advice
 from radt.analysis.advice_model import ModelKey, Prediction
-from radt.durations import seconds_text
 from radt.errors import RadtError, UsageError
 from radt.experiment.columns import Column
 from radt.experiment.plan import RunPlan
 from radt.experiment.table import parse_table
 from radt.model import DEFAULT_LISTENERS
 from radt.store.records import RunRecord
-from radt.units import plural
+from radt.units import plural, seconds_text
 
 #: Columns that every written file has; others if a row has something there.
 _ALWAYS = frozenset(
@@ -59,23 +58,26 @@ class _Template:
 
 
 def write_experiment(advice: Advice, path: Path) -> Written:
-    """Write what would find out what advice does not know; else what would verify it.
+    """Write the runs that advice is missing; without any, the runs that would verify it.
 
     Args:
-        advice: It.
-        path: A file that is not there.
+        advice: The advice.
+        path: A file that does not exist yet.
 
     Raises:
-        UsageError: It is there, or its name is none of an experiment file, or there is nothing to
-            run.
-        RadtError: It cannot be written.
+        UsageError: The file exists, its name does not end in .csv, or no run is missing.
+        RadtError: The file cannot be written.
     """
     if path.suffix.lower() != ".csv":
-        raise UsageError(f"{path}: an experiment file ends in .csv", f"--write {path.stem}.csv")
+        raise UsageError(
+            f"Expected a file name that ends in .csv, got {path}",
+            f"Run with --write {path.stem}.csv",
+        )
     workloads, purpose = _workloads(advice)
     if not workloads:
         raise UsageError(
-            "there is no run to write", "Run the models once, each in a workload of its own"
+            "No run is missing, and no candidate can be verified",
+            "Run the models once, each in a workload of its own",
         )
     text = _text(advice.measurements.experiment, workloads, purpose, path)
     try:
@@ -83,7 +85,7 @@ def write_experiment(advice: Advice, path: Path) -> Written:
             file.write(text)
     except FileExistsError:
         raise UsageError(
-            f"{path} is there already, and is not written over", "Give another name"
+            f"{path} already exists, and radt does not overwrite it", "Set another name"
         ) from None
     except OSError as error:
         raise RadtError(f"{path} cannot be written: {error.strerror}") from error
@@ -298,5 +300,5 @@ def _check(text: str, lines: Iterable[Sequence[str]]) -> None:
     if found != meant:
         raise RadtError(
             "a name or parameter of this experiment cannot be written as a CSV cell",
-            "Write the rows by hand: radt advise says which",
+            "Write the rows by hand: `radt advise` lists them",
         )

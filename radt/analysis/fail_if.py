@@ -246,7 +246,7 @@ def _limit(
             raise _wrong(
                 text,
                 place,
-                "a change in per cent needs a sign",
+                "a percentage change needs a sign",
                 f"Write +{value:g}% or -{value:g}%",
             )
         if value <= -100:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from radt.cli.render import printable
 from radt.runner.console import shown_path
+from radt.setting_values import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
 from radt.settings import SETTINGS, VARIABLES, Found, Level, Settings
-from radt.settings_file import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
 
 _GAP = 2
 _MAX_VALUE = 34

@@ -12,11 +12,10 @@ from sqlalchemy import bindparam, text
 
 from radt.errors import TrackingError
 from radt.home import Home
-from radt.masking import masked
+from radt.masking import masked, with_driver
 from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
 from radt.tags import HOST, RUN_ID
-from radt.uris import with_driver
 
 _RUNS_AT_A_TIME = 1000
 _EXPERIMENTS_AT_A_TIME = 100

@@ -17,7 +17,7 @@ from radt.cli.render import printable
 from radt.collocation.busy import ComputeMode
 from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Occupant, Overview
 from radt.collocation.topology import GpuInstance, MigState
-from radt.experiment.cpus import cpu_list
+from radt.experiment.devices import cpu_list
 
 _LABEL_COLUMNS = 10
 _SHORT_UUID = 12

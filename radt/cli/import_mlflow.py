@@ -9,7 +9,7 @@ import click
 
 from radt.delivery.process import block_pandas
 from radt.errors import UsageError
-from radt.experiment.cells import did_you_mean
+from radt.experiment.columns import did_you_mean
 from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
 from radt.units import plural

@@ -19,14 +19,13 @@ from rich.text import Text
 from radt.cli.options import home_option
 from radt.cli.render import printable
 from radt.cli.stores import ChosenStore, given_store
-from radt.durations import parse_duration_s
 from radt.errors import DeclinedError, RadtError, UsageError
 from radt.settings import STORE_URI
 from radt.store.pruning import Candidate, Keep, candidates, give_back, prune_run
 from radt.store.reader import StoreReader
 from radt.store.spools import has_unread_journals, remove_spool
 from radt.store.writer import StoreWriter
-from radt.units import plural, size
+from radt.units import parse_duration_s, plural, size
 
 _NS_PER_S = 1_000_000_000
 EXIT_FAILED = 1

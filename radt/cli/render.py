@@ -14,12 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from radt.durations import duration_text
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
 from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, actions
 from radt.model import RunStatus
-from radt.units import plural
+from radt.units import duration_text, plural
 
 _GAP = "   "
 #: Below this, text in columns side by side is harder to read than one under the other.

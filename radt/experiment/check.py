@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
-from radt.experiment.cells import NEAR_MISS, did_you_mean
-from radt.experiment.columns import PROGRAM, Column, Header
-from radt.experiment.cpus import CpuTopology, assign_cpus
+from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
+from radt.experiment.devices import CpuTopology, assign_cpus
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, letter
 from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
 from radt.experiment.table import Defect, Record, Table

@@ -1,18 +1,27 @@
-"""The columns of an experiment file."""
+"""The columns of an experiment file, and parsers of their cells.
+
+A parser raises a `UsageError` with cause and remedy.
+"""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import resources
 from typing import Any
 
 from radt.errors import UsageError
 from radt.experiment.table import Record
+from radt.listeners.api import Registry, probed
+from radt.listeners.registry import ALIASES, check_options
+from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
+from radt.units import parse_duration_s
 
 SCHEMA_NAME = "experiment.schema.json"
 
@@ -208,3 +217,187 @@ class Header:
 
 def _cell(row: Record, index: int) -> str:
     return row.cells[index].value if index < len(row.cells) else ""
+
+
+#: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
+_REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/\d{1,6}(?!\S*[\w/])")
+_CLOCK = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
+#: A year; what is longer is a typing error.
+MAX_TIMEOUT_S = 366 * 86400.0
+#: What is nearer to a known name than this was meant to be it, see `did_you_mean`.
+NEAR_MISS = 0.8
+
+_NOTHING = ("", "-", "none")
+_SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)")
+
+
+def parse_status(text: str) -> RunStatus | None:
+    """Parse a status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty."""
+    words = text.split()
+    if not words or words == ["-"]:
+        return None
+    first = words[0].rstrip(":,;.").upper()
+    try:
+        return RunStatus(first)
+    except ValueError:
+        raise UsageError(
+            f"unknown status {words[0]!r}",
+            did_you_mean(first, RunStatus) or "Empty the cell to run the row",
+        ) from None
+
+
+def parse_repeats(text: str) -> int:
+    """Return the number of FINISHED repeats in a Status cell.
+
+    >>> parse_repeats("FINISHED"), parse_repeats("FINISHED 2/3"), parse_repeats("KILLED 2/3: x")
+    (1, 2, 1)
+    """
+    match = _REPEAT.match(text)
+    if match is None:
+        return 1 if parse_status(text) is RunStatus.FINISHED else 0
+    finished = match[1].upper() == RunStatus.FINISHED
+    return max(0, int(match[2]) - (not finished))
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerCell:
+    """A parsed Listeners cell; ``errors`` are its problems."""
+
+    choices: tuple[ListenerChoice, ...] = ()
+    errors: tuple[UsageError, ...] = ()
+
+
+def parse_listeners(text: str, registry: Registry) -> ListenerCell:
+    """Parse the listeners and profilers of a cell, and collect their problems.
+
+    Empty, and the word ``default`` among others, mean `Registry.defaults`; ``none`` means none.
+    """
+    cleaned = text.strip()
+    if not cleaned:
+        return ListenerCell(registry.defaults)
+    if cleaned.lower() in _NOTHING:
+        return ListenerCell()
+    choices: dict[str, ListenerChoice] = {}
+    named: set[str] = set()
+    errors: list[UsageError] = []
+    for part in cleaned.split("+"):
+        if part.strip().lower() == DEFAULT_LISTENERS:
+            choices = {choice.name: choice for choice in registry.defaults} | choices
+            continue
+        try:
+            choice = parse_listener(part.strip(), registry)
+        except UsageError as error:
+            errors.append(error)
+            continue
+        if choice.name in named:
+            errors.append(UsageError(f"listener {choice.name!r} is named twice", "Name it once"))
+        named.add(choice.name)
+        choices[choice.name] = choice
+    profilers = [name for name in choices if name in registry.profilers]
+    disturbing = [name for name in profilers if registry.profilers[name].disturbs]
+    if len(disturbing) > 1:
+        errors.append(
+            UsageError(
+                f"{' and '.join(disturbing)} cannot profile one run together",
+                "Give each its own row",
+            )
+        )
+    # Without a listener there is a series less; without its profiler a run is not what it says.
+    for name in profilers:
+        answer = probed(registry.profilers[name])
+        if not answer.available:
+            remedy = f"{answer.remedy}; or take" if answer.remedy else "Take"
+            errors.append(
+                UsageError(
+                    f"{name} does not work here: {answer.reason}",
+                    f"{remedy} {name} out of {Column.LISTENERS}",
+                )
+            )
+    return ListenerCell(tuple(choices.values()), tuple(errors))
+
+
+def parse_listener(text: str, registry: Registry) -> ListenerChoice:
+    """Parse one listener, with an interval and options or without: ``top``, ``top:cores@500ms``.
+
+    Raises:
+        UsageError: It is not installed, or its interval or an option makes no sense.
+    """
+    given = text.partition("@")[0].partition(":")[0].strip()
+    name = ALIASES.get(given.lower(), given.lower())
+    kind = registry.find(name)
+    if kind is None:
+        raise _unknown_listener(given, name, registry)
+    choice = replace(ListenerChoice.parse(text), name=name)
+    check_options(kind, choice.options)
+    if choice.interval_s is not None and name in registry.profilers:
+        raise UsageError(f"{name} does not sample, so it has no interval", f"Write {name}")
+    return choice
+
+
+def _unknown_listener(shown: str, name: str, registry: Registry) -> UsageError:
+    if not name:
+        return UsageError("a listener's name is missing", "Write top+smi, without a + at the ends")
+    if name == "none":
+        return UsageError(
+            "none is combined with other listeners", "Write none alone, or leave it out"
+        )
+    if name in registry.broken:
+        return UsageError(
+            f"listener {name!r} cannot be loaded: {registry.broken[name]}",
+            "Fix or uninstall its package (see radt listeners)",
+        )
+    hint = did_you_mean(name, registry.names)
+    return UsageError(
+        f"unknown listener {shown!r}",
+        f"{hint} (radt listeners)" if hint else "Run radt listeners for the list",
+    )
+
+
+def parse_params(text: str, split: Callable[[str], list[str]] = shlex.split) -> tuple[str, ...]:
+    """Split and unquote the script's arguments as a POSIX shell would, without expansion."""
+    if _SPREADSHEET_ERROR.fullmatch(text.strip()):
+        raise UsageError(
+            f"a spreadsheet took this cell for a formula ({text.strip()})",
+            "Format the column as text there and write it again",
+        )
+    try:
+        return tuple(split(text))
+    except ValueError as error:
+        if "escaped" in str(error):
+            raise UsageError("it ends with a lone backslash", r"Write \\ for one") from None
+        raise UsageError(
+            "a quote is never closed", r"Close it, or write \' or \" for the character itself"
+        ) from None
+
+
+def parse_timeout(text: str) -> float | None:
+    """Parse a timeout to seconds, None if empty: ``1:30:00``, or a length of time such as ``2h``.
+
+    Raises:
+        UsageError: It is no length of time, or none that a run could use.
+    """
+    given = text.strip()
+    if not given:
+        return None
+    clock = _CLOCK.fullmatch(given)
+    if clock is not None:
+        seconds = int(clock[1]) * 3600.0 + int(clock[2]) * 60.0 + float(clock[3])
+    elif ":" in given:
+        raise UsageError(
+            f"{given!r} may be minutes or hours", "Write hours, too: 1:30:00; or 90min, 90s"
+        )
+    else:
+        seconds = parse_duration_s(given)
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise UsageError(
+            f"expected a timeout above 0 and up to 366 days, got {given}",
+            "Write 2h, or leave the cell empty for no limit",
+        )
+    return seconds
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Ask for the nearest known name; "" if none is near (0: any, 1: the same)."""
+    by_lower = {candidate.lower(): str(candidate) for candidate in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return f"Did you mean {by_lower[near[0]]!r}?" if near else ""

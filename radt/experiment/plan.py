@@ -10,8 +10,7 @@ from pathlib import Path
 
 from radt.collocation.spec import Collocation
 from radt.environments.spec import LOCAL, EnvironmentSpec
-from radt.experiment.cpus import CpuRequest
-from radt.experiment.devices import Devices
+from radt.experiment.devices import CpuRequest, Devices
 from radt.experiment.program import Program
 from radt.model import ListenerChoice, RunStatus
 

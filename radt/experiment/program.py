@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from radt.errors import UsageError
-from radt.experiment.cells import did_you_mean
+from radt.experiment.columns import did_you_mean
 
 
 class ProgramKind(StrEnum):

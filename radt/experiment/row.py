@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from radt.collocation.spec import Collocation
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
-from radt.experiment import cells
+from radt.experiment import columns
 from radt.experiment.columns import Column
-from radt.experiment.cpus import CpuRequest
-from radt.experiment.devices import Devices, Machine
+from radt.experiment.devices import CpuRequest, Devices, Machine
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, find_program
 from radt.experiment.templates import BARRED, LETTER_PLACEHOLDER, Mappings, Placeholders
@@ -157,13 +156,13 @@ class RowCheck:
         """Return the row as planned; None after at least one complaint."""
         for column in (Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.RUN):
             self._cell(column, str.strip)
-        status = self._cell(Column.STATUS, cells.parse_status)
+        status = self._cell(Column.STATUS, columns.parse_status)
         machine = self._place.machine
         devices = self._cell(Column.DEVICES, lambda text: Devices.parse(text, machine))
         collocation = self._cell(Column.COLLOCATION, Collocation.parse)
         cpus = self._cell(Column.CPUS, lambda text: CpuRequest.parse(text, machine.cpus))
-        timeout_s = self._cell(Column.TIMEOUT, cells.parse_timeout)
-        listeners = cells.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)
+        timeout_s = self._cell(Column.TIMEOUT, columns.parse_timeout)
+        listeners = columns.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)
         for error in listeners.errors:
             self._fail(Column.LISTENERS, error)
         placeholders = self._placeholders(devices)
@@ -197,7 +196,7 @@ class RowCheck:
             cpus=cpus,
             timeout_s=timeout_s,
             columns={name: text for name, text in self._row.logged.items() if text},
-            repeats_done=cells.parse_repeats(self._row.text(Column.STATUS)),
+            repeats_done=columns.parse_repeats(self._row.text(Column.STATUS)),
             line=self._row.line,
             letter=self._spot.letter,
         )
@@ -241,8 +240,8 @@ class RowCheck:
 
     def _params(self, text: str, placeholders: Placeholders) -> tuple[str, ...]:
         if self._row.is_literal:
-            return cells.parse_params(text)
-        return tuple(map(placeholders.fill, cells.parse_params(text, placeholders.split)))
+            return columns.parse_params(text)
+        return tuple(map(placeholders.fill, columns.parse_params(text, placeholders.split)))
 
     def _command(
         self, placeholders: Placeholders, params: tuple[str, ...]

@@ -28,14 +28,19 @@ from pathlib import Path
 import yaml
 
 from radt.errors import ExperimentError, Problem, StatusError, UsageError
-from radt.experiment.cells import NEAR_MISS, did_you_mean, parse_params
-from radt.experiment.columns import IN_EVERY_TABLE, Column, Header
+from radt.experiment.columns import (
+    IN_EVERY_TABLE,
+    NEAR_MISS,
+    Column,
+    Header,
+    did_you_mean,
+    parse_params,
+)
 from radt.experiment.devices import Machine
-from radt.experiment.edit import encoded, with_columns
 from radt.experiment.files import RawFile, SharedFile, create_file, table_path
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
-from radt.experiment.status import StatusWriter
+from radt.experiment.status import StatusWriter, encoded, with_columns
 from radt.experiment.sweep_expand import Combination, Parameter, SweepMethod, expand
 from radt.experiment.sweep_yaml import (
     PARAMETERS,

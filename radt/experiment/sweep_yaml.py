@@ -17,8 +17,8 @@ from yaml.constructor import SafeConstructor
 from yaml.reader import ReaderError
 
 from radt.errors import ExperimentError, Problem, UsageError
-from radt.experiment.cells import did_you_mean
 from radt.experiment.check import UNREADABLE
+from radt.experiment.columns import did_you_mean
 from radt.experiment.sweep_expand import (
     Choice,
     Distribution,

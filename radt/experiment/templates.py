@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
-from radt.experiment.cells import NEAR_MISS, did_you_mean
-from radt.experiment.columns import WRITTEN, Column
-from radt.settings_file import SETTINGS_NAME, SettingsFile, find_settings
+from radt.experiment.columns import NEAR_MISS, WRITTEN, Column, did_you_mean
+from radt.setting_values import SETTINGS_NAME, SettingsFile, find_settings
 
 #: Stands in the commands of ``[models]`` for each word of the row's Params.
 PARAMS_PLACEHOLDER = Column.PARAMS

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.durations import seconds_text
 from radt.environments.mlproject import read_project
 from radt.experiment.devices import Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
+from radt.units import seconds_text
 
 #: Where `radt.Run` finds its limits.
 MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"

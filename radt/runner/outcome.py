@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from radt.durations import duration_text
 from radt.errors import RadtError
 from radt.model import RunStatus
 from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
 from radt.runner.process import Exit
+from radt.units import duration_text
 
 KEEPER_KILLED = "its keeper process was killed"
 #: Shells report a signal N that ended a command as exit code 128 + N.

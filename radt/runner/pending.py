@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from radt.errors import RunNotFoundError, UsageError
-from radt.experiment.cells import did_you_mean
+from radt.experiment.columns import did_you_mean
 from radt.experiment.plan import (
     Action,
     ExperimentPlan,

@@ -15,7 +15,6 @@ from pathlib import Path
 from radt.collector.protocol import Registration, delivery_env
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
-from radt.durations import seconds_text
 from radt.errors import RadtError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
@@ -29,6 +28,7 @@ from radt.runner.pending import PendingWorkload
 from radt.runner.profiling import Profilers, workload_tags
 from radt.runner.recording import Session
 from radt.store.records import RunRecord, WorkloadRecord
+from radt.units import seconds_text
 
 #: Tag of a run: the process that answers for it until the collector knows of the run, too.
 RUNNER_TAG = "radt.runner"

@@ -19,7 +19,7 @@ from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec
 from radt.errors import DeviceError, EnvironmentBuildError, UsageError
-from radt.experiment.cpus import CpuTopology, assign_cpus, cpu_list
+from radt.experiment.devices import CpuTopology, assign_cpus, cpu_list
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.experiment.row import profiler_in_container

@@ -14,8 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from radt.errors import StoreError, UsageError
-from radt.masking import masked
-from radt.uris import is_postgres, with_driver
+from radt.masking import is_postgres, masked, with_driver
 
 
 @dataclass(frozen=True, slots=True)

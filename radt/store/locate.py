@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
+from radt.masking import is_postgres, with_driver
 from radt.settings import DASHBOARD_LOAD_URI, HOME, STORE_URI, TRACKING_URI, Setting, Settings
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
-from radt.uris import is_postgres, with_driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ def test_a_sweep_of_many_models_is_not_mixed(lab: Lab) -> None:
     assert len(advice.measurements.solos) == 64
     assert all(one.candidate.is_uniform for one in advice.predictions)
     assert any("6 older of 70 models" in note for note in advice.notes)
-    assert any("mixes are not looked at" in note for note in advice.notes)
+    assert any("too many to try every mix" in note for note in advice.notes)
     said = CliRunner().invoke(command, [lab.experiment, "--home", str(lab.home)])
     assert len(said.output.splitlines()) < 200
     assert "52 more: --all" in said.output

@@ -66,7 +66,7 @@ def test_what_a_condition_means(
         ("time_per_epoch >> +5%", 17, "expected a number"),
         ("time_per_epoch > ", 18, "expected a number"),
         ("time_per_epoch > fast", 18, "expected a number"),
-        ("time_per_epoch > 5%", 19, "a change in per cent needs a sign. Write +5% or -5%"),
+        ("time_per_epoch > 5%", 19, "a percentage change needs a sign. Write +5% or -5%"),
         ("time_per_epoch > 5", 19, "expected a unit"),
         ("time_per_epoch > 5 GB", 20, "'GB' is not a unit of time_per_epoch"),
         ("time_per_epoch > +1.1x", 22, "a ratio must be above 0, without a sign"),

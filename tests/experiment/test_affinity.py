@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.errors import Problem, UsageError
-from radt.experiment.cpus import CpuRequest, CpuTopology, PhysicalCore, assign_cpus, cpu_list
-from radt.experiment.devices import Machine
+from radt.experiment.devices import (
+    CpuRequest,
+    CpuTopology,
+    Machine,
+    PhysicalCore,
+    assign_cpus,
+    cpu_list,
+)
 from radt.experiment.plan import ExperimentPlan
 
 Plan = Callable[..., ExperimentPlan]

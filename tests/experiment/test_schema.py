@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from radt.collocation.spec import Collocation
 from radt.errors import UsageError
-from radt.experiment import cells
+from radt.experiment import columns
 from radt.experiment.columns import SCHEMA_NAME, Column, fields
-from radt.experiment.cpus import CpuRequest
-from radt.experiment.devices import Devices, Machine
+from radt.experiment.devices import CpuRequest, Devices, Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.nvml import Gpu
 
@@ -25,11 +24,11 @@ MACHINE = Machine(64, tuple(Gpu(index, "H200", f"GPU-{index}") for index in rang
 
 #: What each parser makes of a text; with it the schema's pattern must not be at odds.
 PARSERS: dict[Column, Callable[[str], object]] = {
-    Column.STATUS: cells.parse_status,
+    Column.STATUS: columns.parse_status,
     Column.DEVICES: lambda text: Devices.parse(text, MACHINE),
     Column.COLLOCATION: Collocation.parse,
     Column.CPUS: lambda text: CpuRequest.parse(text, MACHINE.cpus),
-    Column.TIMEOUT: cells.parse_timeout,
+    Column.TIMEOUT: columns.parse_timeout,
 }
 PIECES = {
     Column.STATUS: ["FINISHED", "failed", " ", ":", "2/3", "exit code 3", "\n", "-"],

@@ -24,10 +24,10 @@ from radt.delivery.archive.write import write_archive
 from radt.frontend.data.source import Source
 from radt.frontend.imports import MlflowImports
 from radt.importers import mlflow
+from radt.masking import with_driver
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
-from radt.uris import with_driver
 from tests.frontend.conftest import Demo, Watched
 from tests.frontend.conftest import browser as browser
 from tests.frontend.conftest import serve as serve

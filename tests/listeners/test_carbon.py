@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from radt.errors import UsageError
-from radt.experiment.cells import parse_listener
+from radt.experiment.columns import parse_listener
 from radt.listeners import registry
 from radt.listeners.api import options_of
 from radt.listeners.carbon import CarbonListener, grid_of
@@ -29,7 +29,7 @@ import json, sys
 from pathlib import Path
 from radt.listeners.api import Target
 from radt.errors import UsageError
-from radt.experiment.cells import parse_listener
+from radt.experiment.columns import parse_listener
 from radt.listeners import registry
 from radt.listeners.api import options_of
 from radt.listeners.carbon import CarbonListener

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from radt.errors import UsageError
-from radt.experiment.cells import parse_listener
+from radt.experiment.columns import parse_listener
 from radt.listeners import nsight
 from radt.listeners.api import ProfiledRun, Profiler, options_of
 from radt.listeners.nsight import Ncu, NcuAttach, NcuRaw, Nsys, NsysRaw, find_tool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.durations import parse_duration_s
+from radt.units import parse_duration_s
 from tests.support.bench import Bench
 
 

@@ -11,8 +11,8 @@ import pytest
 @pytest.mark.parametrize(
     "module",
     [
-        *("radt.units", "radt.masking", "radt.params", "radt.durations", "radt.experiment.plan"),
-        *("radt.experiment.cpus", "radt.runner.live", "radt.analysis.estimates"),
+        *("radt.units", "radt.masking", "radt.params", "radt.units", "radt.experiment.plan"),
+        *("radt.experiment.devices", "radt.runner.live", "radt.analysis.estimates"),
     ],
 )
 def test_examples_in_docstrings(module: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from radt.errors import UsageError
-from radt.settings_file import find_settings
+from radt.setting_values import find_settings
 
 
 @pytest.fixture

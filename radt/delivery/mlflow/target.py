@@ -28,8 +28,8 @@ from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
 from radt.delivery.s3 import S3Error, S3Folder
 from radt.errors import ArchiveError
+from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
-from radt.uris import is_postgres, with_driver
 
 #: Most entities in one request, MLflow's own limits.
 MAX_POINTS = 1000

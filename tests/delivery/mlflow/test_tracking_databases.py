@@ -11,7 +11,7 @@ from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget, _patient
 from radt.home import Home
-from radt.uris import with_driver
+from radt.masking import with_driver
 from tests.delivery.mlflow.lab import Threads, closing, make_lab, wait_until
 from tests.support import servers
 from tests.support.mlflow_server import MlflowServer
