@@ -66,8 +66,8 @@ def by_place(solos: Iterable[Solo]) -> dict[tuple[str, str], list[Solo]]:
 def mixed_too_many(measurements: Measurements) -> list[str]:
     """Return sentences on the devices with too many models to try their mixes."""
     return [
-        f"{len(solos):,} models on {devices} are too many to try every mix. radt considers only mixes "
-        "that were measured or are in the file"
+        f"{len(solos):,} models on {devices} are too many to try every mix. radt considers only "
+        "mixes that were measured or are in the file"
         for (_, devices), solos in by_place(measurements.solos.values()).items()
         if len(solos) > MAX_MIXED_MODELS
     ]

@@ -1,4 +1,4 @@
-"""Devices and CPUs of runs: the Devices and Cpus cells, the machine's GPUs and cores, who gets which.
+"""Devices and CPUs of runs: the Devices and Cpus cells, and the machine's GPUs and cores.
 
 GPU indices are NVML's (the order of ``nvidia-smi``), also when ``CUDA_VISIBLE_DEVICES`` is set:
 it hides GPUs and renumbers nothing here. Processes get their GPUs by UUID, because CUDA's own
