@@ -152,8 +152,7 @@ def _epoch_numbers(numbers: str, asked: str) -> tuple[int, int | None]:
     match = _EPOCHS.fullmatch(numbers)
     if match is None:
         raise UsageError(
-            f"{asked!r} is not a range of epochs",
-            "Write epoch:2, epoch:2-4 or epoch:2- (from 2 on)",
+            f"{asked!r} names no epochs", "Write epoch:2, epoch:2-4 or epoch:2- (from 2 on)"
         )
     first = int(match[1])
     if match[3] is None:

@@ -218,7 +218,7 @@ def test_quantities_that_are_asked_for(store: Path) -> None:
         (["--quantity", "xyz"], "Unknown quantity 'xyz'. Quantities: time_per_epoch"),
         (["--confidence", "95"], "between 0.5 and 0.9999, got 95"),
         (["--confidence", "nan"], "between 0.5 and 0.9999, got nan"),
-        (["--window", "epoch:x"], "'epoch:x' is not a range of epochs"),
+        (["--window", "epoch:x"], "'epoch:x' names no epochs"),
         (["--fail-if", "time > 5"], "column 1: 'time' is not a quantity"),
     ],
 )

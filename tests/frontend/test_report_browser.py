@@ -176,7 +176,7 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     expect(field).to_have_value("epoch:1")
     expect(page.get_by_role("switch", name="only overlap")).to_be_checked()
     field.fill("epoch:x")
-    expect(page.locator(".report-head")).to_contain_text("'epoch:x' is not a range of epochs")
+    expect(page.locator(".report-head")).to_contain_text("'epoch:x' names no epochs")
     expect(facts).to_contain_text("all epochs after the first")
     field.fill("")
     page.get_by_role("switch", name="only overlap").click(force=True)
