@@ -133,11 +133,10 @@ def test_a_window_of_a_long_series_has_every_point(ten_million):
 
 
 @pytest.mark.parametrize("level", [Level.RUN, Level.WORKLOAD])
-@pytest.mark.parametrize("history", [50_000, 400_000])
-def test_a_series_that_grows_costs_what_is_new(demo, source, decoded_points, level, history):
+def test_a_series_that_grows_costs_what_is_new(demo, source, decoded_points, level):
     """However long it is already; and what is drawn is what a new dashboard would draw."""
     (run_id,) = workload(demo, status=RunStatus.RUNNING, span_s=10.0)
-    rng = np.random.default_rng(1)
+    rng, history = np.random.default_rng(1), 400_000
     fill(demo, run_id, rng.random(history))
     news(source)
     draw(source, level)

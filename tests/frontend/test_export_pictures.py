@@ -238,6 +238,7 @@ def test_an_idle_browser_is_ended(
     renderer.close()
 
 
+@pytest.mark.long
 def test_one_that_hangs_is_given_up(
     monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
 ) -> None:
@@ -298,6 +299,7 @@ def test_a_missing_browser_is_said_with_its_remedy(
     assert renderer._worker is None
 
 
+@pytest.mark.long
 def test_a_browser_that_does_not_start_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

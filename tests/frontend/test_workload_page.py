@@ -248,6 +248,7 @@ def folder(tmp_path: Path) -> Iterator[UsersFolder]:
     stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
 
 
+@pytest.mark.long
 def test_a_real_workload_of_two_scripts(folder, serve, watched):
     folder.script("train.py", TRAIN)
     path = folder.experiment(
