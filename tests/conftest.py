@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from playwright.sync_api import Playwright, sync_playwright
 
 from tests.support import servers
 from tests.support.mlflow_server import Bucket, MlflowServer
@@ -73,6 +74,13 @@ def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 def archives(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are archived as they are for users."""
     monkeypatch.delenv("RADT_ARCHIVE_S")
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    """The way to browsers; a process can have only one."""
+    with sync_playwright() as started:
+        yield started
 
 
 # Servers: one of each for the whole test run (tests/support/servers.py) -------------------------

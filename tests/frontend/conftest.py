@@ -18,9 +18,9 @@ from playwright.sync_api import (
     Browser,
     ConsoleMessage,
     Page,
+    Playwright,
     ViewportSize,
     expect,
-    sync_playwright,
 )
 from waitress import wasyncore
 
@@ -458,15 +458,14 @@ def site(_site: tuple[Site, WSGIApplication], front: Front) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(playwright: Playwright) -> Iterator[Browser]:
     """Debian's chromium, without a window."""
     expect.set_options(timeout=30_000)  # a busy machine is no failure
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield launched
-        launched.close()
+    launched = playwright.chromium.launch(
+        executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+    )
+    yield launched
+    launched.close()
 
 
 class Watched:

@@ -30,8 +30,10 @@ from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import Demo, Watched
 from tests.frontend.conftest import browser as browser
+from tests.frontend.conftest import front as front
 from tests.frontend.conftest import serve as serve
 from tests.frontend.conftest import store_path as store_path
+from tests.frontend.conftest import tab as tab
 from tests.frontend.conftest import watched as watched
 from tests.importers.mlflow_support import (
     BEGAN_MS,

@@ -35,7 +35,7 @@ from radt.store.records import (
 )
 from radt.store.writer import StoreWriter
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 SECOND_NS = 1_000_000_000
 START_NS = 1_750_000_000 * SECOND_NS
 

@@ -273,7 +273,7 @@ def test_the_server_is_killed_and_started_again(server: Server, tmp_path: Path) 
 # -- files, to S3 directly ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def own_s3() -> Iterator[S3Server]:
     """One that may be killed."""
     with servers.s3_store() as made:
