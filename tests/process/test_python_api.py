@@ -15,6 +15,8 @@ import pytest
 from radt.model import RunStatus
 from tests.support.bench import TIMEOUT_S, Bench, wait_until
 
+pytestmark = pytest.mark.without_mlflow
+
 TRAIN = """\
 import os, sys, radt
 with radt.Run() as run:
