@@ -44,6 +44,7 @@ def _radt(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(WITH_TORCH_S)
 def test_the_small_study_runs_and_shows_that_memory_adds_up(bench: Bench) -> None:
     done = _radt(bench, "cpu.csv")

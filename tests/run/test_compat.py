@@ -93,6 +93,7 @@ def test_load_is_the_function_whoever_imports_its_module() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.long
 def test_type_checkers_see_the_public_names(tmp_path: Path) -> None:
     script = tmp_path / "typed.py"
     script.write_text(

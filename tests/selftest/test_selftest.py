@@ -43,6 +43,7 @@ def test_a_whole_selftest_leaves_nothing(
     assert not (tmp_path / "radt-data").exists()
 
 
+@pytest.mark.long
 def test_a_failed_measurement_is_reported_and_the_others_are_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
