@@ -100,7 +100,7 @@ class TorchProfiler(Profiler):
             _check_epochs(value or "")
         elif word == "steps":
             if not _STEPS.fullmatch(value or ""):
-                raise ValueError(f"steps={value or ''} is no number of steps; write steps=20")
+                raise ValueError(f"steps={value or ''} is not a number of steps; write steps=20")
         elif value is not None:
             raise ValueError(f"{word} has no value; write {cls.name}:{word}")
 
@@ -113,7 +113,9 @@ class TorchProfiler(Profiler):
 
 def _check_epochs(text: str) -> None:
     if not _EPOCHS.fullmatch(text):
-        raise ValueError(f"epochs={text} are no epochs; write epochs=2, epochs=2-3 or epochs=1,5")
+        raise ValueError(
+            f"epochs={text} is not a list of epochs; write epochs=2, epochs=2-3 or epochs=1,5"
+        )
     for part in text.split(","):
         first, _, last = part.partition("-")
         if last and int(last) < int(first):

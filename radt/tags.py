@@ -33,10 +33,18 @@ SERIES = "radt.series"
 RUN_ID = "radt.run_id"
 #: radt's id of the workload; on the workload's own MLflow run, too.
 WORKLOAD_ID = "radt.workload_id"
-#: The workload's label; only on the workload's own MLflow run.
+#: The workload's label; also on the workload's own MLflow run.
 WORKLOAD = "radt.workload"
 #: The Experiment column as the user wrote it.
 EXPERIMENT = "radt.experiment"
+#: The run's letter within its workload.
+LETTER = "radt.letter"
+#: Devices of the run, such as ``0+1``; ``cpu`` without any.
+DEVICES = "radt.devices"
+#: How the workload shares its devices; ``-`` if it does not.
+COLLOCATION = "radt.collocation"
+#: Listeners of the run, as they were chosen.
+LISTENERS = "radt.listeners"
 
 # -- written when the run has ended in MLflow -----------------------------------------------------
 

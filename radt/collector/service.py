@@ -23,6 +23,7 @@ from radt.home import runtime_dir
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
+from radt.tags import LISTENERS
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Service:
         """Record a run that is its own owner; return warnings."""
         registration = _with_defaults(run.registration)
         listeners = "+".join(map(str, registration.listeners))
-        run = replace(run, registration=registration, tags=run.tags | {"radt.listeners": listeners})
+        run = replace(run, registration=registration, tags=run.tags | {LISTENERS: listeners})
         active = ActiveRun(registration, owner, standalone=run, buffered_points=self._points)
         warnings = self._adopt(active)
         active = self._runs.get(active.run_id, active)

@@ -1,7 +1,7 @@
 """Problems of delivery to MLflow: logged once, kept on disk, and logged when they end.
 
-A deliverer writes one file a tracking URI, ``delivery/NAME.json`` in the data folder; whoever asks
-for the backlog reads it, also when no deliverer runs. No password gets into it.
+An uploader writes one file per tracking URI, ``delivery/NAME.json`` in the data folder; the backlog
+reads it, also when no uploader runs. It contains no password.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def destination_name(store: Path, uri: str) -> str:
 
 
 def problem_file(store: Path, tracking_uri: str) -> Path:
-    """Where the deliverer of a store to a tracking URI notes its problems."""
+    """Return the file in which the uploader of a store to a tracking URI notes its problems."""
     return store.parent / "delivery" / f"{destination_name(store, tracking_uri)}.json"
 
 
@@ -66,7 +66,7 @@ def read_problems(path: Path) -> dict[str, Problem]:
 
 
 class ProblemLog:
-    """Keeps the problems of one deliverer. Thread-safe; a disk that is full changes nothing.
+    """Keeps the problems of one uploader. Thread-safe; a disk that is full changes nothing.
 
     Args:
         path: The file; None keeps them in memory only.
@@ -171,7 +171,7 @@ def _shown(subject: str) -> str:
 
 
 class Reports:
-    """What the deliverer's threads tell of how it goes.
+    """Collects the successes and failures of the uploader's threads.
 
     Args:
         problem_log: Where it is kept.

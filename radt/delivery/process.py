@@ -245,7 +245,7 @@ class Deferred:
         self._reasons.pop(run_id, None)
 
     def keep(self, run_ids: Container[str]) -> None:
-        """Forget all others: nothing of them is left to be brought."""
+        """Forget all others: nothing of them is left to deliver."""
         self._reasons = {key: one for key, one in self._reasons.items() if key in run_ids}
 
     def hurry(self) -> None:

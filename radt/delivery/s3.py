@@ -37,7 +37,7 @@ _DOWNLOADS_AT_A_TIME = 4
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 60
 _READ_ATTEMPTS = 5
-#: The deliverer retries an upload later, and serves other runs meanwhile.
+#: The uploader retries an upload later, and serves other runs meanwhile.
 _WRITE_ATTEMPTS = 3
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 #: No retry helps against these.

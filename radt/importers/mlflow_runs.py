@@ -14,12 +14,9 @@ from itertools import count
 
 from radt.model import RunStatus
 from radt.store.records import RunRecord, WorkloadRecord
+from radt.tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, RUN_ID, WORKLOAD_ID
 
-RUN_ID_TAG = "radt.run_id"
-WORKLOAD_ID_TAG = "radt.workload_id"
-_PARENT_TAG = "mlflow.parentRunId"
-_SOURCE_TAG = "mlflow.source.name"
-_KNOWN_TAGS = (RUN_ID_TAG, WORKLOAD_ID_TAG, _PARENT_TAG, _SOURCE_TAG)
+_KNOWN_TAGS = (RUN_ID, WORKLOAD_ID, MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME)
 _SHORT_ID = 8
 _STATUSES = {
     "SCHEDULED": RunStatus.SCHEDULED,
@@ -57,16 +54,16 @@ class MlflowRun:
     @property
     def is_of_radt(self) -> bool:
         """Whether radt recorded it: a run or, as the parent of its runs, a workload."""
-        return bool(self.tags.get(RUN_ID_TAG) or self.tags.get(WORKLOAD_ID_TAG))
+        return bool(self.tags.get(RUN_ID) or self.tags.get(WORKLOAD_ID))
 
     @property
     def radt_run_id(self) -> str:
         """radt's id of the run; empty if radt did not record it."""
-        return self.tags.get(RUN_ID_TAG, "")
+        return self.tags.get(RUN_ID, "")
 
     @property
     def parent_id(self) -> str:
-        return self.tags.get(_PARENT_TAG, "")
+        return self.tags.get(MLFLOW_PARENT_RUN_ID, "")
 
     @property
     def title(self) -> str:
@@ -99,7 +96,7 @@ class MlflowRun:
 
     def run(self, workload: WorkloadRecord, letter: str) -> RunRecord:
         """Return its record in a workload. MLflow does not know on which devices it ran."""
-        command = self.tags.get(_SOURCE_TAG, "")
+        command = self.tags.get(MLFLOW_SOURCE_NAME, "")
         # The name of a run on its own is its workload's label; its script says more.
         is_head = workload.workload_id == self.mlflow_id
         record = RunRecord(

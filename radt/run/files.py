@@ -46,7 +46,7 @@ def _inside(run_dir: RunDir, path: str) -> Path:
     parts = PurePosixPath(path).parts
     if ".." in parts or path.startswith("/") or "\0" in path:
         raise UsageError(
-            f"{path!r} is no place among a run's artifacts", "Give a relative path without '..'"
+            f"{path!r} is not a valid artifact path", "Give a relative path without '..'"
         )
     return run_dir.artifacts.joinpath(*parts)
 

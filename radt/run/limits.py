@@ -275,7 +275,7 @@ def _number(environ: Mapping[str, str], name: str, convert: Callable[[str], Any]
         value = convert(text)
         Limits(max_time_s=value)
     except (ValueError, UsageError):
-        warn_once(f"{name}={text} is no limit, and is ignored")
+        warn_once(f"{name}={text} is not a valid limit and is ignored")
         return None
     return value
 

@@ -22,7 +22,7 @@ from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches
 from radt.run.target import inside_a_run, wait_for_others
 
-_OUTSIDE = "something was logged outside of `with radt.Run()`, and is not recorded"
+_OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 
 
 class Run:

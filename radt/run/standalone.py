@@ -25,7 +25,7 @@ from radt.procfs import start_ticks
 from radt.run.notices import warn_once
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
-from radt.tags import PROFILED
+from radt.tags import COLLOCATION, DEVICES, LETTER, PROFILED, WORKLOAD
 
 _DEVICE = re.compile(r"nvidia\d+")
 
@@ -160,14 +160,11 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
     params = command_params(
         script.name if script is not None else "", shlex.join(arguments), arguments
     )
-    tags = {
-        "radt.devices": devices,
-        "radt.collocation": "-",
-    }
+    tags = {DEVICES: devices, COLLOCATION: "-"}
     if any(choice.name == TRACE_WORD for choice in listeners):
         tags[PROFILED] = TRACE_WORD
     if options.workload:
-        tags |= {"radt.workload": options.workload, "radt.letter": "a"}
+        tags |= {WORKLOAD: options.workload, LETTER: "a"}
     folder = script.parent if script is not None else Path.cwd()
     return StandaloneRun(
         registration=Registration(
@@ -176,7 +173,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             spool=str(target.run_dir.path),
             tracking_uri=tracking_uri,
             store_uri=target.home.store_uri(tracking_uri=tracking_uri, warn=warn_once),
-            listeners=tuple(one for one in listeners if one.name not in INSIDE_WORDS),
+            listeners=tuple(choice for choice in listeners if choice.name not in INSIDE_WORDS),
             devices=gpus,
             env=delivery_env(os.environ),
         ),

@@ -77,8 +77,8 @@ class TraceOptions:
                 flags.add(word)
             else:
                 raise UsageError(
-                    f"{text!r} is no option of {TRACE_WORD}",
-                    "There are epochs=2-3, steps=100, memory, stack and shapes",
+                    f"{text!r} is not an option of {TRACE_WORD}",
+                    "Use epochs=2-3, steps=100, memory, stack or shapes",
                 )
         return cls(reports, epochs, steps, "memory" in flags, "stack" in flags, "shapes" in flags)
 
@@ -129,7 +129,7 @@ def _of_variables(environ: Mapping[str, str]) -> TraceOptions | None:
     try:
         return TraceOptions.parse(Path(reports), words)
     except UsageError as error:
-        warn_once(f"{TRACE_WORD} goes by its defaults: {error}")
+        warn_once(f"{TRACE_WORD} uses its defaults: {error}")
         return TraceOptions(Path(reports))
 
 
@@ -137,11 +137,13 @@ def _epochs(text: str) -> range:
     match = _RANGE.fullmatch(text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
-        raise UsageError(f"epochs={text} are no epochs", "Write epochs=2, epochs=2-3 or epochs=1,5")
+        raise UsageError(
+            f"epochs={text} is not a list of epochs", "Write epochs=2, epochs=2-3 or epochs=1,5"
+        )
     return range(first, last + 1)
 
 
 def _steps(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise UsageError(f"steps={text} is no number of steps", "Write steps=20")
+        raise UsageError(f"steps={text} is not a number of steps", "Write steps=20")
     return int(text)

@@ -28,6 +28,7 @@ from radt.runner.pending import PendingWorkload
 from radt.runner.profiling import Profilers, workload_tags
 from radt.runner.recording import Session
 from radt.store.records import RunRecord, WorkloadRecord
+from radt.tags import COLLOCATION, DEVICES, LETTER, LISTENERS, REPEAT, SERIES, WORKLOAD
 from radt.units import seconds_text
 
 #: Tag of a run: the process that answers for it until the collector knows of the run, too.
@@ -238,15 +239,15 @@ def _params(row: RunPlan) -> dict[str, str]:
 
 def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, str]:
     tags = {
-        "radt.workload": row.workload,
-        "radt.letter": row.letter,
-        "radt.devices": str(row.devices),
-        "radt.collocation": str(row.collocation),
-        "radt.listeners": _listeners(row),
+        WORKLOAD: row.workload,
+        LETTER: row.letter,
+        DEVICES: str(row.devices),
+        COLLOCATION: str(row.collocation),
+        LISTENERS: _listeners(row),
         RUNNER_TAG: str(Owner.me()),
     }
     if pending.repeats > 1:
-        tags |= {"radt.repeat": f"{pending.repeat}/{pending.repeats}", "radt.series": series_id}
+        tags |= {REPEAT: f"{pending.repeat}/{pending.repeats}", SERIES: series_id}
     return tags
 
 

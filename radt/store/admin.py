@@ -261,7 +261,7 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
         found = connection.execute(_ROLE, {"name": name, "comment": _COMMENT}).one_or_none()
         if found is None:
             if password is None:
-                raise UsageError(f"there is no role {name} yet", "It needs a password")
+                raise UsageError(f"role {name} does not exist yet", "Give it a password")
             _run(connection, f"CREATE ROLE {_quoted(name)} LOGIN")
             _run(connection, f"COMMENT ON ROLE {_quoted(name)} IS '{_COMMENT}'")
         elif found[0] or found[2]:
@@ -381,7 +381,7 @@ def _check_reads_only(
     if table is not None or creates:
         raise StoreError(
             f"{name} may write {table or f'schema {SCHEMA}'} in {address}, nothing was changed",
-            "Give the name of a new role, or take its other rights away first",
+            "Give the name of a new role, or revoke its other rights first",
         )
 
 
@@ -392,9 +392,9 @@ def _database(connection: Connection) -> str:
 def _check_name(name: str) -> None:
     size = len(name.encode("utf-8", "replace"))
     if not 0 < size <= _MAX_NAME_BYTES or "\0" in name or name.lower().startswith("pg_"):
-        raise UsageError(f"{name!r} is no name for a role", "Take such as radt_reader")
+        raise UsageError(f"{name!r} is not a valid role name", "Use a name such as radt_reader")
     if name.lower() in ("public", "none"):
-        raise UsageError(f"{name!r} stands for everybody", "Take such as radt_reader")
+        raise UsageError(f"{name!r} means every role", "Use a name such as radt_reader")
 
 
 def _run(connection: Connection, sql: str) -> None:

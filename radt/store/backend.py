@@ -43,7 +43,7 @@ class StoreAddress:
             return cls(uri=with_driver(given))
         if "://" in given:
             raise UsageError(
-                f"{masked(given)} is no address of a store",
+                f"{masked(given)} is not the address of a store",
                 "Give a file, or a Postgres database such as postgresql://me@db.example.org/radt",
             )
         return cls(Path(given).absolute())

@@ -32,10 +32,10 @@ class Trouble(StrEnum):
     GAP = "gap"  # a stretch without values that cannot be one
     ORPHAN = "orphan"  # rows of something that is not there
     CHUNK = "chunk"  # chunks of a series are missing
-    TIMES = "times"  # the times of a chunk lie in a chunk that is not there
+    TIMES = "times"  # the times of a chunk lie in a missing chunk
     DAMAGED = "damaged"  # a chunk cannot be decoded
     HEADER = "header"  # a chunk's header says something else than its points
-    DOUBLED = "doubled"  # points are there twice
+    DOUBLED = "doubled"  # points are stored twice
     MLFLOW = "mlflow"  # a run is in MLflow or in the store, and not in the other
     SPOOL = "spool"  # a run has a folder or is in the store, and not the other
 
@@ -194,7 +194,7 @@ def _check_gaps(reader: StoreReader) -> Iterator[Finding]:
         nothing = connection.execute(_GAPS_OF_NOTHING).all()
     for rows, cause in (
         (backward, "a gap ends before it begins"),
-        (nothing, "a gap of a series that is not there"),
+        (nothing, "a gap in a series that does not exist"),
     ):
         for run_id, listener, series_no in rows:
             which = "" if series_no < 0 else f" series {series_no}"
@@ -211,8 +211,8 @@ def _check_orphans(reader: StoreReader) -> Iterator[Finding]:
             yield Finding(
                 Trouble.ORPHAN,
                 f"run {run_id}",
-                f"there are {called} of it, but no run",
-                "`radt sync` where it ran, or `radt import` of its archive, brings the run",
+                f"it has {called}, but no run",
+                "Run `radt sync` on the machine that ran it, or `radt import` its archive",
                 str(run_id),
             )
     with reader.snapshot() as connection:
@@ -222,14 +222,12 @@ def _check_orphans(reader: StoreReader) -> Iterator[Finding]:
         yield Finding(
             Trouble.ORPHAN,
             f"run {run_id}",
-            f"its workload {workload_id} is not there",
-            "`radt sync` where it ran, or `radt import` of its archive, brings the workload",
+            f"its workload {workload_id} does not exist",
+            "Run `radt sync` on the machine that ran it, or `radt import` its archive",
             str(run_id),
         )
     for (name,) in experiments:
-        yield Finding(
-            Trouble.ORPHAN, f"experiment {name}", "there are runs of it, but no row", _REPORT
-        )
+        yield Finding(Trouble.ORPHAN, f"experiment {name}", "it has runs, but no row", _REPORT)
 
 
 def _orphans_in(table: str) -> str:
@@ -257,7 +255,7 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
             yield Finding(
                 Trouble.ORPHAN,
                 f"run {run_id}, series {number}",
-                f"{rows:,} chunks of it, but no series",
+                f"{rows:,} chunks, but no series",
                 _BACKUP,
                 run_id,
             )
@@ -278,7 +276,7 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
         yield Finding(
             Trouble.TIMES,
             f"run {run_id}, series {number}",
-            f"the times of its chunk {chunk_no} lie in a chunk that is not there",
+            f"the times of its chunk {chunk_no} lie in a missing chunk",
             _BACKUP,
             run_id,
         )
@@ -407,15 +405,15 @@ def _check_chunk(row: Row[Any], before: _Times) -> Iterator[Finding]:
     except CodecError as error:
         yield Finding(Trouble.DAMAGED, subject, error.message, _REMEDY, row.run_id)
         return
-    found = chunks.header_of(samples)
+    header = chunks.header_of(samples)
     for name in _HEADER if row.kept_count is None else _KEPT:
-        said = getattr(row, f"said_{name}")
-        really: Any = found[name]
-        if not _same(said, really):
+        stated = getattr(row, f"said_{name}")
+        actual: Any = header[name]
+        if not _same(stated, actual):
             yield Finding(
                 Trouble.HEADER,
                 subject,
-                f"its {name} is {said}, of its points it is {really}",
+                f"its header gives {name} {stated}, its points give {actual}",
                 _REMEDY,
                 row.run_id,
             )
@@ -423,7 +421,11 @@ def _check_chunk(row: Row[Any], before: _Times) -> Iterator[Finding]:
         return  # a script may log the same again
     if twice := before.seen((row.run_id, row.series_no), samples):
         yield Finding(
-            Trouble.DOUBLED, subject, f"about {twice:,} points are there twice", _REMEDY, row.run_id
+            Trouble.DOUBLED,
+            subject,
+            f"about {twice:,} points are stored twice",
+            _REMEDY,
+            row.run_id,
         )
 
 

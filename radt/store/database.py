@@ -36,7 +36,7 @@ class ReadDatabase:
     Raises:
         StoreError: It cannot be read or is not a store.
         SchemaTooNewError: It was written by a later radt.
-        SchemaTooOldError: It is one of Postgres and has to be brought up to date.
+        SchemaTooOldError: It is in Postgres and must be upgraded.
     """
 
     def __init__(self, address: StoreAddress) -> None:

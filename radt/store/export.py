@@ -97,7 +97,7 @@ def _check_metrics(
     for metric in metrics or ():
         if metric not in known:
             near = difflib.get_close_matches(metric, known, n=1)
-            remedy = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(known)}"
+            remedy = f"Did you mean '{near[0]}'?" if near else f"Available: {', '.join(known)}"
             noun = "run has" if run_count == 1 else "runs have"
             raise UsageError(f"the {noun} no metric '{metric}'", remedy if known else None)
 

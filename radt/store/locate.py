@@ -1,8 +1,8 @@
 """Which store is read: one decision, for all commands and for `radt.load`.
 
 Runs are recorded into the file of a data folder, and with a Postgres store (``RADT_STORE_URI``)
-brought there, where also those of other machines are. Who asks for a run gets it from the nearest:
-the file, which has its newest values and needs no network, then Postgres. ``--home`` and
+copied there, together with the runs of other machines. A run is read from the nearest store: the
+file, which has its newest values and needs no network, then Postgres. ``--home`` and
 ``--store-uri`` say where to look, and then it is looked nowhere else. A dashboard shows one store:
 the widest, which is that of Postgres where there is one (`View`).
 """

@@ -1,11 +1,11 @@
-"""Bring a store's schema up to date.
+"""Upgrade a store's schema.
 
 Migrations are numbered SQL files in ``schemas/migrations``, with the same numbers for each kind of
 database. All that are missing are applied in one transaction together with their record, so that a
 store is at one version or the next, never between, however many processes open it first at the same
 time.
 
-A file belongs to one user, whose first newer radt brings it up to date. A Postgres store belongs to
+A file belongs to one user, whose first newer radt upgrades it. A Postgres store belongs to
 many, some with an older radt that could not use it any more: there somebody has to say so
 (``radt db upgrade``); only an empty one is set up unasked.
 """
@@ -102,7 +102,7 @@ def check_not_newer(backend: Backend, version: int) -> None:
 
 
 def check_not_older(backend: Backend, version: int) -> None:
-    """Refuse a store that has to be brought up to date first.
+    """Refuse a store that must be upgraded first.
 
     Raises:
         SchemaTooOldError: It is one.
@@ -111,7 +111,7 @@ def check_not_older(backend: Backend, version: int) -> None:
         raise SchemaTooOldError(
             f"the store {backend.address} has schema version {version}, this radt {__version__} "
             f"needs {latest_version()}",
-            "Bring it up to date with `radt db upgrade`; older versions of radt cannot use it then",
+            "Run `radt db upgrade`; older versions of radt cannot use the store afterwards",
         )
 
 
@@ -121,7 +121,7 @@ def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False)
     Args:
         backend: The store's.
         engine: Its writer's.
-        upgrade: Bring also a Postgres store up to date that is not empty.
+        upgrade: Also upgrade a Postgres store that is not empty.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.
@@ -158,7 +158,7 @@ def prepare_to_read(backend: Backend, reader: Engine) -> None:
         if version == 0:
             raise NoStoreError(
                 f"there is no store in {backend.address}",
-                "Run something with it as RADT_STORE_URI, or set it up with `radt db upgrade`",
+                "Run an experiment with it as RADT_STORE_URI, or run `radt db upgrade`",
             )
         check_not_older(backend, version)
     writer = backend.writer_engine()

@@ -58,8 +58,8 @@ class PostgresBackend(Backend):
         except (ArgumentError, ValueError) as error:
             raise UsageError(
                 f"{address} cannot be read as the address of a database",
-                "Write such as postgresql://me@db.example.org:5432/radt; characters such as @ and "
-                "/ in a password are written as %40 and %2F",
+                "Expected an address such as postgresql://me@db.example.org:5432/radt; write "
+                "characters such as @ and / in a password as %40 and %2F",
             ) from error
 
     def check_there(self) -> None:
@@ -173,7 +173,7 @@ _REVISIONS = text(
 _REMEDIES: tuple[tuple[str, str, str], ...] = (
     (
         "53100",
-        "there is no room left for the database {address}",
+        "the disk of the database {address} is full",
         "Free some disk space there; what was written before is kept",
     ),
     (
@@ -183,23 +183,23 @@ _REMEDIES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "42501",
-        "you have not the right to this in the database {address}",
+        "you lack a privilege in the database {address}",
         "Ask its owner; for readers there is `radt db grant-reader`",
     ),
     (
         "42P01",  # without the right to the schema its tables are not seen
-        "you may not see the store in {address}",
+        "you may not read the store in {address}",
         "Ask its owner to run `radt db grant-reader`",
     ),
     (
         "25006",
-        "the database {address} may not be written",
+        "the database {address} does not allow writing",
         "Use a role that may write, and the primary server instead of a standby",
     ),
     (
         "57014|55P03",
         "the database {address} took too long",
-        "Somebody may hold a lock there; it is tried again",
+        "Another client may hold a lock; radt retries",
     ),
     (
         "57P0.|08...",
@@ -210,8 +210,8 @@ _REMEDIES: tuple[tuple[str, str, str], ...] = (
 _REFUSALS = {
     "password authentication failed": "Check user and password: the URI, PGPASSWORD or ~/.pgpass",
     "no password supplied": "Give one in PGPASSWORD, ~/.pgpass, or a file named by ?passfile=",
-    "no pg_hba.conf entry": "Its pg_hba.conf lets this machine, user or database not in",
-    "does not exist": "Make the role or the database first: createuser, createdb",
+    "no pg_hba.conf entry": "Its pg_hba.conf does not admit this machine, user or database",
+    "does not exist": "Create the role or the database first: createuser, createdb",
     "could not translate host name": "Check the name of the server",
 }
 

@@ -5,7 +5,7 @@ go of them a few at a time, beside whoever writes; any other is copied once, whi
 keeps writers out, and is such a file from then on.
 
 One transaction a run, so that it can be stopped at any time and goes on where it was. What was
-taken away is recorded (table ``pruned``): a copy of the run elsewhere must not bring it back, and
+taken away is recorded (table ``pruned``): a copy of the run elsewhere must not restore it, and
 the pruned run must not take the place of a complete copy.
 """
 
@@ -72,7 +72,7 @@ def give_back(path: Path) -> Space:
             store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except sqlite3.Error as error:
         raise StoreError(
-            f"the space in {path} cannot be given back: {error}",
+            f"the free space in {path} cannot be released: {error}",
             "New runs will use it; `radt prune` tries again",
         ) from error
     return Space(max(0, before - after), left if reason else 0, reason)
@@ -95,7 +95,7 @@ def _shrink(store: sqlite3.Connection, path: Path) -> str:
         needed = _COPIES * used + _SPARE_BYTES
         for folder in (path.parent, _temporary_folder()):
             if shutil.disk_usage(folder).free < needed:
-                return f"that takes {size(needed)} of room on the disk of {folder} for a moment"
+                return f"that temporarily needs {size(needed)} in {folder}"
         store.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
         store.execute("VACUUM")
     except sqlite3.OperationalError as error:
@@ -227,7 +227,7 @@ def candidates(
         parameters["experiment"] = experiment  # type: ignore[assignment]
     with reader.snapshot() as connection:
         rows = connection.execute(statement, parameters).all()
-        # Only the store of the machine that ran it brings a run to MLflow.
+        # Only the store of the machine that ran it uploads a run to MLflow.
         delivers = Dialect.of(connection) is Dialect.SQLITE
     return [_candidate(row, keep, delivers=delivers) for row in rows]
 
@@ -237,7 +237,7 @@ def _candidate(row: Any, keep: Keep, *, delivers: bool) -> Candidate:
     if delivers and row.to_mlflow and row.undelivered:
         held_back = "MLflow does not have all of it yet"
     elif delivers and row.to_mlflow and row.given_up:
-        held_back = "MLflow could not be given all of it"
+        held_back = "MLflow did not accept all of it"
     elif delivers and row.open_workload and keep is Keep.NOTHING:
         held_back = "its workload has not ended in MLflow yet"
     elif row.lacking is not None:
@@ -360,7 +360,7 @@ def make_way(writer: StoreWriter, run_id: str) -> None:
 
 
 def forget_pruned(writer: StoreWriter, run_id: str) -> None:
-    """A run was brought back on purpose, from its archive: it counts as complete again."""
+    """Count a run as complete again: it was restored on purpose, from its archive."""
     with writer.rewriting(run_id) as connection:
         connection.execute(text("DELETE FROM pruned WHERE run_id = :run_id"), {"run_id": run_id})
         connection.execute(

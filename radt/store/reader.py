@@ -65,7 +65,7 @@ class StoreReader:
     Raises:
         StoreError: The store is not there, cannot be read, or is not one.
         SchemaTooNewError: It was written by a later radt.
-        SchemaTooOldError: It is one of Postgres and has to be brought up to date.
+        SchemaTooOldError: It is in Postgres and must be upgraded.
         UsageError: The address is none.
     """
 

@@ -51,8 +51,8 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
             yield Finding(
                 Trouble.SPOOL,
                 f"run {run_id}",
-                f"there is a folder {folder}, but no run",
-                "`radt sync` reads what is in it; if it was pruned, remove it",
+                f"the folder {folder} belongs to no run",
+                "Run `radt sync` to read its content; delete it if the run was pruned",
                 run_id,
             )
     with reader.snapshot() as connection:
@@ -63,7 +63,7 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
                 Trouble.SPOOL,
                 f"run {run_id}",
                 f"its folder {spool} is gone, and MLflow may not have all that was in it",
-                "Put it back if it was moved; else nothing can be done",
+                "Move it back if it was moved; otherwise its content is lost",
                 run_id,
             )
 
@@ -92,7 +92,7 @@ def remove_spool(home: Home, run_id: str) -> int:
     except OSError as error:
         raise StoreError(
             f"the folder {folder} cannot be removed: {error.strerror or error}",
-            "Check who owns what is in it",
+            "Check the owner of its files",
         ) from error
     return size_bytes
 

@@ -56,7 +56,7 @@ class SqliteBackend(Backend):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
-                f"the folder of the store {self.path} cannot be made: {error.strerror}",
+                f"the folder of the store {self.path} cannot be created: {error.strerror}",
                 "Set RADT_HOME to a folder you may write to",
             ) from error
 
@@ -259,7 +259,7 @@ def _set_up_reader(connection: sqlite3.Connection, _record: object) -> None:
 
 _REMEDIES: dict[str, tuple[str, str]] = {
     "SQLITE_FULL": (
-        "there is no room left for the store {path}",
+        "no disk space is left for the store {path}",
         "Free some disk space; what was written before is kept",
     ),
     "SQLITE_BUSY": (
@@ -267,7 +267,7 @@ _REMEDIES: dict[str, tuple[str, str]] = {
         "Another program holds it; close it (a database browser, a copy in progress), then go on",
     ),
     "SQLITE_READONLY": (
-        "the store {path} may not be written",
+        "the store {path} does not allow writing",
         "Check the permissions of the file and of its folder",
     ),
     "SQLITE_CANTOPEN": (

@@ -44,19 +44,19 @@ from radt.store.tables import (
 
 
 class StoreWriter:
-    """Writes a store; made if it is not there, brought up to date if it is old.
+    """Writes a store, which is created if missing and upgraded if old.
 
     All methods raise `StoreError` (full disk, no permission, damaged file …) and leave the store as
     it was before the transaction. Threads take turns; processes wait for each other.
 
     Args:
         store: The SQLite file, or the address of a Postgres database.
-        upgrade: Bring also a store of Postgres up to date, which others use.
+        upgrade: Also upgrade a Postgres store, which others use.
 
     Raises:
         StoreError: It cannot be made or opened, or is some other program's database.
         SchemaTooNewError: It was written by a later radt.
-        SchemaTooOldError: It is one of Postgres and has to be brought up to date.
+        SchemaTooOldError: It is in Postgres and must be upgraded.
         UsageError: The address is none.
     """
 
@@ -341,7 +341,7 @@ class StoreWriter:
     # -- delivery to MLflow -----------------------------------------------------------------------
 
     def mark_delivered(self, run_id: str, delivered: Mapping[int, int]) -> None:
-        """Remember for each series number how far it was delivered (the deliverer's own count)."""
+        """Remember for each series number how far it was delivered (the uploader's own count)."""
         rows: list[Row] = [
             {"run_id": run_id, "series_no": int(number), "delivered": int(count)}
             for number, count in delivered.items()

@@ -210,7 +210,7 @@ class _Builder:
         if not strange.any():
             return
         begins = np.flatnonzero(strange & ~np.append(False, strange[:-1]))[:_MAX_STRANGE]
-        track = self._file.track(pid, f"{name}: no number")
+        track = self._file.track(pid, f"{name}: not a number")
         for place in begins.tolist():
             step = None if samples.steps is None else int(samples.steps[place])
             value = str(float(samples.values[place]))

@@ -83,7 +83,7 @@ def _parts(window: _Window) -> Iterator[tuple[str, Any]]:
         elif window.symbol() == "[":
             yield from ((EVENTS_KEY, event) for event in _items(window))
         else:
-            raise BrokenTraceError(f"{EVENTS_KEY} is no list")
+            raise BrokenTraceError(f"{EVENTS_KEY} is not a list")
 
 
 def _items(window: _Window) -> Iterator[Any]:

@@ -145,7 +145,7 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(
     (home.path / "runs" / "unknown").mkdir()
     text = run_check("--no-mlflow", code=1)
     assert f"run {run_id}, smi: 22 samples expected, but 20 received and 3 missed" in text
-    assert "there is a folder" in text
+    assert "belongs to no run" in text
     (report,) = json.loads(run_check("--no-mlflow", "--json", code=1))["stores"]
     assert [one["trouble"] for one in report["findings"]] == ["ledger", "spool"]
     assert report["counts"]["points"] == 63

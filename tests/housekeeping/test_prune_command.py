@@ -132,7 +132,7 @@ def test_files_that_nobody_else_has_stay_beside_summaries(
     execute("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :id", id="c" * 32)
     for key in "abcd":
         home.run_dir(key * 32).create()
-    assert "1 run stays: MLflow could not be given all of it; --force" in prune(*THIN, "--yes")
+    assert "1 run stays: MLflow did not accept all of it; --force" in prune(*THIN, "--yes")
     assert [run_id[0] for run_id in pruned(reader)] == ["a", "d"]
     prune(*THIN, "--yes", "--force")
     assert [run_id[0] for run_id in pruned(reader)] == ["a", "b", "c", "d"]

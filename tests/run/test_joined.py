@@ -102,7 +102,7 @@ def test_logging_outside_of_the_block_warns_once(joined: Joined) -> None:
         "run.log_text('a', 'b')\n"
     )
     assert err.count("\n") == 1
-    assert err.startswith("radt: something was logged outside")
+    assert err.startswith("radt: values logged outside")
     assert joined.found().values("loss") == [2]
 
 

@@ -250,7 +250,7 @@ def test_limit_that_is_none_is_said_and_ignored(joined: Joined, name: str, value
         "import radt\nwith radt.Run() as run: print(*run.epochs(2))\n", **{name: value}
     )
     assert out == "1 2\n"
-    assert err == f"radt: {name}={value} is no limit, and is ignored\n"
+    assert err == f"radt: {name}={value} is not a valid limit and is ignored\n"
 
 
 @pytest.mark.parametrize("limit", ["max_epoch=0", "max_time_s=0", "max_time_s=float('inf')"])

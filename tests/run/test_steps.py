@@ -266,7 +266,7 @@ def test_steps_of_a_script(joined: Joined) -> None:
         "run.step(); run.step()\n"
     )
     _, err = joined.run(source)
-    assert err == ("radt: something was logged outside of `with radt.Run()`, and is not recorded\n")
+    assert err == ("radt: values logged outside of `with radt.Run()` are not recorded\n")
     found = joined.found()
     assert found.steps("step.time") == [*range(1, 20_006)]
     assert all(value > 0 for value in found.values("step.time"))

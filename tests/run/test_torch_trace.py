@@ -206,13 +206,13 @@ def test_options_that_make_no_sense(word: str) -> None:
 
 def test_options_of_a_runner_that_make_no_sense_are_left_out(joined: Joined) -> None:
     _, err = trace(joined, "for epoch in run.epochs(2): pass", "epochs=0-0:flops")
-    assert err.startswith("radt: torchprof goes by its defaults: ")
+    assert err.startswith("radt: torchprof uses its defaults: ")
     assert [*traces(reports(joined))] == ["torch-epoch-2.json.gz"]
 
 
 def test_options_of_a_script_that_make_no_sense_are_its_mistake(alone: Alone) -> None:
     _, err = alone.run("import radt\nwith radt.Run(listeners='torchprof:flops'): pass", code=1)
-    assert "'flops' is no option of torchprof" in err
+    assert "'flops' is not an option of torchprof" in err
     assert not alone.home.exists()
 
 

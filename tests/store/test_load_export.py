@@ -107,7 +107,7 @@ def test_load_takes_several_runs_and_some_metrics(
 def test_load_says_what_is_wrong(home: Path, run_id: str, writer: StoreWriter) -> None:
     with pytest.raises(UsageError, match=r"no metric 'gpu\.powr'.*Did you mean 'gpu\.power'"):
         load(run_id, home=home, metrics=["loss", "gpu.powr"])
-    with pytest.raises(UsageError, match=r"no metric 'zzz'.*There are: gpu\.power, loss"):
+    with pytest.raises(UsageError, match=r"no metric 'zzz'.*Available: gpu\.power, loss"):
         load(run_id, home=home, metrics=["zzz"])
     with pytest.raises(RunNotFoundError, match="no run matches"):
         load("ffffffff", home=home)

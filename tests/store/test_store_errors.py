@@ -132,7 +132,7 @@ def test_some_other_database_is_refused_and_left_alone(
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot be made.*RADT_HOME"):
+    with pytest.raises(StoreError, match=r"cannot be created.*RADT_HOME"):
         StoreWriter(tmp_path / "file" / "radt.db")
 
 

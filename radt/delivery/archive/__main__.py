@@ -1,6 +1,6 @@
 """Write the archives of runs: ``python -m radt.delivery.archive --store FILE RUN…``.
 
-A process of its own, gone when it is done: Arrow costs more memory than all of a deliverer, which
+A process of its own, gone when it is done: Arrow costs more memory than all of the uploader, which
 starts this. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it could say
 something of all.
 """

@@ -42,7 +42,7 @@ class Imported:
 def import_archive(
     where: Archive | str | Path, writer: StoreWriter, tracking_uri: str = ""
 ) -> Imported:
-    """Bring what an archive has, and the store lacks, into the store.
+    """Add to the store what an archive has and the store lacks.
 
     All files are checked before anything is written. A run that is imported is never uploaded to
     MLflow from here.
@@ -209,7 +209,7 @@ class _Import:
                 self.writer.put_cursors(self.run_id, manifest.journals)
             if there is None:
                 self.writer.put_run(manifest.run)
-                # Whoever recorded it brings it to MLflow.
+                # The machine that recorded it uploads it to MLflow.
                 self.writer.mark_run_delivered(self.run_id)
             elif not there.status.ended:
                 # The archive's address has no password; ours may need one.

@@ -43,7 +43,7 @@ class PrunedError(ArchiveError):
 
 
 def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Manifest:
-    """Bring the archive of a run up to date; call it within ``spool.locked()``.
+    """Update the archive of a run; call it within ``spool.locked()``.
 
     Raises:
         StoreError: The store cannot be read.

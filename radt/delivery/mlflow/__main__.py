@@ -1,7 +1,7 @@
 """The process that talks to MLflow: ``python -m radt.delivery.mlflow --store FILE``.
 
 The collector starts one for each store and tracking URI, writes a newline to its standard input
-when there is something new, and closes it when the deliverer shall finish up and end. All it works
+when there is something new, and closes it when the uploader shall finish up and end. All it works
 on is in the store and in the spool folders, so it can be killed at any time.
 
 The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` where it holds a

@@ -12,7 +12,7 @@ artifacts, and would have to override private methods as well. The settings
 ``MLFLOW_HTTP_REQUEST_*`` turn repetitions off, and leave answers unchecked. Where a later MLflow
 has no such function, its own ways are in force and nothing is lost: `install_http` says so.
 
-Imports MLflow: for the deliverer and importers only.
+Imports MLflow: for the uploader and importers only.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ _BUSY_CODES = frozenset(
         "CANCELLED",
         "DEADLINE_EXCEEDED",
         "INTERNAL_ERROR",
-        "PERMISSION_DENIED",  # of one experiment; somebody has to mend it, nothing is lost
+        "PERMISSION_DENIED",  # of one experiment; somebody has to fix it, nothing is lost
         "REQUEST_LIMIT_EXCEEDED",
         "RESOURCE_EXHAUSTED",
         "TEMPORARILY_UNAVAILABLE",  # "database is locked" arrives as this
     }
 )
-#: Wrong credentials, or a server that is not MLflow: somebody has to mend it, nothing is lost.
+#: Wrong credentials, or a server that is not MLflow: somebody has to fix it, nothing is lost.
 _UNREACHABLE_CODES = frozenset({"CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "UNAUTHENTICATED"})
 #: MLflow says BAD_REQUEST for any error of its database but SQLAlchemy's OperationalError, also
 #: when the connection broke; only these are about what was sent.

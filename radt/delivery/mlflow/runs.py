@@ -112,7 +112,7 @@ class RunCreator:
         for workload_id, group in groupby(missing, key=attrgetter("workload_id")):
             workload = workloads.get(workload_id)
             if workload is None:
-                continue  # recorded with another tracking URI; that one's deliverer has it
+                continue  # recorded with another tracking URI; that one's uploader has it
             if not everything and time.monotonic() < self._due_s.get(workload_id, 0.0):
                 continue
             try:

@@ -1,6 +1,6 @@
 """Client of one MLflow: the few calls that delivery makes, with errors it can act on.
 
-Only the deliverer imports this module: MLflow takes over a second and 150 MB.
+Only the uploader and importers import this module: MLflow takes over a second and 150 MB.
 """
 
 from __future__ import annotations
@@ -264,9 +264,9 @@ class MlflowTarget:
         ):
             raise DeliveryError(
                 ErrorKind.BUSY,
-                f"the server keeps artifacts in its own folder {folder.parents[2]}, which is not "
-                "here: start it with --serve-artifacts and --artifacts-destination, or share the "
-                "folder",
+                f"the server keeps artifacts in its folder {folder.parents[2]}, which this machine "
+                "does not have: start it with --serve-artifacts and --artifacts-destination, or "
+                "share the folder",
             )
         return folder
 

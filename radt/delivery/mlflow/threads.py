@@ -1,4 +1,4 @@
-"""The deliverer's two threads: one creates MLflow runs, one uploads their content.
+"""The uploader's two threads: one creates MLflow runs, one uploads their content.
 
 They are apart so that a workload that is about to start never waits for the uploads of the one
 before. Both try again after a failure, each at its own pace, for as long as the process lives.

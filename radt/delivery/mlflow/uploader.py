@@ -117,8 +117,8 @@ class Uploader:
         if experiment_id is not None and self._target.experiment_by_id(experiment_id) is None:
             raise DeliveryError(
                 ErrorKind.BUSY,
-                f"it has neither the run nor its experiment {experiment_id}: is it started with "
-                "another database?",
+                f"it has neither the run nor its experiment {experiment_id}; it may have been "
+                "started with another database",
             ) from error
         return f"deleted in MLflow: {error.message}"
 
