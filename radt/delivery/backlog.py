@@ -119,9 +119,13 @@ def mlflow_backlogs(reader: StoreReader) -> list[Backlog]:
     Raises:
         StoreError: The store cannot be read.
     """
-    uris = dict.fromkeys(one.tracking_uri for one in reader.workloads() if one.tracking_uri)
-    found = [_mlflow_backlog(reader, uri) for uri in uris]
-    return [one for one in found if one.waiting or one.running or one.workloads]
+    uris = dict.fromkeys(
+        workload.tracking_uri for workload in reader.workloads() if workload.tracking_uri
+    )
+    backlogs = [_mlflow_backlog(reader, uri) for uri in uris]
+    return [
+        backlog for backlog in backlogs if backlog.waiting or backlog.running or backlog.workloads
+    ]
 
 
 def _mlflow_backlog(reader: StoreReader, uri: str) -> Backlog:
@@ -161,11 +165,11 @@ def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
         closing(ReadDatabase(StoreAddress.of(store))) as database,
         database.snapshot() as connection,
     ):
-        found = list(_postgres_backlogs(connection))
+        backlogs = list(_postgres_backlogs(connection))
         address = str(StoreAddress.of(uri)) if uri else ""
-        if address and address not in {one.address for one in found}:
-            found.append(Backlog(POSTGRES, address, *_waiting(connection, "")))
-        return found
+        if address and address not in {backlog.address for backlog in backlogs}:
+            backlogs.append(Backlog(POSTGRES, address, *_waiting(connection, "")))
+        return backlogs
 
 
 def compare_again(store: Path, uri: str) -> None:
@@ -176,9 +180,9 @@ def compare_again(store: Path, uri: str) -> None:
     """
     address = str(StoreAddress.of(uri))
     with closing(ReplicationCursor(store, address)) as cursor:
-        for one in postgres_backlogs(store):
-            if one.address == address:
-                cursor.forget(one.identity)
+        for backlog in postgres_backlogs(store):
+            if backlog.address == address:
+                cursor.forget(backlog.identity)
 
 
 def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:

@@ -57,8 +57,8 @@ def problem_file(store: Path, tracking_uri: str) -> Path:
 def read_problems(path: Path) -> dict[str, Problem]:
     """Problems by the id of the run or workload they concern, or `EVERYTHING`; none if unknown."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["problems"]
-        return {str(subject): Problem(**fields) for subject, fields in found.items()}
+        problems = json.loads(path.read_text(encoding="utf-8"))["problems"]
+        return {str(subject): Problem(**fields) for subject, fields in problems.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         # Nobody has had a problem yet, or the machine went down while one was written: the next
         # attempt tells again.
@@ -155,11 +155,15 @@ class ProblemLog:
                 self._path.unlink(missing_ok=True)
                 return
             self._path.parent.mkdir(exist_ok=True)
-            found = {
-                subject: {"text": one.text, "since_ns": one.since_ns, "last_ns": one.last_ns}
-                for subject, one in self._problems.items()
+            problems = {
+                subject: {
+                    "text": problem.text,
+                    "since_ns": problem.since_ns,
+                    "last_ns": problem.last_ns,
+                }
+                for subject, problem in self._problems.items()
             }
-            content = {"tracking_uri": self._label, "problems": found}
+            content = {"tracking_uri": self._label, "problems": problems}
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
             temporary.replace(self._path)
         except OSError as error:

@@ -246,12 +246,12 @@ class Deferred:
 
     def keep(self, run_ids: Container[str]) -> None:
         """Forget all others: nothing of them is left to deliver."""
-        self._reasons = {key: one for key, one in self._reasons.items() if key in run_ids}
+        self._reasons = {key: reason for key, reason in self._reasons.items() if key in run_ids}
 
     def hurry(self) -> None:
         """Try all again now."""
-        for one in self._reasons.values():
-            one.until_s = 0.0
+        for reason in self._reasons.values():
+            reason.until_s = 0.0
 
     def waits(self, run_id: str) -> bool:
         """Whether it is not to be tried yet."""
@@ -264,11 +264,11 @@ class Deferred:
     @property
     def next_s(self) -> float:
         """When the first is to be tried again; infinity if there is none."""
-        return min((one.until_s for one in self._reasons.values()), default=math.inf)
+        return min((reason.until_s for reason in self._reasons.values()), default=math.inf)
 
     @property
     def problem(self) -> str:
         """Of one of them, for people; empty if there is none."""
-        for run_id, one in self._reasons.items():
-            return f"run {run_id}: {one.why}"
+        for run_id, reason in self._reasons.items():
+            return f"run {run_id}: {reason.why}"
         return ""

@@ -72,7 +72,9 @@ class MlflowImport:
             known = _known_runs(reader)
             placed, archived = self._listed(reader, known)
             total = len(placed) + len(archived)
-            changed = [one for one in placed if known.get(one.record.run_id) != one.mlflow.digest]
+            changed = [
+                place for place in placed if known.get(place.record.run_id) != place.mlflow.digest
+            ]
             changed.sort(key=lambda one: one.record.created_ns, reverse=True)
             result.unchanged = len(placed) - len(changed)
             for start in range(0, len(changed), RUNS_PER_BULK):
@@ -108,11 +110,11 @@ class MlflowImport:
                 run_ids.setdefault(metric, []).append(place.record.run_id)
         several = {metric: ids for metric, ids in run_ids.items() if len(ids) > 1}
         answers = pool.map(self._source.histories, several.values(), several)
-        found: dict[str, dict[str, Samples]] = {}
+        histories: dict[str, dict[str, Samples]] = {}
         for metric, answer in zip(several, answers, strict=True):
             for run_id, samples in answer.items():
-                found.setdefault(run_id, {})[metric] = samples
-        return found
+                histories.setdefault(run_id, {})[metric] = samples
+        return histories
 
     def _listed(
         self, reader: StoreReader, known: Mapping[str, str | None]
@@ -129,11 +131,11 @@ class MlflowImport:
                 continue
             runs = list(self._source.runs(experiment_id, name))
             archived += [
-                one for one in runs if one.radt_run_id and _is_ours(one.radt_run_id, known)
+                run for run in runs if run.radt_run_id and _is_ours(run.radt_run_id, known)
             ]
-            foreign = [one for one in runs if not one.is_of_radt]
+            foreign = [run for run in runs if not run.is_of_radt]
             # An experiment may have been renamed since.
-            stored = reader.runs(run_ids=[one.mlflow_id for one in foreign])
+            stored = reader.runs(run_ids=[run.mlflow_id for run in foreign])
             stored += reader.runs(experiment=name)
             placed += (
                 place
@@ -144,8 +146,8 @@ class MlflowImport:
 
     def _update_workloads(self, reader: StoreReader, placed: Sequence[Placed]) -> None:
         """Write the workloads whose status changed though none of their runs did."""
-        stored = {one.workload_id: one for one in reader.workloads()}
-        wanted = {one.workload.workload_id: one.workload for one in placed}
+        stored = {workload.workload_id: workload for workload in reader.workloads()}
+        wanted = {place.workload.workload_id: place.workload for place in placed}
         for workload in wanted.values():
             known = stored.get(workload.workload_id)
             if known is not None and known != workload:

@@ -75,14 +75,14 @@ class MlflowReader:
 
     def experiments(self) -> dict[str, str]:
         """Return the ids of all experiments that are not deleted, by name."""
-        found: dict[str, str] = {}
+        ids: dict[str, str] = {}
         token = None
         while True:
             with self._errors():
                 page = self._client.search_experiments(ViewType.ACTIVE_ONLY, page_token=token)
-            found |= {str(one.name): str(one.experiment_id) for one in page}
+            ids |= {str(experiment.name): str(experiment.experiment_id) for experiment in page}
             if not (token := page.token):
-                return found
+                return ids
 
     def runs(self, experiment_id: str, experiment: str) -> Iterator[MlflowRun]:
         """Yield the runs of an experiment that are not deleted, without parameters and metrics."""
@@ -136,22 +136,22 @@ class MlflowReader:
                     query = {"run_id": list(run_ids), "metric_key": metric}
                     answer = _request(store.get_host_creds(), _BULK, "GET", params=query)
                     points = [
-                        (one["run_id"], _Point(one))
-                        for one in json.loads(answer.content)["metrics"]
+                        (metric["run_id"], _Point(metric))
+                        for metric in json.loads(answer.content)["metrics"]
                     ]
                 elif hasattr(store, "get_metric_history_bulk"):
                     many = store.get_metric_history_bulk(list(run_ids), metric, POINTS_PER_PAGE)
-                    points = [(one.run_id, one) for one in many]
+                    points = [(point.run_id, point) for point in many]
                 else:
                     return {}
         except (RefusedError, KeyError, ValueError):
             return {}
-        found: dict[str, list[Any]] = {}
+        points_of: dict[str, list[Any]] = {}
         for run_id, point in points:
-            found.setdefault(str(run_id), []).append(point)
+            points_of.setdefault(str(run_id), []).append(point)
         if len(points) >= POINTS_PER_PAGE:
-            found.popitem()  # they are in the order of runs: the last one may go on
-        return {run_id: samples_of(of_run) for run_id, of_run in found.items()}
+            points_of.popitem()  # they are in the order of runs: the last one may go on
+        return {run_id: samples_of(of_run) for run_id, of_run in points_of.items()}
 
     @property
     def _client(self) -> MlflowClient:
@@ -211,8 +211,8 @@ def _clipped(time_ms: int) -> int:
 def _run_of(run: Run, experiment: str) -> MlflowRun:
     info, data = run.info, run.data
     latest = sorted(
-        (one.key, one.timestamp, one.step, repr(float(one.value)))
-        for one in data.to_proto().metrics
+        (metric.key, metric.timestamp, metric.step, repr(float(metric.value)))
+        for metric in data.to_proto().metrics
     )
     content = [
         *(info.status, info.start_time, info.end_time, info.run_name),

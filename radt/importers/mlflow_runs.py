@@ -149,14 +149,14 @@ def place_runs(
         tracking_uri: Where the runs come from, without password.
     """
     known_runs = {run.run_id: run for run in stored_runs}
-    workloads = {one.workload_id: one for one in stored_workloads}
-    labels = {(one.experiment, one.label) for one in workloads.values()}
+    workloads = {workload.workload_id: workload for workload in stored_workloads}
+    labels = {(workload.experiment, workload.label) for workload in workloads.values()}
     letters: dict[str, set[str]] = {}
     for run in known_runs.values():
         letters.setdefault(run.workload_id, set()).add(run.letter)
     placed: list[Placed] = []
     ordered = sorted(listing, key=lambda run: (run.started_ns, run.mlflow_id))
-    there = {run.mlflow_id: run for run in ordered}
+    by_id = {run.mlflow_id: run for run in ordered}
     for head, members in _groups(ordered):
         for member in members:
             known = known_runs.get(member.mlflow_id)
@@ -164,16 +164,18 @@ def place_runs(
             workload = workloads.get(workload_id)
             if workload is None:
                 label = next(
-                    one for one in _labels(head.title) if (head.experiment, one) not in labels
+                    label for label in _labels(head.title) if (head.experiment, label) not in labels
                 )
                 labels.add((head.experiment, label))
                 workload = head.workload(label, tracking_uri)
-            elif (of := there.get(workload_id)) is not None:
+            elif (of := by_id.get(workload_id)) is not None:
                 workload = replace(workload, status=of.run_status, ended_ns=of.end_ns)
             workloads[workload_id] = workload
             if known is None:
                 taken = letters.setdefault(workload_id, set())
-                letter = next(one for one in map(letter_of, count()) if one not in taken)
+                letter = next(
+                    candidate for candidate in map(letter_of, count()) if candidate not in taken
+                )
                 taken.add(letter)
                 record = member.run(workload, letter)
             else:
@@ -184,10 +186,10 @@ def place_runs(
 
 def _groups(ordered: Sequence[MlflowRun]) -> Iterable[tuple[MlflowRun, Sequence[MlflowRun]]]:
     """Return the runs that form a workload, each group with the run that gives it its name."""
-    there = {run.mlflow_id: run for run in ordered}
+    by_id = {run.mlflow_id: run for run in ordered}
     parents: dict[str, str] = {}
     for run in ordered:
-        parent = there.get(run.parent_id)
+        parent = by_id.get(run.parent_id)
         if parent is not None and parent is not run:
             parents[run.mlflow_id] = parent.mlflow_id
     heads = set(parents.values())
@@ -197,7 +199,7 @@ def _groups(ordered: Sequence[MlflowRun]) -> Iterable[tuple[MlflowRun, Sequence[
             groups.setdefault(parents.get(run.mlflow_id, run.mlflow_id), []).append(run)
         elif run.metrics:
             groups.setdefault(run.mlflow_id, []).append(run)
-    return [(there[key], members) for key, members in groups.items()]
+    return [(by_id[key], members) for key, members in groups.items()]
 
 
 def _labels(title: str) -> Iterable[str]:

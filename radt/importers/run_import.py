@@ -194,8 +194,8 @@ class RunImport:
 
     def _numbered(self, keys: Sequence[str]) -> list[_Metric]:
         """Return the run's metrics with their series; new ones get the next numbers."""
-        known = {_identity(one): one for one in self._reader.series([self._run_id])}
-        number = max((one.series_no for one in known.values()), default=-1) + 1
+        known = {_identity(record): record for record in self._reader.series([self._run_id])}
+        number = max((record.series_no for record in known.values()), default=-1) + 1
         metrics = []
         for key in keys:
             series = self._series(key, number)

@@ -112,8 +112,8 @@ class Source(StrEnum):
 def mlflow_schema(connection: Connection) -> str | None:
     """The schema of this database that MLflow's tables are in and may be read; None for none."""
     row = {"names": list(_NEEDED), "count": len(_NEEDED)}
-    found = connection.execute(_MLFLOW_SCHEMA, row).scalar()
-    return None if found is None else str(found)
+    schema = connection.execute(_MLFLOW_SCHEMA, row).scalar()
+    return None if schema is None else str(schema)
 
 
 def put_views(connection: Connection, *, public: bool) -> Source:
@@ -145,8 +145,8 @@ def _put_public(connection: Connection, name: str) -> None:
 def _on_chunks(name: str) -> str:
     """The query of the view in the migration that made it."""
     for migration in reversed(migrations(Dialect.POSTGRES)):
-        for found, query in _VIEW.findall(migration.sql):
-            if found == name:
+        for view, query in _VIEW.findall(migration.sql):
+            if view == name:
                 return str(query)
     raise LookupError(name)
 
@@ -258,13 +258,13 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
     """
     _check_name(name)
     with _store(address) as connection:
-        found = connection.execute(_ROLE, {"name": name, "comment": _COMMENT}).one_or_none()
-        if found is None:
+        role = connection.execute(_ROLE, {"name": name, "comment": _COMMENT}).one_or_none()
+        if role is None:
             if password is None:
                 raise UsageError(f"role {name} does not exist yet", "Give it a password")
             _run(connection, f"CREATE ROLE {_quoted(name)} LOGIN")
             _run(connection, f"COMMENT ON ROLE {_quoted(name)} IS '{_COMMENT}'")
-        elif found[0] or found[2]:
+        elif role[0] or role[2]:
             raise UsageError(
                 f"{name} can do more than read in {address}", "Give the name of a new role"
             )
@@ -277,7 +277,7 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
     url = make_url(address.uri).set(drivername="postgresql", username=name, password=None)
     # What libpq takes of it is ours, not the reader's.
     shown = url.difference_update_query(("password", "passfile", "user", "sslpassword"))
-    return Granted(found is None, password is not None, schema, shown.render_as_string())
+    return Granted(role is None, password is not None, schema, shown.render_as_string())
 
 
 def has_role(address: StoreAddress, name: str) -> bool:
@@ -301,8 +301,8 @@ def revoke_reader(address: StoreAddress, name: str) -> bool:
     """
     _check_name(name)
     with _store(address) as connection:
-        found = connection.execute(_ROLE, {"name": name, "comment": _COMMENT}).one_or_none()
-        if found is None:
+        known_role = connection.execute(_ROLE, {"name": name, "comment": _COMMENT}).one_or_none()
+        if known_role is None:
             raise UsageError(f"there is no role {name} in {address}", "Check its name")
         role = _quoted(name)
         for later in _later_tables(connection):
@@ -314,9 +314,9 @@ def revoke_reader(address: StoreAddress, name: str) -> bool:
                 _run(connection, f"REVOKE SELECT ON {table} FROM {role}")  # noqa: S608
             _run(connection, f"REVOKE USAGE ON SCHEMA {_quoted(schema)} FROM {role}")
         _run(connection, f"REVOKE CONNECT ON DATABASE {_database(connection)} FROM {role}")
-        if found[1]:
+        if known_role[1]:
             _run(connection, f"DROP ROLE {role}")
-        return bool(found[1])
+        return bool(known_role[1])
 
 
 @contextmanager
@@ -367,8 +367,8 @@ def _later_tables(connection: Connection) -> list[str]:
 
 
 def _mlflow_tables(connection: Connection, schema: str) -> list[str]:
-    there = connection.execute(_THERE, {"schema": schema}).scalars().all()
-    return [f"{_quoted(schema)}.{table}" for table in READABLE if table in there]
+    tables = connection.execute(_THERE, {"schema": schema}).scalars().all()
+    return [f"{_quoted(schema)}.{table}" for table in READABLE if table in tables]
 
 
 def _check_reads_only(

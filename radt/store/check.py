@@ -429,7 +429,7 @@ def _check_chunk(row: Row[Any], before: _Times) -> Iterator[Finding]:
         )
 
 
-def _same(said: Any, found: Any) -> bool:
-    if said is None or found is None or isinstance(found, int):
-        return bool(said == found)
-    return math.isclose(said, found, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+def _same(stated: Any, actual: Any) -> bool:
+    if stated is None or actual is None or isinstance(actual, int):
+        return bool(stated == actual)
+    return math.isclose(stated, actual, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)

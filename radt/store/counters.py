@@ -130,10 +130,10 @@ def rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None = No
 
 def _rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None) -> Float64Array:
     result = np.full(len(values), np.nan)
-    found = increases(times_ns, values, wraps_at)
+    grown = increases(times_ns, values, wraps_at)
     places = np.flatnonzero(np.isfinite(values))[1:]
-    timed = found.end_ns > found.start_ns
-    result[places[timed]] = found.amounts[timed] / found.seconds[timed]
+    timed = grown.end_ns > grown.start_ns
+    result[places[timed]] = grown.amounts[timed] / grown.seconds[timed]
     return result
 
 

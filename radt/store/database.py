@@ -101,10 +101,10 @@ class ReadDatabase:
         rows = self.in_groups(
             run_ids, lambda connection, ids: list(connection.execute(statement, {"ids": ids}))
         )
-        found: dict[str, dict[str, str]] = {}
+        texts: dict[str, dict[str, str]] = {}
         for run_id, key, value in rows:
-            found.setdefault(run_id, {})[key] = value
-        return found
+            texts.setdefault(run_id, {})[key] = value
+        return texts
 
     def in_groups(
         self,

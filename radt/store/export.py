@@ -45,7 +45,7 @@ class RunSource:
         return cls(
             run,
             reader.series([run.run_id]),
-            lambda series: [reader.samples(one.run_id, one.series_no) for one in series],
+            lambda series: [reader.samples(record.run_id, record.series_no) for record in series],
         )
 
 
@@ -61,11 +61,13 @@ def load_frame(
     Raises:
         UsageError: No run has one of the metrics.
     """
-    _check_metrics([one for source in sources for one in source.series], metrics, len(sources))
+    _check_metrics(
+        [record for source in sources for record in source.series], metrics, len(sources)
+    )
     chosen: list[SeriesRecord] = []
     samples: list[Samples] = []
     for source in sources:
-        mine = [one for one in source.series if metrics is None or one.metric in metrics]
+        mine = [record for record in source.series if metrics is None or record.metric in metrics]
         chosen += mine
         samples += source.read(mine)
     if rates:
@@ -87,13 +89,13 @@ def select_series(
     """
     series = reader.series([run.run_id])
     _check_metrics(series, metrics, 1)
-    return [one for one in series if metrics is None or one.metric in metrics]
+    return [record for record in series if metrics is None or record.metric in metrics]
 
 
 def _check_metrics(
     series: Sequence[SeriesRecord], metrics: Sequence[str] | None, run_count: int
 ) -> None:
-    known = sorted({one.metric for one in series})
+    known = sorted({record.metric for record in series})
     for metric in metrics or ():
         if metric not in known:
             near = difflib.get_close_matches(metric, known, n=1)
@@ -117,25 +119,29 @@ def series_frame(
         samples: The points of each.
         with_run_id: Whether ``run_id`` is the first column.
     """
-    filled = [position for position, one in enumerate(samples) if len(one)]
+    filled = [position for position, points in enumerate(samples) if len(points)]
     series, samples = [series[i] for i in filled], [samples[i] for i in filled]
-    counts = [len(one) for one in samples]
+    counts = [len(points) for points in samples]
     together = joined(samples)
     origins = {run.run_id: origin_ns(run) for run in runs}
-    starts = np.repeat(np.array([origins[one.run_id] for one in series], dtype=np.int64), counts)
+    starts = np.repeat(
+        np.array([origins[record.run_id] for record in series], dtype=np.int64), counts
+    )
     columns: dict[str, object] = {
         "time": pd.DatetimeIndex(together.times_ns.view("datetime64[ns]")).tz_localize("UTC"),
         "elapsed_s": elapsed_s(together.times_ns, starts),
         "value": together.values,
         "step": _steps(together.steps, len(together)),
-        "estimated": np.repeat(np.array([one.estimated for one in series], dtype=np.bool_), counts),
-        "wraps_at": _limits([one.wraps_at for one in series], counts),
+        "estimated": np.repeat(
+            np.array([record.estimated for record in series], dtype=np.bool_), counts
+        ),
+        "wraps_at": _limits([record.wraps_at for record in series], counts),
     }
     for label in LABELS:
-        columns[label] = _labels([str(getattr(one, label)) for one in series], counts)
+        columns[label] = _labels([str(getattr(record, label)) for record in series], counts)
     names = list(COLUMNS)
     if with_run_id:
-        columns["run_id"] = _labels([one.run_id for one in series], counts)
+        columns["run_id"] = _labels([record.run_id for record in series], counts)
         names.insert(0, "run_id")
     return pd.DataFrame({name: columns[name] for name in names})
 
@@ -202,9 +208,9 @@ def _write_parquet(
 ) -> int:
     count = 0
     with parquet_writer(path, SCHEMA) as writer:
-        for one in series:
-            samples = reader.samples(run.run_id, one.series_no)
-            writer.write_table(tidy_table(run, [one], [samples]))
+        for record in series:
+            samples = reader.samples(run.run_id, record.series_no)
+            writer.write_table(tidy_table(run, [record], [samples]))
             count += len(samples)
     return count
 
@@ -215,8 +221,8 @@ def _write_csv(
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(",".join(COLUMNS) + "\n")
-        for one in series:
-            frame = series_frame([run], [one], [reader.samples(run.run_id, one.series_no)])
+        for record in series:
+            frame = series_frame([run], [record], [reader.samples(run.run_id, record.series_no)])
             # NaN is a value; only the step can be missing.
             values = frame["value"].map(repr) if frame["value"].isna().any() else frame["value"]
             frame.assign(value=values).to_csv(file, header=False, index=False)

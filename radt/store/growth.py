@@ -167,7 +167,7 @@ class Growth:
 def headers(connection: Connection, run_id: str, series_no: int, first: int = 0) -> list[Header]:
     """Headers of a series' chunks from number ``first`` on, in the order they were written."""
     row = {"run_id": run_id, "series_no": series_no, "first": first}
-    return [Header._make(found) for found in connection.execute(_HEADERS, row)]
+    return [Header._make(listed) for listed in connection.execute(_HEADERS, row)]
 
 
 def has_steps(connection: Connection, run_id: str, series_no: int) -> bool:
@@ -190,15 +190,15 @@ def grown(
     page_points: int = PAGE_POINTS,
 ) -> Growth:
     """The points behind a mark, about ``page_points`` at most."""
-    found = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
+    listed = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
     anew = False
     if mark.chunk_no >= 0:
-        known = found.pop(0) if found and found[0].chunk_no == mark.chunk_no else None
+        known = listed.pop(0) if listed and listed[0].chunk_no == mark.chunk_no else None
         anew = known is None or not known.sealed or known.last_ns != mark.last_ns
-    if anew or mark.before + sum(header.stored for header in found) < mark.seen:
+    if anew or mark.before + sum(header.stored for header in listed) < mark.seen:
         anew, mark = True, Mark()
-        found = headers(connection, run_id, series_no)
-    return _read(connection, run_id, series_no, mark, found, page_points, anew=anew)
+        listed = headers(connection, run_id, series_no)
+    return _read(connection, run_id, series_no, mark, listed, page_points, anew=anew)
 
 
 def _read(
@@ -206,7 +206,7 @@ def _read(
     run_id: str,
     series_no: int,
     mark: Mark,
-    found: list[Header],
+    listed: list[Header],
     page_points: int,
     *,
     anew: bool,
@@ -215,7 +215,7 @@ def _read(
     seen, chunk_no, last_ns = mark.seen, mark.chunk_no, mark.last_ns
     wanted: list[Header] = []
     more = False
-    for header in found:
+    for header in listed:
         end = before + header.stored
         if end > mark.seen:
             if not wanted:
@@ -227,7 +227,7 @@ def _read(
             seen = end
         before = end
     sealed_before = mark.before
-    for header in found:
+    for header in listed:
         if not header.sealed or (more and header.chunk_no > wanted[-1].chunk_no):
             break
         sealed_before += header.stored

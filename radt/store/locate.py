@@ -62,7 +62,7 @@ class Places:
     @property
     def stores(self) -> tuple[StoreAddress, ...]:
         """The nearest first."""
-        return tuple(one for one in (self.file, self.shared) if one is not None)
+        return tuple(store for store in (self.file, self.shared) if store is not None)
 
     def __str__(self) -> str:
         """For people: ``/data/radt.db or postgresql://db.example.org/radt``."""

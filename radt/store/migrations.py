@@ -55,12 +55,12 @@ class Migration:
 def migrations(dialect: Dialect = Dialect.SQLITE) -> tuple[Migration, ...]:
     """All migrations for a kind of database, in order."""
     folder = resources.files("radt.schemas") / "migrations" / dialect.value
-    found = [
+    files = [
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
         for file in folder.iterdir()
         if (match := _FILE_NAME.fullmatch(file.name))
     ]
-    return tuple(sorted(found, key=lambda migration: migration.version))
+    return tuple(sorted(files, key=lambda migration: migration.version))
 
 
 def latest_version() -> int:

@@ -136,7 +136,7 @@ class Overview:
         """Chunks to decode, in the order they were written."""
         return sorted({self.first, self.last} | self.smallest | self.largest | self.gaps)
 
-    def points(self, found: Sequence[chunks.ChunkData]) -> Samples:
+    def points(self, data: Sequence[chunks.ChunkData]) -> Samples:
         """The chart's points, from the chunks of these numbers.
 
         Raises:
@@ -144,7 +144,7 @@ class Overview:
         """
         times: list[Int64Array] = []
         values, steps = [], []
-        for chunk in found:
+        for chunk in data:
             samples = chunks.time_sorted(chunk.samples())
             if chunk.chunk_no in (self.first, self.last):
                 samples = chunks.between(samples, self.part.start_ns, self.part.end_ns)
@@ -209,9 +209,9 @@ def plan(headers: Sequence[ChunkHeader], part: Part, max_points: int) -> Overvie
     if np.any(first_ns[1:] < last_ns[:-1]):
         return None
     inner = headers[1:-1]
-    incomplete = [one.chunk_no for one in inner if one.finite_count < one.point_count]
+    incomplete = [index.chunk_no for index in inner if index.finite_count < index.point_count]
     gaps = [incomplete[at] for at in one_of_each_stretch(len(incomplete), budget // 4)]
-    valued = [one for one in inner if one.finite_count]
+    valued = [index for index in inner if index.finite_count]
     smallest, largest = set(), set()
     for stretch in _stretches(valued, (budget - len(gaps)) // 2):
         smallest.add(min(stretch, key=_smallest).chunk_no)

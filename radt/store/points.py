@@ -222,8 +222,8 @@ def chunks_after(
         "stop": skip + limit,
     }
     rows = fetch(connection, _AFTER, parameters, (*chunks.DATA_KINDS, int))
-    found = tuple(chunks.ChunkData._make(row[:-1]) for row in rows)
-    return StoredChunks(found, int(rows[0][-1] or 0) if rows else 0)
+    data = tuple(chunks.ChunkData._make(row[:-1]) for row in rows)
+    return StoredChunks(data, int(rows[0][-1] or 0) if rows else 0)
 
 
 def mean_between(

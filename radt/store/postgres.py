@@ -105,10 +105,10 @@ class PostgresBackend(Backend):
         connection.execute(
             text("SELECT pg_advisory_xact_lock(:number)"), {"number": _MIGRATION_LOCK}
         )
-        there = connection.execute(
+        exists = connection.execute(
             text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": SCHEMA}
         ).first()
-        if there is None:
+        if exists is None:
             connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
 
     def run_script(self, connection: Connection, sql: str) -> None:
@@ -126,18 +126,18 @@ class PostgresBackend(Backend):
 
     def error(self, error: BaseException | None) -> StoreError:
         """By SQLSTATE; failures to connect have none (libpq only gives a text)."""
-        said = masked(str(error).strip().splitlines()[0]) if str(error).strip() else "no reason"
+        reason = masked(str(error).strip().splitlines()[0]) if str(error).strip() else "no reason"
         code = getattr(error, "pgcode", None)
         for codes, cause, remedy in _REMEDIES:
             if code and re.match(codes, code):
-                return StoreError(f"{cause.format(address=self.address)} ({said})", remedy)
+                return StoreError(f"{cause.format(address=self.address)} ({reason})", remedy)
         if code is None:
             remedy = next(
                 (remedy for words, remedy in _REFUSALS.items() if words in str(error)),
                 "Check that it runs and that this machine reaches it; nothing is lost meanwhile",
             )
-            return StoreError(f"the database {self.address} cannot be reached ({said})", remedy)
-        return StoreError(f"the database {self.address} refused a statement: {said}")
+            return StoreError(f"the database {self.address} cannot be reached ({reason})", remedy)
+        return StoreError(f"the database {self.address} refused a statement: {reason}")
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:

@@ -116,7 +116,8 @@ def _pragma(store: sqlite3.Connection, name: str) -> int:
 
 def _temporary_folder() -> Path:
     named = [os.environ.get(name, "") for name in _TEMPORARY]
-    return next(path for one in [*named, "/var/tmp", "/tmp", "."] if (path := Path(one)).is_dir())  # noqa: S108 - SQLite's
+    folders = [*named, "/var/tmp", "/tmp", "."]  # noqa: S108 - SQLite's
+    return next(path for folder in folders if (path := Path(folder)).is_dir())
 
 
 #: Rows of one statement.
@@ -309,8 +310,8 @@ def _replace_chunks(connection: Connection, run_id: str, thinned: ThinnedRun) ->
     for start in range(0, len(thinned.rows), _GROUP):
         chunks.insert(connection, thinned.rows[start : start + _GROUP])
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    said = f"{day}: {thinned.kept_count:,} of {thinned.point_count:,} points kept"
-    connection.execute(PUT_TAG, text_rows(run_id, {PRUNED: said}))
+    note = f"{day}: {thinned.kept_count:,} of {thinned.point_count:,} points kept"
+    connection.execute(PUT_TAG, text_rows(run_id, {PRUNED: note}))
     connection.execute(_NOTHING_TO_BRING, {"run_id": run_id})
 
 

@@ -156,14 +156,14 @@ class StoreReader:
         if run_ids is None:
             return self._database.select(RUNS, conditions, order)
         # Read in groups, each ordered for itself.
-        found = sorted(
+        runs = sorted(
             self._database.select_of(RUNS, run_ids, order),
             key=lambda run: (run.created_ns, len(run.letter), run.letter, run.run_id),
         )
         wanted = {name: value for name, value in conditions.items() if value is not None}
         return [
             run
-            for run in found
+            for run in runs
             if all(getattr(run, name) == value for name, value in wanted.items())
         ]
 
@@ -210,9 +210,9 @@ class StoreReader:
         row = {"first": prefix, "last": prefix + chr(0x10FFFF)}
         with self._database.snapshot() as connection:
             rows = connection.execute(FIND_RUN, row).all()
-        found = {run.run_id: run for run in map(RUNS.read, rows)}
-        exact = [run for run in found.values() if prefix in (run.run_id, run.mlflow_run_id)]
-        return exact or list(found.values())
+        runs = {run.run_id: run for run in map(RUNS.read, rows)}
+        exact = [run for run in runs.values() if prefix in (run.run_id, run.mlflow_run_id)]
+        return exact or list(runs.values())
 
     def unended_runs(self) -> list[RunRecord]:
         """Runs that nobody has ended, oldest first."""

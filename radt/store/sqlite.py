@@ -39,13 +39,13 @@ class SqliteBackend(Backend):
 
     def check_there(self) -> None:
         try:
-            there = self.path.exists()
+            exists = self.path.exists()
         except PermissionError as error:
             raise StoreError(
                 f"the store {self.path} is in a folder that you may not open",
                 "Ask its owner for the right to read it",
             ) from error
-        if not there:
+        if not exists:
             raise StoreError(
                 f"there is no store {self.path}",
                 "Run an experiment first, or set RADT_HOME (or --home) to the folder of one",

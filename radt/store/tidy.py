@@ -113,7 +113,7 @@ def tidy_table(
         samples: The points of each.
         schema: `SCHEMA` or `NUMBERED_SCHEMA`.
     """
-    counts = np.array([len(one) for one in samples], dtype=np.int64)
+    counts = np.array([len(points) for points in samples], dtype=np.int64)
     together = joined(samples)
     # Which of the series each row is of.
     codes = np.repeat(np.arange(len(series), dtype=np.int32), counts)
@@ -123,17 +123,17 @@ def tidy_table(
         return pa.array(values, kind).take(index)
 
     columns: dict[str, pa.Array] = {
-        SERIES_NO: each([one.series_no for one in series], pa.int32()),
+        SERIES_NO: each([record.series_no for record in series], pa.int32()),
         "time": _array(together.times_ns, _TIME),
         "elapsed_s": _array(elapsed_s(together.times_ns, origin_ns(run)), pa.float64()),
         # NaN is a value here, a loss that diverged; numbers keep every bit.
         "value": _array(together.values, pa.float64()),
         "step": _steps(together),
-        "estimated": each([one.estimated for one in series], pa.bool_()),
-        "wraps_at": each([one.wraps_at for one in series], pa.float64()),
+        "estimated": each([record.estimated for record in series], pa.bool_()),
+        "wraps_at": each([record.wraps_at for record in series], pa.float64()),
     }
     for label in LABELS:
-        texts = [str(getattr(one, label)) for one in series]
+        texts = [str(getattr(record, label)) for record in series]
         columns[label] = _labels(texts, codes)
     return pa.table([columns[name] for name in schema.names], schema=schema)
 

@@ -239,20 +239,22 @@ class StoreWriter:
             StoreError: The number is taken by another series of the run.
         """
         with self._writing() as connection:
-            for run_id in {one.run_id for one in series}:
-                known = {one.series_no: one for one in tables.series_of(connection, run_id)}
-                for one in (one for one in series if one.run_id == run_id):
-                    existing = known.setdefault(one.series_no, one)
-                    if _identity(existing) != _identity(one):
+            for run_id in {record.run_id for record in series}:
+                known = {
+                    record.series_no: record for record in tables.series_of(connection, run_id)
+                }
+                for declared in (declared for declared in series if declared.run_id == run_id):
+                    existing = known.setdefault(declared.series_no, declared)
+                    if _identity(existing) != _identity(declared):
                         raise StoreError(
-                            f"series {one.series_no} of run {run_id} is {existing.metric} "
-                            f"already and cannot become {one.metric}"
+                            f"series {declared.series_no} of run {run_id} is {existing.metric} "
+                            f"already and cannot become {declared.metric}"
                         )
             if series:
-                connection.execute(SERIES.upsert, [SERIES.row(one) for one in series])
-            for one in series:
-                self._series.setdefault(one.run_id, set()).add(one.series_no)
-                self._changed_runs.add(one.run_id)
+                connection.execute(SERIES.upsert, [SERIES.row(record) for record in series])
+            for record in series:
+                self._series.setdefault(record.run_id, set()).add(record.series_no)
+                self._changed_runs.add(record.run_id)
 
     def append(self, run_id: str, batches: Sequence[SeriesBatch]) -> None:
         """Append points; the order of writing is kept, and times may go backwards.
@@ -314,7 +316,7 @@ class StoreWriter:
         wanted = {batch.series_no for batch in batches}
         if wanted <= self._series.get(run_id, set()):
             return
-        known = {one.series_no for one in tables.series_of(connection, run_id)}
+        known = {record.series_no for record in tables.series_of(connection, run_id)}
         self._series[run_id] = known
         if missing := sorted(wanted - known):
             raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")

@@ -107,7 +107,7 @@ def write_trace(
     gathered = gather(reader, run, alone=alone, folder_of=folder_of)
     contents = Contents(runs=len(gathered.runs))
     contents.limit = fair_limit([curve.points for curve in gathered.curves], max_points)
-    traces = [_looked_at(one, contents) for one in gathered.runs]
+    traces = [_looked_at(run, contents) for run in gathered.runs]
     torch_ns = [trace.first_ns for of_run in traces for trace in of_run if trace.first_ns]
     with written(path) as text:
         file = TraceFile(text, min([gathered.first_ns, *torch_ns]))
@@ -193,10 +193,10 @@ class _Builder:
             if gap.listener == series.listener
             and ((gap.run_id, gap.series_no) in of_series or self._is_of_all(gap, curve))
         ]
-        found = steps(samples, series, holes_ns, end_ns, limit)
-        if not len(found):
+        drawn = steps(samples, series, holes_ns, end_ns, limit)
+        if not len(drawn):
             return
-        self._file.counter(pid, curve.name, unit_of(series), found.points())
+        self._file.counter(pid, curve.name, unit_of(series), drawn.points())
         self._contents.series += 1
         self._contents.points += len(samples)
         self._contents.shortened += len(samples) > max(limit, 1)

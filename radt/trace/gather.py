@@ -117,7 +117,11 @@ def gather(
     records = [run]
     if not alone:
         together = reader.runs(workload_id=run.workload_id)
-        records += [one for one in together if one.run_id != run.run_id and one.started_ns]
+        records += [
+            candidate
+            for candidate in together
+            if candidate.run_id != run.run_id and candidate.started_ns
+        ]
     first_ns: list[int] = []
     shared: dict[str, dict[tuple[str, ...], Curve]] = {}
     runs = [_traced(reader, record, folder_of(record), first_ns, shared) for record in records]

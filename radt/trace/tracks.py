@@ -120,10 +120,10 @@ def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
 
 def _rates(samples: Samples, series: SeriesRecord) -> Samples:
     """Per second, from each reading on until the next: as steps hold, not as means of the past."""
-    found = increases(samples.times_ns, samples.values, series.wraps_at)
-    timed = found.seconds > 0
-    per_s = found.amounts[timed] / found.seconds[timed]
-    return Samples(found.start_ns[timed], per_s * rate_unit(series.unit).factor)
+    grown = increases(samples.times_ns, samples.values, series.wraps_at)
+    timed = grown.seconds > 0
+    per_s = grown.amounts[timed] / grown.seconds[timed]
+    return Samples(grown.start_ns[timed], per_s * rate_unit(series.unit).factor)
 
 
 def _breaks(

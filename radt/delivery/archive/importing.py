@@ -79,13 +79,13 @@ class _Import:
         return self.manifest.run.run_id
 
     def all(self) -> Imported:
-        there = self._there()
+        stored = self._there()
         pruned = pruned_run(self.reader, self.run_id)
         thinned = pruned is not None and pruned.kept is Keep.SUMMARIES
         if pruned is not None and thinned:
             self._check_covers(pruned)
         counts = {} if thinned else self.reader.point_counts(self.run_id)
-        rows = self._rows_count(there, counts)
+        rows = self._rows_count(stored, counts)
         samples = [part for part in self.archive.parts(PartKind.SAMPLES) if _lacks(counts, part)]
         markers = self.archive.parts(PartKind.MARKERS) if rows else []
         with self.archive.files([*samples, *markers]) as files:
@@ -99,7 +99,7 @@ class _Import:
             for part, file in zip(markers, files[len(samples) :], strict=True):
                 for block in self.archive.markers(part, file):
                     self.writer.put_markers(block)
-        if self.manifest.run.status.ended and (self.points or there is None):
+        if self.manifest.run.status.ended and (self.points or stored is None):
             self.writer.seal(self.run_id)
         if rows:
             self._put_rows()
@@ -109,7 +109,7 @@ class _Import:
             self.manifest.run,
             self.points,
             self.manifest.points,
-            there is None,
+            stored is None,
             self.manifest.complete,
         )
 
@@ -126,14 +126,14 @@ class _Import:
     def _there(self) -> RunRecord | None:
         return next(iter(self.reader.runs(run_ids=[self.run_id])), None)
 
-    def _rows_count(self, there: RunRecord | None, counts: dict[int, int]) -> bool:
+    def _rows_count(self, stored: RunRecord | None, counts: dict[int, int]) -> bool:
         """Whether what the archive says of the run, beside its points, is to be believed.
 
         It is not where the store knows better: it has the run's end, or more of its points.
         """
-        if there is None or self.manifest.complete:
+        if stored is None or self.manifest.complete:
             return True
-        if there.status.ended:
+        if stored.status.ended:
             return False
         archived = self.manifest.point_counts()
         return all(archived.get(number, 0) >= count for number, count in counts.items())
@@ -194,8 +194,8 @@ class _Import:
         manifest = self.manifest
         with self.writer.transaction():
             self.writer.append(self.run_id, [])  # locks the run
-            there = self._there()
-            if not self._rows_count(there, self.reader.point_counts(self.run_id)):
+            stored = self._there()
+            if not self._rows_count(stored, self.reader.point_counts(self.run_id)):
                 return  # it went on meanwhile
             for ledger in manifest.ledger:
                 self.writer.put_ledger(ledger)
@@ -204,26 +204,28 @@ class _Import:
             self.writer.put_tags(self.run_id, manifest.tags or {})
             if manifest.workload is not None:
                 self._put_workload(manifest.workload)
-            if there is None or self.points:
+            if stored is None or self.points:
                 # Its journals may still be here, on the machine that lost its store.
                 self.writer.put_cursors(self.run_id, manifest.journals)
-            if there is None:
+            if stored is None:
                 self.writer.put_run(manifest.run)
                 # The machine that recorded it uploads it to MLflow.
                 self.writer.mark_run_delivered(self.run_id)
-            elif not there.status.ended:
+            elif not stored.status.ended:
                 # The archive's address has no password; ours may need one.
-                self.writer.put_run(replace(manifest.run, tracking_uri=there.tracking_uri))
+                self.writer.put_run(replace(manifest.run, tracking_uri=stored.tracking_uri))
         self._end_workload()
 
     def _put_workload(self, archived: WorkloadRecord) -> None:
-        same = (one for one in self.reader.workloads(archived.experiment))
-        there = next((one for one in same if one.workload_id == archived.workload_id), None)
-        if there is None:
+        same = (workload for workload in self.reader.workloads(archived.experiment))
+        stored = next(
+            (workload for workload in same if workload.workload_id == archived.workload_id), None
+        )
+        if stored is None:
             self.writer.put_workload(archived)
             self.writer.mark_workload_delivered(archived.workload_id)
         elif archived.ended_ns is not None:
-            self.writer.put_workload(replace(archived, tracking_uri=there.tracking_uri))
+            self.writer.put_workload(replace(archived, tracking_uri=stored.tracking_uri))
 
     def _end_workload(self) -> None:
         """A workload ends with the last of its runs, of which its archive may know nothing yet."""

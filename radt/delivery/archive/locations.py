@@ -139,13 +139,13 @@ class MlflowLocation:
         folder.mkdir()
         try:
             with _mlflow(where), _files(where):
-                found = download_artifacts(
+                downloaded = download_artifacts(
                     run_id=self.run_id,
                     artifact_path=f"{self.path}/{path}".lstrip("/"),
                     dst_path=str(folder),
                     tracking_uri=self.tracking_uri,
                 )
-                Path(found).replace(target)
+                Path(downloaded).replace(target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -227,14 +227,14 @@ def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
-            experiments = [one.experiment_id for one in client.search_experiments()]
+            experiments = [experiment.experiment_id for experiment in client.search_experiments()]
             quoted = run_id.replace("'", "")
-            found = client.search_runs(experiments, f"tags.`{RUN_ID}` = '{quoted}'")
-            if not found:
+            runs = client.search_runs(experiments, f"tags.`{RUN_ID}` = '{quoted}'")
+            if not runs:
                 raise FileMissingError(
                     f"MLflow at {masked(tracking_uri)} does not have run {run_id}", HINT
                 ) from error
-            run = found[0]
+            run = runs[0]
         return str(run.info.run_id), str(run.info.artifact_uri)
 
 

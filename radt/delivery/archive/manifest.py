@@ -145,10 +145,10 @@ class Manifest:
             "workload": None if workload is None else without_passwords(WORKLOADS.row(workload)),
             "params": dict(self.params or {}),
             "tags": dict(self.tags or {}),
-            "series": [without_run(SERIES.row(one)) for one in self.series],
-            "ledger": [without_run(LEDGERS.row(one)) for one in self.ledger],
-            "gaps": [without_run(GAPS.row(one)) for one in self.gaps],
-            "journals": [CURSORS.row(one) for one in self.journals],
+            "series": [without_run(SERIES.row(record)) for record in self.series],
+            "ledger": [without_run(LEDGERS.row(entry)) for entry in self.ledger],
+            "gaps": [without_run(GAPS.row(gap)) for gap in self.gaps],
+            "journals": [CURSORS.row(cursor) for cursor in self.journals],
             "parts": [_part_data(part) for part in self.parts],
         }
         return _lines(data)
@@ -190,11 +190,11 @@ class Manifest:
             workload=None if data["workload"] is None else record_of(WORKLOADS, data["workload"]),
             params=texts_of(data["params"]),
             tags=texts_of(data["tags"]),
-            series=tuple(record_of(SERIES, one | key) for one in data["series"]),
-            ledger=tuple(record_of(LEDGERS, one | key) for one in data["ledger"]),
-            gaps=tuple(record_of(GAPS, one | key) for one in data["gaps"]),
-            journals=tuple(record_of(CURSORS, one) for one in data.get("journals", ())),
-            parts=tuple(_part(one) for one in data["parts"]),
+            series=tuple(record_of(SERIES, record | key) for record in data["series"]),
+            ledger=tuple(record_of(LEDGERS, entry | key) for entry in data["ledger"]),
+            gaps=tuple(record_of(GAPS, gap | key) for gap in data["gaps"]),
+            journals=tuple(record_of(CURSORS, cursor) for cursor in data.get("journals", ())),
+            parts=tuple(_part(part) for part in data["parts"]),
             complete=bool(data["complete"]),
             revision=int(data.get("revision", -1)),
             written_ns=int(data["written_ns"]),
@@ -206,7 +206,7 @@ class Manifest:
     def _check(self) -> None:
         if self.workload is not None and self.workload.workload_id != self.run.workload_id:
             raise ValueError(f"the run is of another workload than {self.workload.workload_id}")
-        known = {one.series_no for one in self.series}
+        known = {record.series_no for record in self.series}
         counts: dict[int, int] = {}
         for part in self.parts:
             for stretch in part.stretches:
@@ -231,7 +231,7 @@ def _lines(data: Mapping[str, Any]) -> str:
     fields = []
     for name, value in data.items():
         if isinstance(value, list) and value:
-            inner = ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in value)
+            inner = ",\n  ".join(json.dumps(item, ensure_ascii=False) for item in value)
             fields.append(f' "{name}": [\n  {inner}\n ]')
         else:
             fields.append(f' "{name}": {json.dumps(value, ensure_ascii=False)}')
@@ -247,7 +247,7 @@ def _part_data(part: Part) -> dict[str, Any]:
         "sha256": part.sha256,
         "listener": part.listener,
         # A list each: there is one for each series every quarter of an hour.
-        "stretches": [astuple(one) for one in part.stretches],
+        "stretches": [astuple(stretch) for stretch in part.stretches],
     }
 
 

@@ -52,8 +52,8 @@ class Fingerprints:
         Raises:
             OSError, ValueError: There is none, or it is damaged.
         """
-        with np.load(path, allow_pickle=False) as found:
-            return cls(found["numbers"], found["hashes"])
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(arrays["numbers"], arrays["hashes"])
 
     def save(self, path: Path) -> None:
         with path.open("wb") as file:
@@ -76,8 +76,8 @@ def new_markers(
     """All markers of a run in blocks: their prints, and those of them that are not ``known``."""
     after = -1
     while block := reader.markers_after(run_id, after, _BLOCK):
-        numbers = np.array([one.marker_no for one in block], dtype=np.int64)
-        hashes = np.array([_hash(one) for one in block], dtype=np.uint64)
+        numbers = np.array([marker.marker_no for marker in block], dtype=np.int64)
+        hashes = np.array([_hash(marker) for marker in block], dtype=np.uint64)
         changed = known.changed(numbers, hashes)
         yield Fingerprints(numbers, hashes), [block[i] for i in np.flatnonzero(changed)]
         after = block[-1].marker_no
@@ -88,8 +88,8 @@ def joined(prints: Sequence[Fingerprints]) -> Fingerprints:
     if not prints:
         return Fingerprints()
     return Fingerprints(
-        np.concatenate([one.numbers for one in prints]),
-        np.concatenate([one.hashes for one in prints]),
+        np.concatenate([fingerprints.numbers for fingerprints in prints]),
+        np.concatenate([fingerprints.hashes for fingerprints in prints]),
     )
 
 
@@ -105,21 +105,21 @@ def _hash(marker: MarkerRecord) -> int:
 def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
     """Rows of `MARKER_SCHEMA`."""
     columns = {
-        "marker_no": [one.marker_no for one in markers],
-        "kind": [one.kind.value for one in markers],
-        "name": [one.name for one in markers],
-        "start": [one.start_ns for one in markers],
-        "end": [one.end_ns for one in markers],
-        "step": [one.step for one in markers],
-        "process": [one.process for one in markers],
-        "detail": [one.detail for one in markers],
+        "marker_no": [marker.marker_no for marker in markers],
+        "kind": [marker.kind.value for marker in markers],
+        "name": [marker.name for marker in markers],
+        "start": [marker.start_ns for marker in markers],
+        "end": [marker.end_ns for marker in markers],
+        "step": [marker.step for marker in markers],
+        "process": [marker.process for marker in markers],
+        "detail": [marker.detail for marker in markers],
     }
     arrays = []
-    for one in MARKER_SCHEMA:
-        if one.type == _TIME:
-            arrays.append(pa.array(columns[one.name], pa.int64()).cast(_TIME))
+    for column_field in MARKER_SCHEMA:
+        if column_field.type == _TIME:
+            arrays.append(pa.array(columns[column_field.name], pa.int64()).cast(_TIME))
         else:
-            arrays.append(pa.array(columns[one.name], one.type))
+            arrays.append(pa.array(columns[column_field.name], column_field.type))
     return pa.table(arrays, schema=MARKER_SCHEMA)
 
 
@@ -136,9 +136,9 @@ def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
 
 def _records(batch: pa.RecordBatch, run_id: str) -> Iterable[MarkerRecord]:
     columns = []
-    for one in MARKER_SCHEMA:
-        column = batch.column(one.name)
-        columns.append(column.cast(pa.int64()) if one.type == _TIME else column)
+    for column_field in MARKER_SCHEMA:
+        column = batch.column(column_field.name)
+        columns.append(column.cast(pa.int64()) if column_field.type == _TIME else column)
     for number, kind, name, start, end, step, process, detail in zip(
         *(column.to_pylist() for column in columns), strict=True
     ):

@@ -69,24 +69,24 @@ class Archive:
         location = location_of(where, tracking_uri) if isinstance(where, str | Path) else where
         with _temporary_folder() as folder:
             try:
-                found = location
-                file = _fetched(found, MANIFEST_FILE, folder)
+                folder_location = location
+                file = _fetched(folder_location, MANIFEST_FILE, folder)
             except FileMissingError as error:
-                found = location.below(ARCHIVE_FOLDER)
+                folder_location = location.below(ARCHIVE_FOLDER)
                 try:
-                    file = _fetched(found, MANIFEST_FILE, folder)
+                    file = _fetched(folder_location, MANIFEST_FILE, folder)
                 except FileMissingError:
                     raise FileMissingError(
                         f"{location} does not contain an archive", error.remedy
                     ) from error
-            where = f"{found}/{MANIFEST_FILE}"
+            where = f"{folder_location}/{MANIFEST_FILE}"
             try:
                 text = file.read_bytes()
             except OSError as error:
                 raise ArchiveError(
                     f"{where} cannot be read: {error.strerror or error}", "Check its permissions"
                 ) from error
-            return cls(found, Manifest.from_json(text, where))
+            return cls(folder_location, Manifest.from_json(text, where))
 
     @contextmanager
     def files(self, parts: Sequence[Part]) -> Iterator[list[Path]]:
@@ -160,16 +160,16 @@ class Archive:
         Raises:
             ArchiveError: A part is missing or damaged.
         """
-        found: dict[int, list[Samples]] = {one.series_no: [] for one in series}
+        samples: dict[int, list[Samples]] = {record.series_no: [] for record in series}
         for part in self.manifest.parts:
-            if not any(stretch.series_no in found for stretch in part.stretches):
+            if not any(stretch.series_no in samples for stretch in part.stretches):
                 continue
             with self.files([part]) as (file,):
                 for pieces in self.pieces(part, file):
                     for piece in pieces:
-                        if piece.series_no in found:
-                            found[piece.series_no].append(piece.samples)
-        return [time_sorted(joined(found[one.series_no])) for one in series]
+                        if piece.series_no in samples:
+                            samples[piece.series_no].append(piece.samples)
+        return [time_sorted(joined(samples[record.series_no])) for record in series]
 
     def parts(self, kind: PartKind) -> list[Part]:
         """The parts of a kind, in order."""
@@ -187,10 +187,10 @@ def find_archives(where: str | Path, tracking_uri: str = "") -> list[Archive]:
     try:
         return [Archive.open(location)]
     except FileMissingError:
-        found = [Archive.open(location.below(path)) for path in location.archives()]
-        if not found:
+        archives = [Archive.open(location.below(path)) for path in location.archives()]
+        if not archives:
             raise
-        return sorted(found, key=lambda one: one.manifest.run.created_ns)
+        return sorted(archives, key=lambda archive: archive.manifest.run.created_ns)
 
 
 @contextmanager

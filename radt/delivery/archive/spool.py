@@ -110,20 +110,20 @@ class ArchiveSpool:
         manifest = self.manifest()
         if manifest is None:
             return []
-        found = [
+        files = [
             Waiting(f"{ARCHIVE_FOLDER}/{part.path}", self.path / part.path)
             for part in manifest.parts
             if (self.path / part.path).is_file()
         ]
-        found.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
-        return found
+        files.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
+        return files
 
-    def delivered(self, one: Waiting) -> None:
+    def delivered(self, waiting: Waiting) -> None:
         """A file has been delivered: remember that, and give its space back."""
-        if one.file == self.manifest_file:
+        if waiting.file == self.manifest_file:
             self._delivered_file.write_text(self._stamp(), encoding="ascii")
         else:
-            one.file.unlink()
+            waiting.file.unlink()
 
     def restore(self, manifest: bytes) -> None:
         """Take what was delivered for what has been written: the spool itself knows no more."""
@@ -160,10 +160,10 @@ class ArchiveSpool:
         Its time alone would not: the wall clock may be set back, and a new one seem the older.
         """
         try:
-            found = self.manifest_file.stat()
+            status = self.manifest_file.stat()
         except FileNotFoundError:
             return ""
-        return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
     def _delivered(self) -> str:
         try:
@@ -197,10 +197,10 @@ def progress_of(reader: StoreReader, run_id: str) -> RunProgress:
         StoreError: The store cannot be read.
     """
     with reader.snapshot() as connection:
-        found = connection.execute(_PROGRESS, {"run_id": run_id}).first()
-    if found is None:
+        row = connection.execute(_PROGRESS, {"run_id": run_id}).first()
+    if row is None:
         raise RunNotFoundError(f"there is no run {run_id} in the store")
-    return RunProgress(int(found[0]), bool(found[1]))
+    return RunProgress(int(row[0]), bool(row[1]))
 
 
 @dataclass(frozen=True, slots=True)

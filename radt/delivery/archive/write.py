@@ -187,12 +187,12 @@ def _sample_parts(
     for stretch in (stretch for part in parts for stretch in part.stretches):
         done[stretch.series_no] = stretch.stop
     taken = [part.path for part in parts]
-    for listener in dict.fromkeys(one.listener for one in series):
+    for listener in dict.fromkeys(record.listener for record in series):
         new = [
-            _Progress(one, done.get(one.series_no, 0), counts[one.series_no])
-            for one in series
-            if one.listener == listener
-            and done.get(one.series_no, 0) < counts.get(one.series_no, 0)
+            _Progress(record, done.get(record.series_no, 0), counts[record.series_no])
+            for record in series
+            if record.listener == listener
+            and done.get(record.series_no, 0) < counts.get(record.series_no, 0)
         ]
         blocks = _blocks(reader, run.run_id, new)
         block = next(blocks, None)
@@ -232,15 +232,15 @@ def _blocks(
         group = series[start : start + together]
         each = BLOCK_POINTS // len(group)
         limit = each // POINTS_PER_CHUNK * POINTS_PER_CHUNK or each
-        while left := [one for one in group if one.done < one.total]:
+        while left := [progress for progress in group if progress.done < progress.total]:
             pieces = []
-            for one in left:
-                first = one.done
-                samples = one.take(reader, run_id, limit)
+            for progress in left:
+                first = progress.done
+                samples = progress.take(reader, run_id, limit)
                 if not len(samples):
-                    one.total = one.done  # pruned meanwhile
+                    progress.total = progress.done  # pruned meanwhile
                     continue
-                pieces.append(_Piece(one.series, first, samples))
+                pieces.append(_Piece(progress.series, first, samples))
             if pieces:
                 yield pieces
 
@@ -249,11 +249,11 @@ def _write_block(
     writer: pq.ParquetWriter, run: RunRecord, block: Sequence[_Piece], stretches: _Stretches
 ) -> None:
     table = tidy_table(
-        run, [one.series for one in block], [one.samples for one in block], NUMBERED_SCHEMA
+        run, [piece.series for piece in block], [piece.samples for piece in block], NUMBERED_SCHEMA
     )
     writer.write_table(table, row_group_size=max(1, len(table)))
-    for one in block:
-        stretches.add(one.series.series_no, one.first, one.samples)
+    for piece in block:
+        stretches.add(piece.series.series_no, piece.first, piece.samples)
 
 
 # -- markers --------------------------------------------------------------------------------------

@@ -125,14 +125,14 @@ class ArchiveUploader:
         if self._is_complete(run):
             return []
         others = (
-            one.run_id
-            for one in self._reader.runs_to_deliver(run.tracking_uri)
-            if one.run_id != run.run_id
-            and one.status.ended
-            and one.spool
+            other.run_id
+            for other in self._reader.runs_to_deliver(run.tracking_uri)
+            if other.run_id != run.run_id
+            and other.status.ended
+            and other.spool
             # One that is to be restored has its own turn.
-            and not self._is_lost(one)
-            and not self._is_complete(one)
+            and not self._is_lost(other)
+            and not self._is_complete(other)
         )
         return [run.run_id, *islice(others, MAX_RUNS - 1)]
 
@@ -185,12 +185,12 @@ class ArchiveUploader:
         if not spool.manifest_file.exists():
             return
         with spool.locked():
-            for one in spool.waiting():
+            for waiting in spool.waiting():
                 self._before_request()
-                self._target.log_artifact(mlflow_id, one.file, one.path.rpartition("/")[0])
-                if one.file == spool.manifest_file:
+                self._target.log_artifact(mlflow_id, waiting.file, waiting.path.rpartition("/")[0])
+                if waiting.file == spool.manifest_file:
                     self._writer.mark_artifacts(run.run_id, [_DELIVERED])
-                spool.delivered(one)
+                spool.delivered(waiting)
 
 
 class UnarchivableError(ArchiveError):
@@ -199,10 +199,10 @@ class UnarchivableError(ArchiveError):
 
 def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
     """How often a running run is archived; None for no archives at all (``RADT_ARCHIVE_S=0``)."""
-    found = settings.variable(settings.ARCHIVE_S, environ)
-    if found.problem is not None:
-        log.warning("%s; the default is used", found.problem)
-    return found.value or None
+    setting = settings.variable(settings.ARCHIVE_S, environ)
+    if setting.problem is not None:
+        log.warning("%s; the default is used", setting.problem)
+    return setting.value or None
 
 
 def archive_spool(run: RunRecord) -> ArchiveSpool:
@@ -316,12 +316,12 @@ class Archiver:
             output, _ = process.communicate()
         if process.returncode:
             log.warning("the archive process ended with exit code %d", process.returncode)
-        found: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         for line in output.splitlines():
             try:
                 outcome = Outcome.parse(line)
             except ValueError:
                 log.warning("unexpected output of the archive process: %.200r", line)
                 continue
-            found[outcome.run_id] = outcome
-        return found
+            outcomes[outcome.run_id] = outcome
+        return outcomes

@@ -188,26 +188,26 @@ def connection_error(error: requests.exceptions.RequestException) -> DeliveryErr
 def timed_out(error: BaseException) -> bool:
     """Whether a connection was made, and silent then."""
     return any(
-        isinstance(one, requests.exceptions.ReadTimeout | urllib3.exceptions.ReadTimeoutError)
-        for one in _inside(error)
+        isinstance(cause, requests.exceptions.ReadTimeout | urllib3.exceptions.ReadTimeoutError)
+        for cause in _inside(error)
     )
 
 
 def _never_connected(error: BaseException) -> bool:
     return any(
-        isinstance(one, urllib3.exceptions.NewConnectionError | socket.gaierror)
-        for one in _inside(error)
+        isinstance(cause, urllib3.exceptions.NewConnectionError | socket.gaierror)
+        for cause in _inside(error)
     )
 
 
 def _reason(error: BaseException) -> str:
     """The operating system's words for the innermost cause."""
     causes = list(_inside(error))
-    for one in reversed(causes):
-        if isinstance(one, socket.gaierror):
+    for cause in reversed(causes):
+        if isinstance(cause, socket.gaierror):
             return "its name is not known"
-        if isinstance(one, OSError) and one.strerror:
-            return one.strerror.lower()
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
     return _one_line(str(causes[-1])) or type(causes[-1]).__name__
 
 
@@ -216,12 +216,12 @@ def _inside(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     waiting = [error]
     while waiting:
-        one = waiting.pop(0)
-        if id(one) in seen:
+        link = waiting.pop(0)
+        if id(link) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        candidates = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
+        seen.add(id(link))
+        yield link
+        candidates = (link.__cause__, link.__context__, getattr(link, "reason", None), *link.args)
         waiting += [inner for inner in candidates if isinstance(inner, BaseException)]
 
 
@@ -276,8 +276,8 @@ class _Requests:
             "respect_retry_after_header": False,
         }
         answer = self._answer(call)
-        if (found := problem_of(answer, streamed=bool(more.get("stream")))) is not None:
-            raise found
+        if (problem := problem_of(answer, streamed=bool(more.get("stream")))) is not None:
+            raise problem
         return answer
 
     def _answer(self, call: inspect.BoundArguments) -> requests.Response:
@@ -378,10 +378,10 @@ def retry_after(header: str | None, date: str | None = None) -> float | None:
 
 def _http_date(text: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text)
+        time = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _is_api(answer: requests.Response) -> bool:
@@ -397,10 +397,10 @@ def _asked(answer: requests.Response) -> str:
 
 def _json_object(answer: requests.Response) -> dict[str, Any] | None:
     try:
-        found = json.loads(answer.content)
+        value = json.loads(answer.content)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _excerpt(answer: requests.Response) -> str:

@@ -154,17 +154,17 @@ def deliverable_tags(
         keys: MLflow's key of each name of a series.
     """
     tag_keys = unique_keys(tags)
-    found = {tag_keys[name]: value for name, value in tags.items()}
+    texts = {tag_keys[name]: value for name, value in tags.items()}
     for name, key in keys.items():
         if key != name:
-            found[f"{METRIC_PREFIX}{key}"[:MAX_KEY_LENGTH]] = name
+            texts[f"{METRIC_PREFIX}{key}"[:MAX_KEY_LENGTH]] = name
     if run.status.ended:
-        found[STATUS] = run.status.value  # MLflow has fewer
+        texts[STATUS] = run.status.value  # MLflow has fewer
         if run.end_reason:
-            found[END_REASON] = run.end_reason
+            texts[END_REASON] = run.end_reason
         if run.exit_code is not None:
-            found[EXIT_CODE] = str(run.exit_code)
-    return {key: cut(value, MAX_TAG_LENGTH) for key, value in found.items()}
+            texts[EXIT_CODE] = str(run.exit_code)
+    return {key: cut(value, MAX_TAG_LENGTH) for key, value in texts.items()}
 
 
 log = logging.getLogger(__name__)

@@ -58,10 +58,10 @@ def _told_apart(
 ) -> dict[int, str]:
     names: dict[int, str] = {}
     owners: dict[str, str] = {}
-    for one in sorted(series, key=lambda one: one.series_no):
-        name = name_of(one)
-        own = owners.setdefault(name, one.listener) == one.listener
-        names[one.series_no] = name if own else f"{name}/{one.listener}"
+    for record in sorted(series, key=lambda record: record.series_no):
+        name = name_of(record)
+        own = owners.setdefault(name, record.listener) == record.listener
+        names[record.series_no] = name if own else f"{name}/{record.listener}"
     return names
 
 
@@ -177,13 +177,13 @@ def _mean_rates(
     series: SeriesRecord, samples: Samples, since_ns: int, origin_ns: int
 ) -> dict[int, float]:
     """Mean rate of each stretch by its number, in order, in the unit of `rate_unit`."""
-    found = increases(samples.times_ns, samples.values, series.wraps_at)
-    took_ns = found.end_ns - found.start_ns
-    keep = (found.end_ns >= since_ns) & (took_ns > 0) & (took_ns <= look_back_ns(series))
-    stretches = (found.end_ns[keep] - origin_ns) // _MEAN_INTERVAL_NS
+    grown = increases(samples.times_ns, samples.values, series.wraps_at)
+    took_ns = grown.end_ns - grown.start_ns
+    keep = (grown.end_ns >= since_ns) & (took_ns > 0) & (took_ns <= look_back_ns(series))
+    stretches = (grown.end_ns[keep] - origin_ns) // _MEAN_INTERVAL_NS
     numbers, places = np.unique(stretches, return_inverse=True)
-    amounts = np.bincount(places, weights=found.amounts[keep], minlength=len(numbers))
-    seconds = np.bincount(places, weights=found.seconds[keep], minlength=len(numbers))
+    amounts = np.bincount(places, weights=grown.amounts[keep], minlength=len(numbers))
+    seconds = np.bincount(places, weights=grown.seconds[keep], minlength=len(numbers))
     per_s = amounts / seconds * rate_unit(series.unit).factor
     return dict(zip(numbers.tolist(), per_s.tolist(), strict=True))
 
@@ -310,11 +310,11 @@ class PointUploader:
         """New points, as many as there is room for, by series: number, points, how far that is."""
         delivered = self._reader.delivered(run.run_id)
         counts = self._reader.point_counts(run.run_id)
-        for one in series:
-            number, key = one.series_no, key_of[one.series_no]
+        for record in series:
+            number, key = record.series_no, key_of[record.series_no]
             done = delivered.get(number, 0)
-            if one.listener != SOFTWARE:
-                for piece, until_ns in self._new_means(run, one, key, done, room):
+            if record.listener != SOFTWARE:
+                for piece, until_ns in self._new_means(run, record, key, done, room):
                     yield number, piece, until_ns
                 continue
             while done < counts.get(number, 0):

@@ -99,7 +99,7 @@ class RunCreator:
         ]
         waiting = {run.workload_id for run in missing}
         self._due_s = {key: due for key, due in self._due_s.items() if key in waiting}
-        self._backoffs = {key: one for key, one in self._backoffs.items() if key in waiting}
+        self._backoffs = {key: backoff for key, backoff in self._backoffs.items() if key in waiting}
         if not missing:
             return 0
         workloads = {
@@ -170,8 +170,8 @@ class RunCreator:
 
     def _created_before(self, experiment_id: str, workload_id: str) -> dict[str, str]:
         """MLflow run ids by our ids (the parent's under the workload's) of an earlier attempt."""
-        found = self._target.runs_with_tag(experiment_id, WORKLOAD_ID, workload_id)
-        return {tags.get(RUN_ID, workload_id): run_id for run_id, tags in found.items()}
+        tags_of = self._target.runs_with_tag(experiment_id, WORKLOAD_ID, workload_id)
+        return {tags.get(RUN_ID, workload_id): run_id for run_id, tags in tags_of.items()}
 
     def _parent(self, workload: WorkloadRecord, experiment_id: str, known: dict[str, str]) -> str:
         if workload.mlflow_run_id is not None:
@@ -225,12 +225,12 @@ def delete_lost_runs(
         return 0
     known = {workload.mlflow_run_id, *(run.mlflow_run_id for run in runs)}
     ours = {run.run_id for run in runs}
-    found = target.empty_runs_with_tag(
+    empty = target.empty_runs_with_tag(
         workload.mlflow_experiment_id, WORKLOAD_ID, workload.workload_id
     )
     lost = [
         mlflow_id
-        for mlflow_id, tags in found.items()
+        for mlflow_id, tags in empty.items()
         if mlflow_id not in known and tags.get(RUN_ID, "") in {"", *ours}
     ]
     for mlflow_id in lost:

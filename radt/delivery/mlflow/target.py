@@ -150,8 +150,8 @@ class MlflowTarget:
 
     def experiment_by_name(self, name: str) -> KnownExperiment | None:
         with self._request():
-            found = self.client.get_experiment_by_name(name)
-        return None if found is None else _known(found)
+            experiment = self.client.get_experiment_by_name(name)
+        return None if experiment is None else _known(experiment)
 
     def create_experiment(self, name: str) -> str:
         root = self._artifact_root
@@ -175,17 +175,17 @@ class MlflowTarget:
 
     def runs_with_tag(self, experiment_id: str, key: str, value: str) -> dict[str, dict[str, str]]:
         """Tags by MLflow run id of the runs, deleted ones too, that have the tag ``key``."""
-        found = self._tagged(experiment_id, key, value, ViewType.ALL)
-        return {str(run.info.run_id): dict(run.data.tags) for run in found}
+        runs = self._tagged(experiment_id, key, value, ViewType.ALL)
+        return {str(run.info.run_id): dict(run.data.tags) for run in runs}
 
     def empty_runs_with_tag(
         self, experiment_id: str, key: str, value: str
     ) -> dict[str, dict[str, str]]:
         """As `runs_with_tag`, of those that nothing but tags was ever uploaded to."""
-        found = self._tagged(experiment_id, key, value, ViewType.ACTIVE_ONLY)
+        runs = self._tagged(experiment_id, key, value, ViewType.ACTIVE_ONLY)
         return {
             str(run.info.run_id): dict(run.data.tags)
-            for run in found
+            for run in runs
             if run.info.status == "RUNNING" and not run.data.metrics and not run.data.params
         }
 
@@ -322,7 +322,7 @@ def _put_into_s3(uri: str, path: str, file: Path) -> None:
 def _patient(uri: str) -> str:
     """The URI of a Postgres database with limits to waiting, where it names none."""
     url = sqlalchemy.make_url(uri)
-    missing = {name: one for name, one in _POSTGRES_PATIENCE.items() if name not in url.query}
+    missing = {name: value for name, value in _POSTGRES_PATIENCE.items() if name not in url.query}
     return url.update_query_dict(missing).render_as_string(hide_password=False)
 
 

@@ -171,7 +171,7 @@ class UploaderThread(threading.Thread):
         self._queue = self._tasks()
         keys = {task.key for task in self._queue}
         self._due_s = {key: due for key, due in self._due_s.items() if key in keys}
-        self._backoffs = {key: one for key, one in self._backoffs.items() if key in keys}
+        self._backoffs = {key: backoff for key, backoff in self._backoffs.items() if key in keys}
         self._reports.keep({task.subject for task in self._queue})
 
     def _deliver_everything(self) -> bool:
@@ -205,8 +205,13 @@ class UploaderThread(threading.Thread):
             if run.status.ended
         ]
         workloads = [
-            Task(one.workload_id, one.workload_id, partial(close, one.workload_id), Queue.ENDED)
-            for one in self._reader.workloads_to_deliver(self._tracking_uri)
+            Task(
+                workload.workload_id,
+                workload.workload_id,
+                partial(close, workload.workload_id),
+                Queue.ENDED,
+            )
+            for workload in self._reader.workloads_to_deliver(self._tracking_uri)
         ]
         running = [
             Task(

@@ -138,8 +138,8 @@ class LocalStore:
 
     def run(self, run_id: str) -> RunRecord | None:
         """The run's row; None if it was removed."""
-        found = self._database.select(RUNS, {"run_id": run_id}, "run_id")
-        return found[0] if found else None
+        runs = self._database.select(RUNS, {"run_id": run_id}, "run_id")
+        return runs[0] if runs else None
 
     def texts(self, table: str, run_id: str) -> list[tuple[str, str]]:
         """Keys and values of a run, from ``param`` or ``tag``."""
@@ -163,13 +163,13 @@ class LocalStore:
 
     def markers(self, run_id: str, numbers: Sequence[int]) -> list[MarkerRecord]:
         """Markers by their numbers."""
-        found: list[MarkerRecord] = []
+        markers: list[MarkerRecord] = []
         with self._database.snapshot() as connection:
             for start in range(0, len(numbers), _NUMBERS_A_STATEMENT):
                 some = list(numbers[start : start + _NUMBERS_A_STATEMENT])
                 rows = connection.execute(_SOME_MARKERS, {"run_id": run_id, "numbers": some})
-                found += [MARKERS.read(row) for row in rows]
-        return found
+                markers += [MARKERS.read(row) for row in rows]
+        return markers
 
     def points_after(
         self, run_id: str, skip: Mapping[int, int], limit: int

@@ -176,21 +176,21 @@ class Remote:
 
     def progress(self, run_ids: Sequence[str]) -> dict[str, RunProgress]:
         """What is there of runs, all at one instant."""
-        found = {run_id: RunProgress() for run_id in run_ids}
+        progress = {run_id: RunProgress() for run_id in run_ids}
         ids = {"ids": list(run_ids)}
         with self._transaction() as connection:
             # The lock makes all that follows fit this revision.
             for run_id, revision in connection.execute(_REVISIONS, ids):
-                found[run_id].revision = int(revision)
+                progress[run_id].revision = int(revision)
             for run_id, series_no, *numbers in connection.execute(
                 _SERIES, ids | {"small": SMALL_POINTS}
             ):
-                found[run_id].series[int(series_no)] = SeriesProgress(*map(int, numbers))
+                progress[run_id].series[int(series_no)] = SeriesProgress(*map(int, numbers))
             for run_id, number in connection.execute(_MARKERS, ids):
-                found[run_id].next_marker_no = int(number)
+                progress[run_id].next_marker_no = int(number)
             for run_id, number in connection.execute(_OPEN_MARKERS, ids):
-                found[run_id].open_markers.add(int(number))
-        return found
+                progress[run_id].open_markers.add(int(number))
+        return progress
 
     def removed(self, run_ids: Sequence[str]) -> set[str]:
         """Those that were there, and taken away on purpose (`radt.store.pruning`)."""

@@ -335,11 +335,11 @@ class Replicator:
             ids = [copy.run_id for copy in copies]
             if not ids:
                 break
-            here, there = self._local.contents(ids), self._remote.contents(ids)
+            original, copied = self._local.contents(ids), self._remote.contents(ids)
             different = {
                 copy: difference
                 for copy in copies
-                if not (difference := compare(here[copy.run_id], there[copy.run_id])).none
+                if not (difference := compare(original[copy.run_id], copied[copy.run_id])).none
             }
             done |= {copy.run_id for copy in copies if copy not in different}
             copies = [copy for copy in different if self._may_redo(copy, again=again)]

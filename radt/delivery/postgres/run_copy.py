@@ -158,8 +158,8 @@ class RunCopy:
         Raises:
             CodecError: One cannot.
         """
-        listeners = {one.listener for one in series if one.series_no in difference.series}
-        numbers = [one.series_no for one in series if one.listener in listeners]
+        listeners = {record.listener for record in series if record.series_no in difference.series}
+        numbers = [record.series_no for record in series if record.listener in listeners]
         for number in numbers:
             self._check_readable(number)
         self._all_markers = self._all_markers or difference.markers
@@ -168,10 +168,10 @@ class RunCopy:
     def _check_readable(self, number: int) -> None:
         count, limit = 0, _limit(1)
         while True:
-            found = self._local.points_after(self.run_id, {number: count}, limit)[number]
-            if not found.chunks:
+            stored = self._local.points_after(self.run_id, {number: count}, limit)[number]
+            if not stored.chunks:
                 return
-            count = found.before + len(found.decode())
+            count = stored.before + len(stored.decode())
 
     def _set_due(self, now_s: float, *, texts: bool, samples: bool) -> None:
         if texts:
@@ -199,8 +199,8 @@ class RunCopy:
         for kind in (PARAM, TAG):
             for key, value in self._local.texts(kind.name, self.run_id):
                 self._put(shipment, kind, (self.run_id, key, value))
-        for one in series:
-            self._put(shipment, *row_of(one))
+        for record in series:
+            self._put(shipment, *row_of(record))
         for gap in self._local.gaps(self.run_id):
             self._put(shipment, *row_of(gap))
         return self._plan_markers(shipment)
@@ -234,41 +234,41 @@ class RunCopy:
     ) -> bool:
         """A piece of each of some series that are read together; whether there is more."""
         assert self._next is not None
-        there = {number: self._next.series.get(number, SeriesProgress()) for number in numbers}
+        known = {number: self._next.series.get(number, SeriesProgress()) for number in numbers}
         scattered = any(
-            one.tail_chunks > 1
+            record.tail_chunks > 1
             and (
                 final
-                or one.tail_chunks >= _MANY_PIECES
-                or one.tail_points >= chunks.POINTS_PER_CHUNK
+                or record.tail_chunks >= _MANY_PIECES
+                or record.tail_points >= chunks.POINTS_PER_CHUNK
             )
-            for one in there.values()
+            for record in known.values()
         )
         limit = _limit(len(numbers))
-        piece = self._merged(there, settle, limit) if scattered else None
+        piece = self._merged(known, settle, limit) if scattered else None
         if piece is None:
-            piece = self._piece(there, limit)
+            piece = self._piece(known, limit)
         shipment.cuts += piece.cuts
         shipment.add_chunks(piece.rows)
         self._next.series |= piece.progress
         return piece.more
 
-    def _piece(self, there: Mapping[int, SeriesProgress], limit: int) -> _Piece:
+    def _piece(self, known: Mapping[int, SeriesProgress], limit: int) -> _Piece:
         """At most ``limit`` points of each series, behind what is there."""
         piece, times = _Piece(), chunks.SharedTimes()
-        skip = {number: one.points for number, one in there.items()}
-        for number, found in self._local.points_after(self.run_id, skip, limit).items():
-            if not found.chunks:
+        skip = {number: state.points for number, state in known.items()}
+        for number, stored in self._local.points_after(self.run_id, skip, limit).items():
+            if not stored.chunks:
                 continue
-            progress = copy.copy(there[number])
+            progress = copy.copy(known[number])
             try:
-                samples = found.decode()
+                samples = stored.decode()
             except CodecError as error:
                 if number not in self.damaged:
                     log.warning("run %s, series %d: %s", self.run_id, number, error)
                 self.damaged[number] = error.message
                 continue
-            first = progress.points - found.before
+            first = progress.points - stored.before
             samples = chunks.sliced(samples, first, first + limit)
             piece.more = piece.more or len(samples) >= limit
             rows = chunks.compacted_rows(
@@ -281,29 +281,29 @@ class RunCopy:
         return piece
 
     def _merged(
-        self, there: Mapping[int, SeriesProgress], settle: Settle, limit: int
+        self, known: Mapping[int, SeriesProgress], settle: Settle, limit: int
     ) -> _Piece | None:
         """The same with the small pieces at the end sent once more, as one in their place.
 
         None if this side has not all that would be taken away there.
         """
-        tails = {number: one.next_chunk_no - one.tail_chunks for number, one in there.items()}
+        tails = {number: state.next_chunk_no - state.tail_chunks for number, state in known.items()}
         cuts, left = settle(self.run_id, tails)
-        if max(there[number].points - left[number] for number in there) > limit:
+        if max(known[number].points - left[number] for number in known) > limit:
             return None
         piece = self._piece(
-            {number: SeriesProgress(left[number], cuts[number]) for number in there},
+            {number: SeriesProgress(left[number], cuts[number]) for number in known},
             limit + chunks.POINTS_PER_CHUNK,
         )
-        for number, one in there.items():
-            if one.points > left[number] and (
-                number not in piece.progress or piece.progress[number].points < one.points
+        for number, state in known.items():
+            if state.points > left[number] and (
+                number not in piece.progress or piece.progress[number].points < state.points
             ):
                 return None
         piece.cuts = [
             Cut(self.run_id, number, cuts[number])
-            for number, one in there.items()
-            if one.next_chunk_no > cuts[number]
+            for number, state in known.items()
+            if state.next_chunk_no > cuts[number]
         ]
         return piece
 
@@ -323,9 +323,9 @@ def _groups(
 ) -> list[tuple[str, list[int]]]:
     """Series that are due, by listener, not too many at a time."""
     groups: dict[str, list[int]] = {}
-    for one in series:
-        if texts if one.listener == SOFTWARE else samples:
-            groups.setdefault(one.listener, []).append(one.series_no)
+    for record in series:
+        if texts if record.listener == SOFTWARE else samples:
+            groups.setdefault(record.listener, []).append(record.series_no)
     return [
         (listener, numbers[start : start + _SERIES_AT_A_TIME])
         for listener, numbers in groups.items()
@@ -368,8 +368,8 @@ class Pace:
         Raises:
             UsageError: It is not a number above 0.
         """
-        found = settings.variable(settings.REPLICATION_S, environ)
-        if found.problem is not None:
-            raise found.problem
-        interval_s = found.value
+        setting = settings.variable(settings.REPLICATION_S, environ)
+        if setting.problem is not None:
+            raise setting.problem
+        interval_s = setting.value
         return cls(interval_s, min(cls().texts_s, interval_s), min(cls().look_s, interval_s))

@@ -146,7 +146,7 @@ class Shipment:
 
     def add(self, kind: Kind, row: Row) -> None:
         self.rows.setdefault(kind, {})[kind.key(row)] = row  # one statement takes a key once
-        self.size_bytes += sum(len(one) if isinstance(one, str) else 8 for one in row)
+        self.size_bytes += sum(len(value) if isinstance(value, str) else 8 for value in row)
 
     def add_chunks(self, rows: Sequence[dict[str, Value]]) -> None:
         self.chunks += rows
@@ -179,15 +179,15 @@ class Content:
 
 def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Content]:
     """Runs in numbers, from a store of either kind."""
-    found = {run_id: Content() for run_id in run_ids}
+    content_of = {run_id: Content() for run_id in run_ids}
     ids = {"ids": list(run_ids)}
     for run_id, series_no, count, finite, *rest in connection.execute(_POINTS, ids):
-        found[run_id].points[int(series_no)] = (int(count), int(finite), *rest)
+        content_of[run_id].points[int(series_no)] = (int(count), int(finite), *rest)
     for run_id, *numbers in connection.execute(_MARKERS, ids):
-        found[run_id].markers = tuple(int(number) for number in numbers)
+        content_of[run_id].markers = tuple(int(number) for number in numbers)
     for table, run_id, count in connection.execute(_ROWS, ids):
-        found[run_id].rows[int(table)] = int(count)
-    return found
+        content_of[run_id].rows[int(table)] = int(count)
+    return content_of
 
 
 @dataclass(frozen=True, slots=True)
