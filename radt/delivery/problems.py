@@ -218,7 +218,7 @@ def _text(error: Exception) -> str:
 
 
 def latest(problems: Collection[Problem]) -> Problem | None:
-    """The one that was met last, with the time since when there has been any."""
+    """Return the one that was met last, with the time since when there has been any."""
     if not problems:
         return None
     last = max(problems, key=lambda problem: problem.last_ns)

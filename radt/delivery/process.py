@@ -67,10 +67,6 @@ def block_pandas() -> None:
     sys.meta_path.insert(0, _NoPandas())
 
 
-#: How long one waits at most before it is tried again.
-_LONGEST_S = 600.0
-
-
 class Queue(Enum):
     """What is delivered side by side."""
 
@@ -150,7 +146,7 @@ class Queues:
         return True
 
     def outcomes(self) -> list[Outcome]:
-        """Those since the last call."""
+        """Return those since the last call."""
         with self._lock:
             done, self._done = self._done, []
             return done
@@ -228,15 +224,20 @@ class _Reason:
 
 
 class Deferred:
-    """Knows which runs wait, until when (monotonic), and why."""
+    """Knows which runs or workloads wait, until when (monotonic), and why.
 
-    def __init__(self) -> None:
+    Args:
+        longest_s: How long one waits at most before it is tried again.
+    """
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
         self._reasons: dict[str, _Reason] = {}
 
     def put(self, run_id: str, why: str) -> None:
         """It failed, once more perhaps."""
         known = self._reasons.get(run_id)
-        backoff = Backoff(longest_s=_LONGEST_S) if known is None else known.backoff
+        backoff = Backoff(longest_s=self._longest_s) if known is None else known.backoff
         until_s = time.monotonic() + backoff.next_s()
         self._reasons[run_id] = _Reason(why, until_s, backoff)
 
@@ -254,7 +255,7 @@ class Deferred:
             reason.until_s = 0.0
 
     def waits(self, run_id: str) -> bool:
-        """Whether it is not to be tried yet."""
+        """Return whether it is not to be tried yet."""
         known = self._reasons.get(run_id)
         return known is not None and time.monotonic() < known.until_s
 

@@ -218,5 +218,5 @@ def _check_is_of(run_id: str, archive: Archive) -> None:
 
 
 def _is_ours(run_id: str, known: Mapping[str, str | None]) -> bool:
-    """Whether the store lacks a run, or has it from an import."""
+    """Return whether the store lacks a run, or has it from an import."""
     return run_id not in known or known[run_id] is not None

@@ -74,7 +74,7 @@ class Meaning:
 
 
 def meaning(key: str) -> Meaning:
-    """What a key stands for; of others than system metrics it is only a name.
+    """Return what a key stands for; of others than system metrics it is only a name.
 
     >>> meaning("system/gpu_1_power_usage_watts").entity
     'gpu1'
@@ -227,7 +227,7 @@ class RunImport:
         )
 
     def _has(self, metric: _Metric, last: Samples) -> bool:
-        """Whether the store has MLflow's last point of a metric."""
+        """Return whether the store has MLflow's last point of a metric."""
         at_ns = int(last.times_ns[0])
         stored = self._reader.samples(
             self._run_id, metric.series.series_no, start_ns=at_ns, end_ns=at_ns

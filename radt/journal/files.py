@@ -174,7 +174,7 @@ def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:
 
 
 def _claim(path: str) -> bool:
-    """Whether the label is the caller's: claimed now, or before by this very process."""
+    """Return whether the label is the caller's: claimed now, or before by this very process."""
     owner = f"{os.getpid()} {own_start_ticks()}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

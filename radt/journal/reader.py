@@ -107,7 +107,7 @@ class JournalReader:
         self._turn = 0
 
     def read(self, *, final: bool = False, max_records: int = 200_000) -> JournalBatch:
-        """What is new, of all processes.
+        """Return what is new, of all processes.
 
         The reader goes on from there: keep the batch until it is stored, or make a new reader
         from the stored cursors.

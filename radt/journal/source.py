@@ -88,7 +88,7 @@ class JournalSource:
         return name or f"unnamed {name_id}"
 
     def writing(self) -> Writing:
-        """Whether the process is there and has not closed its journal."""
+        """Return whether the process is there and has not closed its journal."""
         if (self._folder / CLOSED_FILE).exists():
             return Writing.OVER
         if self.meta.boot_id != boot_id() or start_ticks(self.meta.pid) != self.meta.start_ticks:
@@ -153,7 +153,7 @@ class JournalSource:
             shutil.rmtree(self._folder)
 
     def _step(self, limit: int, *, over: bool) -> tuple[Records, bool]:
-        """The next block, and whether there may be more behind it."""
+        """Return the next block, and whether there may be more behind it."""
         size = self._size(self._segment)
         if size is None or self._slot >= size:
             following = self._next_segment()
@@ -189,7 +189,7 @@ class JournalSource:
         return block[:0], True
 
     def _left_counting(self, size: int) -> Records:
-        """The record in reserve, if its process was killed while it counted there."""
+        """Return the record in reserve, if its process was killed while it counted there."""
         last = self._load(self._segment, size - 1, 1)
         if size != SEGMENT_BYTES // RECORD_BYTES + 1 or not (last["value"] > 0).any():
             return np.empty(0, RECORD_DTYPE)
@@ -223,7 +223,7 @@ class JournalSource:
         return following is not None and bool(self._load(following, 0, _BLOCK)["kind"].any())
 
     def _next_segment(self) -> int | None:
-        """The number of the next segment that exists."""
+        """Return the number of the next segment that exists."""
         if self._size(self._segment + 1) is not None:
             return self._segment + 1
         # A segment that is missing was lost with its disk, or the numbers went on after one.
@@ -244,7 +244,7 @@ class JournalSource:
             return None
 
     def _load(self, segment: int, slot: int, count: int) -> Records:
-        """A copy: a mapping would kill the reader (SIGBUS) if somebody cut the file.
+        """Return a copy: a mapping would kill the reader (SIGBUS) if somebody cut the file.
 
         Records whose kind is there at the first reading are complete at the second, on processors
         too that make stores visible in another order than they were made in.
@@ -269,7 +269,7 @@ def _whole(data: bytes) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """An event; None for what a full disk has left of one."""
+    """Return an event; None for what a full disk has left of one."""
     try:
         event = json.loads(line)
     except ValueError:

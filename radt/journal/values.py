@@ -44,7 +44,7 @@ class JournalSeries:
 
     @classmethod
     def from_name(cls, name: str) -> Self | None:
-        """What a name says; None for the plain name of something that a script logs."""
+        """Return what a name says; None for the plain name of something that a script logs."""
         before, *texts = name.split(_SEPARATOR)
         if before or len(texts) != 7:
             return None
@@ -59,7 +59,7 @@ MAX_NAME_LENGTH = 250  # MLflow's limit for the names of metrics and params
 
 
 def to_number(value: SupportsFloat | SupportsIndex) -> float:
-    """A value as a float: numbers, booleans, numpy scalars, tensors with one element.
+    """Return a value as a float: numbers, booleans, numpy scalars, tensors with one element.
 
     Raises:
         TypeError: It is no single number.
@@ -81,7 +81,7 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
 
 
 def to_step(step: object) -> int:
-    """A step as an integer.
+    """Return a step as an integer.
 
     Raises:
         TypeError: It is no whole number.
@@ -100,7 +100,7 @@ def to_step(step: object) -> int:
 
 
 def checked_name(name: object, what: str = "metric") -> str:
-    """The name, if it can be one.
+    """Return the name, if it can be one.
 
     Raises:
         TypeError: It is no text.

@@ -101,7 +101,7 @@ class JournalWriter:
     # What scripts say ------------------------------------------------------------------------
 
     def _fast_path(self) -> LogScalar:
-        """A closure: its variables are found without a look into the instance."""
+        """Return a closure: its variables are found without a look into the instance."""
         ids = self._ids
         pack_into = RECORD.pack_into
         clock = time.monotonic_ns
@@ -260,7 +260,7 @@ class JournalWriter:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """The right to change files. What a signal handler logs amid it is done after it."""
+        """Hold the right to change files. What a signal handler logs amid it is done after it."""
         with self._disk_lock:
             self._disk_owner = threading.get_ident()
             try:
@@ -295,7 +295,7 @@ class JournalWriter:
         return self._events
 
     def _id_of(self, name: str) -> int | None:
-        """The number of a name, defining it if it is new; None if that cannot be written."""
+        """Return the number of a name, defining it if it is new; None if that cannot be written."""
         with self._disk():
             known = self._ids.get(name)
             if known is not None:

@@ -76,7 +76,7 @@ os.register_at_fork(after_in_child=lambda: setattr(_state, "lock", threading.RLo
 
 
 def current() -> ActiveRun | None:
-    """The run that is open in this process."""
+    """Return the run that is open in this process."""
     return _state.current
 
 
@@ -138,7 +138,7 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
 
 
 def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
-    """How a run ended whose block this exception left, and why."""
+    """Return how a run ended whose block this exception left, and why."""
     match error:
         case None | GeneratorExit():
             return RunStatus.FINISHED, ""

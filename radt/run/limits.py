@@ -104,11 +104,11 @@ class LimitWatch:
             threading.Thread(target=self._watch_time, name="radt limit", daemon=True).start()
 
     def epochs_of(self, count: int) -> int:
-        """How many of that many epochs a loop will come to, if the time suffices."""
+        """Return how many of that many epochs a loop will come to, if the time suffices."""
         return count if self._limits.max_epoch is None else min(count, self._limits.max_epoch)
 
     def allows_epoch(self, number: int) -> bool:
-        """Whether another epoch may begin, for a loop that ends by itself if not.
+        """Return whether another epoch may begin, for a loop that ends by itself if not.
 
         When the time has ended a loop, what comes behind it may take its time and log.
         """

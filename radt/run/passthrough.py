@@ -176,7 +176,7 @@ class MlflowPassthrough:
         os.environ[name] = value
 
     def _registered(self) -> RunRecord | None:
-        """The run's row, once MLflow has the run."""
+        """Return the run's row, once MLflow has the run."""
         from radt.store.reader import StoreReader
 
         deadline = time.monotonic() + ID_TIMEOUT_S

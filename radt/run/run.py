@@ -286,7 +286,7 @@ class Run:
         return Span(self._journal, checked_name(name, "span"))
 
     def profile(self) -> ProfileRange:
-        """The stretch that profilers record: ``with run.profile():``, or ``@run.profile()``.
+        """Return the stretch that profilers record: ``with run.profile():``, or ``@run.profile()``.
 
         ``nsys`` and ``ncu`` record nothing outside of it (``nsysraw`` and ``ncuraw`` everything);
         ``torchprof`` traces the first one. Without a profiler it is a span called profile, and
@@ -356,7 +356,7 @@ class Run:
 
 
 def active_run() -> Run | None:
-    """The run that this process can log to; None if there is none.
+    """Return the run that this process can log to; None if there is none.
 
     That is the run whose ``with`` block is open. In a process that was started inside a run (a
     spawned worker, another script) it is that run, joined for the rest of the process.
@@ -372,5 +372,5 @@ def active_run() -> Run | None:
 
 
 def _in_other_process() -> Run:
-    """What a `Run` that was sent to a worker becomes there."""
+    """Return what a `Run` that was sent to a worker becomes there."""
     return active_run() or Run()

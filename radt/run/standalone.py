@@ -31,7 +31,7 @@ _DEVICE = re.compile(r"nvidia\d+")
 
 
 def has_nvidia(dev: Path = Path("/dev")) -> bool:
-    """Whether the kernel shows an NVIDIA GPU (or a Windows host's)."""
+    """Return whether the kernel shows an NVIDIA GPU (or a Windows host's)."""
     return (dev / "dxg").exists() or _count(dev) > 0
 
 
@@ -193,7 +193,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
 
 
 def _script() -> Path | None:
-    """The script that was started; None in a notebook or an interpreter."""
+    """Return the script that was started; None in a notebook or an interpreter."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).resolve() if file else None
 

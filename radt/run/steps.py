@@ -178,7 +178,7 @@ ASKING = frozenset({_ask.__code__, Batches.__iter__.__code__})
 
 
 def checked_samples(samples: int) -> int:
-    """How many samples a step had.
+    """Return how many samples a step had.
 
     Raises:
         TypeError: It is no whole number.
@@ -191,7 +191,7 @@ def checked_samples(samples: int) -> int:
 
 
 def first_dimension(batch: object) -> int | None:
-    """How many samples a batch has: the length of the first tensor or list in it.
+    """Return how many samples a batch has: the length of the first tensor or list in it.
 
     >>> first_dimension(([1, 2, 3], [0, 1, 0])), first_dimension({"x": ["a", "b"]})
     (3, 2)

@@ -46,19 +46,19 @@ class Target:
 
 
 def switched_off(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether ``RADT_MODE=off``."""
+    """Return whether ``RADT_MODE=off``."""
     return environ.get(MODE_VARIABLE, "").strip().lower() == "off"
 
 
 def inside_a_run(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a runner, or a process that this one descends from, has a run open."""
+    """Return whether a runner, or a process that this one descends from, has a run open."""
     return bool(environ.get(RUN_ID_VARIABLE)) and not switched_off(environ)
 
 
 def find_target(
     home: Path | str | None, ordinal: int, environ: Mapping[str, str] = os.environ
 ) -> Target:
-    """Where values go from now on.
+    """Return where values go from now on.
 
     Args:
         home: The data folder for a new run; None for the usual one.

@@ -98,7 +98,7 @@ class MemoryWatch:
 
 
 def _devices(torch: Any) -> Iterator[tuple[str, dict[JournalSeries, float]]]:
-    """What PyTorch knows of each of its devices, by the names it has for them."""
+    """Yield what PyTorch knows of each of its devices, by the names it has for them."""
     if torch.cuda.is_initialized():
         for index in range(torch.cuda.device_count()):
             entity = f"cuda:{index}"

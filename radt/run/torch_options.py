@@ -98,7 +98,7 @@ class TorchWishes:
         run_dir: RunDir,
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
-        """What the script says, or else the variables.
+        """Return what the script says, or else the variables.
 
         Args:
             torch: What the script says of metrics.

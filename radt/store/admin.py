@@ -143,7 +143,7 @@ def _put_public(connection: Connection, name: str) -> None:
 
 
 def _on_chunks(name: str) -> str:
-    """The query of the view in the migration that made it."""
+    """Return the query of the view in the migration that made it."""
     for migration in reversed(migrations(Dialect.POSTGRES)):
         for view, query in _VIEW.findall(migration.sql):
             if view == name:
@@ -281,7 +281,7 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
 
 
 def has_role(address: StoreAddress, name: str) -> bool:
-    """Whether there is such a role.
+    """Return whether there is such a role.
 
     Raises:
         UsageError: The store is a file.
@@ -321,7 +321,7 @@ def revoke_reader(address: StoreAddress, name: str) -> bool:
 
 @contextmanager
 def _store(address: StoreAddress) -> Iterator[Connection]:
-    """A transaction in an up-to-date store of Postgres."""
+    """Yield a transaction in an up-to-date store of Postgres."""
     if not address.is_postgres:
         raise UsageError(
             f"{address} is a file, and has no roles",

@@ -30,7 +30,7 @@ class StoreAddress:
 
     @classmethod
     def of(cls, given: StoreAddress | Path | str) -> StoreAddress:
-        """The address that a path, or a text that may be a URI, stands for.
+        """Return the address that a path, or a text that may be a URI, stands for.
 
         Raises:
             UsageError: It is a URI of something else.
@@ -65,7 +65,7 @@ class Dialect(StrEnum):
 
     @classmethod
     def of(cls, connection: Connection) -> Dialect:
-        """The kind that a connection goes to."""
+        """Return the kind that a connection goes to."""
         return cls.POSTGRES if connection.dialect.name == "postgresql" else cls.SQLITE
 
 
@@ -74,7 +74,7 @@ class Changes(ABC):
 
     @abstractmethod
     def token(self) -> int:
-        """A number below 2**53 that changes whenever somebody has written."""
+        """Return a number below 2**53 that changes whenever somebody has written."""
 
     @abstractmethod
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Backend(ABC):
 
     @abstractmethod
     def writer_engine(self) -> Engine:
-        """Connections whose transactions see and keep out others as a writer has to."""
+        """Return connections whose transactions see and keep out others as a writer has to."""
 
     @abstractmethod
     def reader_engine(self) -> Engine:
@@ -135,11 +135,11 @@ class Backend(ABC):
 
     @abstractmethod
     def is_busy(self, error: BaseException | None) -> bool:
-        """Whether the driver gave up because somebody else holds a lock."""
+        """Return whether the driver gave up because somebody else holds a lock."""
 
     @abstractmethod
     def error(self, error: BaseException | None) -> StoreError:
-        """What the driver raised, with cause and remedy."""
+        """Return what the driver raised, with cause and remedy."""
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:

@@ -142,13 +142,13 @@ _LOST_TIMES = text(
 
 
 def count(reader: StoreReader) -> Counts:
-    """How much is in a store."""
+    """Return how much is in a store."""
     with reader.snapshot() as connection:
         return Counts(*(int(number) for number in connection.execute(_COUNTS).one()))
 
 
 def check(reader: StoreReader) -> Iterator[Finding]:
-    """All that does not fit together.
+    """Yield all inconsistencies of a store.
 
     Raises:
         StoreError: The store cannot be read.
@@ -163,7 +163,7 @@ def check(reader: StoreReader) -> Iterator[Finding]:
 
 
 def _run_groups(reader: StoreReader) -> Iterator[dict[str, bool]]:
-    """Whether they have ended by the ids of runs, some at a time."""
+    """Yield whether runs have ended by their ids, some at a time."""
     after = ""
     while True:
         with reader.snapshot() as connection:
@@ -241,7 +241,7 @@ def _orphans_in(table: str) -> str:
 
 
 def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Finding]:
-    """What of some runs does not fit together."""
+    """Yield the inconsistencies of some runs."""
     ids = {"ids": list(runs)}
     listeners: dict[tuple[str, int], tuple[str, bool]] = {
         (run_id, number): (listener, bool(regular))
@@ -292,7 +292,7 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
 def _received_cause(
     listener: str, received: int, points: Sequence[int], total: int, has_gaps: bool
 ) -> str:
-    """What is wrong with the points of a listener's regular series, if so.
+    """Return what is wrong with the points of a listener's regular series, if so.
 
     Each reading brings at most one point to most series; where it brings none to any there is a
     gap, with its reason.
@@ -353,7 +353,7 @@ class _Times:
         self._latest_ns = -(2**63)
 
     def seen(self, series: tuple[str, int], samples: Samples) -> int:
-        """How many points of the next chunk are there already, about."""
+        """Return how many points of the next chunk are there already, about."""
         if series != self._series:
             self._start(series)
         times_ns = np.unique(samples.times_ns)

@@ -163,7 +163,7 @@ class SharedTimes:
         self._places: dict[tuple[Codec, bytes], tuple[int, int]] = {}
 
     def shared(self, row: dict[str, Value], encoded: EncodedSamples) -> dict[str, Value]:
-        """The row of a sealed chunk, without its times if an earlier one has the same."""
+        """Return the row of a sealed chunk, without its times if an earlier one has the same."""
         place = (int(row["series_no"] or 0), int(row["chunk_no"] or 0))
         first = self._places.setdefault((encoded.codec, encoded.times), place)
         if first == place:
@@ -203,7 +203,7 @@ class ChunkData(NamedTuple):
 
 
 def checked(samples: Samples) -> Samples:
-    """The samples with the types the codec relies on.
+    """Return the samples with the types the codec relies on.
 
     Raises:
         StoreError: Columns differ in length or in type from what `Samples` says.
@@ -223,7 +223,7 @@ def checked(samples: Samples) -> Samples:
 
 
 def loose_row(run_id: str, series_no: int, samples: Samples) -> dict[str, Value]:
-    """Parameters of `APPEND` for a few new points."""
+    """Return parameters of `APPEND` for a few new points."""
     return _row(run_id, series_no, samples, encode_raw(samples), sealed=False)
 
 
@@ -236,7 +236,7 @@ def compacted_rows(
     *,
     seal_rest: bool,
 ) -> Iterator[dict[str, Value]]:
-    """Rows for `insert`, of full chunks and the rest, numbered from ``chunk_no`` on."""
+    """Yield rows for `insert`, of full chunks and the rest, numbered from ``chunk_no`` on."""
     for start in range(0, len(samples), POINTS_PER_CHUNK):
         part = sliced(samples, start, start + POINTS_PER_CHUNK)
         sealed = seal_rest or len(part) == POINTS_PER_CHUNK
@@ -250,7 +250,7 @@ def compacted_rows(
 def thinned_row(
     run_id: str, series_no: int, chunk_no: int, kept: Samples, header: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """A row for `insert` that holds fewer points than it describes.
+    """Return a row for `insert` that holds fewer points than it describes.
 
     Args:
         kept: The points that stay, in time order.
@@ -261,7 +261,7 @@ def thinned_row(
 
 
 def header_of(samples: Samples) -> dict[str, Value]:
-    """The columns that describe one point or more: counts, times and values."""
+    """Return the columns that describe one point or more: counts, times and values."""
     times, values = samples.times_ns, samples.values
     if len(times) == 1:
         earliest = latest = 0
@@ -284,7 +284,7 @@ def header_of(samples: Samples) -> dict[str, Value]:
 
 
 def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
-    """Points ``start`` to ``stop``, as views."""
+    """Return points ``start`` to ``stop``, as views."""
     steps = samples.steps
     return Samples(
         samples.times_ns[start:stop],
@@ -325,7 +325,7 @@ def time_sorted(samples: Samples) -> Samples:
 
 
 def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Samples:
-    """Points from ``start_ns`` to ``end_ns``, both included, of points in time order."""
+    """Return points from ``start_ns`` to ``end_ns``, both included, of points in time order."""
     times = samples.times_ns
     start = 0 if start_ns is None else int(np.searchsorted(times, start_ns, side="left"))
     stop = len(times) if end_ns is None else int(np.searchsorted(times, end_ns, side="right"))
@@ -352,7 +352,7 @@ def _row(
 
 
 def _no_nan(value: float) -> float | None:
-    """None for NaN, which SQLite cannot hold."""
+    """Return None for NaN, which SQLite cannot hold."""
     return None if math.isnan(value) else value
 
 
@@ -363,7 +363,7 @@ def _or_infinity(value: float) -> float:
 def _statistics(
     values: Float64Array,
 ) -> tuple[int, float | None, float | None, float | None]:
-    """Number, minimum, maximum and sum of the finite values.
+    """Return the number, minimum, maximum and sum of the finite values.
 
     A sum that overflows is stored as infinity, never as NULL, so that no mean is made of it.
     """
@@ -381,7 +381,7 @@ def _statistics(
 
 
 def decoded(chunks: Sequence[ChunkData]) -> Samples:
-    """The points of all chunks, one after the other; `NO_STEP` where only others have steps.
+    """Return the points of all chunks, one after the other; `NO_STEP` where only others have steps.
 
     Raises:
         CodecError: A chunk is damaged.

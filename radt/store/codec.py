@@ -96,7 +96,7 @@ def encode_with(codec: Codec, samples: Samples) -> EncodedSamples:
 
 
 def decode(encoded: EncodedSamples, checksum: int) -> Samples:
-    """The samples of a chunk, in the order they were written.
+    """Return the samples of a chunk, in the order they were written.
 
     Raises:
         CodecError: The codec is not known or the bytes are damaged.

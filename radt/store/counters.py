@@ -63,7 +63,7 @@ _RATE_UNITS = {
 
 
 def rate_unit(unit: str) -> RateUnit:
-    """What the rate of a counter is in: ``By/s`` for ``By``, ``W`` for ``J``.
+    """Return what the rate of a counter is in: ``By/s`` for ``By``, ``W`` for ``J``.
 
     >>> rate_unit("By").unit, rate_unit("J").unit, rate_unit("1").unit, rate_unit("{packets}").unit
     ('By/s', 'W', '1/s', '{packets}/s')
@@ -74,7 +74,7 @@ def rate_unit(unit: str) -> RateUnit:
 def increases(
     times_ns: Int64Array, values: Float64Array, wraps_at: float | None = None
 ) -> Increases:
-    """The increases of a raw counter.
+    """Return the increases of a raw counter.
 
     Args:
         times_ns: Times of the readings, in order (N,).
@@ -98,7 +98,7 @@ def increases(
 def total(
     times_ns: Int64Array, values: Float64Array, wraps_at: float | None = None
 ) -> float | None:
-    """How much a counter grew in all; None with fewer than two readings."""
+    """Return how much a counter grew in all; None with fewer than two readings."""
     amounts = increases(times_ns, values, wraps_at).amounts
     return float(amounts.sum()) if len(amounts) else None
 
@@ -138,14 +138,14 @@ def _rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None) ->
 
 
 def rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """The points of a counter that have a rate, as rates in the unit of `rate_unit`."""
+    """Return the points of a counter that have a rate, as rates in the unit of `rate_unit`."""
     per_s = rate(samples.times_ns, samples.values, series.wraps_at)
     known = np.isfinite(per_s)
     return Samples(samples.times_ns[known], per_s[known] * rate_unit(series.unit).factor)
 
 
 def rate_series(series: SeriesRecord) -> SeriesRecord:
-    """What `rates` makes of a counter: a gauge in another unit."""
+    """Return what `rates` makes of a counter: a gauge in another unit."""
     unit = rate_unit(series.unit).unit
     return replace(series, unit=unit, kind=SeriesKind.GAUGE, wraps_at=None)
 

@@ -15,7 +15,7 @@ from radt.store.tables import RecordT, Table
 
 
 def backend_of(address: StoreAddress) -> Backend:
-    """The database behind an address; nothing is opened."""
+    """Return the database behind an address; nothing is opened."""
     if address.is_postgres:
         # Not above: who uses files only need not load a driver for Postgres.
         from radt.store.postgres import PostgresBackend
@@ -54,13 +54,13 @@ class ReadDatabase:
         self.engine.dispose()
 
     def change_token(self) -> int:
-        """A number below 2**53 that changes whenever somebody has written."""
+        """Return a number below 2**53 that changes whenever somebody has written."""
         with self._backend.translated_errors():
             return self._changes.token()
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """A connection that sees the store as it is now, until the end of the block."""
+        """Yield a connection that sees the store as it is now, until the end of the block."""
         with self._backend.translated_errors(), self.engine.begin() as connection:
             yield connection
 
@@ -93,7 +93,7 @@ class ReadDatabase:
         )
 
     def texts(self, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Keys and values of runs by run, from ``param`` or ``tag``."""
+        """Return keys and values of runs by run, from ``param`` or ``tag``."""
         statement = text(
             f"SELECT run_id, key, value FROM {table} "  # noqa: S608 - our own names
             "WHERE run_id IN :ids ORDER BY run_id, key"

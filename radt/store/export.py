@@ -56,7 +56,7 @@ def load_frame(
     with_run_id: bool = False,
     rates: bool = False,
 ) -> pd.DataFrame:
-    """The samples of runs; see `radt.load` for the columns and for ``rates``.
+    """Return the samples of runs; see `radt.load` for the columns and for ``rates``.
 
     Raises:
         UsageError: No run has one of the metrics.
@@ -82,7 +82,7 @@ def load_frame(
 def select_series(
     reader: StoreReader, run: RunRecord, metrics: Sequence[str] | None
 ) -> list[SeriesRecord]:
-    """All series of a run, or those of some metrics.
+    """Return all series of a run, or those of some metrics.
 
     Raises:
         UsageError: The run has none of one of the metrics.
@@ -111,7 +111,7 @@ def series_frame(
     *,
     with_run_id: bool = False,
 ) -> pd.DataFrame:
-    """The points of some series below each other.
+    """Return the points of some series below each other.
 
     Args:
         runs: The runs of the series.
@@ -176,7 +176,7 @@ class ExportFormat(StrEnum):
 
     @classmethod
     def choose(cls, given: str | None, output: Path | None) -> ExportFormat:
-        """What was asked for, else what the file's name ends with, else Parquet."""
+        """Return what was asked for, else what the file's name ends with, else Parquet."""
         if given is not None:
             return cls(given)
         return cls.CSV if output is not None and output.suffix.lower() == ".csv" else cls.PARQUET

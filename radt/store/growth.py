@@ -52,7 +52,7 @@ class Loose:
 
 
 def loose_series(connection: Connection, run_id: str) -> dict[int, Loose]:
-    """The loose chunks of a run by series number."""
+    """Return the loose chunks of a run by series number."""
     rows = connection.execute(_COUNT_LOOSE, {"run_id": run_id})
     return {number: Loose(count, points) for number, count, points in rows}
 
@@ -156,7 +156,7 @@ class Growth:
     more: bool = False
 
     def decode(self) -> Samples:
-        """The points, in the order they were written.
+        """Return the points, in the order they were written.
 
         Raises:
             CodecError: A chunk is damaged.
@@ -171,7 +171,7 @@ def headers(connection: Connection, run_id: str, series_no: int, first: int = 0)
 
 
 def has_steps(connection: Connection, run_id: str, series_no: int) -> bool:
-    """Whether the points of a series have steps, as far as its first chunk tells."""
+    """Return whether the points of a series have steps, as far as its first chunk tells."""
     row = {"run_id": run_id, "series_no": series_no}
     return bool(connection.execute(_HAS_STEPS, row).scalar())
 
@@ -189,7 +189,7 @@ def grown(
     mark: Mark,
     page_points: int = PAGE_POINTS,
 ) -> Growth:
-    """The points behind a mark, about ``page_points`` at most."""
+    """Return the points behind a mark, about ``page_points`` at most."""
     listed = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
     anew = False
     if mark.chunk_no >= 0:

@@ -38,7 +38,7 @@ class Places:
 
     @classmethod
     def of(cls, home: Path | str | None = None, store_uri: str | None = None) -> Places:
-        """Where to look.
+        """Return where to look.
 
         Args:
             home: A data folder that was named, else None for what variables and settings say.
@@ -154,7 +154,7 @@ class Readers:
         raise RunNotFoundError(f"no run matches '{given}' in {self.places}", _remedy(self.places))
 
     def nearest_first(self) -> Iterator[StoreReader]:
-        """The stores one after the other; each is opened when it is its turn.
+        """Yield the stores one after the other; each is opened when it is its turn.
 
         Raises:
             StoreError: The next one cannot be read.
@@ -190,7 +190,7 @@ class Readers:
 def open_reader_with(
     run: str, *, home: Path | str | None = None, store_uri: str | None = None
 ) -> Iterator[tuple[StoreReader, RunRecord]]:
-    """The nearest store that has a run, open, and the run.
+    """Yield the nearest store that has a run, open, and the run.
 
     ::
 

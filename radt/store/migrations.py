@@ -53,7 +53,7 @@ class Migration:
 
 @cache
 def migrations(dialect: Dialect = Dialect.SQLITE) -> tuple[Migration, ...]:
-    """All migrations for a kind of database, in order."""
+    """Return all migrations for a kind of database, in order."""
     folder = resources.files("radt.schemas") / "migrations" / dialect.value
     files = [
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
@@ -64,12 +64,12 @@ def migrations(dialect: Dialect = Dialect.SQLITE) -> tuple[Migration, ...]:
 
 
 def latest_version() -> int:
-    """The schema version this radt works with."""
+    """Return the schema version this radt works with."""
     return migrations()[-1].version
 
 
 def current_version(backend: Backend, connection: Connection) -> int:
-    """The version of a store; 0 for an empty one.
+    """Return the version of a store; 0 for an empty one.
 
     Raises:
         StoreError: It is some other program's database.

@@ -28,7 +28,7 @@ _MINMAX = MinMaxDownsampler()  # type: ignore[no-untyped-call]
 
 
 def envelope(samples: Samples, max_points: int) -> Samples:
-    """At most ``max_points`` (and at least 16) of the given points.
+    """Return at most ``max_points`` (and at least 16) of the given points.
 
     The points are cut into stretches of equal number; each keeps its smallest and its largest
     finite value, so a spike of one point survives among millions. First and last point stay. So
@@ -53,7 +53,7 @@ def envelope(samples: Samples, max_points: int) -> Samples:
 
 
 def envelope_indices(samples: Samples, max_points: int) -> Int64Array:
-    """Which of the points `envelope` keeps, in order."""
+    """Return which of the points `envelope` keeps, in order."""
     count = len(samples)
     budget = max(max_points, MIN_POINTS)
     if count <= budget:
@@ -72,7 +72,7 @@ def envelope_indices(samples: Samples, max_points: int) -> Int64Array:
 
 
 def _extremes(values: Float64Array, max_points: int) -> Int64Array:
-    """Indices of minimum and maximum of each stretch."""
+    """Return the indices of minimum and maximum of each stretch."""
     if len(values) <= max_points:
         return np.arange(len(values), dtype=np.int64)
     chosen = _MINMAX.downsample(np.ascontiguousarray(values), n_out=max_points // 2 * 2)
@@ -80,7 +80,7 @@ def _extremes(values: Float64Array, max_points: int) -> Int64Array:
 
 
 def one_of_each_stretch(count: int, max_points: int) -> Int64Array:
-    """At most so many of the numbers from 0 to ``count``, evenly apart."""
+    """Return at most so many of the numbers from 0 to ``count``, evenly apart."""
     if count <= max_points:
         return np.arange(count, dtype=np.int64)
     return np.arange(max_points, dtype=np.int64) * count // max_points
@@ -137,7 +137,7 @@ class Overview:
         return sorted({self.first, self.last} | self.smallest | self.largest | self.gaps)
 
     def points(self, data: Sequence[chunks.ChunkData]) -> Samples:
-        """The chart's points, from the chunks of these numbers.
+        """Return the chart's points, from the chunks of these numbers.
 
         Raises:
             CodecError: A chunk is damaged.
@@ -165,7 +165,7 @@ class Overview:
         )
 
     def _chosen(self, chunk_no: int, samples: Samples) -> list[int]:
-        """Indices of the points to show, in order."""
+        """Return the indices of the points to show, in order."""
         values = samples.values
         if not len(values):
             return []
@@ -187,7 +187,7 @@ class Overview:
 
 
 def read_headers(connection: Connection, part: Part) -> list[ChunkHeader]:
-    """Headers of the chunks that have points in a range, in the order they were written."""
+    """Return the headers of the chunks with points in a range, in the order of writing."""
     statement = text(
         f"SELECT {_HEADER_COLUMNS} FROM chunk "  # noqa: S608 - our own names
         f"WHERE {part.condition} ORDER BY chunk_no"
@@ -196,7 +196,7 @@ def read_headers(connection: Connection, part: Part) -> list[ChunkHeader]:
 
 
 def plan(headers: Sequence[ChunkHeader], part: Part, max_points: int) -> Overview | None:
-    """How to come to at most ``max_points``, or None where all chunks have to be decoded.
+    """Return how to come to at most ``max_points``, or None where all chunks have to be decoded.
 
     That is where there are too few to be worth it, where clocks were set back so that chunks
     overlap, and where retention has thinned them.

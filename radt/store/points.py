@@ -40,7 +40,7 @@ def fetch(
     parameters: Mapping[str, Value],
     kinds: Sequence[type[int | bytes]],
 ) -> list[tuple[Value, ...]]:
-    """Rows of a SELECT.
+    """Return the rows of a SELECT.
 
     Args:
         statement: A text whose parameters are single values.
@@ -61,7 +61,7 @@ def fetch(
 
 
 def rows_of(data: bytes, kinds: Sequence[type[int | bytes]]) -> list[tuple[Value, ...]]:
-    """The rows of an answer in the binary format.
+    """Return the rows of an answer in the binary format.
 
     Raises:
         StoreError: It is cut short, or has other columns.
@@ -165,7 +165,7 @@ class StoredChunks:
     before: int = 0
 
     def decode(self) -> Samples:
-        """The points, in the order they were written.
+        """Return the points, in the order they were written.
 
         Raises:
             CodecError: A chunk is damaged.
@@ -174,7 +174,7 @@ class StoredChunks:
 
 
 def point_counts(connection: Connection, run_id: str) -> dict[int, int]:
-    """Number of points by series number, from chunk headers alone."""
+    """Return the number of points by series number, from chunk headers alone."""
     rows = connection.execute(_COUNTS, {"run_id": run_id})
     return {int(number): int(count) for number, count in rows}
 
@@ -182,7 +182,7 @@ def point_counts(connection: Connection, run_id: str) -> dict[int, int]:
 def chunks_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> StoredChunks:
-    """The chunks that have points from ``start_ns`` to ``end_ns``; None sets no limit."""
+    """Return the chunks that have points from ``start_ns`` to ``end_ns``; None sets no limit."""
     part = Part(run_id, series_no, start_ns, end_ns)
     return _chunks_where(connection, part.condition, part.parameters)
 
@@ -190,7 +190,7 @@ def chunks_between(
 def chunks_numbered(
     connection: Connection, run_id: str, series_no: int, numbers: Sequence[int]
 ) -> StoredChunks:
-    """The chunks of these numbers."""
+    """Return the chunks of these numbers."""
     # In the text, because databases limit the number of parameters; they are whole numbers.
     wanted = ", ".join(str(int(number)) for number in numbers)
     return _chunks_where(

@@ -215,7 +215,7 @@ class Pruned:
 def candidates(
     reader: StoreReader, before_ns: int, keep: Keep, experiment: str | None = None
 ) -> list[Candidate]:
-    """Runs that ended before a time and have more than is to be kept, the oldest first.
+    """Return runs that ended before a time and have more than is to be kept, the oldest first.
 
     Raises:
         StoreError: The store cannot be read.
@@ -339,7 +339,7 @@ class PrunedRun:
 
 
 def pruned_run(reader: StoreReader, run_id: str) -> PrunedRun | None:
-    """What was done to a run; None if all of it that ever came is here.
+    """Return what was done to a run; None if all of it that ever came is here.
 
     Raises:
         StoreError: The store cannot be read.

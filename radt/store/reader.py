@@ -92,14 +92,14 @@ class StoreReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """A connection that sees the store as it is now, for statements of one's own."""
+        """Yield a connection that sees the store as it is now, for statements of one's own."""
         with self._database.snapshot() as connection:
             yield connection
 
     # -- experiments, workloads, runs -------------------------------------------------------------
 
     def experiments(self) -> list[ExperimentSummary]:
-        """All experiments, the one with the latest activity first."""
+        """Return all experiments, the one with the latest activity first."""
         statuses: dict[str, dict[RunStatus, int]] = {}
         last_ns: dict[str, int] = {}
         workload_counts: dict[str, int] = {}
@@ -121,7 +121,7 @@ class StoreReader:
         )
 
     def workloads(self, experiment: str | None = None) -> list[WorkloadRecord]:
-        """Workloads of one experiment or of all, oldest first."""
+        """Return workloads of one experiment or of all, oldest first."""
         return self._database.select(
             WORKLOADS, {"experiment": experiment}, "created_ns, workload_id"
         )
@@ -180,7 +180,7 @@ class StoreReader:
         )
 
     def find_run(self, given: str) -> RunRecord:
-        """The run that radt's or MLflow's id, or the beginning of one, stands for.
+        """Return the run that radt's or MLflow's id, or the beginning of one, stands for.
 
         Raises:
             RunNotFoundError: None or several match, or fewer than 4 characters were given.
@@ -196,7 +196,7 @@ class StoreReader:
         raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")
 
     def matching_runs(self, given: str) -> list[RunRecord]:
-        """The run with that id, radt's or MLflow's, else some of those whose ids begin so.
+        """Return the run with that id, radt's or MLflow's, else some of those whose ids begin so.
 
         Raises:
             RunNotFoundError: Fewer than 4 characters were given.
@@ -215,31 +215,31 @@ class StoreReader:
         return exact or list(runs.values())
 
     def unended_runs(self) -> list[RunRecord]:
-        """Runs that nobody has ended, oldest first."""
+        """Return runs that nobody has ended, oldest first."""
         return self._database.query(RUNS, "WHERE ended_ns IS NULL ORDER BY created_ns", {})
 
     def runs_to_deliver(self, tracking_uri: str) -> list[RunRecord]:
-        """Runs that `StoreWriter.mark_run_delivered` was not called for, oldest first."""
+        """Return runs that `StoreWriter.mark_run_delivered` was not called for, oldest first."""
         return self._database.query(RUNS, TO_DELIVER, {"uri": tracking_uri})
 
     def workloads_to_deliver(self, tracking_uri: str) -> list[WorkloadRecord]:
-        """Workloads that `StoreWriter.mark_workload_delivered` was not called for."""
+        """Return workloads that `StoreWriter.mark_workload_delivered` was not called for."""
         return self._database.query(WORKLOADS, TO_DELIVER, {"uri": tracking_uri})
 
     def params(self, run_id: str) -> dict[str, str]:
-        """Parameters of a run."""
+        """Return parameters of a run."""
         return self.params_of([run_id]).get(run_id, {})
 
     def params_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Parameters of runs; runs without any are left out."""
+        """Return parameters of runs; runs without any are left out."""
         return self._database.texts("param", run_ids)
 
     def tags(self, run_id: str) -> dict[str, str]:
-        """Tags of a run."""
+        """Return tags of a run."""
         return self.tags_of([run_id]).get(run_id, {})
 
     def tags_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Tags of runs; runs without any are left out."""
+        """Return tags of runs; runs without any are left out."""
         return self._database.texts("tag", run_ids)
 
     def tagged(self, key: str, experiment: str) -> dict[str, str]:
@@ -251,7 +251,7 @@ class StoreReader:
     # -- samples ----------------------------------------------------------------------------------
 
     def series(self, run_ids: Sequence[str]) -> list[SeriesRecord]:
-        """All series of runs, by run and number."""
+        """Return all series of runs, by run and number."""
         return self._database.select_of(SERIES, run_ids, "run_id, series_no")
 
     def samples(
@@ -278,7 +278,7 @@ class StoreReader:
         return chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
 
     def point_counts(self, run_id: str) -> dict[int, int]:
-        """Number of points of each series of a run, by the series' number."""
+        """Return the number of points of each series of a run, by the series' number."""
         with self._database.snapshot() as connection:
             return point_counts(connection, run_id)
 
@@ -323,7 +323,7 @@ class StoreReader:
         end_ns: int | None = None,
         max_points: int = 2000,
     ) -> Samples:
-        """At most ``max_points`` real points of a series that keep its peaks, for a chart.
+        """Return at most ``max_points`` real points of a series that keep its peaks, for a chart.
 
         See `radt.store.overview.envelope`.
 
@@ -355,11 +355,11 @@ class StoreReader:
     # -- what else is known of runs ---------------------------------------------------------------
 
     def markers(self, run_ids: Sequence[str]) -> list[MarkerRecord]:
-        """Markers of runs, by run and start."""
+        """Return markers of runs, by run and start."""
         return self._database.select_of(MARKERS, run_ids, "run_id, start_ns, marker_no")
 
     def markers_after(self, run_id: str, marker_no: int, limit: int) -> list[MarkerRecord]:
-        """At most ``limit`` markers of a run behind number ``marker_no``, by number."""
+        """Return at most ``limit`` markers of a run behind number ``marker_no``, by number."""
         return self._database.query(
             MARKERS,
             "WHERE run_id = :run_id AND marker_no > :after ORDER BY marker_no LIMIT :limit",
@@ -367,20 +367,20 @@ class StoreReader:
         )
 
     def ledger(self, run_ids: Sequence[str]) -> list[LedgerRecord]:
-        """Samples expected and received of every listener of runs."""
+        """Return samples expected and received of every listener of runs."""
         return self._database.select_of(LEDGERS, run_ids, "run_id, listener")
 
     def gaps(self, run_ids: Sequence[str]) -> list[GapRecord]:
-        """Stretches without values, by run and start."""
+        """Return stretches without values, by run and start."""
         return self._database.select_of(GAPS, run_ids, "run_id, start_ns, listener, series_no")
 
     def cursors(self, run_id: str) -> dict[str, JournalCursor]:
-        """How far each journal of a run was read, by the journal's name."""
+        """Return how far each journal of a run was read, by the journal's name."""
         rows = self._database.query(CURSORS, "WHERE run_id = :run_id", {"run_id": run_id})
         return {cursor.journal: cursor for cursor in rows}
 
     def delivered(self, run_id: str) -> dict[int, int]:
-        """What `StoreWriter.mark_delivered` was told last, by series number."""
+        """Return what `StoreWriter.mark_delivered` was told last, by series number."""
         with self._database.snapshot() as connection:
             rows = connection.execute(
                 text("SELECT series_no, delivered FROM delivery WHERE run_id = :run_id"),
@@ -389,7 +389,7 @@ class StoreReader:
             return {int(number): int(count) for number, count in rows}
 
     def delivered_artifacts(self, run_id: str) -> set[str]:
-        """Artifacts that `StoreWriter.mark_artifacts` was told of."""
+        """Return the artifacts that `StoreWriter.mark_artifacts` was told of."""
         with self._database.snapshot() as connection:
             rows = connection.execute(
                 text("SELECT path FROM artifact_delivered WHERE run_id = :run_id"),

@@ -27,7 +27,7 @@ _UNDELIVERED = text(
 
 
 def spooled_runs(home: Home) -> Iterator[str]:
-    """Ids of the runs that have a folder; in no order."""
+    """Yield the ids of the runs that have a folder; in no order."""
     try:
         with os.scandir(home.path / "runs") as entries:
             for entry in entries:

@@ -223,12 +223,12 @@ def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether the store's folder may not be written: it is somebody else's."""
+    """Return whether the store's folder may not be written: it is somebody else's."""
     return not os.access(path.absolute().parent, os.W_OK)
 
 
 def _foreign(path: Path) -> sqlite3.Connection:
-    """A connection to somebody else's store, for one transaction only.
+    """Return a connection to somebody else's store, for one transaction only.
 
     SQLite can read the write-ahead log there as long as a writer keeps it open, but cannot make one
     where there is none. Then the file is at rest and is read as if nobody ever changed it; so that

@@ -36,7 +36,7 @@ Row = Mapping[str, Value]
 
 
 def to_column(value: object) -> Value:
-    """A field's value as the database takes it."""
+    """Return a field's value as the database takes it."""
     if isinstance(value, str):
         return _storable(str(value))
     if isinstance(value, tuple):
@@ -97,7 +97,7 @@ class Table(Generic[RecordT]):
         )
 
     def row(self, record: RecordT) -> dict[str, Value]:
-        """The parameters of `upsert` for a record."""
+        """Return the parameters of `upsert` for a record."""
         return {name: to_column(getattr(record, name)) for name in self.fields}
 
     @cached_property
@@ -105,7 +105,7 @@ class Table(Generic[RecordT]):
         return tuple((self.fields.index(name), make) for name, make in self.decoders.items())
 
     def read(self, row: Sequence[Any]) -> RecordT:
-        """The record of a row of `select`."""
+        """Return the record of a row of `select`."""
         values = list(row)
         for index, make in self._decoded_fields:
             values[index] = make(values[index])
@@ -179,7 +179,7 @@ _CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
 
 
 def _end_value(column: str, time: str, order: str) -> str:
-    """The value at the earliest or latest time of a series, found in the headers."""
+    """Return the value at the earliest or latest time of a series, found in the headers."""
     return (
         f"(SELECT c.{column} FROM chunk c WHERE {_CHUNK_OF_SERIES} "  # noqa: S608 - our own names
         f"AND c.{time} = t.{time} ORDER BY c.chunk_no {order} LIMIT 1)"
@@ -204,7 +204,7 @@ SUMMARY = text(
 
 
 def summary_record(row: Any) -> SummaryRecord:
-    """A row of `SUMMARY`."""
+    """Return a row of `SUMMARY`."""
     series = SERIES.read(row[:_SERIES_WIDTH])
     points, finite, total, smallest, largest, first, last, first_ns, last_ns = row[_SERIES_WIDTH:]
     mean = _finite(total / finite) if finite else None
@@ -254,7 +254,7 @@ PUT_TAG = _put_text("tag")
 
 
 def text_rows(run_id: str, texts: Mapping[str, str]) -> list[Row]:
-    """Parameters of `PUT_PARAM` and `PUT_TAG`."""
+    """Return parameters of `PUT_PARAM` and `PUT_TAG`."""
     return [
         {"run_id": run_id, "key": to_column(key), "value": to_column(value)}
         for key, value in texts.items()
@@ -319,6 +319,6 @@ def check_exists(connection: Connection, table: Table[Any], key: str) -> None:
 
 
 def series_of(connection: Connection, run_id: str) -> list[SeriesRecord]:
-    """The series declared for a run."""
+    """Return the series declared for a run."""
     rows = connection.execute(text(f"{SERIES.select} WHERE run_id = :run_id"), {"run_id": run_id})
     return [SERIES.read(row) for row in rows]

@@ -144,7 +144,7 @@ def _thin_series(
 
 
 def _pages(reader: StoreReader, series: SeriesRecord) -> Iterator[Samples]:
-    """All points in the order they were written."""
+    """Yield all points in the order they were written."""
     done = 0
     while len(page := reader.points_after(series.run_id, series.series_no, done, _PAGE_POINTS)):
         yield page
@@ -152,7 +152,7 @@ def _pages(reader: StoreReader, series: SeriesRecord) -> Iterator[Samples]:
 
 
 def _thinned(samples: Samples, max_points: int, counter: bool) -> Samples:
-    """The points that stay of those given in time order."""
+    """Return the points that stay of those given in time order."""
     chosen = envelope_indices(samples, max_points)
     if len(chosen) == len(samples):
         return samples

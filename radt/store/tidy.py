@@ -94,7 +94,7 @@ def origin_ns(run: RunRecord) -> int:
 
 
 def elapsed_s(times_ns: Int64Array, origins_ns: Int64Array | int) -> np.ndarray:
-    """Seconds since an origin (N,)."""
+    """Return seconds since an origin (N,)."""
     # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
     return (times_ns - origins_ns) / 1e9
 
@@ -105,7 +105,7 @@ def tidy_table(
     samples: Sequence[Samples],
     schema: pa.Schema = SCHEMA,
 ) -> pa.Table:
-    """The points of some series of one run below each other, in the order given.
+    """Return the points of some series of one run below each other, in the order given.
 
     Args:
         run: The run.
@@ -139,7 +139,7 @@ def tidy_table(
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of a file with columns of these tables.
+    """Return a writer of a file with columns of these tables.
 
     Numbers are never put into Parquet's dictionaries: those hold one NaN for all of them.
     """
@@ -166,7 +166,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 def _array(
     column: npt.NDArray[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """A column of numbers as they are, not copied."""
+    """Return a column of numbers as they are, not copied."""
     valid = None
     if missing is not None:
         valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))

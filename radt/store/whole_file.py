@@ -16,7 +16,7 @@ from radt.errors import UsageError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """An empty file beside ``path`` that takes its place if the block succeeds.
+    """Yield an empty file beside ``path`` that takes its place if the block succeeds.
 
     Raises:
         UsageError: It cannot be written.

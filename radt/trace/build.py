@@ -30,7 +30,7 @@ MAX_POINTS = 1_000_000
 
 
 def fair_limit(counts: Sequence[int], total: int = MAX_POINTS) -> int:
-    """The number of points that no series exceeds if all of them together have ``total``.
+    """Return the number of points that no series exceeds if all of them together have ``total``.
 
     Short series stay whole; what they leave of their share, the long ones have.
 

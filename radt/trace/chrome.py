@@ -104,7 +104,7 @@ class _Window:
         self._ended = False
 
     def symbol(self) -> str:
-        """The next character that is no space, which is then behind."""
+        """Return the next character that is no space, which is then behind."""
         while True:
             while self._at < len(self._text):
                 symbol = self._text[self._at]
@@ -119,7 +119,7 @@ class _Window:
         self._at -= 1
 
     def value(self) -> Any:
-        """The next value."""
+        """Return the next value."""
         self.symbol()
         self.back()
         while True:
@@ -183,11 +183,11 @@ class TraceFile:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
 
     def number(self) -> int:
-        """A number that no process and no thread of this file has."""
+        """Return a number that no process and no thread of this file has."""
         return next(self._numbers)
 
     def process(self, name: str, order: int) -> int:
-        """A new process with a name; ``order`` is its place among the others."""
+        """Return a new process with a name; ``order`` is its place among the others."""
         pid = self.number()
         self.event({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         order_args = {"sort_index": order}
@@ -195,7 +195,7 @@ class TraceFile:
         return pid
 
     def track(self, pid: int, name: str) -> Track:
-        """A new row of a process."""
+        """Return a new row of a process."""
         track = Track(pid, self.number())
         thread = {"ph": "M", "pid": pid, "tid": track.tid}
         self.event({**thread, "name": "thread_name", "args": {"name": name}})
@@ -231,7 +231,7 @@ class TraceFile:
         self._put(text)
 
     def us(self, at_ns: int) -> float:
-        """The time as the file has it."""
+        """Return the time as the file has it."""
         return (at_ns - self.base_ns) / 1000
 
     def close(self, other: Mapping[str, object]) -> None:
@@ -254,7 +254,7 @@ class TraceFile:
 
 
 def _finite(value: object) -> Any:
-    """The value with words in place of numbers that JSON does not have."""
+    """Return the value with words in place of numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -266,7 +266,7 @@ def _finite(value: object) -> Any:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[str]]:
-    """A text file that takes the place of ``path`` when it is complete; gzip, if so named.
+    """Yield a text file that takes the place of ``path`` when it is complete; gzip, if so named.
 
     Raises:
         UsageError: It cannot be written.

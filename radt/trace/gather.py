@@ -25,7 +25,7 @@ FolderOf = Callable[[RunRecord], Path | None]
 
 
 def folder_as_stored(run: RunRecord) -> Path | None:
-    """Where the store says: for those who trust who wrote it."""
+    """Return where the store says: for those who trust who wrote it."""
     return Path(run.spool) if run.spool else None
 
 
@@ -183,7 +183,7 @@ def _foreign_reports(spool: Path) -> list[Path]:
 
 
 def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
-    """The process that a device is shown as, and what is left of the series' entity."""
+    """Return the process that a device is shown as, and what is left of the series' entity."""
     host = f" of {record.host}" if record.host else ""
     if series.scope is Scope.HOST:
         return f"host{f' {record.host}' if record.host else ''}", series.entity

@@ -54,7 +54,7 @@ class Notes:
 
     @classmethod
     def read(cls, value: object) -> Notes | None:
-        """The value of `CLOCK_KEY`; None if it cannot be used."""
+        """Return the value of `CLOCK_KEY`; None if it cannot be used."""
         if not isinstance(value, Mapping) or not isinstance(value.get("marker"), str):
             return None
         monotonic_ns = _numbers(value.get("monotonic_ns"))
@@ -93,7 +93,7 @@ class ClockMap:
         return self.offsets_ns[-1] - self.offsets_ns[0]
 
     def to_wall_ns(self, trace_ns: int) -> int:
-        """The time on radt's clock."""
+        """Return the time on radt's clock."""
         anchors, offsets = self.anchors_ns, self.offsets_ns
         place = bisect_right(anchors, trace_ns)
         if place == 0:
@@ -108,7 +108,7 @@ class ClockMap:
 def clock_map(
     marks_ns: Sequence[int], notes: Notes | None, run_offset_ns: int | None, base_ns: int
 ) -> ClockMap:
-    """How to bring a trace to radt's clock.
+    """Return how to bring a trace to radt's clock.
 
     Args:
         marks_ns: When its events of the noted name begin, in order; a trace that was cut off may
@@ -268,7 +268,7 @@ class TorchMerger:
             event["bind_id"] = _apart(event["bind_id"], first_id)
 
     def _pid(self, process: _Process) -> int:
-        """The number of a process. Kineto also has words for it, which then are its name."""
+        """Return the number of a process. Kineto also has words for it, which then are its name."""
         known = self._pids.get(process)
         if known is not None:
             return known
@@ -315,7 +315,7 @@ def _place(index: int) -> int:
 
 
 def _apart(value: object, first: int) -> object:
-    """The id of a bound event, apart from those of other traces."""
+    """Return the id of a bound event, apart from those of other traces."""
     if isinstance(value, int):
         return first + value
     try:

@@ -54,13 +54,13 @@ class Steps:
 
 
 def unit_of(series: SeriesRecord) -> str:
-    """What the steps of a series are in, in words that stand behind its name."""
+    """Return what the steps of a series are in, in words that stand behind its name."""
     unit = rate_unit(series.unit).unit if series.kind is SeriesKind.COUNTER else series.unit
     return _WORDS.get(unit, unit.replace("{", "").replace("}", ""))
 
 
 def merged(parts: Sequence[Samples]) -> Samples:
-    """What several runs have of one device: each instant once."""
+    """Return what several runs have of one device: each instant once."""
     if len(parts) == 1:
         return parts[0]
     times_ns, first = np.unique(
@@ -76,7 +76,7 @@ def steps(
     end_ns: int,
     max_points: int,
 ) -> Steps:
-    """A series as steps.
+    """Return a series as steps.
 
     Args:
         samples: Its points, in time order.
@@ -106,7 +106,7 @@ def steps(
 
 
 def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
-    """How far readings are apart; None for what scripts log.
+    """Return how far readings are apart; None for what scripts log.
 
     A listener may read what is costly less often than its interval says: then that is no gap.
     """
@@ -170,7 +170,7 @@ def in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
 
 
 def _has_room(open_ends: list[int], span: Span) -> bool:
-    """Whether a span nests in what is open; what has ended before it is taken away."""
+    """Return whether a span nests in what is open; what has ended before it is taken away."""
     while open_ends and open_ends[-1] <= span.start_ns:
         open_ends.pop()
     return not open_ends or span.end_ns <= open_ends[-1]

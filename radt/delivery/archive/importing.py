@@ -127,7 +127,7 @@ class _Import:
         return next(iter(self.reader.runs(run_ids=[self.run_id])), None)
 
     def _rows_count(self, stored: RunRecord | None, counts: dict[int, int]) -> bool:
-        """Whether what the archive says of the run, beside its points, is to be believed.
+        """Return whether what the archive says of the run, beside its points, is to be believed.
 
         It is not where the store knows better: it has the run's end, or more of its points.
         """
@@ -243,5 +243,5 @@ class _Import:
 
 
 def _lacks(counts: dict[int, int], part: Part) -> bool:
-    """Whether a part has points that the store has not."""
+    """Return whether a part has points that the store has not."""
     return any(stretch.stop > counts.get(stretch.series_no, 0) for stretch in part.stretches)

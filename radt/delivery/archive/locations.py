@@ -38,7 +38,7 @@ class Location(Protocol):
     """A folder somewhere."""
 
     def local(self, path: str) -> Path | None:
-        """The file itself, where that is on this machine."""
+        """Return the file itself, where that is on this machine."""
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file of the folder.
@@ -49,7 +49,7 @@ class Location(Protocol):
         """
 
     def below(self, folder: str) -> Location:
-        """A folder in it."""
+        """Return a folder in it."""
 
     def archives(self) -> Iterator[str]:
         """Folders with archives in it, at whatever depth.
@@ -157,7 +157,7 @@ class MlflowLocation:
 
 
 def is_address(given: str | Path) -> bool:
-    """Whether something names a place rather than a run by its id.
+    """Return whether something names a place rather than a run by its id.
 
     >>> is_address("s3://bucket/radt"), is_address("runs:/0123"), is_address("0123456789ab")
     (True, True, False)
@@ -203,7 +203,7 @@ def _below(path: Path) -> Path:
 
 
 def _of_run(run_id: str, path: str, tracking_uri: str) -> Location:
-    """Where the artifacts of a run are; ``run_id`` is MLflow's, or radt's."""
+    """Return where the artifacts of a run are; ``run_id`` is MLflow's, or radt's."""
     found_id, uri = _artifact_uri(run_id, tracking_uri)
     scheme = urlsplit(uri).scheme
     location: Location

@@ -125,7 +125,7 @@ class Manifest:
         return sum(part.size_bytes for part in self.parts)
 
     def point_counts(self) -> dict[int, int]:
-        """How many points there are of each series, by its number."""
+        """Return how many points there are of each series, by its number."""
         counts: dict[int, int] = {}
         for part in self.parts:
             for stretch in part.stretches:
@@ -133,7 +133,7 @@ class Manifest:
         return counts
 
     def to_json(self) -> str:
-        """The text of ``run.json``; without the credentials of tracking servers."""
+        """Return the text of ``run.json``; without the credentials of tracking servers."""
         workload = self.workload
         data: dict[str, Any] = {
             "format": FORMAT,
@@ -281,7 +281,7 @@ def without_run(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_of(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
-    """A record of what is known of it: older archives have fewer fields, newer ones more.
+    """Return a record of what is known of it: older archives have fewer fields, newer ones more.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: It is none.
@@ -299,7 +299,7 @@ def record_of(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
 
 
 def texts_of(data: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters or tags."""
+    """Return parameters or tags."""
     return {_text(str(key)): _text(str(value)) for key, value in data.items()}
 
 
@@ -329,7 +329,7 @@ def _text(value: str) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """The sum of a file as hexadecimal digits.
+    """Return the sum of a file as hexadecimal digits.
 
     Raises:
         OSError: It cannot be read.

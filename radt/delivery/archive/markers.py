@@ -47,7 +47,7 @@ class Fingerprints:
 
     @classmethod
     def load(cls, path: Path) -> Fingerprints:
-        """Those of a file.
+        """Return the fingerprints in a file.
 
         Raises:
             OSError, ValueError: There is none, or it is damaged.
@@ -60,7 +60,7 @@ class Fingerprints:
             np.savez(file, numbers=self.numbers, hashes=self.hashes)
 
     def changed(self, numbers: Int64Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Which of some markers are not known like this (N,)."""
+        """Return which of some markers are not known like this (N,)."""
         if not len(self.numbers):
             return np.ones(len(numbers), np.bool_)
         places = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
@@ -103,7 +103,7 @@ def _hash(marker: MarkerRecord) -> int:
 
 
 def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
-    """Rows of `MARKER_SCHEMA`."""
+    """Return the rows of `MARKER_SCHEMA`."""
     columns = {
         "marker_no": [marker.marker_no for marker in markers],
         "kind": [marker.kind.value for marker in markers],
@@ -124,7 +124,7 @@ def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
 
 
 def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
-    """The markers of a part, in blocks.
+    """Yield the markers of a part, in blocks.
 
     Raises:
         OSError, ValueError, KeyError: The file is not what it should be.

@@ -118,7 +118,7 @@ class Archive:
         return file
 
     def pieces(self, part: Part, file: Path) -> Iterator[list[Piece]]:
-        """The points in a part, a block of some series at a time.
+        """Yield the points in a part, a block of some series at a time.
 
         Raises:
             ArchiveError: The file is not what the manifest says.
@@ -141,7 +141,7 @@ class Archive:
             raise _damaged(where, _OTHER_POINTS)
 
     def markers(self, part: Part, file: Path) -> Iterator[Sequence[MarkerRecord]]:
-        """The markers in a part, in blocks.
+        """Yield the markers in a part, in blocks.
 
         Raises:
             ArchiveError: The file is not what the manifest says.
@@ -172,12 +172,12 @@ class Archive:
         return [time_sorted(joined(samples[record.series_no])) for record in series]
 
     def parts(self, kind: PartKind) -> list[Part]:
-        """The parts of a kind, in order."""
+        """Return the parts of a kind, in order."""
         return [part for part in self.manifest.parts if part.kind is kind]
 
 
 def find_archives(where: str | Path, tracking_uri: str = "") -> list[Archive]:
-    """The archive at a location, else all those below it, in the order their runs were made.
+    """Return the archive at a location, else all those below it, in the order their runs were made.
 
     Raises:
         FileMissingError: There is none.
@@ -207,7 +207,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _fetched(location: Location, path: str, folder: Path) -> Path:
-    """A file of a location: itself, or a copy in ``folder``."""
+    """Return a file of a location: itself, or a copy in ``folder``."""
     if (local := location.local(path)) is not None:
         if not local.is_file():
             raise FileMissingError(f"{local} does not exist", HINT)
@@ -222,7 +222,7 @@ _Block = list[tuple[int, Samples]]
 
 
 def _blocks(file: Path) -> Iterator[_Block]:
-    """A file of samples by series, never more rows at a time than fit into memory.
+    """Yield a file of samples by series, never more rows at a time than fit into memory.
 
     A row group is as large as its writer liked: a thousand million zeros are a few kilobytes.
     """

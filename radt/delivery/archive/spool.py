@@ -92,7 +92,7 @@ class ArchiveSpool:
             yield
 
     def manifest(self) -> Manifest | None:
-        """What has been written so far; None for nothing, or nothing that can be read."""
+        """Return what has been written so far; None for nothing, or nothing that can be read."""
         try:
             text = self.manifest_file.read_bytes()
         except FileNotFoundError:

@@ -88,7 +88,7 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
 
 
 def _counts(reader: StoreReader, run_id: str) -> tuple[dict[int, int], Sequence[JournalCursor]]:
-    """How many points there are, and how far the journals had been read just then.
+    """Return how many points there are, and how far the journals had been read just then.
 
     Who imports the archive reads on from there, where the journals still are.
     """
@@ -222,7 +222,7 @@ class _Piece:
 def _blocks(
     reader: StoreReader, run_id: str, series: Sequence[_Progress]
 ) -> Iterator[Sequence[_Piece]]:
-    """All that is to be written, as many series and points at a time as memory is meant for.
+    """Yield all that is to be written, as many series and points at a time as memory is meant for.
 
     Points of the same time stay together, as far as their number allows: that is how the store
     keeps the times of a listener's series once.
@@ -326,5 +326,5 @@ def _free_path(stem: str, taken: Sequence[str]) -> str:
 
 
 def _plain(listener: str) -> str:
-    """A name that every file system and artifact store takes as it is."""
+    """Return a name that every file system and artifact store takes as it is."""
     return re.sub(r"[^A-Za-z0-9_]", "_", listener) or "_"

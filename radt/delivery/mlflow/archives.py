@@ -142,7 +142,7 @@ class ArchiveUploader:
         )
 
     def _is_lost(self, run: RunRecord) -> bool:
-        """Whether an archive was delivered of which the spool knows nothing."""
+        """Return whether an archive was delivered of which the spool knows nothing."""
         if archive_spool(run).manifest_file.exists():
             return False
         return _DELIVERED in self._reader.delivered_artifacts(run.run_id)
@@ -206,7 +206,7 @@ def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
 
 
 def archive_spool(run: RunRecord) -> ArchiveSpool:
-    """Where the archive of a run comes into being."""
+    """Return where the archive of a run comes into being."""
     return ArchiveSpool.of(RunDir(Path(run.spool)))
 
 
@@ -272,7 +272,7 @@ class Archiver:
                 self._wait()
 
     def _age_s(self, run: RunRecord) -> float:
-        """How old the archive is, which an earlier process may have written."""
+        """Return how old the archive is, which an earlier process may have written."""
         since_ns = run.started_ns or run.created_ns
         try:
             since_ns = archive_spool(run).manifest_file.stat().st_mtime_ns
@@ -295,7 +295,7 @@ class Archiver:
             raise ArchiveError(f"cannot start the archive process: {error.strerror}") from error
 
     def _reap(self) -> bool:
-        """Whether none is running (any more)."""
+        """Return whether none is running (any more)."""
         if self._process is None:
             return True
         if self._process.poll() is None:
@@ -306,7 +306,7 @@ class Archiver:
         return True
 
     def _wait(self) -> dict[str, Outcome]:
-        """What the process says of its runs, when it has ended."""
+        """Return what the process says of its runs, when it has ended."""
         assert self._process is not None
         process, self._process = self._process, None
         try:

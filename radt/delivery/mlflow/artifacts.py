@@ -39,7 +39,7 @@ class ArtifactFile:
 
     @contextmanager
     def named(self) -> Iterator[Path]:
-        """The file under the name it shall have, as MLflow takes the name from the file."""
+        """Yield the file under the name it shall have, as MLflow takes the name from the file."""
         name = self.path.rpartition("/")[2]
         if name == self.file.name:
             yield self.file
@@ -90,7 +90,7 @@ def clean_spool(spool: RunDir, delivered: Collection[str]) -> None:
 
 
 def artifact_path(relative: str) -> str:
-    """A path that all artifact stores keep as it is.
+    """Return a path that all artifact stores keep as it is.
 
     >>> artifact_path("plots/loss #1.png"), artifact_path("100 %?")
     ('plots/loss _1.png', '100 __')
@@ -159,7 +159,7 @@ def _linked(file: Path, other: Path) -> bool:
 
 
 def shares_folder(folder: Path) -> bool:
-    """Whether this machine has the folder of an experiment's artifacts that a server names.
+    """Return whether this machine has the folder of an experiment's artifacts that a server names.
 
     A server that was told of a plain folder means its own. Writing to a folder of the same name
     here would lose the files where nobody looks, unless it is shared (NFS): then what the

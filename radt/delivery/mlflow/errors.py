@@ -117,7 +117,7 @@ def translated_errors() -> Iterator[None]:
 
 
 def delivery_error(error: BaseException) -> DeliveryError:
-    """What an exception from MLflow's client, its database or its connection means."""
+    """Return what an exception from MLflow's client, its database or its connection means."""
     for link in _chain(error):
         if isinstance(link, DeliveryError):  # of `radt.delivery.mlflow.errors`, wrapped by MLflow
             return link
@@ -186,7 +186,7 @@ def connection_error(error: requests.exceptions.RequestException) -> DeliveryErr
 
 
 def timed_out(error: BaseException) -> bool:
-    """Whether a connection was made, and silent then."""
+    """Return whether a connection was made, and silent then."""
     return any(
         isinstance(cause, requests.exceptions.ReadTimeout | urllib3.exceptions.ReadTimeoutError)
         for cause in _inside(error)
@@ -201,7 +201,7 @@ def _never_connected(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's words for the innermost cause."""
+    """Return the operating system's words for the innermost cause."""
     causes = list(_inside(error))
     for cause in reversed(causes):
         if isinstance(cause, socket.gaierror):
@@ -212,7 +212,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _inside(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and those that it was made of: urllib3 keeps them in several places."""
+    """Yield an exception, and those that it was made of: urllib3 keeps them in several places."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -301,7 +301,7 @@ def _rewind(data: Any) -> None:
 
 
 def problem_of(answer: requests.Response, *, streamed: bool = False) -> DeliveryError | None:
-    """What is wrong with an answer; None if it is one of MLflow, be it a refusal.
+    """Return what is wrong with an answer; None if it is one of MLflow, be it a refusal.
 
     Args:
         streamed: Its body is a file, which is not looked at.
@@ -385,12 +385,12 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _is_api(answer: requests.Response) -> bool:
-    """Whether it answers a call of MLflow's API, which is always answered in JSON."""
+    """Return whether it answers a call of MLflow's API, which is always answered in JSON."""
     return "/api/" in _asked(answer)
 
 
 def _asked(answer: requests.Response) -> str:
-    """The path that was asked for at first."""
+    """Return the path that was asked for at first."""
     first = answer.history[0] if answer.history else answer
     return urlsplit(str(first.url)).path
 

@@ -27,7 +27,7 @@ _UNNAMED = re.compile(r"arg\d+")
 
 
 def mlflow_key(name: str) -> str:
-    """The name of a metric, parameter or tag with MLflow's alphabet, nearest to ``name``.
+    """Return the name of a metric, parameter or tag with MLflow's alphabet, nearest to ``name``.
 
     MLflow allows letters and digits of any script, ``_ - . : /`` and spaces, and names must not
     change when read as a path.
@@ -47,7 +47,7 @@ def mlflow_key(name: str) -> str:
 
 
 def unique_keys(names: Iterable[str]) -> dict[str, str]:
-    """The MLflow key of each name; of names with the same key the later ones get a number.
+    """Return the MLflow key of each name; of names with the same key the later ones get a number.
 
     The outcome depends on the order alone and earlier ones keep theirs as names are added, so that
     a later process gives the same keys.
@@ -77,7 +77,7 @@ def clean_text(text: str) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """At most ``limit`` characters, with an ellipsis where something is missing.
+    """Return at most ``limit`` characters, with an ellipsis where something is missing.
 
     >>> cut("abcdef", 4), cut("abcd", 4)
     ('abc…', 'abcd')
@@ -87,7 +87,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def shortened(name: str, limit: int) -> str:
-    """At most ``limit`` characters; different long names stay different."""
+    """Return at most ``limit`` characters; different long names stay different."""
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_HASH_LENGTH]
@@ -100,7 +100,7 @@ def one_line(text: str) -> str:
 
 
 def workload_name(label: str) -> str:
-    """What the parent run of a workload is called."""
+    """Return what the parent run of a workload is called."""
     return cut(one_line(f"workload {label}"), MAX_RUN_NAME_LENGTH)
 
 
@@ -115,12 +115,12 @@ def run_name(workload: str, letter: str, name: str) -> str:
 
 
 def experiment_name(name: str) -> str:
-    """A name MLflow takes for an experiment; ``Default`` if there is nothing to show."""
+    """Return a name MLflow takes for an experiment; ``Default`` if there is nothing to show."""
     return shortened(one_line(name), MAX_EXPERIMENT_NAME_LENGTH) or "Default"
 
 
 def deliverable_params(params: Mapping[str, str], *, ended: bool) -> dict[str, str]:
-    """Parameters to send now.
+    """Return parameters to send now.
 
     Those that come from the command line (``--lr 1e-3``) wait until the run has ended: MLflow never
     changes a parameter, so a script that calls ``mlflow.log_params(vars(args))`` itself would fail
@@ -137,7 +137,7 @@ def deliverable_params(params: Mapping[str, str], *, ended: bool) -> dict[str, s
 
 
 def command_line_names(text: str) -> frozenset[str]:
-    """Names of the options in a command line: ``--lr 1 size=3`` has ``lr`` and ``size``."""
+    """Return the option names in a command line: ``--lr 1 size=3`` has ``lr`` and ``size``."""
     try:
         words = shlex.split(text)
     except ValueError:  # unbalanced quotes; the names do not need them
@@ -148,7 +148,7 @@ def command_line_names(text: str) -> frozenset[str]:
 def deliverable_tags(
     run: RunRecord, tags: Mapping[str, str], keys: Mapping[str, str]
 ) -> dict[str, str]:
-    """The run's tags, how it ended, and the real names of series that MLflow does not allow.
+    """Return the run's tags, how it ended, and the real names of series that MLflow does not allow.
 
     Args:
         keys: MLflow's key of each name of a series.

@@ -66,7 +66,7 @@ def _told_apart(
 
 
 def series_name(series: SeriesRecord) -> str:
-    """The name of a series in MLflow, before its characters are looked at.
+    """Return the name of a series in MLflow, before its characters are looked at.
 
     ``loss``, ``loss/rank 1`` for what scripts log; ``system/gpu.power/gpu0`` for hardware, because
     MLflow's page of system metrics shows what begins so; ``system/gpu.energy_per_s/gpu0`` for the
@@ -79,7 +79,7 @@ def series_name(series: SeriesRecord) -> str:
 
 
 def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
-    """Every point as it is. Points without a step get their number in the series as one.
+    """Return every point as it is. Points without a step get their number in the series as one.
 
     MLflow cuts histories in which points share a step, so 0 for all would lose them in its charts.
 
@@ -110,7 +110,7 @@ class Means(NamedTuple):
 
 
 def look_back_ns(series: SeriesRecord) -> int:
-    """How far before ``since_ns`` the samples for `hardware_means` have to begin."""
+    """Return how far before ``since_ns`` the samples for `hardware_means` have to begin."""
     if series.kind is not SeriesKind.COUNTER:
         return 0
     return max(_LONGEST_RATE_NS, round(_LONGEST_RATE_INTERVALS * (series.interval_s or 0.0) * 1e9))
@@ -165,7 +165,7 @@ def _mean_values(
     since_ns: int,
     origin_ns: int,
 ) -> dict[int, float]:
-    """Mean of each stretch by its number, in order."""
+    """Return the mean of each stretch by its number, in order."""
     keep = (samples.times_ns >= since_ns) & np.isfinite(samples.values)
     times, values = samples.times_ns[keep], samples.values[keep]
     numbers, starts = np.unique((times - origin_ns) // _MEAN_INTERVAL_NS, return_index=True)
@@ -176,7 +176,7 @@ def _mean_values(
 def _mean_rates(
     series: SeriesRecord, samples: Samples, since_ns: int, origin_ns: int
 ) -> dict[int, float]:
-    """Mean rate of each stretch by its number, in order, in the unit of `rate_unit`."""
+    """Return the mean rate of each stretch by its number, in order, in the unit of `rate_unit`."""
     grown = increases(samples.times_ns, samples.values, series.wraps_at)
     took_ns = grown.end_ns - grown.start_ns
     keep = (grown.end_ns >= since_ns) & (took_ns > 0) & (took_ns <= look_back_ns(series))
@@ -213,7 +213,7 @@ def summary_values(
     ledger: Sequence[LedgerRecord],
     totals: Mapping[int, float],
 ) -> dict[str, float]:
-    """The run in a few numbers, by name: what tables of runs are sorted by.
+    """Return the run in a few numbers, by name: what tables of runs are sorted by.
 
     Mean and maximum of each hardware series, the increase of counters, duration of the run and of
     its epochs (the mean without the first, which is warm-up, if there are others), and how complete
@@ -333,7 +333,7 @@ class PointUploader:
         since_ns: int,
         room: Callable[[], int],
     ) -> Iterator[tuple[list[Point], int]]:
-        """Means, as there is room for them, and up to which time they cover the series."""
+        """Yield means, as there is room for them, and up to which time they cover the series."""
         if run.started_ns is None and not run.status.ended:
             return  # seconds are counted from the start, which is not known yet
         origin_ns = run.started_ns or run.created_ns
@@ -371,7 +371,7 @@ class PointUploader:
         self._log_points(points, mlflow_id, notes)
 
     def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
-        """How much each counter of a run grew, which only all of its readings tell."""
+        """Return how much each counter of a run grew, which only all of its readings tell."""
         totals: dict[int, float] = {}
         for series in (summary.series for summary in summaries):
             if series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import getpass
 import logging
+import math
 import time
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from radt.backoff import Backoff
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import (
     MAX_TAG_LENGTH,
@@ -22,6 +22,7 @@ from radt.delivery.mlflow.limits import (
 )
 from radt.delivery.mlflow.target import NS_PER_MS, MlflowTarget
 from radt.delivery.problems import Reports
+from radt.delivery.process import Deferred
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -73,14 +74,12 @@ class RunCreator:
         self._attempted: set[str] = set()
         self._user = _user_name()
         self._reports = reports or Reports()
-        self._due_s: dict[str, float] = {}
-        self._backoffs: dict[str, Backoff] = {}
+        self._deferred = Deferred(_LONGEST_DELAY_S)
 
     def seconds_to_next(self) -> float | None:
-        """How long until the first of the workloads that failed may be tried again."""
-        if not self._due_s:
-            return None
-        return max(0.0, min(self._due_s.values()) - time.monotonic())
+        """Return how long until the first of the workloads that failed may be tried again."""
+        left_s = self._deferred.next_s - time.monotonic()
+        return None if left_s == math.inf else max(0.0, left_s)
 
     def register_pending(self, *, everything: bool = False) -> int:
         """Create all that is missing; returns how many MLflow runs were created.
@@ -97,9 +96,7 @@ class RunCreator:
             for run in self._reader.runs_to_deliver(self._tracking_uri)
             if run.mlflow_run_id is None
         ]
-        waiting = {run.workload_id for run in missing}
-        self._due_s = {key: due for key, due in self._due_s.items() if key in waiting}
-        self._backoffs = {key: backoff for key, backoff in self._backoffs.items() if key in waiting}
+        self._deferred.keep({run.workload_id for run in missing})
         if not missing:
             return 0
         workloads = {
@@ -113,7 +110,7 @@ class RunCreator:
             workload = workloads.get(workload_id)
             if workload is None:
                 continue  # recorded with another tracking URI; that one's uploader has it
-            if not everything and time.monotonic() < self._due_s.get(workload_id, 0.0):
+            if not everything and self._deferred.waits(workload_id):
                 continue
             try:
                 created += self._register(workload, list(group))
@@ -121,20 +118,16 @@ class RunCreator:
                 if error.kind is ErrorKind.UNREACHABLE:
                     raise
                 # One workload's trouble keeps nobody else waiting.
-                self._put_off(workload_id, error)
+                self._deferred.put(workload_id, error.message)
+                self._reports.failed(workload_id, error)
                 self._forget_experiment(workload, error)
                 problem = error
             else:
-                self._due_s.pop(workload_id, None)
+                self._deferred.drop(workload_id)
                 self._reports.worked(workload_id)
         if problem is not None:
             raise problem
         return created
-
-    def _put_off(self, workload_id: str, error: DeliveryError) -> None:
-        self._reports.failed(workload_id, error)
-        delay_s = self._backoffs.setdefault(workload_id, Backoff(longest_s=_LONGEST_DELAY_S))
-        self._due_s[workload_id] = time.monotonic() + delay_s.next_s()
 
     def _register(self, workload: WorkloadRecord, runs: Sequence[RunRecord]) -> int:
         experiment_id = workload.mlflow_experiment_id or self._experiment(workload.experiment)
@@ -239,7 +232,7 @@ def delete_lost_runs(
 
 
 def _user_name() -> str:
-    """The login name, which MLflow shows beside each run."""
+    """Return the login name, which MLflow shows beside each run."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
@@ -247,7 +240,7 @@ def _user_name() -> str:
 
 
 def ensure_experiment(target: MlflowTarget, text: str) -> str:
-    """The id of the MLflow experiment for the Experiment column's text; made if need be.
+    """Return the id of the MLflow experiment for the Experiment column's text; made if need be.
 
     A number is an id, as in the original radT; one that MLflow does not have is taken as a name,
     because a run is worth more than a precise complaint. An experiment that was deleted is

@@ -174,7 +174,7 @@ class MlflowTarget:
             return _given(run.info.run_id)
 
     def runs_with_tag(self, experiment_id: str, key: str, value: str) -> dict[str, dict[str, str]]:
-        """Tags by MLflow run id of the runs, deleted ones too, that have the tag ``key``."""
+        """Return tags by MLflow run id of the runs, deleted ones too, that have the tag ``key``."""
         runs = self._tagged(experiment_id, key, value, ViewType.ALL)
         return {str(run.info.run_id): dict(run.data.tags) for run in runs}
 
@@ -252,7 +252,7 @@ class MlflowTarget:
         return known
 
     def _local_folder(self, uri: str) -> Path | None:
-        """The folder that an artifact URI names, None if it names none."""
+        """Return the folder that an artifact URI names, None if it names none."""
         scheme = urlsplit(uri).scheme
         if scheme not in ("", "file"):
             return None
@@ -301,7 +301,7 @@ def _known(experiment: Experiment) -> KnownExperiment:
 
 
 def _given(value: object) -> str:
-    """An id that MLflow gave; an answer without one is none of MLflow's."""
+    """Return an id that MLflow gave; an answer without one is none of MLflow's."""
     if not value:
         raise DeliveryError(ErrorKind.UNREACHABLE, "the address is not an MLflow server (no id)")
     return str(value)
@@ -320,7 +320,7 @@ def _put_into_s3(uri: str, path: str, file: Path) -> None:
 
 
 def _patient(uri: str) -> str:
-    """The URI of a Postgres database with limits to waiting, where it names none."""
+    """Return the URI of a Postgres database with limits to waiting, where it names none."""
     url = sqlalchemy.make_url(uri)
     missing = {name: value for name, value in _POSTGRES_PATIENCE.items() if name not in url.query}
     return url.update_query_dict(missing).render_as_string(hide_password=False)

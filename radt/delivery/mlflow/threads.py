@@ -255,7 +255,7 @@ class UploaderThread(threading.Thread):
         self._reports.everything_failed(error)
 
     def _seconds_to_next(self) -> float | None:
-        """None if only a poke, or the end of what is under way, can upload work."""
+        """Return None if only a poke, or the end of what is under way, can upload work."""
         now_s = time.monotonic()
         waiting = {task.key for task in self._queue}
         later = [_LOOK_S] if self._look_again else []
@@ -269,7 +269,7 @@ class UploaderThread(threading.Thread):
 
 
 def _of_a_workload(error: Exception) -> bool:
-    """Whether the creator's failure concerns one workload, and was reported by it."""
+    """Return whether the creator's failure concerns one workload, and was reported by it."""
     return isinstance(error, DeliveryError) and error.kind is not ErrorKind.UNREACHABLE
 
 

@@ -107,7 +107,7 @@ class Uploader:
         del self._sent[run.run_id]
 
     def _note_of_loss(self, workload_id: str, error: DeliveryError) -> str:
-        """What is noted of a run that was deleted in MLflow.
+        """Return what is noted of a run that was deleted in MLflow.
 
         Raises:
             DeliveryError: It was not deleted: a server that was started with another database has

@@ -108,7 +108,7 @@ class LocalStore:
             return False  # says nothing about the file
 
     def change_token(self) -> int:
-        """A number that changes when anybody has written."""
+        """Return a number that changes when anybody has written."""
         return self._database.change_token()
 
     def due_runs(self, target: str) -> list[DueRun]:
@@ -118,7 +118,7 @@ class LocalStore:
         return [DueRun(str(run_id), int(rev), bool(ended)) for run_id, rev, ended in rows]
 
     def due_workloads(self, target: str) -> dict[str, int]:
-        """Workloads likewise, with their revisions."""
+        """Return workloads likewise, with their revisions."""
         with self._database.snapshot() as connection:
             rows = connection.execute(_DUE_WORKLOADS, {"target": target}).all()
         return {str(workload_id): int(revision) for workload_id, revision in rows}
@@ -137,12 +137,12 @@ class LocalStore:
         return None if row is None else int(row[0])
 
     def run(self, run_id: str) -> RunRecord | None:
-        """The run's row; None if it was removed."""
+        """Return the run's row; None if it was removed."""
         runs = self._database.select(RUNS, {"run_id": run_id}, "run_id")
         return runs[0] if runs else None
 
     def texts(self, table: str, run_id: str) -> list[tuple[str, str]]:
-        """Keys and values of a run, from ``param`` or ``tag``."""
+        """Return keys and values of a run, from ``param`` or ``tag``."""
         with self._database.snapshot() as connection:
             rows = connection.execute(_TEXTS[table], {"run_id": run_id}).all()
         return [(str(key), str(value)) for key, value in rows]
@@ -157,12 +157,12 @@ class LocalStore:
         return self._database.select(GAPS, {"run_id": run_id}, "start_ns")
 
     def new_markers(self, run_id: str, first: int, limit: int) -> list[MarkerRecord]:
-        """At most so many markers from a number on."""
+        """Return at most so many markers from a number on."""
         key = {"run_id": run_id, "first": first, "limit": limit}
         return self._database.query(MARKERS, _NEW_MARKERS, key)
 
     def markers(self, run_id: str, numbers: Sequence[int]) -> list[MarkerRecord]:
-        """Markers by their numbers."""
+        """Return markers by their numbers."""
         markers: list[MarkerRecord] = []
         with self._database.snapshot() as connection:
             for start in range(0, len(numbers), _NUMBERS_A_STATEMENT):
@@ -185,7 +185,7 @@ class LocalStore:
             }
 
     def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
-        """Runs in numbers."""
+        """Return runs in numbers."""
         with self._database.snapshot() as connection:
             return contents(connection, run_ids)
 

@@ -175,7 +175,7 @@ class Remote:
     # -- what is there ----------------------------------------------------------------------------
 
     def progress(self, run_ids: Sequence[str]) -> dict[str, RunProgress]:
-        """What is there of runs, all at one instant."""
+        """Return what is there of runs, all at one instant."""
         progress = {run_id: RunProgress() for run_id in run_ids}
         ids = {"ids": list(run_ids)}
         with self._transaction() as connection:
@@ -193,13 +193,13 @@ class Remote:
         return progress
 
     def removed(self, run_ids: Sequence[str]) -> set[str]:
-        """Those that were there, and taken away on purpose (`radt.store.pruning`)."""
+        """Return those that were there, and taken away on purpose (`radt.store.pruning`)."""
         with self._transaction() as connection:
             row = {"ids": list(run_ids), "kept": str(Keep.NOTHING)}
             return set(connection.execute(_REMOVED, row).scalars())
 
     def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
-        """Runs in numbers."""
+        """Return runs in numbers."""
         with self._transaction() as connection:
             return contents(connection, run_ids)
 
@@ -328,7 +328,7 @@ def _cursor(connection: Connection) -> Iterator[Any]:
 
 
 def _origin(error: BaseException) -> BaseException | None:
-    """What the driver raised, below what SQLAlchemy did."""
+    """Return what the driver raised, below what SQLAlchemy did."""
     cause = error.__cause__
     return cause.orig if isinstance(cause, DBAPIError) else cause
 

@@ -29,6 +29,8 @@ _WORKLOADS_AT_A_TIME = 500
 _RUNS_AT_A_TIME = 32
 #: How often in a row a run may have been written by somebody else meanwhile.
 _STALE_TRIES = 3
+#: A run that fails waits up to this long, while others go on.
+_LONGEST_DELAY_S = 600.0
 #: How long a connection stays open that nobody needs.
 _IDLE_S = 60.0
 #: How often at most it is recorded that all is there.
@@ -59,7 +61,7 @@ class Replicator:
         self._remote: Remote | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
-        self._deferred = Deferred()
+        self._deferred = Deferred(_LONGEST_DELAY_S)
         self._token: int | None = None
         self._look_after_s = 0.0
         self._live: list[DueRun] = []

@@ -232,7 +232,7 @@ class RunCopy:
     def _plan_points(
         self, shipment: Shipment, numbers: Collection[int], settle: Settle, *, final: bool
     ) -> bool:
-        """A piece of each of some series that are read together; whether there is more."""
+        """Return a piece of each of some series that are read together; whether there is more."""
         assert self._next is not None
         known = {number: self._next.series.get(number, SeriesProgress()) for number in numbers}
         scattered = any(
@@ -254,7 +254,7 @@ class RunCopy:
         return piece.more
 
     def _piece(self, known: Mapping[int, SeriesProgress], limit: int) -> _Piece:
-        """At most ``limit`` points of each series, behind what is there."""
+        """Return at most ``limit`` points of each series, behind what is there."""
         piece, times = _Piece(), chunks.SharedTimes()
         skip = {number: state.points for number, state in known.items()}
         for number, stored in self._local.points_after(self.run_id, skip, limit).items():
@@ -283,7 +283,7 @@ class RunCopy:
     def _merged(
         self, known: Mapping[int, SeriesProgress], settle: Settle, limit: int
     ) -> _Piece | None:
-        """The same with the small pieces at the end sent once more, as one in their place.
+        """Return the same with the small pieces at the end sent once more, as one in their place.
 
         None if this side has not all that would be taken away there.
         """
@@ -321,7 +321,7 @@ class _Piece:
 def _groups(
     series: Sequence[SeriesRecord], *, texts: bool, samples: bool
 ) -> list[tuple[str, list[int]]]:
-    """Series that are due, by listener, not too many at a time."""
+    """Return series that are due, by listener, not too many at a time."""
     groups: dict[str, list[int]] = {}
     for record in series:
         if texts if record.listener == SOFTWARE else samples:
@@ -334,13 +334,13 @@ def _groups(
 
 
 def _limit(series_count: int) -> int:
-    """Points of each of so many series that are read at a time: whole chunks."""
+    """Return points of each of so many series that are read at a time: whole chunks."""
     full = chunks.POINTS_PER_CHUNK
     return full * max(1, math.floor(_POINTS_AT_A_TIME / max(1, series_count) / full))
 
 
 def _is_open(marker: MarkerRecord) -> bool:
-    """Whether it will get an end."""
+    """Return whether it will get an end."""
     return marker.end_ns is None and marker.kind is not MarkerKind.EVENT
 
 

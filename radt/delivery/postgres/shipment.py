@@ -178,7 +178,7 @@ class Content:
 
 
 def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Content]:
-    """Runs in numbers, from a store of either kind."""
+    """Return runs in numbers, from a store of either kind."""
     content_of = {run_id: Content() for run_id in run_ids}
     ids = {"ids": list(run_ids)}
     for run_id, series_no, count, finite, *rest in connection.execute(_POINTS, ids):
@@ -209,7 +209,7 @@ class Difference:
 
 
 def compare(original: Content, copy: Content) -> Difference:
-    """What is still to be done before a copy holds all of a run."""
+    """Return what is still to be done before a copy holds all of a run."""
     nothing = (0,)
     missing = any(
         copy.points.get(number, nothing)[0] < numbers[0]
