@@ -173,7 +173,7 @@ _REVISIONS = text(
 _REMEDIES: tuple[tuple[str, str, str], ...] = (
     (
         "53100",
-        "the disk of the database {address} is full",
+        "there is no room left for the database {address}",
         "Free some disk space there; what was written before is kept",
     ),
     (

@@ -259,7 +259,7 @@ def _set_up_reader(connection: sqlite3.Connection, _record: object) -> None:
 
 _REMEDIES: dict[str, tuple[str, str]] = {
     "SQLITE_FULL": (
-        "no disk space is left for the store {path}",
+        "there is no room left for the store {path}",
         "Free some disk space; what was written before is kept",
     ),
     "SQLITE_BUSY": (

@@ -89,7 +89,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     trained.stop.touch()
     output, _ = runner.communicate(timeout=60)
     assert runner.returncode == 0, output
-    assert "training continues, but no disk space is left for the store" in output
+    assert "training continues, but there is no room left for the store" in output
     assert "recording continues; `radt report` counts lost samples" in output
     assert "not everything that the script logs is recorded" in output
     (row,) = bench.rows(trained.path)

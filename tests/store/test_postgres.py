@@ -94,7 +94,7 @@ def test_a_wrong_password_is_said_without_it(database: str) -> None:
 
 
 def test_what_is_no_address_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no address of a store"):
+    with pytest.raises(UsageError, match="not the address of a store"):
         StoreReader("mysql://me:secret@db/radt")
     with pytest.raises(UsageError, match="cannot be read as the address") as raised:
         StoreReader("postgresql://me:secret@db:port/radt")
