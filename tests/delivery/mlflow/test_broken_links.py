@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mlflow.entities import ViewType
 
+from radt.backoff import Backoff
 from radt.delivery import s3
 from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow.target import MlflowTarget
@@ -27,6 +28,14 @@ from tests.support.s3 import S3Server
 
 POINTS = 2500
 LOG_BATCH = "runs/log-batch"
+LONGEST_PAUSE_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are retried soon; how pauses grow is tested in ``test_delivery_threads.py``."""
+    grown_s = Backoff.next_s
+    monkeypatch.setattr(Backoff, "next_s", lambda backoff: min(grown_s(backoff), LONGEST_PAUSE_S))
 
 
 @contextmanager
