@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.home import Home, RunDir
 from radt.model import MarkerKind, RunStatus
+from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
 from tests.delivery.archive import kit
@@ -80,6 +84,32 @@ class Uploads:
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> Uploads:
     return Uploads(monkeypatch)
+
+
+@dataclass
+class EndedProcess:
+    """What a process leaves that has archived its runs."""
+
+    output: str
+    returncode: int = 0
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        return self.output, None
+
+
+@pytest.fixture
+def archived_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives are written by this process: another one would import for a second or two first."""
+
+    def start(self: Archiver, run_ids: Sequence[str]) -> EndedProcess:
+        with StoreReader(self._store) as reader:
+            outcomes = [archiver._archive(reader, run_id) for run_id in run_ids]
+        return EndedProcess("".join(json.dumps(one.to_json()) + "\n" for one in outcomes))
+
+    monkeypatch.setattr(Archiver, "_start", start)
 
 
 def test_an_ended_run_is_archived_and_its_spool_emptied(
@@ -165,6 +195,7 @@ def test_a_long_run_is_archived_on_the_way(lab: Lab, other: StoreWriter, uploads
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_a_wall_clock_that_is_set_back_keeps_nothing_from_being_brought(
     lab: Lab, other: StoreWriter
 ) -> None:
@@ -182,6 +213,7 @@ def test_a_wall_clock_that_is_set_back_keeps_nothing_from_being_brought(
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_a_refused_file_stays_whoever_delivers_the_rest(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +242,7 @@ def test_a_refused_file_stays_whoever_delivers_the_rest(
     assert names(folder) == ["huge.bin", "model.pt"], "nothing is removed then"
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_points_that_came_after_the_archive_was_complete(
     lab: Lab, other: StoreWriter, uploads: Uploads
 ) -> None:
@@ -226,6 +259,7 @@ def test_points_that_came_after_the_archive_was_complete(
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_a_script_s_own_folder_of_that_name_is_not_written_over(
     lab: Lab, other: StoreWriter
 ) -> None:
@@ -239,6 +273,7 @@ def test_a_script_s_own_folder_of_that_name_is_not_written_over(
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.usefixtures("archived_here")
 @pytest.mark.parametrize("lost", ["all of it", "the manifest"])
 def test_a_lost_spool_is_gone_on_from_what_was_brought(
     lab: Lab, other: StoreWriter, uploads: Uploads, lost: str
@@ -264,6 +299,7 @@ def test_a_lost_spool_is_gone_on_from_what_was_brought(
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_what_comes_after_all_was_brought_is_added(
     lab: Lab, other: StoreWriter, uploads: Uploads
 ) -> None:
@@ -280,6 +316,7 @@ def test_what_comes_after_all_was_brought_is_added(
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_nothing_is_left_where_a_kill_came_before_the_mark(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
 ) -> None:
@@ -299,11 +336,12 @@ def test_nothing_is_left_where_a_kill_came_before_the_mark(
     assert not archive_spool(run).path.exists()
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_an_archiver_without_its_deliverer_writes_nothing_that_was_delivered(lab: Lab) -> None:
     run = started(lab)
     lab.end(run)
     uploader(lab).deliver(lab.record(run))
-    archiver.main(["--store", str(lab.home.store_path), run.run_id])
+    assert not archiver._archive(lab.reader, run.run_id).problem
     assert not archive_spool(run).path.exists()
 
 
@@ -320,6 +358,7 @@ def test_an_archive_that_is_due_is_due_for_the_next_process_too(lab: Lab) -> Non
     assert again._process is None, "another one has just done it"
 
 
+@pytest.mark.usefixtures("archived_here")
 def test_a_failing_upload_is_gone_on_with(lab: Lab, other: StoreWriter, uploads: Uploads) -> None:
     run = started(lab)
     lab.end(run)
