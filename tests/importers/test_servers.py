@@ -228,6 +228,7 @@ def test_a_killed_import_goes_on(study: Study, tmp_path: Path, store: Path) -> N
     assert contents(store) == contents(whole)
 
 
+@pytest.mark.long
 def test_a_thousand_runs(study: Study, store: Path) -> None:
     """All have one name; MLflow's client would take minutes to log them, so one is copied."""
     first = study.run("train", m=[1.0, 2.0])

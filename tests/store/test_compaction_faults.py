@@ -165,6 +165,7 @@ print(json.dumps([few, len(found), right, written, peak()]))
 """
 
 
+@pytest.mark.long
 def test_very_many_markers(counting: Path, run_id: str) -> None:
     total = 100_000  # with a million it takes a minute, and the same memory by the marker
     done = subprocess.run(
