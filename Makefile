@@ -29,7 +29,6 @@ test-full: $(VENV)/.test
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	$(BIN)/python -m pytest tests/packaging
 
 # The documentation site, in build/docs/site; it needs no network, nor do its readers.
 docs: $(VENV)/.docs
