@@ -20,7 +20,7 @@ from radt.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from radt.runner.options import ExperimentOptions
+    from radt.runner.pending import ExperimentOptions
     from radt.settings import Settings
 
 #: Where tables are kept as files, in the data folder.
@@ -55,7 +55,7 @@ def run_experiment(
         store_uri: Postgres database that everything recorded is brought to.
         fresh: Run all rows of a table, whatever an earlier call has done. In a file, empty the
             Status cells.
-        **options: Fields of `radt.runner.options.ExperimentOptions`: ``rerun``, ``only``,
+        **options: Fields of `radt.runner.pending.ExperimentOptions`: ``rerun``, ``only``,
             ``repeat``, ``cooldown_s``, ``max_time_s``, ``max_epoch``, ``sync``, ``fail_fast``,
             ``busy``, ``notify``, ``quiet``. ``sync`` and ``busy`` may be texts.
 
@@ -129,7 +129,7 @@ def _options(found: Settings, given: Mapping[str, object]) -> ExperimentOptions:
     from dataclasses import fields, replace
 
     from radt.collocation.busy import BusyPolicy
-    from radt.runner.options import ExperimentOptions, SyncPoint, experiment_options
+    from radt.runner.pending import ExperimentOptions, SyncPoint, experiment_options
 
     names = [one.name for one in fields(ExperimentOptions)]
     for name in given:

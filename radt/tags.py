@@ -23,12 +23,25 @@ TRACKER_CPU_S = "radt.tracker.cpu_s"
 #: What the run's processes wrote into their journals.
 TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
 
-# -- written when the run is created in MLflow ----------------------------------------------------
+# -- written when the run is recorded -------------------------------------------------------------
 
-#: Which repeat of its row the run is, as ``2/5``; only present with ``--repeat``.
+#: The row's letter within its workload: ``a``, ``b``.
+LETTER = "radt.letter"
+#: GPUs as the Devices column names them.
+DEVICES = "radt.devices"
+#: How the row shares its GPU: ``-``, ``MPS`` or a MIG profile.
+COLLOCATION = "radt.collocation"
+#: Listeners of the run, with plus signs between them.
+LISTENERS = "radt.listeners"
+#: The process that answers for the run until the collector knows of it, too (`Owner`).
+RUNNER = "radt.runner"
+#: Number of the repeat and how many there are: ``2/3``; only on repeated workloads.
 REPEAT = "radt.repeat"
 #: The name that the repeats of a workload share.
 SERIES = "radt.series"
+
+# -- written when the run is created in MLflow ----------------------------------------------------
+
 #: radt's id of the run.
 RUN_ID = "radt.run_id"
 #: radt's id of the workload; on the workload's own MLflow run, too.
@@ -37,14 +50,6 @@ WORKLOAD_ID = "radt.workload_id"
 WORKLOAD = "radt.workload"
 #: The Experiment column as the user wrote it.
 EXPERIMENT = "radt.experiment"
-#: The run's letter within its workload.
-LETTER = "radt.letter"
-#: Devices of the run, such as ``0+1``; ``cpu`` without any.
-DEVICES = "radt.devices"
-#: How the workload shares its devices; ``-`` if it does not.
-COLLOCATION = "radt.collocation"
-#: Listeners of the run, as they were chosen.
-LISTENERS = "radt.listeners"
 
 # -- written when the run has ended in MLflow -----------------------------------------------------
 

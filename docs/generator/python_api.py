@@ -13,7 +13,7 @@ from typing import Any
 import radt
 from docs.generator import docstrings, markdown
 from radt.listeners import api as listener_api
-from radt.runner.options import ExperimentOptions
+from radt.runner.pending import ExperimentOptions
 
 #: In the order of a reader; the rest of ``radt.__all__`` follows.
 _FIRST = ("Run", "load", "run_experiment", "active_run", "log_metric", "log_metrics", "shutdown")
@@ -29,7 +29,7 @@ def api_reference() -> str:
         found = getattr(radt, name)
         if not isinstance(found, ModuleType):
             parts.extend(_object(found, f"radt.{name}", 2))
-    parts.extend(_object(ExperimentOptions, "radt.runner.options.ExperimentOptions", 2))
+    parts.extend(_object(ExperimentOptions, "radt.runner.pending.ExperimentOptions", 2))
     return "\n\n".join(parts)
 
 

@@ -1,7 +1,7 @@
-"""The command line, one module a command.
+"""The command line.
 
-``radt FILE`` is short for ``radt run FILE``. Commands are imported when they are called, so that
-none pays for what another needs.
+``radt FILE`` is short for ``radt run FILE``. A command is imported when it is called, so that it
+does not pay for what others need.
 """
 
 from __future__ import annotations
@@ -22,34 +22,45 @@ from radt.errors import ExperimentError, RadtError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """Where a command is; its ``help`` stands here so that ``radt --help`` imports none."""
+    """Where a command is; its ``help`` stands here so that ``radt --help`` imports none.
+
+    ``name`` is the click command within the module.
+    """
 
     module: str
     help: str
+    name: str = "command"
 
 
-#: The module's ``command`` is the click command.
 COMMANDS: Mapping[str, LazyCommand] = {
     "run": LazyCommand("radt.cli.run", "Run an experiment file, or one script."),
-    "validate": LazyCommand("radt.cli.validate", "Check an experiment file and show its plan."),
+    "validate": LazyCommand(
+        "radt.cli.run", "Check an experiment file and show its plan.", "validate"
+    ),
     "status": LazyCommand("radt.cli.status", "Show the progress of an experiment."),
-    "attach": LazyCommand("radt.cli.attach", "Watch an experiment in the background."),
-    "stop": LazyCommand("radt.cli.stop", "Stop a running experiment."),
+    "attach": LazyCommand(
+        "radt.cli.background", "Follow an experiment in the background.", "attach"
+    ),
+    "stop": LazyCommand("radt.cli.background", "Stop a running experiment.", "stop"),
     "report": LazyCommand("radt.cli.report", "Report the results of an experiment."),
     "compare": LazyCommand("radt.cli.compare", "Compare two experiments, workloads or runs."),
     "advise": LazyCommand("radt.cli.advise", "Predict which runs could share a device."),
     "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
     "export": LazyCommand("radt.cli.export", "Export the samples of a run to a file."),
-    "sync": LazyCommand("radt.cli.sync", "Bring what earlier runs left to MLflow and Postgres."),
-    "import": LazyCommand("radt.cli.import_", "Bring archived runs into a store."),
-    "trace": LazyCommand("radt.cli.trace", "Write the trace of a run for ui.perfetto.dev."),
-    "db": LazyCommand("radt.cli.db", "Upgrade or check the store; let others read it."),
+    "sync": LazyCommand("radt.cli.sync", "Upload pending data to MLflow and Postgres."),
+    "import": LazyCommand("radt.cli.import_", "Import runs from archives and from MLflow."),
+    "trace": LazyCommand(
+        "radt.cli.export", "Write the trace of a run for ui.perfetto.dev.", "trace"
+    ),
+    "db": LazyCommand("radt.cli.db", "Upgrade or check the store; manage readers."),
     "prune": LazyCommand("radt.cli.prune", "Delete or compact old runs."),
-    "listeners": LazyCommand("radt.cli.listeners", "List what can be measured here."),
+    "listeners": LazyCommand("radt.cli.listeners", "List listeners and their metrics."),
     "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs and memory, and their users."),
     "doctor": LazyCommand("radt.cli.doctor", "Check the installation; remove leftovers."),
     "selftest": LazyCommand("radt.cli.selftest", "Measure the tracking overhead on this machine."),
-    "init-stack": LazyCommand("radt.cli.init_stack", "Write compose.yaml and its passwords."),
+    "init-stack": LazyCommand(
+        "radt.cli.config", "Write compose.yaml and its passwords.", "init_stack"
+    ),
     "config": LazyCommand("radt.cli.config", "Show every setting and where it comes from."),
 }
 DEFAULT_COMMAND = "run"
@@ -69,8 +80,8 @@ class RadtGroup(click.Group):
     ) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name].module)
-        command = module.command
+        lazy = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(lazy.module), lazy.name)
         assert isinstance(command, click.Command)
         return command
 
@@ -94,7 +105,7 @@ class RadtGroup(click.Group):
     cls=RadtGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="radt FILE is short for radt run FILE; everything after a script is the script's.",
+    epilog="radt FILE is short for radt run FILE. Arguments after a script belong to the script.",
 )
 @click.version_option(package_name="radt", message="radt %(version)s")
 def group() -> None:
@@ -134,24 +145,24 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _refuse_misspelt_command(word: str) -> None:
-    """A word that is no file but almost a command is taken for the command."""
+    """Suggest a command for a word that is not a file but almost a command."""
     if word.isalpha() and not Path(word).exists():
         near = difflib.get_close_matches(word, COMMANDS, 1)
         if near:
             raise UsageError(
-                f"there is no command and no file {word!r}", f"Did you mean radt {near[0]}?"
+                f"{word!r} is neither a command nor a file", f"Did you mean radt {near[0]}?"
             )
 
 
 def _tolerate_any_character() -> None:
-    """What a terminal's encoding does not have (`LC_ALL=C`), it shows as a question mark."""
+    """Print ``?`` for characters that the terminal's encoding lacks (`LC_ALL=C`)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def print_error(error: RadtError) -> None:
-    """Print what went wrong and what to do about it."""
+    """Print an error and its remedy."""
     if isinstance(error, ExperimentError):
         from radt.cli.render import render_problems
 

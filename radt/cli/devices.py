@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from radt import units
-from radt.cli.render import printable
 from radt.collocation.busy import ComputeMode
 from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Occupant, Overview
 from radt.collocation.topology import GpuInstance, MigState
 from radt.experiment.devices import cpu_list
+from radt.render.model import printable
 
 _LABEL_COLUMNS = 10
 _SHORT_UUID = 12

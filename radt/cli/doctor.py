@@ -14,12 +14,12 @@ from radt.cli import checks
 from radt.cli.checks import Check, State
 from radt.cli.leftovers import end_process, end_run, leftover_processes, lost_runs
 from radt.cli.options import home_option
-from radt.cli.render import printable
 from radt.collector.protocol import CollectorStatus
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.errors import RadtError
 from radt.home import Home
+from radt.render.model import printable
 from radt.store.reader import StoreReader
 from radt.units import plural
 

@@ -13,12 +13,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.render import printable
 from radt.errors import UsageError
 from radt.experiment.columns import did_you_mean
 from radt.listeners import registry
 from radt.listeners.api import Availability, Listener, Metric, Profiler, Registry, Source, probed
 from radt.model import Scope, SeriesKind
+from radt.render.model import printable
 from radt.units import duration_text
 
 

@@ -16,10 +16,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.options import home_option
-from radt.cli.render import printable
-from radt.cli.stores import ChosenStore, given_store
+from radt.cli.options import ChosenStore, given_store, home_option
 from radt.errors import DeclinedError, RadtError, UsageError
+from radt.render.model import printable
 from radt.settings import STORE_URI
 from radt.store.pruning import Candidate, Keep, candidates, give_back, prune_run
 from radt.store.reader import StoreReader

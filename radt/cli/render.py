@@ -18,6 +18,7 @@ from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
 from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, actions
 from radt.model import RunStatus
+from radt.render.model import printable
 from radt.units import duration_text, plural
 
 _GAP = "   "
@@ -275,11 +276,3 @@ def _command(run: RunPlan, plan: ExperimentPlan) -> str:
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     start = f"-m {run.program.module}" if run.program.module else str(shown)
     return f"{start} {run.arguments}".rstrip()
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal would obey, not show, spelled out: ``\\n``, ``\\x1b``."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )

@@ -1,4 +1,4 @@
-"""``radt run FILE``: run an experiment file, or one program."""
+"""``radt run`` and ``radt validate``: run or check an experiment file; run one program."""
 
 from __future__ import annotations
 
@@ -13,21 +13,81 @@ from rich.console import Console
 from rich.text import Text
 
 from radt import settings
-from radt.cli.arguments import ARGUMENTS, RunCommand
 from radt.cli.options import call, setting_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
+from radt.experiment.lock import ExperimentLock
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import direct_plan, is_experiment, open_source
 from radt.home import Home
 from radt.listeners import registry
 from radt.runner.console import shown_path
 from radt.runner.detach import start_detached
-from radt.runner.options import ExperimentOptions, experiment_options
-from radt.runner.pending import pending_workloads
+from radt.runner.pending import ExperimentOptions, experiment_options, pending_workloads
 from radt.runner.start import ask_first, start_experiment, start_plan
 from radt.settings import Settings
+from radt.units import plural
+
+#: Where the context keeps the command line as it was given.
+ARGUMENTS = "radt.cli.run.arguments"
+_MODULE_OPTIONS = ("-m", "--module")
+
+
+class RunCommand(click.Command):
+    """Options may follow an experiment file; what follows a program is the program's.
+
+    ``-m package.module`` is a program, too, as it is for Python.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
+        before, file, after = self._split(ctx, args)
+        if file is None:
+            return super().parse_args(ctx, args)
+        if is_experiment(file):
+            ctx.allow_interspersed_args = True
+            name = f"./{file}" if file.startswith("-") else file
+            return super().parse_args(ctx, [*before, name, *after])
+        ctx.allow_interspersed_args = False
+        return super().parse_args(ctx, [*before, "--", file, *after])
+
+    def _split(
+        self, ctx: click.Context, args: Sequence[str]
+    ) -> tuple[list[str], str | None, list[str]]:
+        """Options, the file or ``-m package.module``, and what follows it."""
+        takes_value = {
+            name: not (parameter.is_flag or parameter.count)
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+        position = 0
+        while position < len(args):
+            argument, rest = args[position], list(args[position + 1 :])
+            before = list(args[:position])
+            option, equals, value = argument.partition("=")
+            if argument == "--":
+                return before, rest[0] if rest else None, rest[1:]
+            if argument in _MODULE_OPTIONS and rest:
+                return before, f"-m {rest[0]}", rest[1:]
+            if equals and option in _MODULE_OPTIONS:
+                return before, f"-m {value}", rest
+            if not argument.startswith("-") or argument == "-":
+                return before, argument, rest
+            if argument.startswith("--"):
+                position += 1 + takes_value.get(argument, False)
+            else:
+                position += 1 + _takes_next(argument, takes_value)
+        return list(args), None, []
+
+
+def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
+    """Whether the last of some short options (``-qd``) takes the next argument as its value."""
+    for index, letter in enumerate(cluster[1:], start=2):
+        if takes_value.get(f"-{letter}", False):
+            return index == len(cluster)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +319,22 @@ def confirm(texts: Sequence[str]) -> bool:
     for text in texts:
         click.echo(f"  {text}")
     return click.confirm("  Continue?", default=True)
+
+
+@click.command("validate")
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--rerun", is_flag=True, help="Plan for `radt FILE --rerun`.")
+def validate(file: str, rerun: bool) -> None:
+    """Check an experiment FILE and print what a start would do.
+
+    Nothing is started and nothing written. Every problem is shown at once, with its line and
+    column; the exit code is 2 if there is one.
+    """
+    source = open_source(file)
+    plan = source.plan(Machine.detect(), registry.load())
+    render_plan(plan, rerun=rerun, repeat=source.repeat)
+    if source.added:
+        click.echo(f"\n  A start adds {plural(source.added, 'row')} to {source.shown}.")
+    holder = ExperimentLock(file).holder()
+    if holder is not None:
+        click.echo(f"\n  It is being run by {holder}; the next start comes after that.")

@@ -15,11 +15,12 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.cli.options import call, setting_option
-from radt.cli.render import folded, printable
+from radt.cli.render import folded
 from radt.delivery.backlog import Backlog, backlogs
 from radt.experiment.lock import Holder
 from radt.home import Home
 from radt.model import RunStatus
+from radt.render.model import printable
 from radt.runner.console import shown_path
 from radt.runner.live import label_width, live_table, progress_line
 from radt.runner.progress import ExperimentProgress, ProgressReader, WorkloadProgress, WorkloadState

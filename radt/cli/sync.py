@@ -19,12 +19,13 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.cli.options import setting_option
-from radt.cli.render import folded, printable
+from radt.cli.render import folded
 from radt.collector.delivery import Destination, Way
 from radt.collector.leftovers import Drained, drain_leftovers
 from radt.delivery.backlog import Backlog, compare_again, mlflow_backlogs, postgres_backlogs
 from radt.home import Home
 from radt.masking import masked
+from radt.render.model import printable
 from radt.settings import Setting, Settings
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader

@@ -35,7 +35,7 @@ TRACE_WORD = "torchprof"
 #: What is recorded in the process itself, so that the collector need not know of it.
 INSIDE_WORDS = frozenset({METRICS_WORD, TRACE_WORD})
 
-#: The folder for what profilers write, as the runner has it (`radt.runner.profiling`).
+#: The folder for what profilers write, as the runner has it (`radt.runner.command`).
 REPORTS_FOLDER = "profiles"
 
 #: A step of a large model has some 10,000 events, of 1 KB in memory each.

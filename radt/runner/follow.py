@@ -10,10 +10,10 @@ from dataclasses import replace
 from radt import units
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
+from radt.runner.command import Profiling
 from radt.runner.oom import MemoryWatch
 from radt.runner.outcome import STOPPED, RunEnd, run_end
 from radt.runner.process import Exit, descendants_of_each
-from radt.runner.profiling import Profiling
 from radt.tags import PROFILER_PROBLEM
 
 #: How often the live table is brought up to date, and clocks and pending signals are looked at.

@@ -23,16 +23,12 @@ from radt.listeners.registry import load
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.params import command_params
-from radt.runner.command import program_command
+from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.pending import PendingWorkload
-from radt.runner.profiling import Profilers, workload_tags
 from radt.runner.recording import Session
 from radt.store.records import RunRecord, WorkloadRecord
-from radt.tags import COLLOCATION, DEVICES, LETTER, LISTENERS, REPEAT, SERIES, WORKLOAD
+from radt.tags import COLLOCATION, DEVICES, LETTER, LISTENERS, REPEAT, RUNNER, SERIES, WORKLOAD
 from radt.units import seconds_text
-
-#: Tag of a run: the process that answers for it until the collector knows of the run, too.
-RUNNER_TAG = "radt.runner"
 
 _POLL_S = 0.01
 #: How long MLflow is waited for that is known not to work; a link that dropped one connection
@@ -244,7 +240,7 @@ def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, s
         DEVICES: str(row.devices),
         COLLOCATION: str(row.collocation),
         LISTENERS: _listeners(row),
-        RUNNER_TAG: str(Owner.me()),
+        RUNNER: str(Owner.me()),
     }
     if pending.repeats > 1:
         tags |= {REPEAT: f"{pending.repeat}/{pending.repeats}", SERIES: series_id}

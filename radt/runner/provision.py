@@ -24,13 +24,13 @@ from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.experiment.row import profiler_in_container
 from radt.runner.command import (
+    Profiling,
     RunIdentity,
     environment_of,
     program_arguments,
     program_command,
 )
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
-from radt.runner.profiling import Profiling
 from radt.runner.recording import Session
 from radt.tags import CPUS
 

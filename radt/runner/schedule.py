@@ -15,17 +15,15 @@ from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
-from radt.runner.active import status_text
+from radt.runner.active import StopRequest, status_text
 from radt.runner.live import ProgressView, label_width, remaining_s, repeated
 from radt.runner.notify import Notification, Notifier
-from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome, RunEnd, RunOutcome, WorkloadOutcome
-from radt.runner.pending import PendingWorkload, Settled
-from radt.runner.preparation import RUNNER_TAG
+from radt.runner.pending import ExperimentOptions, PendingWorkload, Settled
 from radt.runner.process import stop_processes_of
 from radt.runner.recording import Session
-from radt.runner.stop import StopRequest
 from radt.runner.workload import WorkloadRunner
+from radt.tags import RUNNER, SERIES
 
 RUNNER_DIED = "its runner died"
 
@@ -69,7 +67,7 @@ def _recorded_and_no_more(session: Session) -> list[str]:
     here = platform.node()
     runs = [run.run_id for run in session.reader.unended_runs() if run.host == here]
     tags = session.reader.tags_of(runs)
-    return [run_id for run_id in runs if _is_dead(tags.get(run_id, {}).get(RUNNER_TAG, ""))]
+    return [run_id for run_id in runs if _is_dead(tags.get(run_id, {}).get(RUNNER, ""))]
 
 
 def _is_dead(runner: str) -> bool:
@@ -112,9 +110,6 @@ def _end_orphan(session: Session, shown_id: str) -> None:
             run.run_id, RunStatus.KILLED, session.clock.now_ns(), reason=RUNNER_DIED
         )
         session.writer.end_workload(run.workload_id)
-
-
-SERIES_TAG = "radt.series"
 
 
 class Schedule:
@@ -266,8 +261,8 @@ class Schedule:
                 except RunNotFoundError:
                     continue
                 tags = self._session.reader.tags(record.run_id)
-                if SERIES_TAG in tags:
-                    return tags[SERIES_TAG]
+                if SERIES in tags:
+                    return tags[SERIES]
         return ""
 
     def _show_progress(self, position: int, started_s: float) -> None:

@@ -32,15 +32,14 @@ from radt.masking import masked
 from radt.model import RunStatus
 from radt.render.report import summary_table
 from radt.render.terminal import table_lines
+from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.console import shown_path as shown
 from radt.runner.notify import Notification, Notifier
-from radt.runner.options import ExperimentOptions
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.pending import PendingWorkload, pending_workloads, settle
+from radt.runner.pending import ExperimentOptions, PendingWorkload, pending_workloads, settle
 from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
-from radt.runner.stop import StopRequest
 from radt.store.backend import StoreAddress
 
 

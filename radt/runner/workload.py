@@ -11,14 +11,13 @@ from typing import TypeVar
 from radt.errors import LaunchError, StatusError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
-from radt.runner.active import ActiveRun, ActiveWorkload, Ended
+from radt.runner.active import ActiveRun, ActiveWorkload, Ended, StopRequest
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import Limits
 from radt.runner.follow import Follower
 from radt.runner.live import RunView, WorkloadView
-from radt.runner.options import ExperimentOptions, SyncPoint
 from radt.runner.outcome import STOPPED, RunEnd, WorkloadOutcome
-from radt.runner.pending import PendingWorkload
+from radt.runner.pending import ExperimentOptions, PendingWorkload, SyncPoint
 from radt.runner.preparation import (
     MlflowIds,
     RecordedWorkload,
@@ -28,7 +27,6 @@ from radt.runner.preparation import (
 from radt.runner.process import TrainingProcess
 from radt.runner.provision import Provision, SetUpError
 from radt.runner.recording import Recording, Session
-from radt.runner.stop import StopRequest
 from radt.tags import PROFILER_NOTICE
 
 READY_TIMEOUT_S = 60.0

@@ -15,12 +15,11 @@ import pytest
 
 from radt.model import RunStatus
 from radt.runner import exit_recorder
-from radt.runner.active import ActiveRun
+from radt.runner.active import ActiveRun, Escalation, StopRequest
+from radt.runner.command import NOTE, PATIENCE_S, Profiling, profiler_error
 from radt.runner.follow import Follower
 from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
-from radt.runner.profiling import NOTE, PATIENCE_S, Profiling, profiler_error
-from radt.runner.stop import Escalation, StopRequest
 from tests.support.bench import wait_until
 
 
@@ -126,7 +125,7 @@ def test_their_own_words(tail: list[str], expected: str) -> None:
 
 def test_patience_comes_before_insisting(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("radt.runner.stop.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("radt.runner.active.time.monotonic", lambda: now_s)
     patient, usual = Escalation(signal.SIGINT, patience_s=100.0), Escalation(signal.SIGINT)
     assert patient.next_signal() == usual.next_signal() == signal.SIGINT
     now_s += 30
@@ -158,7 +157,7 @@ def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
     profiling: Profiling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("radt.runner.stop.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("radt.runner.active.time.monotonic", lambda: now_s)
     rows = {
         name: ActiveRun(
             recorded=cast(Any, None),

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from radt.runner.stop import Escalation, StopRequest
+from radt.runner.active import Escalation, StopRequest
 
 TIMEOUT_S = 30.0
 
@@ -25,7 +25,7 @@ def test_escalation_insists_and_then_kills(
     monkeypatch: pytest.MonkeyPatch, first: signal.Signals, due: list[tuple[float, str]]
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("radt.runner.stop.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("radt.runner.active.time.monotonic", lambda: now_s)
     escalation = Escalation(first)
     sent = []
     for tenth in range(1000):

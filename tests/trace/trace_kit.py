@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
-from radt.cli.trace import command
+from radt.cli.export import trace
 from radt.model import RunStatus
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -191,5 +191,5 @@ class Store:
 
     def invoke(self, *arguments: object) -> Result:
         return CliRunner().invoke(
-            command, [*map(str, arguments), "--home", str(self.home)], catch_exceptions=False
+            trace, [*map(str, arguments), "--home", str(self.home)], catch_exceptions=False
         )

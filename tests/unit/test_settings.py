@@ -18,7 +18,7 @@ from radt.collocation.busy import BusyPolicy
 from radt.errors import UsageError
 from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, TRACKING_VARIABLE, Home
 from radt.run.target import MODE_VARIABLE
-from radt.runner.options import ExperimentOptions, SyncPoint, experiment_options
+from radt.runner.pending import ExperimentOptions, SyncPoint, experiment_options
 from radt.settings import Level, Setting, Settings
 from radt.units import duration_text, parse_duration_s, seconds_text
 from tests.support.bench import RADT
