@@ -52,7 +52,7 @@ def run_experiment(
         source: An experiment file (CSV, or a sweep in YAML), or its rows.
         home: The data folder.
         tracking_uri: MLflow's address.
-        store_uri: Postgres database that everything recorded is brought to.
+        store_uri: Postgres database that recorded data is uploaded to.
         fresh: Run all rows of a table, whatever an earlier call has done. In a file, empty the
             Status cells.
         **options: Fields of `radt.runner.pending.ExperimentOptions`: ``rerun``, ``only``,

@@ -95,7 +95,7 @@ STORE_URI = Setting(
     ("RADT_STORE_URI",),
     setting_values.STORE_URI,
     "",
-    "Postgres database that everything recorded is brought to.",
+    "Postgres database that recorded data is uploaded to.",
     default_text="the tracking URI if it is Postgres",
 )
 REPEAT = Setting(
@@ -176,8 +176,8 @@ ENVIRONMENTS = Setting(
     ("RADT_ENVIRONMENTS",),
     PATH,
     Path(),
-    "Folder that environments are built in and kept.",
-    default_text="radt/environments in $XDG_CACHE_HOME or ~/.cache",
+    "Folder of built environments, within $XDG_CACHE_HOME unless set.",
+    default_text="radt/environments in ~/.cache",
 )
 COLLECTOR_IDLE_S = Setting(
     "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds that an idle collector waits for work."

@@ -25,7 +25,7 @@ from radt.runner.detach import last_log
 from radt.runner.progress import ExperimentProgress, ProgressReader
 from radt.runner.supervisor import exit_code
 
-#: Of what was printed before, so much is shown.
+#: Lines of earlier output that are shown.
 SHOWN_LINES = 20
 _TAIL_BYTES = 64_000
 _POLL_S = 0.1
@@ -129,7 +129,7 @@ class _Log:
         return self._file is None
 
     def lines(self) -> Iterator[str]:
-        """What was written since the last call."""
+        """Yield the lines written since the last call."""
         if self._file is None:
             return
         waiting, self._first = self._first, []
@@ -138,7 +138,7 @@ class _Log:
             yield line.decode(errors="replace")
 
 
-#: Runs are given their time, then their values and artifacts are taken in.
+#: Time for runs to end, and then to collect their values and artifacts.
 PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
 
 
@@ -178,7 +178,7 @@ def stop(file: Path, now: bool) -> int:
 
 
 def _ask_to_end(file: Path, holder: Holder, *, now: bool) -> None:
-    """Signal the runner as its terminal would; twice if it shall not wait."""
+    """Signal the runner as its terminal would; twice with ``now``."""
     # A shell's job in the background has SIGINT switched off, and the runner leaves it so.
     polite = signal.SIGTERM if _ignores(holder.pid, signal.SIGINT) else signal.SIGINT
     second = signal.SIGTERM if polite is signal.SIGINT else signal.SIGHUP

@@ -1,4 +1,4 @@
-"""What ``radt doctor`` looks at, one function a subject."""
+"""The checks of ``radt doctor``, one function per subject."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from radt.store.reader import StoreReader
 
 CLEAN = "radt doctor --clean"
 
-#: Below this a data folder is as good as full; below that it soon will be.
+#: Free space below which a folder counts as full, and as nearly full.
 _FULL_BYTES = 200_000_000
 _LOW_BYTES = 5_000_000_000
 _ANSWER_S = 5.0
@@ -38,17 +38,17 @@ _SOCKET_PATH_BYTES = 107
 
 
 class State(Enum):
-    """What a check came to."""
+    """The result of a check."""
 
     GOOD = auto()
-    ABSENT = auto()  # not there, and no problems with that
-    LOW = auto()  # works, not for long
+    ABSENT = auto()  # missing, which is not a problem
+    LOW = auto()  # works, but not for long
     WRONG = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: what was looked at, what it came to, and what to do about it."""
+    """One line: subject, state, text and remedy."""
 
     subject: str
     state: State
@@ -57,7 +57,7 @@ class Check:
 
 
 def python() -> Iterator[Check]:
-    """Which Python and which radt this is."""
+    """Show the versions of Python and radt."""
     try:
         radt = version("radt")
     except PackageNotFoundError:  # a source tree on PYTHONPATH
@@ -67,7 +67,7 @@ def python() -> Iterator[Check]:
 
 
 def runtime_folder() -> Iterator[Check]:
-    """Whether sockets and locks have a place."""
+    """Check the folder of sockets and locks."""
     try:
         folder = runtime_dir()
     except RadtError as error:
@@ -86,7 +86,7 @@ def runtime_folder() -> Iterator[Check]:
 
 
 def data_folder(home: Home) -> Iterator[Check]:
-    """Whether runs can be stored."""
+    """Check whether runs can be stored."""
     existing = home.path
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -111,7 +111,7 @@ def _space(subject: str, folder: Path, remedy: str, existing: Path | None = None
 
 
 def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
-    """Whether the store opens, and whether its runs are what it says they are."""
+    """Check whether the store opens and its unended runs have a process."""
     if not home.store_path.exists():
         yield Check("store", State.ABSENT, "none yet; the first run creates it")
         return
@@ -137,7 +137,7 @@ def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
 
 
 def database(home: Home) -> Iterator[Check]:
-    """Whether the database that everything recorded is brought to can be used."""
+    """Check whether the Postgres database can be used."""
     try:
         uri = home.store_uri(tracking_uri=home.tracking_uri())
         if not uri:
@@ -161,8 +161,8 @@ def store_version(address: StoreAddress) -> int:
     """The schema version of a store; 0 of an empty one.
 
     Raises:
-        StoreError: It cannot be reached, or is none.
-        SchemaTooNewError: It was written by a later radt.
+        StoreError: It cannot be reached, or is not a store.
+        SchemaTooNewError: A later radt wrote it.
     """
     backend = backend_of(address)
     engine = backend.reader_engine()
@@ -176,7 +176,7 @@ def store_version(address: StoreAddress) -> int:
 
 
 def collector_status() -> tuple[CollectorStatus | None, Check]:
-    """Ask the collector, if there is one; it is not started."""
+    """Ask the collector for its status; do not start one."""
     try:
         with CollectorClient.connect(start=False, timeout_s=_ANSWER_S) as client:
             status = client.status()
@@ -189,9 +189,7 @@ def collector_status() -> tuple[CollectorStatus | None, Check]:
         f"{units.plural(len(status.runs), 'run')} recorded, {units.size(status.rss_bytes)}"
     )
     if status.problems:
-        return status, Check(
-            "collector", State.WRONG, "; ".join(status.problems), f"Look into {_log()}"
-        )
+        return status, Check("collector", State.WRONG, "; ".join(status.problems), f"See {_log()}")
     if status.guardian_pid is None:
         text += "; no guardian restarts it after a crash"
         return status, Check("collector", State.LOW, text, "The next run starts a guardian")
@@ -210,7 +208,7 @@ def _no_collector(error: CollectorError) -> Check:
         "collector",
         State.WRONG,
         f"pid {holder} is running but does not answer: {error.message}",
-        f"Look into {_log()}",
+        f"See {_log()}",
     )
 
 
@@ -231,8 +229,8 @@ class _Tool:
 
 
 _TOOLS = (
-    _Tool("nvidia-smi", ("nvidia-smi",), "GPU status", "comes with NVIDIA's driver"),
-    _Tool("MPS", (MPS_CONTROL,), "Collocation MPS", "comes with NVIDIA's driver"),
+    _Tool("nvidia-smi", ("nvidia-smi",), "GPU status", "install NVIDIA's driver"),
+    _Tool("MPS", (MPS_CONTROL,), "Collocation MPS", "install NVIDIA's driver"),
     _Tool("docker", ("docker",), "Environment docker:…", "docs.docker.com/engine/install"),
     _Tool("uv", ("uv",), "Environment uv:…", "pip install uv"),
     _Tool(
@@ -246,7 +244,7 @@ _TOOLS = (
 
 
 def tools() -> Iterator[Check]:
-    """Programs that some experiments need."""
+    """Check the programs that some experiments need."""
     for tool in _TOOLS:
         path = next(filter(None, map(shutil.which, tool.names)), None)
         if path is None:
@@ -277,21 +275,21 @@ def _docker_problem(path: str) -> str:
 
 
 def nvml() -> Iterator[Check]:
-    """Whether the NVIDIA driver works."""
+    """Check whether the NVIDIA driver works."""
     found = list_gpus()
     if found.gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in found.gpus))
         text = f"driver {found.driver}, {units.plural(len(found.gpus), 'GPU')} ({names})"
         yield Check("NVML", State.GOOD, text)
     elif found.failed:
-        remedy = "Run nvidia-smi to see what the driver says; a new one may need a restart"
+        remedy = "Run nvidia-smi for the driver's message; a new driver may need a restart"
         yield Check("NVML", State.WRONG, found.reason, remedy)
     else:
         yield Check("NVML", State.ABSENT, f"no GPU: {found.reason}")
 
 
 def leftovers() -> Iterator[Check]:
-    """What dead runners have left on the machine."""
+    """List what dead runners left on the machine."""
     try:
         ledger = Ledger()
         entries, damaged = ledger.entries(), ledger.damaged()
@@ -303,7 +301,7 @@ def leftovers() -> Iterator[Check]:
             yield Check("left behind", State.WRONG, text, CLEAN)
     for file in damaged:
         text = f"{file.path} cannot be read ({file.reason})"
-        remedy = "See `radt devices` for MIG instances and daemons nobody uses, then remove it"
+        remedy = "See `radt devices` for MIG instances and unused daemons, then delete it"
         yield Check("left behind", State.WRONG, text, remedy)
     processes = leftover_processes()
     for process in processes:

@@ -23,12 +23,14 @@ _MAX_VALUE = 34
 
 @click.command("config")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("-v", "--verbose", is_flag=True, help="Say what each is for and where it is set.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show what each setting is for and its names."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path | None, verbose: bool, as_json: bool) -> int:
     """Show every setting, its value for the experiment FILE or this folder, and its origin.
 
-    The nearest counts: the command line, else a RADT_* variable, else the next radt.toml (or
+    The first of these counts: the command line, else a RADT_* variable, else the next radt.toml (or
     [tool.radt] of pyproject.toml) in the folder of FILE or above it, else the default. Passwords
     are not shown. The exit code is 2 if something is wrong with a setting.
     """
@@ -63,7 +65,7 @@ def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
     only_variables = next(n for n, one in enumerate(found) if one.setting in VARIABLES)
     for number, entry in enumerate(table):
         if number == only_variables:
-            lines += [Text(), Text("  of the user and the machine, as variables only", "dim")]
+            lines += [Text(), Text("  environment variables only", "dim")]
         lines += entry
     return lines
 

@@ -41,7 +41,7 @@ _SHOWN = 50
 
 @dataclass
 class _Report:
-    """One store. ``notes`` say what could not be looked at."""
+    """One store. ``notes`` say what could not be checked."""
 
     store: str
     counts: Counts
@@ -256,7 +256,7 @@ def grant_reader(
         password, generated = secrets.token_urlsafe(_PASSWORD_BYTES), True
     done = grant(address, name, password)
     console = Console(highlight=False)
-    role = f"role {name} {'made' if done.created else 'was there'}"
+    role = f"role {name} {'created' if done.created else 'exists'}"
     tables = "" if done.mlflow_schema is None else " and MLflow's tables"
     console.print(Text(f"{role}, reads schema radt{tables} of {address}"), soft_wrap=True)
     console.print(Text(f"  RADT_STORE_URI={done.uri}", "dim"), soft_wrap=True)
@@ -275,12 +275,12 @@ def revoke_reader(name: str, store_uri: str | None, home: Path | None) -> None:
 
     address = _shared(home, store_uri)
     removed = revoke(address, name)
-    what = "removed" if removed else "reads no more; it was not made by radt and stays"
+    what = "dropped" if removed else "access revoked; radt did not create the role and keeps it"
     click.echo(f"role {name}: {what}")
 
 
 def _shared(home: Path | None, store_uri: str | None) -> StoreAddress:
-    """The Postgres store that is given or set."""
+    """Return the Postgres store that is given or set."""
     chosen = given_store(home, store_uri)
     if chosen.home is None:
         return chosen.address

@@ -31,20 +31,20 @@ _WITH_MLFLOW_RUN = text(
 
 
 def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> Iterator[Finding]:
-    """Runs of MLflow whose samples are not in the store, and the reverse.
+    """Yield runs of MLflow whose samples are not in the store, and the reverse.
 
-    Of an MLflow that others use, too, a data folder needs to have the runs of its machine only.
+    In a shared MLflow, a data folder is only expected to have the runs of its own machine.
 
     Args:
-        home: The store's data folder; None for a store that is everybody's.
+        home: The store's data folder; None for a shared store.
 
     Raises:
-        TrackingError: MLflow cannot be asked.
+        TrackingError: MLflow does not answer.
         StoreError: The store cannot be read.
     """
     file = Path(tracking_uri.removeprefix(_SQLITE))
     if tracking_uri.startswith(_SQLITE) and not file.exists():
-        return  # asking would make it
+        return  # a client would create it
     own = home is not None and tracking_uri == home.default_tracking_uri
     known: set[str] = set()
     for page in _runs_of(tracking_uri):
@@ -66,7 +66,7 @@ def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> I
 
 
 def _missing(reader: StoreReader, page: Sequence[Any]) -> dict[str, Any]:
-    """Runs of ours by our id that are neither in the store nor were pruned."""
+    """Return radt's runs, by their id, that are neither in the store nor pruned."""
     ours = {
         run.data.tags[RUN_ID]: run
         for run in page
@@ -74,10 +74,10 @@ def _missing(reader: StoreReader, page: Sequence[Any]) -> dict[str, Any]:
     }
     if not ours:
         return {}
-    there = {run.run_id for run in reader.runs(run_ids=sorted(ours))}
+    known = {run.run_id for run in reader.runs(run_ids=sorted(ours))}
     with reader.snapshot() as connection:
-        there.update(connection.execute(_PRUNED, {"ids": sorted(ours)}).scalars())
-    return {run_id: run for run_id, run in ours.items() if run_id not in there}
+        known.update(connection.execute(_PRUNED, {"ids": sorted(ours)}).scalars())
+    return {run_id: run for run_id, run in ours.items() if run_id not in known}
 
 
 def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[Finding]:
@@ -102,8 +102,8 @@ def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[F
 
 
 def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
-    """All runs of an MLflow that radt made, deleted ones too, some at a time."""
-    # A server that does not answer is no reason to wait for minutes.
+    """Yield pages of all runs that radt created in MLflow, deleted ones included."""
+    # Do not wait for minutes for a server that does not answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     from mlflow.entities import ViewType
@@ -119,7 +119,7 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
                 experiments = client.search_experiments(
                     ViewType.ALL, max_results=_EXPERIMENTS_AT_A_TIME, page_token=token
                 )
-                ids = [one.experiment_id for one in experiments]
+                ids = [experiment.experiment_id for experiment in experiments]
                 more: str | None = None
                 while ids:
                     page = client.search_runs(

@@ -1,4 +1,4 @@
-"""``radt devices``: what runs can be placed on here, and who is on it."""
+"""``radt devices``: this machine's GPUs, CPUs and memory, and who uses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIN_COLUMN = 24
 
 
 @click.command("devices")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Show this machine's GPUs, MIG instances, MPS daemons, CPUs and memory, and who uses them."""
     overview = Overview.read()

@@ -1,4 +1,4 @@
-"""``radt doctor``: what works here, what does not, and what dead runners have left."""
+"""``radt doctor``: check this machine's set-up, and clean up after dead runners."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _all(home: Home, status: CollectorStatus | None, collector: Check) -> Iterat
 
 
 def _print(found: list[Check], console: Console) -> None:
-    """Mark, subject, text; what is too long goes on below itself."""
+    """Print mark, subject and text, wrapped in its own column."""
     indent = 3 + max(len(check.subject) for check in found) + 2
     room = max(console.width - indent, _MIN_COLUMN)
     for check in found:
@@ -94,7 +94,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _clean(console: Console, home: Home, status: CollectorStatus | None) -> int:
-    """Remove what is left, and say so; return how much of it could not be."""
+    """Remove leftovers and print them; return the number of failures."""
     done: list[str] = []
     failures: list[str] = []
     for step in (_clean_processes, _clean_ledger, _end_lost_runs):

@@ -89,13 +89,13 @@ _VIEWER = "https://ui.perfetto.dev"
     metavar="FILE",
     help="File to write; compressed if it ends in .gz.  [default: the run's id, here]",
 )
-@click.option("--alone", is_flag=True, help="Without the runs that shared the machine with it.")
+@click.option("--alone", is_flag=True, help="Leave out the runs that shared the machine.")
 @reading_options
 def trace(run: str, output: Path | None, alone: bool, places: Places) -> None:
     """Write a RUN (id, or its first characters) as a file for ui.perfetto.dev.
 
-    It has the run's epochs and spans, what was measured and logged, its workload's other runs, and
-    PyTorch's traces (listener torchprof), all on one clock.
+    The file has the run's epochs and spans, its measured and logged values, the other runs of its
+    workload, and PyTorch's traces (listener torchprof), all on one clock.
     """
     with Readers(places) as readers:
         reader, record = readers.find_run(run)
@@ -107,7 +107,7 @@ def trace(run: str, output: Path | None, alone: bool, places: Places) -> None:
 
 
 def _lines(contents: Contents) -> list[str]:
-    """What is in the file, and what is not."""
+    """Describe what the file has and what it lacks."""
     runs = plural(contents.runs - 1, "neighbour") if contents.runs > 1 else "no neighbours"
     series = f"{contents.series:,} series of {plural(contents.points, 'value')}"
     lines = [f"{runs}, {plural(contents.markers, 'epoch or span', 'epochs and spans')}, {series}"]
@@ -130,8 +130,8 @@ def _lines(contents: Contents) -> list[str]:
 
 
 def _placed(clock: ClockMap) -> str:
-    """How well a PyTorch trace lies on the run's clock."""
+    """Describe how a PyTorch trace was put on the run's clock."""
     if clock.error_ns is None:
-        return "placed by the wall clock, as it does not say what radt's was"
+        return "placed by the wall clock, because it does not record radt's clock"
     drift = f", drift of {duration(abs(clock.drift_ns) / 1e9)} taken out" if clock.drift_ns else ""
     return f"on the run's clock within {duration(clock.error_ns / 1e9)}{drift}"

@@ -55,8 +55,8 @@ def command(
     data = Home(home.absolute())
     mlflow = data.tracking_uri(tracking_uri)
     address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
-    uris = [one.removeprefix(PREFIX) for one in sources if one.startswith(PREFIX)]
-    places = [one for one in sources if not one.startswith(PREFIX)]
+    uris = [source.removeprefix(PREFIX) for source in sources if source.startswith(PREFIX)]
+    places = [source for source in sources if not source.startswith(PREFIX)]
     if experiments and not uris:
         raise UsageError("--experiment needs a source mlflow:URI", "Add mlflow:URI")
     if uris and address.path is not None:
@@ -87,13 +87,13 @@ def _import_archives(places: list[str], data: Home, mlflow: str, address: StoreA
 
 
 def _order(archive: Archive) -> tuple[int, int, str]:
-    """Runs as they were made, those of a workload by letter."""
+    """Order runs by creation, those of a workload by letter."""
     run = archive.manifest.run
     return run.created_ns, len(run.letter), run.letter
 
 
 def _spelled(place: str) -> str | Path:
-    """A folder that is there is one, whatever it looks like."""
+    """Take the name of an existing folder for the folder, whatever it looks like."""
     path = Path(place)
     return path if path.is_dir() else place
 
@@ -115,12 +115,12 @@ def _cut(text: str, width: int) -> str:
 
 
 def _what(imported: Imported) -> str:
-    more = "" if imported.complete else "; the run went on, import again for the rest"
+    more = "" if imported.complete else "; the run continued, import again for the rest"
     if imported.new:
         return f"{plural(imported.points, 'value')}{more}"
     if imported.points:
         return f"{plural(imported.points, 'value')} of {imported.total_points:,} were missing{more}"
-    return click.style("was there already", dim=True)
+    return click.style("already imported", dim=True)
 
 
 def _finish(
@@ -149,18 +149,18 @@ PREFIX = "mlflow:"
 
 
 def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddress) -> int:
-    """Import runs and print what came of it.
+    """Import runs and print the result.
 
     Args:
         uri: MLflow's server, database or folder.
-        experiments: Names of those to import; all without any.
+        experiments: Names of those to import; empty for all.
         address: The store.
 
     Returns:
         The exit code.
 
     Raises:
-        UsageError: MLflow has no such experiment, or the URI names nothing.
+        UsageError: MLflow has no such experiment, or the URI is not one of MLflow.
         TrackingError: MLflow does not answer.
         StoreError: The store cannot be written.
     """

@@ -1,4 +1,4 @@
-"""What runs have left behind: processes of runs that have ended, runs that only seem to go on."""
+"""What runs left behind: processes of ended runs, and runs without a process."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class LeftoverProcess:
 
 
 def leftover_processes() -> list[LeftoverProcess]:
-    """Processes of this user whose run has ended, in whatever data folder it is.
+    """Return this user's processes whose run has ended, in any data folder.
 
-    Those that this process descends from are left out, as is any whose run cannot be looked up.
+    Ancestors of this process are left out, as are processes whose run cannot be read.
     """
     readers: dict[Path, StoreReader | None] = {}
     spared = set(_ancestors())
-    found = []
+    leftovers = []
     try:
         for pid in sorted(procfs.all_pids() - spared):
             ticks = procfs.start_ticks(pid)
@@ -61,16 +61,16 @@ def leftover_processes() -> list[LeftoverProcess]:
             spool = variable(pid, RUN_DIR_VARIABLE)
             if spool and _has_ended(run_id, Home(Path(spool).parent.parent), readers):
                 command = identify(pid).command or "a process"
-                found.append(LeftoverProcess(pid, ticks, command, run_id))
+                leftovers.append(LeftoverProcess(pid, ticks, command, run_id))
     finally:
         for reader in readers.values():
             if reader is not None:
                 reader.close()
-    return found
+    return leftovers
 
 
 def end_process(process: LeftoverProcess) -> bool:
-    """Ask a process to end, then kill it; False if it is still there."""
+    """Ask a process to end, then kill it; return False if it survives."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -90,7 +90,7 @@ def end_process(process: LeftoverProcess) -> bool:
 
 
 def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]:
-    """Runs of this machine that the store says go on, without a process or anybody who records.
+    """Return unended runs of this machine without a process and without a collector.
 
     Args:
         recorded: Runs that the collector knows.
@@ -108,7 +108,7 @@ def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]
 
 
 def end_run(home: Home, run: RunRecord) -> bool:
-    """Write down that a lost run was killed; False if somebody else has ended it."""
+    """Record that a lost run was killed; return False if it has ended meanwhile."""
     with StoreWriter(home.store_path) as writer:
         ended = writer.end_run(
             run.run_id, RunStatus.KILLED, Clock.for_machine().now_ns(), reason=_REASON

@@ -32,7 +32,7 @@ from radt.units import duration_text
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str | None, verbose: bool, as_json: bool) -> None:
-    """List what can be measured here, or describe one listener or profiler NAME.
+    """List the listeners and profilers of this machine, or describe one by NAME.
 
     The Listeners column of an experiment file takes these names, joined by +, with options and an
     interval: top:cores@500ms+smi. The word default stands for the listeners of a run that names

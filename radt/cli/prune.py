@@ -1,4 +1,4 @@
-"""``radt prune``: old runs take less room, or none."""
+"""``radt prune``: delete or compact old runs."""
 
 from __future__ import annotations
 
@@ -28,43 +28,49 @@ from radt.units import parse_duration_s, plural, size
 
 _NS_PER_S = 1_000_000_000
 EXIT_FAILED = 1
-#: Longer names of experiments push what follows to the right, in their own line only.
+#: A longer name of an experiment pushes the rest of its own line to the right.
 _NAME_WIDTH = 24
-#: Experiments that a message names.
+#: How many experiments a message names.
 _NAMED = 8
 
 
 @dataclass
 class _Plan:
-    """What would be done: ``due`` runs, and of those that stay, how many for which reason."""
+    """The runs to prune, and how many others stay for which reason."""
 
     due: list[Candidate] = field(default_factory=list)
     held_back: Counter[str] = field(default_factory=Counter)
 
     @property
     def point_count(self) -> int:
-        return sum(one.point_count for one in self.due)
+        return sum(run.point_count for run in self.due)
 
     @property
     def size_bytes(self) -> int:
-        return sum(one.size_bytes for one in self.due)
+        return sum(run.size_bytes for run in self.due)
 
 
 @click.command("prune")
 @click.option(
-    "--older-than", "age", metavar="AGE", required=True, help="Runs that ended so long ago: 90d."
+    "--older-than",
+    "age",
+    metavar="AGE",
+    required=True,
+    help="Runs that ended longer ago than this: 90d.",
 )
 @click.option(
     "--keep",
-    type=click.Choice([one.value for one in Keep]),
+    type=click.Choice([choice.value for choice in Keep]),
     required=True,
-    help="summaries: all but samples, of which a few hundred a series stay, and files that MLflow "
-    "has, too.  nothing: no trace.",
+    help="summaries: thin each series to a few hundred samples and delete files that MLflow has.  "
+    "nothing: delete the runs.",
 )
 @click.option("--experiment", metavar="NAME", help="Only runs of this experiment.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing.")
-@click.option("--force", is_flag=True, help="Also runs that MLflow or a shared store lacks.")
+@click.option("--dry-run", is_flag=True, help="Show what would be pruned and stop.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--force", is_flag=True, help="Also prune runs that MLflow or the shared store lacks."
+)
 @click.option(
     "--store-uri",
     metavar=STORE_URI.kind.metavar,
@@ -81,64 +87,64 @@ def command(
     store_uri: str | None,
     home: Path | None,
 ) -> int:
-    """Thin or remove runs that ended long ago, in the data folder or the store that is named.
+    """Delete or compact old runs in the data folder, or in the Postgres store of --store-uri.
 
-    Shows first what it would do, and asks. Each run is one transaction: when interrupted, the same
-    command goes on. A copy in the other store, in MLflow and in the archive stays as it is; radt
-    import brings a run back from its archive.
+    Shows what it will do and asks first. After an interruption, run the same command again. Copies
+    in the other store, in MLflow and in the archive stay; radt import restores a run from its
+    archive.
     """
     console = Console(highlight=False)
     store = given_store(home, store_uri)
-    what = Keep(keep)
+    kept = Keep(keep)
     before_ns = time.time_ns() - round(parse_duration_s(age) * _NS_PER_S)
     with StoreReader(store.address) as reader:
         if experiment is not None:
-            _check_there(reader, experiment)
-        plan = _plan(candidates(reader, before_ns, what, experiment), store, force=force)
-        _show(plan, store, what, console)
+            _check_experiment(reader, experiment)
+        plan = _plan(candidates(reader, before_ns, kept, experiment), store, force=force)
+        _show(plan, store, kept, console)
         if dry_run or not plan.due:
             return 0
-        _ask(plan, what, yes=yes)
+        _ask(plan, kept, yes=yes)
         with StoreWriter(store.address) as writer:
-            failures = _prune(plan.due, reader, writer, store, what, console)
+            failures = _prune(plan.due, reader, writer, store, kept, console)
     if store.home is not None:
         _give_back(store, console)
     return EXIT_FAILED if failures else 0
 
 
-def _check_there(reader: StoreReader, experiment: str) -> None:
-    names = [one.name for one in reader.experiments()]
+def _check_experiment(reader: StoreReader, experiment: str) -> None:
+    names = [known.name for known in reader.experiments()]
     if experiment not in names:
         near = difflib.get_close_matches(experiment, names, n=1)
         raise UsageError(
-            f"there is no experiment {experiment!r} in {reader.address}",
+            f"{reader.address} has no experiment {experiment!r}",
             f"Did you mean {near[0]!r}?"
             if near
-            else f"It has {', '.join(names[:_NAMED]) or 'none'}",
+            else f"It has {', '.join(names[:_NAMED]) or 'no experiments'}",
         )
 
 
-def _plan(found: Sequence[Candidate], store: ChosenStore, *, force: bool) -> _Plan:
+def _plan(runs: Sequence[Candidate], store: ChosenStore, *, force: bool) -> _Plan:
     plan = _Plan()
-    for one in found:
-        reason = one.held_back
-        # What lies there unread was never stored: that is no reason to force.
-        if store.home is not None and has_unread_journals(store.home, one.run_id):
-            plan.held_back["what they wrote last is not in the store yet (radt sync)"] += 1
+    for run in runs:
+        reason = run.held_back
+        # Unread journals were never stored, so --force does not apply to them.
+        if store.home is not None and has_unread_journals(store.home, run.run_id):
+            plan.held_back["their last values are not in the store yet; run radt sync"] += 1
         elif reason and not force:
-            plan.held_back[f"{reason}; --force prunes them nonetheless"] += 1
+            plan.held_back[f"{reason}; --force prunes them anyway"] += 1
         else:
-            plan.due.append(one)
+            plan.due.append(run)
     return plan
 
 
 def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None:
-    fate = "thinned to summaries" if keep is Keep.SUMMARIES else "removed"
+    fate = "thinned to summaries" if keep is Keep.SUMMARIES else "deleted"
     head = f" · {plural(len(plan.due), 'run')} to be {fate}, {_amount(plan.due)}"
     console.print(Text.assemble((str(store.address), "bold"), head), soft_wrap=True)
     by_experiment: dict[str, list[Candidate]] = {}
-    for one in plan.due:
-        by_experiment.setdefault(one.experiment, []).append(one)
+    for run in plan.due:
+        by_experiment.setdefault(run.experiment, []).append(run)
     width = min(max((len(printable(name)) for name in by_experiment), default=0), _NAME_WIDTH)
     for name, runs in sorted(by_experiment.items()):
         days = sorted({_day(runs[0].ended_ns), _day(runs[-1].ended_ns)})
@@ -151,8 +157,8 @@ def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None
 
 
 def _amount(runs: Sequence[Candidate]) -> str:
-    points = sum(one.point_count for one in runs)
-    return f"{plural(points, 'point')}, {size(sum(one.size_bytes for one in runs))}"
+    points = sum(run.point_count for run in runs)
+    return f"{plural(points, 'point')}, {size(sum(run.size_bytes for run in runs))}"
 
 
 def _day(time_ns: int) -> str:
@@ -163,8 +169,10 @@ def _ask(plan: _Plan, keep: Keep, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("nobody can be asked here, nothing was pruned", "Add --yes if you mean it")
-    action = "Thin" if keep is Keep.SUMMARIES else "Remove"
+        raise UsageError(
+            "Expected a terminal to ask for confirmation", "Add --yes to prune without asking"
+        )
+    action = "Thin" if keep is Keep.SUMMARIES else "Delete"
     if not click.confirm(f"{action} {plural(len(plan.due), 'run')}?", default=False):
         raise DeclinedError("nothing was pruned")
 
@@ -177,22 +185,22 @@ def _prune(
     keep: Keep,
     console: Console,
 ) -> int:
-    """Prune run by run; returns how many could not be."""
+    """Prune run by run; return the number of failures."""
     done = points = kept = failures = 0
     with Console(stderr=True).status("", spinner="line") as status:
-        for number, one in enumerate(due, 1):
+        for number, run in enumerate(due, 1):
             status.update(f"{number:,} of {len(due):,}")
             try:
-                remove = partial(_remove_files, one, store, keep)
-                pruned = prune_run(reader, writer, one.run_id, keep, remove)
+                remove = partial(_remove_files, run, store, keep)
+                pruned = prune_run(reader, writer, run.run_id, keep, remove)
             except RadtError as error:
                 failures += 1
-                line = Text.assemble(("✘", "red"), f"  run {one.run_id}: {printable(str(error))}")
+                line = Text.assemble(("✘", "red"), f"  run {run.run_id}: {printable(str(error))}")
                 console.print(line, soft_wrap=True)
                 continue
             if pruned is None:
                 console.print(
-                    Text(f"  run {one.run_id} was changed meanwhile and stays", "dim"),
+                    Text(f"  run {run.run_id} changed in the meantime and stays", "dim"),
                     soft_wrap=True,
                 )
                 continue
@@ -206,12 +214,12 @@ def _prune(
     return failures
 
 
-def _remove_files(one: Candidate, store: ChosenStore, keep: Keep) -> None:
-    """Remove a run's folder, unless it has the only copy of what is to be kept."""
-    here = store.home is not None and one.host in ("", platform.node())
-    if here and (keep is Keep.NOTHING or one.files_elsewhere):
+def _remove_files(run: Candidate, store: ChosenStore, keep: Keep) -> None:
+    """Delete a run's folder, unless it holds the only copy of something to keep."""
+    here = store.home is not None and run.host in ("", platform.node())
+    if here and (keep is Keep.NOTHING or run.files_elsewhere):
         assert store.home is not None
-        remove_spool(store.home, one.run_id)
+        remove_spool(store.home, run.run_id)
 
 
 def _give_back(store: ChosenStore, console: Console) -> None:
@@ -222,7 +230,7 @@ def _give_back(store: ChosenStore, console: Console) -> None:
         console.print(Text.assemble(("!", "yellow"), f"  {printable(str(error))}"), soft_wrap=True)
         return
     if space.given_back_bytes:
-        text = f"  {size(space.given_back_bytes)} given back"
+        text = f"  {size(space.given_back_bytes)} freed"
         console.print(Text(text, "dim"), soft_wrap=True)
     if space.reason:
         text = f"  {size(space.left_bytes)} are free inside the file: {space.reason}"

@@ -204,8 +204,8 @@ class _Start:
         """Run an experiment file; returns the exit code."""
         if self.arguments:
             raise UsageError(
-                f"{self.arguments[0]!r} after {self.file} is one argument too many",
-                "Give one experiment file at a time, without arguments",
+                f"Expected one experiment file, got {self.arguments[0]!r} after {self.file}",
+                "Run one experiment file at a time, without arguments",
             )
         if any(getattr(self.columns, name) for name in _COLUMNS):
             raise UsageError(

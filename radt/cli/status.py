@@ -1,4 +1,4 @@
-"""``radt status FILE``: what an experiment is at, from any terminal."""
+"""``radt status FILE``: the progress of an experiment, from any terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from radt.runner.live import label_width, live_table, progress_line
 from radt.runner.progress import ExperimentProgress, ProgressReader, WorkloadProgress, WorkloadState
 from radt.settings import Settings
 
-#: Of workloads that are done, and of those that wait, so many are listed next to the running one.
+#: How many finished and how many waiting workloads are listed next to the running workload.
 SHOWN_DONE = 8
 SHOWN_WAITING = 8
 _NO_LIMIT = 1_000_000
@@ -36,28 +36,30 @@ _NO_LIMIT = 1_000_000
 @click.argument("file", type=click.Path(path_type=Path))
 @setting_option(settings.HOME)
 @click.option("--all", "everything", is_flag=True, help="List every workload.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path, home: str | None, everything: bool, as_json: bool) -> None:
-    """Show what the runner of an experiment FILE is at, what is done and what is next.
+    """Show the progress of the experiment FILE: what is done, what runs and what is next.
 
-    Nothing is disturbed, and it works from any terminal. The exit code is 0 whether or not the
-    experiment is running.
+    Works from any terminal and changes nothing. The exit code is 0 whether or not the experiment
+    is running.
     """
-    place = home_of(file, home)
-    with ProgressReader(file, place) as observer:
+    data = home_of(file, home)
+    with ProgressReader(file, data) as observer:
         look = observer.look()
-    waiting = waiting_for_delivery(file, place)
+    waiting = waiting_for_delivery(file, data)
     if as_json:
-        document = as_document(file, look) | {"waiting": [backlog_document(one) for one in waiting]}
+        document = as_document(file, look) | {
+            "waiting": [backlog_document(backlog) for backlog in waiting]
+        }
         click.echo(json.dumps(document, indent=2))
         return
     console = Console(highlight=False)
     for line in status_lines(file, look, console.width, everything=everything):
         console.print(line, soft_wrap=True)
-    for one in waiting:
-        style = "red" if one.problem else "dim"
+    for backlog in waiting:
+        style = "red" if backlog.problem else "dim"
         console.print()
-        for line in folded(Text(f"  {printable(one.sentence())}", style), console, 2):
+        for line in folded(Text(f"  {printable(backlog.sentence())}", style), console, 2):
             console.print(line, soft_wrap=True)
 
 
@@ -65,23 +67,22 @@ def home_of(file: Path, given: str | None) -> Home:
     """The data folder of an experiment file.
 
     Raises:
-        UsageError: The settings name none that can be used.
+        UsageError: The settings do not name a usable folder.
     """
-    found = Settings.of(file.absolute().parent, {settings.HOME: given})
-    return Home(found[settings.HOME])
+    return Home(Settings.of(file.absolute().parent, {settings.HOME: given})[settings.HOME])
 
 
 def waiting_for_delivery(file: Path, home: Home) -> list[Backlog]:
-    """Return what MLflow and Postgres should have by now; of all experiments in the data folder.
+    """Return what is still to be uploaded to MLflow and Postgres, of the whole data folder.
 
     Raises:
         StoreError: The store cannot be read.
-        UsageError: The settings name no database that can be used.
+        UsageError: The settings do not name a usable database.
     """
     if not home.store_path.exists():
         return []
     store_uri = Settings.of(file.absolute().parent)[settings.STORE_URI]
-    return [one for one in backlogs(home.store_path, store_uri) if one.waiting]
+    return [backlog for backlog in backlogs(home.store_path, store_uri) if backlog.waiting]
 
 
 def backlog_document(backlog: Backlog) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def backlog_document(backlog: Backlog) -> dict[str, Any]:
 def status_lines(
     file: Path, look: ExperimentProgress, width: int, *, everything: bool = False
 ) -> list[Text]:
-    """All that is known, for a terminal of this width."""
+    """Return the lines of `radt status` for a terminal of this width."""
     lines = [_headline(file, look)]
     if look.holder is not None:
         lines += _holder_lines(look.holder)
@@ -114,7 +115,7 @@ def status_lines(
 
 
 def _headline(file: Path, look: ExperimentProgress) -> Text:
-    runs = sum(len(one.runs) for one in look.workloads)
+    runs = sum(len(workload.runs) for workload in look.workloads)
     parts = [
         f"{units.plural(len(look.workloads), 'workload')}, {units.plural(runs, 'run')}",
         "not running" if look.holder is None else f"running since {_since(look.holder)}",
@@ -140,68 +141,76 @@ def _holder_lines(holder: Holder) -> list[Text]:
 def _workload_lines(look: ExperimentProgress, width: int, *, everything: bool) -> list[Text]:
     total = len(look.workloads)
     label_chars = label_width(map(_heading, look.workloads))
-    ended = [n for n, one in enumerate(look.workloads) if one.state is WorkloadState.DONE]
-    later = [n for n, one in enumerate(look.workloads) if one.state is WorkloadState.WAITING]
+    ended = [n for n, workload in enumerate(look.workloads) if workload.state is WorkloadState.DONE]
+    later = [
+        n for n, workload in enumerate(look.workloads) if workload.state is WorkloadState.WAITING
+    ]
     hidden = set() if everything else {*ended[:-SHOWN_DONE], *later[SHOWN_WAITING:]}
     lines: list[Text] = []
     skipped: list[WorkloadProgress] = []
-    for index, one in enumerate(look.workloads):
+    for index, workload in enumerate(look.workloads):
         if index in hidden:
-            skipped.append(one)
+            skipped.append(workload)
             continue
         lines += _hidden(skipped)
         skipped = []
-        if one.state is WorkloadState.RUNNING:
-            lines += live_table(one.view(index + 1, total), width, _NO_LIMIT).split("\n")
+        if workload.state is WorkloadState.RUNNING:
+            lines += live_table(workload.view(index + 1, total), width, _NO_LIMIT).split("\n")
         else:
-            lines.append(_workload_line(index + 1, total, one, label_chars))
+            lines.append(_workload_line(index + 1, total, workload, label_chars))
     return lines + _hidden(skipped)
 
 
 def _hidden(workloads: list[WorkloadProgress]) -> list[Text]:
     if not workloads:
         return []
-    counts = Counter(one.status if _is_done(one) else None for one in workloads)
+    counts = Counter(workload.status if _is_done(workload) else None for workload in workloads)
     parts = [f"{count} {status or 'waiting'}" for status, count in counts.items()]
     return [Text(f"       … {', '.join(parts)}   (--all lists them)", "dim")]
 
 
-def _is_done(one: WorkloadProgress) -> bool:
-    return one.state is WorkloadState.DONE
+def _is_done(workload: WorkloadProgress) -> bool:
+    return workload.state is WorkloadState.DONE
 
 
-def _heading(one: WorkloadProgress) -> str:
-    repeats = f" {one.repeats_done}/{one.repeats}" if one.repeats > 1 else ""
-    return printable(one.plan.label) + repeats
+def _heading(workload: WorkloadProgress) -> str:
+    repeats = f" {workload.repeats_done}/{workload.repeats}" if workload.repeats > 1 else ""
+    return printable(workload.plan.label) + repeats
 
 
-def _workload_line(position: int, total: int, one: WorkloadProgress, label_chars: int) -> Text:
+def _workload_line(position: int, total: int, workload: WorkloadProgress, label_chars: int) -> Text:
     line = Text.assemble(
         (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
-        (f"{_heading(one):<{label_chars}} ", "bold"),
-        f"{units.plural(len(one.runs), 'run'):<9} ",
+        (f"{_heading(workload):<{label_chars}} ", "bold"),
+        f"{units.plural(len(workload.runs), 'run'):<9} ",
     )
-    if one.state is not WorkloadState.DONE:
-        waiting = one.state in (WorkloadState.NEXT, WorkloadState.WAITING, WorkloadState.LEFT_OUT)
-        line.append(f"· {one.state}" if waiting else f"✘ {one.state}", "dim" if waiting else "red")
-        if waiting and one.status not in (None, RunStatus.FINISHED):
-            line.append(f"   before: {_ends(one)}", "dim")
-    elif one.status in (None, RunStatus.FINISHED):
-        line.append("✔", "green").append(f" {units.duration(one.taken_s)}")
+    if workload.state is not WorkloadState.DONE:
+        waiting = workload.state in (
+            WorkloadState.NEXT,
+            WorkloadState.WAITING,
+            WorkloadState.LEFT_OUT,
+        )
+        line.append(
+            f"· {workload.state}" if waiting else f"✘ {workload.state}", "dim" if waiting else "red"
+        )
+        if waiting and workload.status not in (None, RunStatus.FINISHED):
+            line.append(f"   before: {_ends(workload)}", "dim")
+    elif workload.status in (None, RunStatus.FINISHED):
+        line.append("✔", "green").append(f" {units.duration(workload.taken_s)}")
     else:
-        line.append(f"✘ {_ends(one)}", "red")
+        line.append(f"✘ {_ends(workload)}", "red")
     return line
 
 
-def _ends(one: WorkloadProgress) -> str:
+def _ends(workload: WorkloadProgress) -> str:
     """``1 FINISHED, 1 FAILED: exit code 3``; of a single row without the count."""
     reasons: dict[str, str] = {}
-    for run, view in zip(one.plan.runs, one.runs, strict=True):
+    for run, view in zip(workload.plan.runs, workload.runs, strict=True):
         if run.status is not None and view.detail:
             reasons.setdefault(str(run.status), view.detail)
-    counts = Counter(str(run.status) for run in one.plan.runs if run.status is not None)
+    counts = Counter(str(run.status) for run in workload.plan.runs if run.status is not None)
     return ", ".join(
-        (f"{count} " if len(one.runs) > 1 else "")
+        (f"{count} " if len(workload.runs) > 1 else "")
         + status
         + (f": {printable(reasons[status])}" if status in reasons else "")
         for status, count in counts.items()
@@ -209,18 +218,20 @@ def _ends(one: WorkloadProgress) -> str:
 
 
 def _next_step(file: Path, look: ExperimentProgress) -> str:
-    left = [one for one in look.workloads if one.state is not WorkloadState.DONE]
+    left = [workload for workload in look.workloads if workload.state is not WorkloadState.DONE]
     if not look.workloads:
         return call(file, "validate")
     if not left:
-        failed = {one.status for one in look.workloads} - {None, RunStatus.FINISHED}
-        return "all done" + (f"; {call(file)} --rerun runs what failed again" if failed else "")
-    verb = "resumes" if any(one.status is not None for one in look.workloads) else "starts"
+        failed = {workload.status for workload in look.workloads} - {None, RunStatus.FINISHED}
+        return "all done" + (f"; {call(file)} --rerun repeats the failed rows" if failed else "")
+    verb = (
+        "resumes" if any(workload.status is not None for workload in look.workloads) else "starts"
+    )
     return f"{call(file)} {verb} with workload {printable(left[0].plan.label)}"
 
 
 def as_document(file: Path, look: ExperimentProgress) -> dict[str, Any]:
-    """The same for programs; times in seconds, sizes in bytes."""
+    """Return the progress for ``--json``; times in seconds, sizes in bytes."""
     progress = look.progress
     return {
         "file": str(file.absolute()),
@@ -235,18 +246,18 @@ def as_document(file: Path, look: ExperimentProgress) -> dict[str, Any]:
             "elapsed_s": round(progress.elapsed_s, 3),
             "remaining_s": None if progress.remaining_s is None else round(progress.remaining_s, 3),
         },
-        "workloads": [_workload_document(one) for one in look.workloads],
+        "workloads": [_workload_document(workload) for workload in look.workloads],
         "problems": list(look.problems),
     }
 
 
-def _workload_document(one: WorkloadProgress) -> dict[str, Any]:
+def _workload_document(workload: WorkloadProgress) -> dict[str, Any]:
     return {
-        "experiment": one.plan.experiment,
-        "workload": one.plan.label,
-        "state": str(one.state),
-        "repeats_done": one.repeats_done,
-        "repeats": one.repeats,
+        "experiment": workload.plan.experiment,
+        "workload": workload.plan.label,
+        "state": str(workload.state),
+        "repeats_done": workload.repeats_done,
+        "repeats": workload.repeats,
         "runs": [
             {
                 "letter": plan.letter,
@@ -263,6 +274,6 @@ def _workload_document(one: WorkloadProgress) -> dict[str, Any]:
                 "gpu_utilization": view.gpu_utilization,
                 "gpu_memory_bytes": view.gpu_memory_bytes,
             }
-            for plan, view in zip(one.plan.runs, one.runs, strict=True)
+            for plan, view in zip(workload.plan.runs, workload.runs, strict=True)
         ],
     }

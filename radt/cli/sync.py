@@ -32,10 +32,10 @@ from radt.store.reader import StoreReader
 
 EXIT_LEFT = 1
 _LOOK_S = 0.5
-#: With a problem, and nothing brought for so long, it is given up for now.
+#: With a problem and no progress for so long, the upload is given up for now.
 _PATIENCE_S = 8.0
 _END_S = 120.0
-#: Before what is said of a way: its mark and its name.
+#: Columns before the text of a line: a mark and a name.
 _INDENT = 13
 
 
@@ -69,7 +69,7 @@ def command(
     _print_drained(drain_leftovers(place), console)
     if everything and postgres:
         compare_again(place.store_path, postgres)
-    ways: list[_Bringing] = [
+    ways: list[_Upload] = [
         _ToMlflow(place.store_path, uri)
         for uri in _tracking_uris(place.store_path, mlflow if tracking_uri else "")
     ]
@@ -80,14 +80,14 @@ def command(
         console.print(done, soft_wrap=True)
     left = _follow(ways, console)
     if not postgres:
-        text = "no database is set (--store-uri, RADT_STORE_URI); samples stay on this machine"
+        text = "no database set (--store-uri); samples stay on this machine"
         console.print(_line("–", "dim", "Postgres", text, "dim"), soft_wrap=True)
     console.print()
     return EXIT_LEFT if left else 0
 
 
 def _tracking_uris(store: Path, only: str) -> list[str]:
-    """MLflow's addresses that something waits for."""
+    """Return the MLflow addresses that runs wait for."""
     with closing(StoreReader(store)) as reader:
         uris = list(dict.fromkeys(one.tracking_uri for one in reader.workloads()))
         waiting = [
@@ -113,21 +113,21 @@ def _print_drained(drained: Drained, console: Console) -> None:
         console.print(_line("!", "yellow", "journal", text), soft_wrap=True)
 
 
-# -- one way out ----------------------------------------------------------------------------------
+# -- uploads --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is left, and what keeps it."""
+    """The number of runs left, and the problem that keeps them."""
 
     left: int
     problem: str = ""
 
 
-class _Bringing(ABC):
-    """A process that brings runs, the same that the collector has, and what is left of its work.
+class _Upload(ABC):
+    """A process that uploads runs, as the collector's do, and what is left to upload.
 
-    If the collector has one for this already, that one does it and ours waits for its turn.
+    If the collector already has one for this destination, that one uploads and ours waits.
     """
 
     subject: str
@@ -144,7 +144,7 @@ class _Bringing(ABC):
 
     @abstractmethod
     def look(self) -> _Look:
-        """What is left now."""
+        """Return what is left now."""
 
     def start(self) -> None:
         self._last = self.look()
@@ -155,22 +155,22 @@ class _Bringing(ABC):
             stdout=subprocess.DEVNULL,
             cwd="/",
             env=os.environ | self._destination.environment(),
-            start_new_session=True,  # Ctrl-C ends us; then it finishes what it is at
+            start_new_session=True,  # Ctrl-C ends us; it then finishes its transaction
         )
-        self._tell(b"\n")
+        self._send(b"\n")
 
     def check(self, *, more_comes: bool) -> None:
-        """See how far it is; once it cannot get further, let it end.
+        """Update the progress; end the process once it cannot make more.
 
         Args:
-            more_comes: Another way still writes what this one brings, such as MLflow's ids.
+            more_comes: Another upload still writes what this one sends, such as MLflow's ids.
         """
         if self.over:
             return
         assert self._process is not None
         now = self.look()
         if now.left > self._last.left:
-            self._tell(b"\n")
+            self._send(b"\n")
         if now.left != self._last.left:
             self._changed_s = time.monotonic()
         self._last = now
@@ -186,7 +186,7 @@ class _Bringing(ABC):
         return now.left == 0 and not now.problem
 
     def close(self) -> None:
-        """Let it finish up, for a while."""
+        """Let the process finish, up to a limit."""
         if self._process is None:
             return
         with suppress(OSError):
@@ -199,7 +199,7 @@ class _Bringing(ABC):
             self._process.wait()
 
     def kill(self) -> None:
-        """What it has not brought is by the next one."""
+        """Kill the process; the next one uploads the rest."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -220,15 +220,15 @@ class _Bringing(ABC):
         why = last.problem or "the process ended; its log is in the runtime folder"
         return _line("✘", "red", self.subject, text, problem=why, place=self.place)
 
-    def _tell(self, what: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(what)
+            self._process.stdin.write(data)
             self._process.stdin.flush()
 
 
-class _ToMlflow(_Bringing):
+class _ToMlflow(_Upload):
     subject = "MLflow"
 
     def __init__(self, store: Path, uri: str) -> None:
@@ -248,7 +248,7 @@ class _ToMlflow(_Bringing):
         return sum(1 for one in waiting if one.ended_ns is not None)
 
 
-class _ToPostgres(_Bringing):
+class _ToPostgres(_Upload):
     subject = "Postgres"
 
     def __init__(self, store: Path, uri: str) -> None:
@@ -261,7 +261,7 @@ class _ToPostgres(_Bringing):
         return _Look(found.ended, found.short_problem)
 
     def _is_done(self, now: _Look) -> bool:
-        # Before it was reached nobody knows what is there.
+        # Before the first connection, what the database has is unknown.
         return super()._is_done(now) and bool(self._backlog().identity)
 
     def _backlog(self) -> Backlog:
@@ -270,8 +270,8 @@ class _ToPostgres(_Bringing):
         )
 
 
-def _follow(ways: Sequence[_Bringing], console: Console) -> bool:
-    """Until all are over; whether something is left."""
+def _follow(ways: Sequence[_Upload], console: Console) -> bool:
+    """Run all uploads to their end; return whether something is left."""
     try:
         for way in ways:
             way.start()
@@ -292,7 +292,7 @@ def _follow(ways: Sequence[_Bringing], console: Console) -> bool:
     return any(way.left for way in ways)
 
 
-def _lines(ways: Sequence[_Bringing], console: Console) -> Iterator[Text]:
+def _lines(ways: Sequence[_Upload], console: Console) -> Iterator[Text]:
     for way in ways:
         first, *problem = way.line().split("\n")
         yield first

@@ -77,7 +77,7 @@ def test_nothing_is_done_before_it_is_said(
     assert pruned(reader) == [old]
     assert "0 runs to be thinned" in prune(*THIN, "--yes", *where)
     # What is left of it, not what it once had.
-    assert "1 run to be removed, 715 points" in prune(*REMOVE, "--yes", *where)
+    assert "1 run to be deleted, 715 points" in prune(*REMOVE, "--yes", *where)
     assert [run.run_id for run in reader.runs()] == [young]
 
 
@@ -86,7 +86,7 @@ def test_an_experiment_that_is_misspelt_is_said(reader: StoreReader, put_run: Pu
     put_run(points=10)
     done = CliRunner().invoke(command, [*THIN, "--experiment", "digit"], standalone_mode=False)
     assert isinstance(done.exception, UsageError)
-    assert done.exception.message.startswith("there is no experiment 'digit' in ")
+    assert done.exception.message.endswith(" has no experiment 'digit'")
     assert done.exception.remedy == "Did you mean 'digits'?"
 
 
@@ -114,7 +114,7 @@ def test_folders_of_pruned_runs_go_and_others_stay(
     (home.run_dir(names["b"]).journal / "1234").mkdir()
     (home.run_dir(names["c"]).journal / "labels").mkdir()
     text = prune(*THIN, "--yes", "--force")
-    assert "what they wrote last is not in the store yet (radt sync)" in text
+    assert "their last values are not in the store yet; run radt sync" in text
     assert sorted(path.name[0] for path in (home.path / "runs").iterdir()) == ["b", "d"]
     assert [run_id[0] for run_id in pruned(reader)] == ["a", "c", "d"]
 
@@ -154,7 +154,7 @@ def test_a_run_that_is_written_meanwhile_keeps_its_files(
 
     thin_run = pruning.thin_run
     monkeypatch.setattr(pruning, "thin_run", slow)
-    assert "was changed meanwhile and stays" in prune(*THIN, "--yes")
+    assert "changed in the meantime and stays" in prune(*THIN, "--yes")
     assert home.run_dir(run_id).path.is_dir()
 
 
@@ -201,7 +201,7 @@ def test_room_is_given_back(
     """By a copy the first time, a few pages at a time from then on."""
     for number, key in enumerate("ab"):
         noisy(writer, put_run(key * 32, points=10))
-        assert "MB given back" in prune(*THIN, "--yes")
+        assert "MB freed" in prune(*THIN, "--yes")
         assert home.store_path.stat().st_size < 1_000_000
         with closing(sqlite3.connect(home.store_path)) as store:
             assert store.execute("PRAGMA auto_vacuum").fetchone() == (2,), number

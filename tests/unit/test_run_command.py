@@ -62,7 +62,7 @@ def test_what_cannot_be_understood(args: list[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["a.csv", "b.csv"], "'b.csv' after a.csv is one argument too many"),
+        (["a.csv", "b.csv"], "Expected one experiment file, got 'b.csv' after a.csv"),
         (["a.csv", "--cpus", "3"], "other column options are for programs"),
         (["--rerun", "x.py"], "--rerun and --only are for experiment files"),
         (["--detach", "x.py"], "--detach is for experiment files"),

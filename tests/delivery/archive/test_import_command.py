@@ -44,14 +44,14 @@ def test_all_archives_below_a_folder(
         "digits 1 a cnn",
         " " * 16 + "  1,015 values",
     ]
-    assert output[3].endswith("35 values; the run went on, import again for the rest")
+    assert output[3].endswith("35 values; the run continued, import again for the rest")
     assert "radt dashboard" in output[-1]
     with StoreWriter(home / "radt.db") as imported:
         mine, theirs = kit.contents(imported), kit.contents(writer)
     assert mine == theirs
 
     assert radt("import", tmp_path / "artifacts" / "0", "--home", home) == 0
-    assert "was there already" in capsys.readouterr().out
+    assert "already imported" in capsys.readouterr().out
 
 
 def test_what_is_damaged_keeps_no_other_out(
@@ -91,6 +91,6 @@ def test_into_postgres(
     assert radt("import", kit.archive_folder(run), "--to", database) == 0
     output = capsys.readouterr().out
     assert "wörd" not in output
-    assert "was there already" in output
+    assert "already imported" in output
     with StoreWriter(database) as imported:
         assert kit.contents(imported) == kit.contents(writer)
