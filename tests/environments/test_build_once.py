@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,19 +32,34 @@ build(spec, log=Path(sys.argv[2]), say=lambda text: print(text, flush=True))
 
 
 @pytest.fixture
-def builder(bench: Workbench, tools: Tools) -> Workbench:
-    """A project whose build waits until the test lets it go on."""
+def builder(bench: Workbench, tools: Tools) -> Iterator[Workbench]:
+    """A project whose build waits until the test lets it go on; no builder outlives a test."""
     tools.install("conda")
     bench.write("conda.yaml", WAITING)
-    return bench
+    try:
+        yield bench
+    finally:
+        go(tools)  # a tool whose radt was killed
+        for process in STARTED:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        STARTED.clear()
+
+
+STARTED: list[subprocess.Popen[str]] = []
 
 
 def start_building(bench: Workbench) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", BUILD, str(bench.folder), str(bench.log)],
         stdout=subprocess.PIPE,
         text=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def wait_for_tool(tools: Tools) -> int:
