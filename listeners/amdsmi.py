@@ -1,7 +1,7 @@
 """AMD GPUs through AMD's own Python library, amdsmi, which comes with ROCm.
 
-radt places runs on NVIDIA GPUs only. So a run cannot say which AMD GPU is its own, and every one
-is recorded with every run of the machine: the scope is the host, the entity the GPU.
+radt places runs on NVIDIA GPUs only. A run has no AMD GPU of its own, so all are recorded with
+every run of the machine: the scope is the host, the entity the GPU.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _MODULE = "amdsmi"
 _PERCENT = 0.01
 _MHZ = 1e6
 _MICRO = 1e-6
-#: What the library writes where a card does not have a value; the most of 32 bits slips through.
+#: The library's marks of a value that a card does not have; the maximum of 32 bits is one.
 _NOT_AVAILABLE = ("N/A", 2**32 - 1)
 
 
-class _NotThere(Exception):  # noqa: N818 - no error: the card has no such value
-    """A card answers, but does not have this value."""
+class _Unsupported(Exception):  # noqa: N818 - not an error
+    """The card does not have this value."""
 
 
 def _of(answer: Any, *names: str) -> float:
-    """The first of these values that the card has: versions of the library differ in names."""
+    """Return the first of these values that the card has: library versions differ in names."""
     for name in names:
         if name in answer and answer[name] not in _NOT_AVAILABLE:
             return float(answer[name])
-    raise _NotThere
+    raise _Unsupported
 
 
 def _busy(name: str) -> Callable[[Any, Any], float]:
@@ -101,19 +101,12 @@ _VALUES = (
     _value("gpu.memory.used", "By", _memory_used, "VRAM"),
     _value("gpu.memory.total", "By", _memory_total, "VRAM"),
     _value(
-        "gpu.power",
-        "W",
-        _power,
-        "of the socket",
-        method="current socket power; the average where the card has only that",
+        *("gpu.power", "W", _power, "of the socket"),
+        method="current socket power; the average if the card has only that",
     ),
     _value(
-        "gpu.energy",
-        "J",
-        _energy,
-        "since the driver was loaded",
-        SeriesKind.COUNTER,
-        "energy accumulator times its resolution",
+        *("gpu.energy", "J", _energy, "since the driver was loaded", SeriesKind.COUNTER),
+        method="energy accumulator times its resolution",
     ),
     _value("gpu.temperature", "Cel", _temperature, "hottest spot of the die"),
     _value("gpu.clock.sm", "Hz", _clock("GFX"), "graphics and compute"),
@@ -122,18 +115,14 @@ _VALUES = (
 
 
 class _Library:
-    """The library, initialised once for all that use it: it does not count by itself."""
+    """The library, initialised once for all users: it does not count them itself."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
 
     def take(self) -> Any:
-        """The module, ready for use.
-
-        Raises:
-            Exception: Whatever the library raises, on import too.
-        """
+        """Return the initialised module; raise whatever the library raises, also on import."""
         with self._lock:
             # Without its C library, the module prints advice before it raises.
             with contextlib.redirect_stdout(io.StringIO()):
@@ -165,12 +154,11 @@ class AmdsmiListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Whether the library is there and finds a GPU."""
         if importlib.util.find_spec(_MODULE) is None:
             return Availability(
                 False,
                 "the Python package amdsmi is not installed",
-                "Where there are AMD GPUs, install the amdsmi of your ROCm version",
+                "If this machine has AMD GPUs, install the amdsmi of your ROCm version",
             )
         try:
             smi = _library.take()
@@ -179,7 +167,7 @@ class AmdsmiListener(Listener):
             finally:
                 _library.give_back(smi)
         except Exception as error:  # noqa: BLE001 - third-party code, and a C library behind it
-            return Availability(False, f"amdsmi: {_one_line(error)}", "Run amd-smi to see more")
+            return Availability(False, f"amdsmi: {_one_line(error)}", "Run amd-smi for details")
         if count == 0:
             return Availability(False, "no AMD GPU", f"Leave {cls.name} out of Listeners")
         return Availability(True)
@@ -210,18 +198,14 @@ class AmdsmiListener(Listener):
     def _read(self, value: _Value, handle: Any) -> float | MissingReason:
         try:
             return value.read(self._smi, handle)
-        except _NotThere:
+        except _Unsupported:
             return MissingReason.UNSUPPORTED
         except self._smi.AmdSmiException as error:
             return _missing(self._smi, error)
 
 
 def _missing(smi: Any, error: Exception) -> MissingReason:
-    """Why there is no value.
-
-    Raises:
-        AmdSmiException: The error concerns all cards: the library has to be opened again.
-    """
+    """Return why there is no value; raise an error that concerns all cards, to open it again."""
     code = getattr(error, "err_code", None)
     constants = smi.amdsmi_wrapper
     if code == constants.AMDSMI_STATUS_NO_PERM:

@@ -1,13 +1,13 @@
-"""What a listener is: the one page to read before writing one.
+"""The interface of listeners: read this before writing one.
 
-A listener says whether it can work here (`probe`), what it measures (`metrics`), and reads
+A listener says whether it works here (`probe`) and what it measures (`metrics`), and reads
 everything once (`sample`). It knows nothing of files, databases, threads or schedules: the
-collector calls ``sample`` on its clock, counts what came and what did not, and hands each reading
-to the runs it concerns. A `Profiler` does not sample: it goes with one run, by a prefix of its
+collector calls ``sample`` on its clock, counts received and missed samples, and gives each reading
+to the runs it belongs to. A `Profiler` does not sample: it accompanies one run, by a prefix of its
 command or from inside its process.
 
-Register the class under the entry-point group ``radt.listeners``; the built-in ones come in
-through the same door. ``tests/plugins/radt-listener-example`` is a whole package.
+Register the class under the entry-point group ``radt.listeners``, as the built-in ones are.
+``tests/plugins/radt-listener-example`` is a complete package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from radt.model import ListenerChoice, MissingReason, Scope, SeriesKind
 
-#: How long it is believed which listeners work here: to wake up a GPU's driver can take seconds.
+#: How long the list of working listeners is kept: waking a GPU's driver can take seconds.
 _DEFAULTS_S = 60.0
 
 
@@ -34,13 +34,13 @@ class Metric:
     ``Cel``, ``By/s``; ``1`` for a ratio 0-1, which charts show in %; ``cores`` for CPU time per
     time; what a gauge counts in braces, ``{threads}``).
 
-    A ``COUNTER`` only grows, and is read raw: what looks at it takes differences
-    (`radt.store.counters`), which survive a reset, and also a wrap if ``wraps_at`` says at which
-    value it starts again from 0 (in the metric's unit).
+    A ``COUNTER`` only grows, and is recorded raw: readers take differences
+    (`radt.store.counters`), which survive a reset, and also a wrap if ``wraps_at`` is the value
+    at which it wraps (in the metric's unit).
 
-    ``method`` says how a value comes about where the name does not, and is stored with the series.
-    ``estimated`` marks what was not measured but apportioned by a rule, which ``method`` states.
-    ``regular`` is False for what does not come with every sample, because it is dear to read.
+    ``method`` says how a value is obtained if the name does not, and is stored with the series.
+    ``estimated`` marks a value that is not measured but apportioned by a rule, which ``method``
+    states. ``regular`` is False if not every sample has a value, because it is expensive to read.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A run that wants this listener's values.
+    """A run that gets this listener's values.
 
     ``gpus`` are the run's devices: NVML indices, UUIDs of GPUs or UUIDs of MIG devices (empty for
     a CPU run; `radt.listeners.nvidia.Devices` resolves them); ``pids`` are all live processes of
@@ -83,14 +83,14 @@ class Reading:
     """One value of one metric at this instant.
 
     ``entity`` names what was read within the scope (``gpu0``, ``gpu0/gi1``, ``sda``; empty if
-    there is only one). ``run_id`` is given for process-scoped values only. ``value`` is a number
+    there is only one). ``run_id`` is set for process-scoped values only. ``value`` is a number
     or the reason why there is none. ``gpu`` is the device as `Target.gpus` names it, for GPU and
-    MIG scopes: the collector gives the reading to the runs on that device, so what was read once
-    from a card is yielded for each name that targets have for it.
+    MIG scopes: the collector gives the reading to the runs on that device, so a value of a card is
+    yielded for each name that targets have for it.
 
-    ``method`` and ``wraps_at`` override the metric's, where they depend on the device. They are
-    taken from a series' first reading. ``at_ns`` is when the value was taken (monotonic), where
-    that is not the beginning of `Listener.sample`.
+    ``method`` and ``wraps_at`` override the metric's if they depend on the device; a series' first
+    reading counts. ``at_ns`` is the time of the value (monotonic), if that is not the start of
+    `Listener.sample`.
     """
 
     metric: str
@@ -105,10 +105,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Something that happened, rather than a value: it becomes a marker of the runs it concerns.
+    """An event, which becomes a marker.
 
-    With ``run_id``, that run; with ``gpu``, the runs on this device; with neither, all runs that
-    the listener reads for.
+    With ``run_id``, of that run; with ``gpu``, of the runs on this device; with neither, of all
+    runs that the listener reads for.
     """
 
     name: str
@@ -119,29 +119,29 @@ class Occurrence:
 
 
 class Source(ABC):
-    """What listeners and profilers have in common: what a Listeners column may name."""
+    """The base of listeners and profilers: what a Listeners column may name."""
 
     #: What users write in the Listeners column.
     name: ClassVar[str]
-    #: What may stand behind the name (``top:cores``), and what it does; ``word`` or ``word=VALUE``.
+    #: The options behind the name (``top:cores``) with their meaning; ``word`` or ``word=VALUE``.
     accepts: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     @abstractmethod
     def probe(cls) -> Availability:
-        """Whether it works here. Must not raise, and takes well under a second."""
+        """Return whether it works here. Must not raise, and takes well under a second."""
 
     @classmethod  # noqa: B027 - most options have no value
     def check_option(cls, word: str, value: str | None) -> None:
-        """Look at an option that `accepts` has, when an experiment file is read.
+        """Check an option of `accepts` when an experiment file is read.
 
         Raises:
-            ValueError: The value makes no sense; the message says what would.
+            ValueError: The value is not valid; the message says what is expected.
         """
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
-        """Everything this may read."""
+        """Return everything it may read."""
         return ()
 
 
@@ -154,7 +154,7 @@ class Listener(Source):
 
     #: Seconds between samples unless the user says otherwise.
     default_interval_s: ClassVar[float] = 1.0
-    #: Whether a run that names no listeners gets this one, where it is available.
+    #: Whether a run that names no listeners gets this one, if it is available.
     by_default: ClassVar[bool] = False
 
     options: Mapping[str, str | None] = {}
@@ -163,26 +163,26 @@ class Listener(Source):
     @classmethod
     @abstractmethod
     def metrics(cls) -> Sequence[Metric]:
-        """Everything this listener may read."""
+        """Return everything it may read."""
 
     def open(self) -> None:
-        """Get ready to sample. May raise; the collector then retries, later drops the listener."""
+        """Prepare to sample. May raise; the collector then retries, later drops the listener."""
 
     @abstractmethod
     def sample(self, targets: Sequence[Target]) -> Iterable[Reading | Occurrence]:
-        """Read everything once, for all runs that want it, as fast as possible."""
+        """Read everything once, for all targets, as fast as possible."""
 
     def close(self) -> None:
-        """Let go of what `open` took, also after an `open` that raised."""
+        """Release what `open` acquired, also after an `open` that raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRun:
-    """The run that a profiler goes with.
+    """The run that a profiler accompanies.
 
-    Everything the profiler writes into ``reports`` (an absolute folder that is there) becomes an
-    artifact of the run, below ``profiles/``. ``label`` is safe in a file name: experiment,
-    workload and letter. ``options`` as in `Listener`.
+    Everything the profiler writes into ``reports`` (an existing absolute folder) becomes an
+    artifact of the run, below ``profiles/``. ``label`` is safe in a file name: experiment, workload
+    and letter. ``options`` as in `Listener`.
     """
 
     run_id: str
@@ -192,28 +192,28 @@ class ProfiledRun:
 
 
 class Profiler(Source):
-    """Goes with one run: a prefix of its command, variables for its process, or both."""
+    """Accompanies one run: a prefix of its command, variables for its process, or both."""
 
     #: Whether it slows the run down so much that comparisons leave the run out unless asked.
     disturbs: ClassVar[bool] = True
-    #: Whether it takes the GPU's performance counters, so that other readers of them must pause.
+    #: Whether it occupies the GPU's performance counters, so that other readers must pause.
     takes_gpu_counters: ClassVar[bool] = False
 
     def prefix(self, run: ProfiledRun) -> Sequence[str]:  # noqa: ARG002
-        """Words before the run's command."""
+        """Return the words before the run's command."""
         return ()
 
     def environment(self, run: ProfiledRun) -> Mapping[str, str]:  # noqa: ARG002
-        """Variables for the run's processes."""
+        """Return variables for the run's processes."""
         return {}
 
     def notice(self, run: ProfiledRun) -> str:  # noqa: ARG002
-        """What the user has to do when the run starts; empty for nothing."""
+        """Return what the user has to do when the run starts; empty for nothing."""
         return ""
 
 
 def probed(kind: type[Source]) -> Availability:
-    """What its probe says; one that raises is a plug-in's mistake, and no reason to fail."""
+    """Return the result of a probe; one that raises, in a plug-in, counts as unavailable."""
     try:
         return kind.probe()
     except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
@@ -222,7 +222,7 @@ def probed(kind: type[Source]) -> Availability:
 
 @dataclass(frozen=True)
 class Registry:
-    """What is installed here, by name, and the plug-ins that could not be loaded."""
+    """The installed listeners and profilers by name, and the plug-ins that could not be loaded."""
 
     listeners: Mapping[str, type[Listener]]
     profilers: Mapping[str, type[Profiler]] = field(default_factory=dict)
@@ -233,32 +233,32 @@ class Registry:
 
     @property
     def defaults(self) -> tuple[ListenerChoice, ...]:
-        """The listeners of a run that names none: those meant for it that work here.
+        """The listeners of a run that names none: the default ones that work here.
 
-        It is looked again after a minute: a collector lives for days, in which drivers are loaded
-        and files opened to all.
+        They are probed again after a minute: a collector lives for days, in which drivers are
+        loaded and permissions change.
         """
         now_s = time.monotonic()
         if not self._looked or now_s - self._looked[0][0] > _DEFAULTS_S:
-            found = tuple(
+            defaults = tuple(
                 ListenerChoice(name)
                 for name, kind in sorted(self.listeners.items())
                 if kind.by_default and probed(kind).available
             )
-            self._looked[:] = [(now_s, found)]
+            self._looked[:] = [(now_s, defaults)]
         return self._looked[0][1]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that a Listeners column may have."""
+        """All names that a Listeners column may contain."""
         return (*self.listeners, *self.profilers)
 
     def find(self, name: str) -> type[Source] | None:
-        """The listener or profiler of this name."""
+        """Return the listener or profiler of this name."""
         return self.listeners.get(name) or self.profilers.get(name)
 
 
 def options_of(texts: Iterable[str]) -> dict[str, str | None]:
-    """``("cores", "epochs=2-3")`` as words and values."""
+    """Return options such as ``("cores", "epochs=2-3")`` as words and values."""
     parts = (text.partition("=") for text in texts)
     return {word: value if equals else None for word, equals, value in parts}

@@ -1,4 +1,4 @@
-"""Emissions of the electricity that processors and GPUs use: their energy times the grid's mix."""
+"""CO2 emissions of processors and GPUs: their energy times the grid's carbon intensity."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from radt.model import MissingReason, Scope, SeriesKind
 
 _SOURCE = "codecarbon 3.3.2"
 _J_PER_KWH = 3.6e6
-#: Coal alone is at about 1000 g/kWh; beyond twice that somebody means other units.
+#: Coal alone is at about 1000 g/kWh; more than twice that is probably another unit.
 _MAX_G_PER_KWH = 2000.0
 _MAX_PUE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What the electricity is made of, and what the building adds.
+    """The carbon intensity of the electricity.
 
-    ``pue`` is the power usage effectiveness: energy of the whole data centre over that of its
-    computers.
+    ``pue`` is the power usage effectiveness: energy of the data centre over that of its computers.
     """
 
     g_per_kwh: float
@@ -48,10 +47,10 @@ class Grid:
 
 
 def grid_of(options: Mapping[str, str | None]) -> Grid:
-    """The grid that options of the listener describe: ``intensity`` goes before ``country``.
+    """Return the grid of the listener's options, where ``intensity`` overrides ``country``.
 
     Raises:
-        ValueError: An option makes no sense.
+        ValueError: An option is not valid.
     """
     pue = pue_of(options.get("pue") or "1")
     intensity = options.get("intensity")
@@ -68,11 +67,7 @@ def grid_of(options: Mapping[str, str | None]) -> Grid:
 
 
 def country_of(code: str | None) -> Mapping[str, Any]:
-    """The entry of a country.
-
-    Raises:
-        ValueError: There is none of this ISO 3166 code of three letters.
-    """
+    """Return the entry of an ISO 3166 code of three letters; raise ValueError if unknown."""
     countries = _table()["countries"]
     text = (code or "").lower()
     if text in countries:
@@ -80,24 +75,16 @@ def country_of(code: str | None) -> Mapping[str, Any]:
     by_name = {entry["name"].lower().replace(" ", "-"): key for key, entry in countries.items()}
     near = difflib.get_close_matches(text, [*by_name, *countries], n=1)
     hint = f"; did you mean {by_name.get(near[0], near[0])}?" if near else ""
-    raise ValueError(f"needs a country's code of three letters, as in country=dnk{hint}")
+    raise ValueError(f"expected a country code of three letters, as in country=dnk{hint}")
 
 
 def intensity_of(text: str | None) -> float:
-    """Grams per kilowatt-hour.
-
-    Raises:
-        ValueError: It is no such number.
-    """
+    """Return grams per kilowatt-hour; raise ValueError if the number is not valid."""
     return _number(text, 0.0, _MAX_G_PER_KWH, "g CO2e per kWh, as in intensity=151.65")
 
 
 def pue_of(text: str | None) -> float:
-    """Power usage effectiveness.
-
-    Raises:
-        ValueError: It is no such number.
-    """
+    """Return the power usage effectiveness; raise ValueError if the number is not valid."""
     return _number(text, 1.0, _MAX_PUE, "energy of the building over that of its computers")
 
 
@@ -107,7 +94,7 @@ def _number(text: str | None, least: float, most: float, meaning: str) -> float:
     except ValueError:
         value = math.nan
     if not least <= value <= most:
-        raise ValueError(f"needs a number from {least:g} to {most:g}: {meaning}")
+        raise ValueError(f"expected a number from {least:g} to {most:g}: {meaning}")
     return value
 
 
@@ -122,25 +109,17 @@ log = logging.getLogger(__name__)
 _CPU = "carbon.emissions.cpu"
 _GPU = "carbon.emissions.gpu"
 _RULE = "energy × intensity of the grid × PUE; the series says which"
+
+
+def _emissions(name: str, scope: Scope, description: str) -> Metric:
+    return Metric(name, "g", scope, SeriesKind.COUNTER, description, _RULE, estimated=True)
+
+
 _METRICS = (
-    Metric(
-        _CPU,
-        "g",
-        Scope.HOST,
-        SeriesKind.COUNTER,
-        "CO2 equivalent of CPU packages and their memory, whoever uses them",
-        _RULE,
-        estimated=True,
+    _emissions(
+        _CPU, Scope.HOST, "CO2 equivalent of CPU packages and their memory, whoever uses them"
     ),
-    Metric(
-        _GPU,
-        "g",
-        Scope.GPU,
-        SeriesKind.COUNTER,
-        "CO2 equivalent of a whole card, whoever uses it",
-        _RULE,
-        estimated=True,
-    ),
+    _emissions(_GPU, Scope.GPU, "CO2 equivalent of a whole card, whoever uses it"),
 )
 _MJ_PER_J = 1e3
 
@@ -148,19 +127,18 @@ _MJ_PER_J = 1e3
 class CarbonListener(Listener):
     """Grams of CO2 equivalent since the first reading.
 
-    Counted is what energy counters there are for: not disks, fans, network, power supplies, nor
-    memory where the processor has no counter of it.
+    It covers what has energy counters: not disks, fans, network or power supplies, nor memory if
+    the processor has no counter of it.
     """
 
     name: ClassVar[str] = "carbon"
     default_interval_s: ClassVar[float] = 10.0
     accepts: ClassVar[Mapping[str, str]] = {
-        "country=CODE": "whose electricity it is (ISO 3166, three letters), as country=dnk",
-        "intensity=NUMBER": "g CO2e per kWh, as intensity=151.65; goes before the country",
-        "pue=NUMBER": "energy of the building over that of its computers; 1 if not given",
+        "country=CODE": "the country of the grid (ISO 3166, three letters), as country=dnk",
+        "intensity=NUMBER": "g CO2e per kWh, as intensity=151.65; overrides the country",
+        "pue=NUMBER": "energy of the building over that of its computers; default 1",
     }
 
-    #: Where the kernel shows the processors' energy.
     root: ClassVar[Path] = POWERCAP
 
     def __init__(self) -> None:
@@ -170,12 +148,11 @@ class CarbonListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Where a processor's or a GPU's energy can be read."""
         cpu, gpu = probe_energy(cls.root), probe_nvml(cls.name)
         if cpu.available or gpu.available:
             return Availability(True)
         return Availability(
-            False, f"there is no energy to read: {cpu.reason}; {gpu.reason}", cpu.remedy
+            False, f"no energy counter can be read: {cpu.reason}; {gpu.reason}", cpu.remedy
         )
 
     @classmethod
@@ -188,17 +165,12 @@ class CarbonListener(Listener):
         return _METRICS
 
     def open(self) -> None:
-        """Look what there is to count.
-
-        Raises:
-            ListenerUnavailableError: The interval is too long for the processors' counters.
-        """
         self._grid = grid_of(self.options)
         self._reader = ZoneReader(tuple(zone for zone in zones(self.root) if zone.apart))
         self._reader.check_interval(self.interval_s)
         readings = self._reader.read()
         domains = {zone.domain for zone, value in readings if isinstance(value, float)}
-        memory = "and memory" if "dram" in domains else "without memory, which has no counter here"
+        memory = "and memory" if "dram" in domains else "without memory, which has no counter"
         cpu = probe_energy(self.root)
         left_out = "" if cpu.available else f"; CPU and memory left out: {cpu.reason}"
         self._cpu_method = f"{self._grid.rule}; CPU packages {memory} (RAPL), the whole machine"
@@ -230,14 +202,14 @@ class CarbonListener(Listener):
             yield Reading(_GPU, read[card.uuid], card.entity, gpu=name, method=self._gpu_method)
 
     def _cpu(self) -> float | MissingReason:
-        """Grams of all packages and memories together; none unless all of them can be read."""
+        """Return the grams of all packages and memories; none unless all of them can be read."""
         readings = list(self._reader.read())
         values = {zone: value for zone, value in readings if isinstance(value, float)}
         reasons = [value for _, value in readings if isinstance(value, MissingReason)]
         if not values:
             return reasons[0] if reasons else MissingReason.UNSUPPORTED
         if any(reason is not MissingReason.UNSUPPORTED for reason in reasons):
-            return next(one for one in reasons if one is not MissingReason.UNSUPPORTED)
+            return next(r for r in reasons if r is not MissingReason.UNSUPPORTED)
         grown_j = 0.0
         for zone, value in values.items():
             meter = self._meters.setdefault(zone.entity, Meter(zone.wraps_at_j))
@@ -256,7 +228,7 @@ class CarbonListener(Listener):
         first = card.uuid not in self._meters
         grown_j = self._meters.setdefault(card.uuid, Meter()).grown(energy_j)
         grams = self._counted(card.uuid, grown_j)
-        # A card always takes power: a counter that has never moved does not count.
+        # A card always draws power: a counter that has never moved does not count.
         return grams if first or grams else MissingReason.UNSUPPORTED
 
     def _counted(self, key: str, grown_j: float) -> float:
@@ -266,13 +238,13 @@ class CarbonListener(Listener):
 
 
 def _opened_devices() -> Devices | None:
-    """None on a machine without NVIDIA's driver."""
+    """Open the NVIDIA devices; return None without a driver."""
     import pynvml
 
     devices = Devices()
     try:
         devices.open()
     except (pynvml.NVMLError, OSError) as error:
-        log.info("carbon counts no GPUs: %s", error)
+        log.info("carbon excludes GPUs: %s", error)
         return None
     return devices

@@ -1,19 +1,19 @@
-"""NVIDIA GPUs through a running DCGM host engine: what their units do, on Volta and later.
+"""Activity of NVIDIA GPUs through a running DCGM host engine, on Volta and later.
 
-The host engine is asked through ``dcgmi dmon``, which works wherever DCGM is installed, and is
-never started here. Per card there is one watch, with the GPU instances on it that runs have; device
+The host engine is queried through ``dcgmi dmon``, which works wherever DCGM is installed, and is
+never started here. Each card has one watch, with the GPU instances on it that runs use; device
 fields are those of the whole card, also under MIG.
 
-Performance counters have one user at a time on GPUs before Hopper: while a profiler that takes
-them has a run on a card, we let go of that card's profiling fields, and they are PAUSED. ``dcgmi
-profile --pause`` would stop them for all users of the host engine. From Hopper on (compute
-capability 9), DCGM reads them through NVML's GPM, which has no such limit
+Performance counters have one user at a time on GPUs before Hopper: while a profiler that needs them
+has a run on a card, that card's profiling fields are released, and PAUSED. ``dcgmi profile
+--pause`` would stop them for all users of the host engine. From Hopper on (compute capability 9),
+DCGM reads them through NVML's GPM, which has no such limit
 (https://docs.nvidia.com/datacenter/dcgm/latest/reference/dcgm-api/dcgm-api-profiling.html).
 
-A host engine that goes away is looked for again, at ever longer intervals; until it is back, values
-are LOST. (The collector would not come back to a listener whose `probe` fails.)
+A lost host engine is retried at ever longer intervals; until it is back, values are LOST. (The
+collector does not retry a listener whose `probe` fails.)
 
-Ratios above 1, which users report of SM activity under MIG on A100, are passed on as they are.
+Ratios above 1, which users report of SM activity under MIG on A100, are recorded as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from radt.errors import ListenerUnavailableError
@@ -58,7 +58,7 @@ PROBLEM = "DCGM does not answer"
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be read of a card at this instant, and under which names runs have it."""
+    """What to read of a card at this instant, and the names that runs have for it."""
 
     card: Card
     names: dict[str, int | None] = field(default_factory=dict)
@@ -71,15 +71,15 @@ class Plan:
 
 @dataclass(slots=True)
 class State:
-    """What is known of a card since it was watched first like this."""
+    """The state of a card's watch."""
 
     watch: DmonWatch
     instances: frozenset[int]
     paused: bool
     begun_ns: int
-    #: When the newest value given out was taken, by place and field.
+    #: The time of the newest value that was yielded, by place and field.
     given_ns: dict[Key, int] = field(default_factory=dict)
-    #: What had a value once.
+    #: What has had a value.
     seen: set[Key] = field(default_factory=set)
     xid: float | None = None
     #: What was read last.
@@ -88,7 +88,7 @@ class State:
 
 
 def plans_of(targets: Sequence[Target], found: Mapping[str, Named | None]) -> dict[int, Plan]:
-    """What is to be read, by card."""
+    """Return what to read, by card."""
     plans: dict[int, Plan] = {}
     for target in targets:
         for name in target.gpus:
@@ -103,7 +103,7 @@ def plans_of(targets: Sequence[Target], found: Mapping[str, Named | None]) -> di
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Decides what a value is worth: new, to be waited for, or missing and why."""
+    """Decides whether a value is new, still to come, or missing and why."""
 
     state: State
     snapshot: Snapshot
@@ -111,7 +111,7 @@ class Judge:
     interval_s: float
 
     def of(self, gpu_id: int | None, entry: Field) -> Taken | MissingReason | None:
-        """None where there is nothing new and that is no wonder."""
+        """Return a new value or why it is missing; None if none is expected yet."""
         number, key = entry.number, (gpu_id, entry.number)
         if entry.profiling and self.state.paused:
             return MissingReason.PAUSED
@@ -124,7 +124,7 @@ class Judge:
             return None if starting else MissingReason.LOST
         given_ns = self.state.given_ns.get(key)
         if self.now_ns - taken.at_ns > late_ns:
-            # At first it may be what the host engine has kept from before we watched.
+            # At first it may be a value from before the watch.
             return None if starting and given_ns is None else MissingReason.LOST
         if given_ns is not None and taken.at_ns <= given_ns:
             return None
@@ -133,14 +133,14 @@ class Judge:
             if not isinstance(taken.value, MissingReason):
                 self.state.seen.add(key)
             return taken
-        if key not in self.state.seen:  # the first value of a new watch is blank, too
+        if key not in self.state.seen:  # the first value of a new watch is blank too
             return None if starting else MissingReason.UNSUPPORTED
-        # What had values and has none: somebody paused profiling (dcgmi profile --pause).
+        # It had values and has none: profiling was paused (dcgmi profile --pause).
         return MissingReason.PAUSED if entry.profiling else MissingReason.LOST
 
 
 def readings_of(card: Card, gpu_id: int | None, judge: Judge) -> Iterator[Reading]:
-    """Of a card, or of a GPU instance of it."""
+    """Yield the readings of a card, or of a GPU instance of it."""
     entity = card.entity if gpu_id is None else f"{card.entity}/gi{gpu_id}"
     for entry in FIELDS:
         metric = entry.metric if gpu_id is None else entry.mig
@@ -159,18 +159,6 @@ def readings_of(card: Card, gpu_id: int | None, judge: Judge) -> Iterator[Readin
             yield Reading(metric.name, value * entry.scale, entity, at_ns=at_ns)
 
 
-def renamed(reading: Reading, name: str) -> Reading:
-    """The reading under the name that a run has for the device."""
-    return Reading(
-        reading.metric,
-        reading.value,
-        reading.entity,
-        gpu=name,
-        method=reading.method,
-        at_ns=reading.at_ns,
-    )
-
-
 def all_lost(plan: Plan) -> Iterator[Reading]:
     for name, gpu_id in plan.names.items():
         for entry in FIELDS:
@@ -182,7 +170,7 @@ def all_lost(plan: Plan) -> Iterator[Reading]:
 
 
 def unknown(name: str, last: Named | None) -> Iterator[Reading]:
-    """A device that is not there, or not any longer: then, what it was last."""
+    """Yield lost values of a device that is absent, under its last known entity."""
     if last is not None:
         plan = Plan(last.card, {name: None if last.mig is None else last.mig.gpu_id})
         yield from all_lost(plan)
@@ -192,20 +180,20 @@ def unknown(name: str, last: Named | None) -> Iterator[Reading]:
 
 
 def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurrence]:
-    """An XID error that was not there before, and problems of DCGM."""
+    """Yield a new XID error, and problems of DCGM."""
     if snapshot.problem and snapshot.problem != state.problem:
         for name in plan.names:
             yield Occurrence(PROBLEM, snapshot.problem, gpu=name)
     state.problem = snapshot.problem
     taken = snapshot.values.get((None, XID))
     if taken is None or isinstance(taken.value, MissingReason):
-        return  # which says nothing of errors
+        return  # unknown
     number = 0.0 if taken.value is None else float(taken.value)
-    # DCGM keeps the last error: what it has at first is of earlier.
+    # DCGM keeps the last error: the first one read is older.
     if state.xid is not None and number and number != state.xid:
         for name in plan.names:
-            what, where = f"XID {number:.0f}", f"on {plan.card.entity}"
-            yield Occurrence(what, where, gpu=name, at_ns=taken.at_ns)
+            detail = f"on {plan.card.entity}"
+            yield Occurrence(f"XID {number:.0f}", detail, gpu=name, at_ns=taken.at_ns)
     state.xid = number
 
 
@@ -217,9 +205,9 @@ _START = "Start it (systemctl start nvidia-dcgm, or nv-hostengine)"
 _OR_GPM = "; on Hopper and later, the listener gpm needs no daemon"
 #: Compute capability from which counters can be shared.
 _HOPPER = 9
-#: After this time, what was refused for a reason that may pass is tried again.
+#: Time until a field is retried that was refused for a temporary reason.
 _RETRY_NS = 60 * 10**9
-#: After this time, DCGM has noticed new GPU instances.
+#: Time until DCGM notices new GPU instances.
 _NOTICE_NS = 15 * 10**9
 _FIRST_PAUSE_NS = 10**9
 _LONGEST_PAUSE_NS = 60 * 10**9
@@ -228,8 +216,8 @@ _LONGEST_PAUSE_NS = 60 * 10**9
 class DcgmListener(Listener):
     """NVIDIA GPUs through DCGM.
 
-    Not by default: where ``gpm`` works it reads the same counters without a daemon, and before
-    Hopper to read them takes them from everybody else on the machine.
+    Not by default: ``gpm`` reads the same counters without a daemon on Hopper and later, and on
+    older GPUs reading them takes them from all other users of the machine.
     """
 
     name: ClassVar[str] = "dcgm"
@@ -239,15 +227,14 @@ class DcgmListener(Listener):
         self._engine: DmonEngine | None = None
         self._states: dict[int, State] = {}
         self._shared_counters: dict[int, bool] = {}
-        #: When a card may be tried again that DCGM did not let us watch.
+        #: When to retry a card that DCGM refused to watch.
         self._retry_ns: dict[int, int] = {}
-        #: When to look for the host engine again, and how long to wait if it is not there.
+        #: When to reconnect to the host engine, and how long to wait if that fails.
         self._reconnect_ns = 0
         self._pause_ns = _FIRST_PAUSE_NS
 
     @classmethod
     def probe(cls) -> Availability:
-        """Whether there is a GPU, and a host engine that answers."""
         cards = probe_nvml(cls.name)
         if not cards.available:
             return cards
@@ -267,12 +254,6 @@ class DcgmListener(Listener):
         return METRICS
 
     def open(self) -> None:
-        """Connect to the host engine.
-
-        Raises:
-            ListenerUnavailableError: dcgmi is not installed.
-            NVMLError: NVML cannot be initialised.
-        """
         self._connect()
         self._devices.open()
 
@@ -298,11 +279,11 @@ class DcgmListener(Listener):
     # Sampling --------------------------------------------------------------------------------
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
-        found = self._devices.find(gpu for target in targets for gpu in target.gpus)
-        for name, named in found.items():
+        devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        for name, named in devices.items():
             if named is None:
                 yield from unknown(name, self._devices.last(name))
-        plans = plans_of(targets, found)
+        plans = plans_of(targets, devices)
         for index in self._states.keys() - plans.keys():
             self._drop(index)
         self._reconnect()
@@ -319,7 +300,7 @@ class DcgmListener(Listener):
                     self._drop(plan.card.index)
 
     def _reconnect(self) -> None:
-        """Look for a host engine that was gone, if it is time to."""
+        """Reconnect to a lost host engine, if it is time to."""
         if self._engine is not None or time.monotonic_ns() < self._reconnect_ns:
             return
         try:
@@ -334,7 +315,7 @@ class DcgmListener(Listener):
         self._pause_ns = min(_LONGEST_PAUSE_NS, 2 * self._pause_ns)
 
     def _card(self, plan: Plan) -> Iterator[Reading | Occurrence]:
-        """Everything of one card, read once, for all names that it has.
+        """Yield everything of one card, read once, for all names that it has.
 
         Raises:
             HostengineError: It cannot be watched or read; nothing was yielded.
@@ -355,10 +336,10 @@ class DcgmListener(Listener):
         for name, gpu_id in plan.names.items():
             for place in dict.fromkeys((None, gpu_id)):
                 for reading in readings[place]:
-                    yield renamed(reading, name)
+                    yield replace(reading, gpu=name)
 
     def _state(self, plan: Plan) -> State | None:
-        """The card's watch, made anew if it is not what is wanted; None if it has to wait."""
+        """Return the card's watch, recreated if it does not fit; None if it has to wait."""
         index, now_ns = plan.card.index, time.monotonic_ns()
         if self._engine is None or now_ns < self._retry_ns.get(index, 0):
             return None
@@ -382,20 +363,20 @@ class DcgmListener(Listener):
             state.watch.close()
 
     def _counters_are_shared(self, card: Card) -> bool:
-        """Whether profilers and DCGM can read the counters of this card at once."""
+        """Return whether profilers and DCGM can read the card's counters at the same time."""
         if card.index not in self._shared_counters:
             nvml: Any = self._devices.nvml
             try:
                 major, _ = nvml.nvmlDeviceGetCudaComputeCapability(card.handle)
             except nvml.NVMLError as error:
                 log.info("compute capability of %s: %s", card.entity, error)
-                major = 0  # to pause for nothing costs values, not to pause costs a profile
+                major = 0  # pausing needlessly costs values, not pausing costs a profile
             self._shared_counters[card.index] = int(major) >= _HOPPER
         return self._shared_counters[card.index]
 
 
 def _outdated(state: State, plan: Plan, paused: bool, now_ns: int) -> bool:
-    """Whether the card has to be watched in another way, or more of it could be."""
+    """Return whether the card's watch has to change, or could cover more."""
     if state.paused != paused or not plan.instances <= state.instances:
         return True
     age_ns = now_ns - state.begun_ns

@@ -1,11 +1,13 @@
-"""The host engine through ``dcgmi dmon``: one process a card, which prints a row an interval.
+"""Query the host engine with ``dcgmi``: discovery, and ``dcgmi dmon``, one process per card.
 
-dmon makes groups of its own, named after its process, and the host engine takes them away when its
-connection ends. A mean of rows is no help, so only the newest row counts; it is taken when it
-arrives. dmon prints three decimals, and "N/A" for everything that it has no value of.
+Formats are those of DCGM's sources (dcgmi/Query.cpp, dcgmi/DeviceMonitor.cpp), versions 2 to 4.
 
-On a machine where some cards are divided (MIG) and others are not, dmon prints the divided ones
-only (DeviceMonitor::LockWatchAndUpdate): the others are missing.
+dmon prints a row per interval. It creates its own groups, named after its process, and the host
+engine removes them when its connection ends. Only the newest row counts, at the time it arrives.
+dmon prints three decimals, and "N/A" for missing values.
+
+On a machine where some cards are divided (MIG) and others are not, dmon prints only the divided
+ones (DeviceMonitor::LockWatchAndUpdate): the others are missing.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ NAME = "dcgmi"
 #: dcgmi itself waits 5 s for a host engine that does not answer.
 ANSWER_S = 10.0
 
-#: Becomes dcgmi, and is killed by the kernel when the thread that started it ends, so also when the
-#: collector is killed (PR_SET_PDEATHSIG of prctl(2), which stays over exec). In Python, since
-#: util-linux's setpriv is not everywhere, and a thread may not fork and go on in Python.
+#: Becomes dcgmi; the kernel kills it when the thread that started it ends, also when the collector
+#: is killed (PR_SET_PDEATHSIG of prctl(2), which survives exec). In Python, since util-linux's
+#: setpriv is not everywhere, and a thread must not fork and continue in Python.
 _LEASH = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)  # it died before the kernel was asked
+    sys.exit(1)  # it died before the prctl
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
@@ -59,7 +61,7 @@ _INSTANCE = re.compile(r"\bI \d+/(\d+)\s*$")
 _INSTANCE_ENTITY = re.compile(r"GPU Instance \(EntityID: (\d+)\)")
 _RESULT = re.compile(r"(?:Result|Return):?\s+(-\d+)\b")
 _CULPRIT = re.compile(r"invalid field ID\.? '(\d+)'", re.IGNORECASE)
-#: DCGM 2 and 3 say what went wrong in words only (errorString of dcgm_errors.c).
+#: DCGM 2 and 3 report errors in words only (errorString of dcgm_errors.c).
 _PHRASES = {
     "Host engine connection invalid": Status.CONNECTION_NOT_VALID,
     "unable to establish a connection": Status.CONNECTION_NOT_VALID,
@@ -78,7 +80,7 @@ _PHRASES = {
 
 
 class HostengineError(ListenerError):
-    """The host engine does not do what it is asked for; ``status`` is DCGM's code."""
+    """The host engine refused a request; ``status`` is DCGM's code."""
 
     def __init__(self, message: str, status: int, remedy: str | None = None) -> None:
         super().__init__(message, remedy)
@@ -94,12 +96,12 @@ class Inventory:
 
 
 def find() -> str | None:
-    """Where dcgmi is, if it is installed."""
+    """Return the path of dcgmi, if it is installed."""
     return shutil.which(NAME)
 
 
 def start(dcgmi: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start dcgmi; it ends with the thread that calls this. All it says comes through stdout."""
+    """Start dcgmi, which ends with the calling thread; its whole output is in stdout."""
     import subprocess  # not on import: names of listeners are needed where nothing is sampled
 
     return subprocess.Popen(
@@ -111,7 +113,7 @@ def start(dcgmi: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def ask(dcgmi: str, *arguments: str, timeout_s: float = ANSWER_S) -> tuple[int, str]:
-    """Run dcgmi to its end: exit code and output.
+    """Run dcgmi to its end; return exit code and output.
 
     Raises:
         HostengineError: It does not answer in time, or cannot be run.
@@ -131,20 +133,16 @@ def ask(dcgmi: str, *arguments: str, timeout_s: float = ANSWER_S) -> tuple[int, 
             raise HostengineError(
                 f"{command} did not answer within {timeout_s:g} s",
                 Status.CONNECTION_NOT_VALID,
-                "Look into the log of nv-hostengine",
+                "Read the log of nv-hostengine",
             ) from None
     return process.returncode, output.decode(errors="replace")
 
 
 def inventory(dcgmi: str, *, instances: bool) -> Inventory:
-    """Ask for the GPUs, and for GPU instances if they are wanted.
-
-    Raises:
-        HostengineError: The host engine cannot be reached, or does not say.
-    """
+    """List the GPUs, and GPU instances if requested; raise HostengineError if that fails."""
     cards = parse_cards(_answer(dcgmi, "discovery", "-l"))
-    found = parse_instances(_answer(dcgmi, "discovery", "-c")) if instances else {}
-    return Inventory(cards, found)
+    by_id = parse_instances(_answer(dcgmi, "discovery", "-c")) if instances else {}
+    return Inventory(cards, by_id)
 
 
 def _answer(dcgmi: str, *arguments: str) -> str:
@@ -155,7 +153,7 @@ def _answer(dcgmi: str, *arguments: str) -> str:
 
 
 def parse_cards(text: str) -> dict[str, int]:
-    """DCGM's number of each GPU by UUID, from ``dcgmi discovery -l``."""
+    """Return DCGM's number of each GPU by UUID, from ``dcgmi discovery -l``."""
     cards: dict[str, int] = {}
     number: int | None = None
     for line in text.splitlines():
@@ -170,15 +168,15 @@ def parse_cards(text: str) -> dict[str, int]:
 
 
 def parse_instances(text: str) -> dict[tuple[str, int], int]:
-    """DCGM's number of each GPU instance, from ``dcgmi discovery -c``."""
+    """Return DCGM's number of each GPU instance, from ``dcgmi discovery -c``."""
     instances: dict[tuple[str, int], int] = {}
     card = ""
     for line in text.splitlines():
         row = _TABLE_ROW.match(line.strip())
         if row is None:
             continue
-        if (found := _CARD.search(row[2])) is not None:
-            card = found[1]
+        if (match := _CARD.search(row[2])) is not None:
+            card = match[1]
         place, entity = _INSTANCE.search(row[1]), _INSTANCE_ENTITY.search(row[2])
         if place is not None and entity is not None:
             instances[card, int(place[1])] = int(entity[1])
@@ -186,7 +184,7 @@ def parse_instances(text: str) -> dict[tuple[str, int], int]:
 
 
 def status_of(text: str) -> int:
-    """DCGM's code for what dcgmi complains of."""
+    """Return DCGM's code of an error message of dcgmi."""
     if (result := _RESULT.search(text)) is not None:
         return int(result[1])
     return next(
@@ -196,14 +194,14 @@ def status_of(text: str) -> int:
 
 
 def complaint(text: str) -> tuple[str, int]:
-    """Message and code of dcgmi's complaint, for a `HostengineError`."""
+    """Return message and code of dcgmi's error, for a `HostengineError`."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if "rror" in line), lines[-1] if lines else "")
     return f"dcgmi: {first or 'it ended without output'}", status_of(text)
 
 
 def refusal_of(text: str) -> Refusal:
-    """Why ``dcgmi dmon`` does not watch the fields it was given."""
+    """Return why ``dcgmi dmon`` does not watch its fields."""
     return Refusal(
         status_of(text), text, frozenset(int(number) for number in _CULPRIT.findall(text))
     )
@@ -239,9 +237,8 @@ class Taken:
 class Snapshot:
     """The newest values of a watch.
 
-    ``problem`` says why there is nothing new at the moment; it is empty while all is well.
-    ``unknown`` are GPU instances that DCGM did not know when the watch began: it notices new ones
-    after some seconds.
+    ``problem`` says why there is nothing new at the moment, else empty. ``unknown`` are GPU
+    instances that DCGM did not know when the watch began: it notices new ones after some seconds.
     """
 
     values: Mapping[Key, Taken] = field(default_factory=dict)
@@ -251,7 +248,7 @@ class Snapshot:
 
 
 class DmonEngine:
-    """Starts and ends the processes. Between construction and `close`, from any thread."""
+    """Starts and ends the processes; usable from any thread until `close`."""
 
     def __init__(self, dcgmi: str, interval_s: float) -> None:
         self._dcgmi = dcgmi
@@ -275,9 +272,9 @@ class DmonEngine:
 
 
 class DmonWatch:
-    """A thread with a process: starts it, finds out what it can watch, reads it, starts it again.
+    """A thread with a process: starts it, finds the fields it can watch, reads it, restarts it.
 
-    The thread has to be the one that starts the process, which ends with it (`dcgm_dmon.start`).
+    The thread itself has to start the process, which ends with it (`start`).
     """
 
     def __init__(
@@ -314,14 +311,14 @@ class DmonWatch:
             return Snapshot(dict(self._values), dict(self._refused), self._problem, self._unknown)
 
     def close(self) -> None:
-        """Tell the process to end; the host engine takes its groups and watches away."""
+        """Terminate the process; the host engine removes its groups and watches."""
         with self._lock:
             self._over.set()
             if self._process is not None:
                 self._process.terminate()
 
     def wait(self) -> None:
-        """Until it has ended; it is killed if it does not."""
+        """Wait until it has ended; kill it if it does not."""
         self._thread.join(_TERMINATE_S)
         with self._lock:
             if self._process is not None:
@@ -350,7 +347,7 @@ class DmonWatch:
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
 
     def _once(self) -> None:
-        """Find the card and read it until the process ends, which it should not."""
+        """Find the card and read it until the process ends unexpectedly."""
         entities = self._entities()
         known = {number for number, why in self._refused.items() if why.lasting}
         fields = tuple(number for number in self._all if number not in known)
@@ -362,7 +359,7 @@ class DmonWatch:
             raise HostengineError(*complaint(text))
 
     def _entities(self) -> str:
-        """What to watch as ``dcgmi -i`` wants it."""
+        """Return what to watch, in the format of ``dcgmi -i``."""
         known = inventory(self._dcgmi, instances=bool(self._instances))
         if self._uuid not in known.cards:
             raise HostengineError(f"DCGM does not know {self._uuid}", Status.GPU_NOT_SUPPORTED)
@@ -378,9 +375,9 @@ class DmonWatch:
         return ",".join(f"{'i:' if kind == INSTANCE else ''}{number}" for kind, number in places)
 
     def _settle(self, entities: str, fields: tuple[int, ...], text: str) -> tuple[int, ...]:
-        """The fields that can be watched, after all together could not and dmon said ``text``."""
+        """Return the fields that can be watched, after all together failed with ``text``."""
         accepted: list[int] = []
-        answers = [text]  # the first attempt has been made already
+        answers = [text]  # of the first attempt
 
         def attempt(some: Sequence[int]) -> Refusal | None:
             if answers:
@@ -407,9 +404,9 @@ class DmonWatch:
     def _stream(
         self, entities: str, fields: Sequence[int], *, once: bool = False
     ) -> tuple[int, str]:
-        """Read a dmon process to its end: how many rows, and what else it said last.
+        """Read a dmon process to its end; return the number of rows and its last other output.
 
-        One that is to print ``once`` only shows whether it can: DCGM has no values yet then.
+        With ``once`` it only shows whether it works: DCGM has no values yet.
         """
         rows, lines = 0, list[str]()
         arguments = self._arguments(entities, fields)
@@ -439,7 +436,7 @@ class DmonWatch:
         return rows, "".join(lines)
 
     def _parse(self, line: str, fields: Sequence[int], now_ns: int) -> dict[Key, Taken]:
-        """The values of a row; none if the line is not one."""
+        """Return the values of a row; none if the line is not one."""
         row = _ROW.match(line)
         if row is None:
             return {}

@@ -1,4 +1,4 @@
-"""What is read from DCGM: fields by number, what they are called here, and what a lack means.
+"""DCGM's fields by number, their metrics, and the meaning of its errors.
 
 Numbers rather than names: DCGM 4.6 renamed constants and kept the numbers. Numbers, units and
 meaning are those of dcgm_fields.h and of NVIDIA's DCGM API reference ("Field Identifiers").
@@ -44,9 +44,7 @@ def _active(number: int, name: str, description: str) -> Field:
         Metric(f"gpu.{name}", "1", Scope.GPU, description=description, method=_PROFILED),
         profiling=True,
         mig=Metric(
-            f"gpu.mig.{name}",
-            "1",
-            Scope.MIG,
+            *(f"gpu.mig.{name}", "1", Scope.MIG),
             description=f"{description}; of a GPU instance",
             method=_PROFILED,
         ),
@@ -96,13 +94,13 @@ FIELDS: Sequence[Field] = (
 )
 BY_NUMBER = {field.number: field for field in FIELDS}
 PROFILING = frozenset(field.number for field in FIELDS if field.profiling)
-#: In this order they are asked for: device fields first, which are rarely refused.
+#: In the order of requests: device fields first, which are rarely refused.
 ALL = (*(field.number for field in FIELDS if not field.profiling), XID, *sorted(PROFILING))
 METRICS = tuple(
     metric for field in FIELDS for metric in (field.metric, field.mig) if metric is not None
 )
 
-#: What to do where the counters may not be read; stands with the series.
+#: The remedy if the counters may not be read; stored with the series.
 COUNTERS_REMEDY = (
     "not permitted: run nv-hostengine as root, "
     "or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
@@ -110,7 +108,7 @@ COUNTERS_REMEDY = (
 
 
 class Status(IntEnum):
-    """Return codes of DCGM (dcgm_structs.h, ``dcgmReturn_t``) that mean something here."""
+    """Return codes of DCGM (dcgm_structs.h, ``dcgmReturn_t``) that are handled here."""
 
     OK = 0
     GENERIC_ERROR = -3
@@ -144,19 +142,12 @@ _UNSUPPORTED = frozenset(
     }
 )
 _PERMISSION = frozenset({Status.NO_PERMISSION, Status.REQUIRES_ROOT})
-#: These say something of the profiling module: no profiling field can be read.
-_WHOLE_MODULE = frozenset(
-    {
-        Status.NO_PERMISSION,
-        Status.REQUIRES_ROOT,
-        Status.MODULE_NOT_LOADED,
-        Status.PROFILING_NOT_SUPPORTED,
-    }
-)
+#: These concern the profiling module: no profiling field can be read.
+_WHOLE_MODULE = _PERMISSION | {Status.MODULE_NOT_LOADED, Status.PROFILING_NOT_SUPPORTED}
 
 
 def reason_of(status: int) -> MissingReason:
-    """Why there is no value, from a return code of DCGM."""
+    """Return why there is no value, from a return code of DCGM."""
     if status in _UNSUPPORTED:
         return MissingReason.UNSUPPORTED
     if status in _PERMISSION:
@@ -166,10 +157,7 @@ def reason_of(status: int) -> MissingReason:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """That fields could not be watched together.
-
-    ``culprits`` are the fields that it is about, if it says so.
-    """
+    """Fields could not be watched together; ``culprits`` are the fields in question, if named."""
 
     status: int
     text: str = ""
@@ -178,7 +166,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a field is not watched; what is not ``lasting`` is worth another try later."""
+    """Why a field is not watched; if not ``lasting``, it is retried later."""
 
     reason: MissingReason
     lasting: bool = True
@@ -187,11 +175,11 @@ class Refused:
 def accept(
     fields: Sequence[int], attempt: Callable[[Sequence[int]], Refusal | None]
 ) -> dict[int, Refused]:
-    """Get as many fields watched as can be; those that cannot, and why.
+    """Watch as many fields as possible; return the others with the reason.
 
     One bad field makes a whole watch fail, and DCGM does not say which. ``attempt`` watches fields
-    besides those that were accepted before: so of fields that work alone and not together, the
-    first ones stay. Halves are tried, so that one bad field of n costs 2 log n attempts.
+    in addition to those accepted before: of fields that work alone and not together, the first ones
+    stay. Halves are tried, so that one bad field of n costs 2 log n attempts.
     """
     acceptance = _Acceptance(attempt)
     acceptance.of(tuple(fields))
@@ -199,7 +187,7 @@ def accept(
 
 
 class _Acceptance:
-    """What has been found out so far."""
+    """The search for fields that can be watched."""
 
     def __init__(self, attempt: Callable[[Sequence[int]], Refusal | None]) -> None:
         self._attempt = attempt
@@ -207,7 +195,7 @@ class _Acceptance:
         self.refused: dict[int, Refused] = {}
 
     def of(self, fields: tuple[int, ...]) -> None:
-        """Get these fields watched as far as can be."""
+        """Watch as many of these fields as possible."""
         fields = tuple(number for number in fields if number not in self._accepted)
         refusal = self._try(fields) if fields else None
         if refusal is None:
@@ -229,7 +217,7 @@ class _Acceptance:
         return refusal
 
     def _culprits(self, fields: tuple[int, ...], refusal: Refusal) -> frozenset[int]:
-        """The fields that a refusal is about; none if that is still to be found out."""
+        """Return the fields that a refusal concerns; none if that is not known yet."""
         if len(fields) == 1:
             return frozenset(fields)
         if culprits := refusal.culprits & frozenset(fields):
@@ -239,7 +227,7 @@ class _Acceptance:
             return profiling
         held = refusal.status == Status.PROFILING_LIBRARY_ERROR
         if held and profiling and PROFILING.isdisjoint(self._accepted):
-            # Of one field, or of all while another tool has the counters: one field tells.
+            # One field, or all while another tool has the counters: a single field shows which.
             alone = self._try((min(profiling),))
             if alone is not None and alone.status == refusal.status:
                 return profiling
@@ -247,7 +235,7 @@ class _Acceptance:
 
 
 def _parts(fields: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two parts that are smaller: device and profiling fields, or halves of one kind."""
+    """Return two smaller parts: device and profiling fields, or halves of one kind."""
     device = tuple(number for number in fields if number not in PROFILING)
     profiling = tuple(number for number in fields if number in PROFILING)
     if device and profiling:

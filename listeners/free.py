@@ -1,4 +1,4 @@
-"""What memory is used for: on the machine, in each run's process tree, in control groups."""
+"""Memory in detail: of the machine, of each run's process tree, of control groups."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from radt.procfs import process_memory
 
 #: Metric, line of /proc/meminfo, description.
 _HOST = (
-    ("system.memory.total", "MemTotal", "all there is"),
-    ("system.memory.free", "MemFree", "used for nothing at all, see available"),
+    ("system.memory.total", "MemTotal", "all memory"),
+    ("system.memory.free", "MemFree", "completely unused, see available"),
     ("system.memory.available", "MemAvailable", "for new work, without swapping"),
     ("system.memory.buffers", "Buffers", "cache of raw disk blocks"),
     ("system.memory.cached", "Cached", "page cache of files, with shared memory and tmpfs"),
     ("system.memory.shared", "Shmem", "shared memory and tmpfs"),
-    ("system.memory.anon", "AnonPages", "pages of processes that are of no file"),
+    ("system.memory.anon", "AnonPages", "pages of processes that do not belong to a file"),
     ("system.memory.mapped", "Mapped", "files that processes have mapped"),
     ("system.memory.slab", "Slab", "the kernel's own objects"),
-    ("system.memory.slab.reclaimable", "SReclaimable", "part of slab that can be given up"),
-    ("system.memory.page_tables", "PageTables", "the kernel's tables of processes' pages"),
-    ("system.memory.dirty", "Dirty", "waits to be written to disk"),
-    ("system.memory.writeback", "Writeback", "is being written to disk"),
+    ("system.memory.slab.reclaimable", "SReclaimable", "part of slab that can be reclaimed"),
+    ("system.memory.page_tables", "PageTables", "page tables of processes"),
+    ("system.memory.dirty", "Dirty", "waiting to be written to disk"),
+    ("system.memory.writeback", "Writeback", "being written to disk"),
     ("system.memory.hugepages.anon", "AnonHugePages", "transparent huge pages, part of anon"),
     ("system.memory.hugepages.reserved", "Hugetlb", "set aside as huge pages, used or not"),
     ("system.swap.total", "SwapTotal", ""),
@@ -39,12 +39,20 @@ _HOST = (
 )
 #: Metric, unit, line of /proc/vmstat, factor, description.
 _EVENTS = (
-    ("system.swap.in", "By", "pswpin", PAGE_BYTES, "brought back from swap"),
+    ("system.swap.in", "By", "pswpin", PAGE_BYTES, "swapped in"),
     ("system.swap.out", "By", "pswpout", PAGE_BYTES, "swapped out"),
     ("system.memory.faults.major", "1", "pgmajfault", 1, "a page had to be read from a disk"),
-    ("system.memory.oom_kills", "1", "oom_kill", 1, "processes ended as memory ran out"),
+    ("system.memory.oom_kills", "1", "oom_kill", 1, "processes killed because memory ran out"),
 )
-_RSS = "/proc/PID/status; sum over the run's processes; pages that they share count for each"
+_RSS = "/proc/PID/status; sum over the run's processes; shared pages count for each"
+
+#: Metric, description; in the order of `_tree`.
+_TREE = (
+    ("process.memory.anon", "not of a file"),
+    ("process.memory.file", "mapped files"),
+    ("process.memory.shmem", "shared memory, as data loaders use it"),
+    ("process.memory.swap", "swapped out"),
+)
 
 _METRICS = (
     *(
@@ -55,36 +63,20 @@ _METRICS = (
         Metric(name, unit, Scope.HOST, SeriesKind.COUNTER, description, f"{line} of /proc/vmstat")
         for name, unit, line, _, description in _EVENTS
     ),
-    Metric("process.memory.anon", "By", Scope.PROCESS, description="of no file", method=_RSS),
-    Metric("process.memory.file", "By", Scope.PROCESS, description="mapped files", method=_RSS),
-    Metric(
-        "process.memory.shmem",
-        "By",
-        Scope.PROCESS,
-        description="shared memory, as data loaders use it",
-        method=_RSS,
+    *(
+        Metric(name, "By", Scope.PROCESS, description=description, method=_RSS)
+        for name, description in _TREE
     ),
-    Metric("process.memory.swap", "By", Scope.PROCESS, description="swapped out", method=_RSS),
     Metric(
-        "system.cgroup.memory.used",
-        "By",
-        Scope.HOST,
-        description="against the limit of a control group, with its page cache",
+        *("system.cgroup.memory.used", "By", Scope.HOST),
+        description="charged against the limit of a control group, with its page cache",
         method="of the group with the lowest limit that applies to a run; others may use it too",
     ),
     Metric(
-        "system.cgroup.memory.limit",
-        "By",
-        Scope.HOST,
+        *("system.cgroup.memory.limit", "By", Scope.HOST),
         description="memory limit of a control group",
         method="the lowest that applies to a run",
     ),
-)
-_TREE_NAMES = (
-    "process.memory.anon",
-    "process.memory.file",
-    "process.memory.shmem",
-    "process.memory.swap",
 )
 
 
@@ -98,7 +90,6 @@ class FreeListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Wherever there is a /proc/meminfo."""
         if not meminfo():
             return Availability(False, "/proc/meminfo is not readable", "Mount /proc")
         return Availability(True)
@@ -121,9 +112,9 @@ class FreeListener(Listener):
             yield from _tree(target)
 
     def _groups(self, targets: Sequence[Target]) -> Iterator[Reading]:
-        """Each group that limits a run's first process, once.
+        """Yield each group that limits a run's first process, once.
 
-        The scope is the machine, as a group may hold more than a run; the entity says which it is.
+        The scope is the host, as a group may hold more than a run; the entity names the group.
         """
         if self._hierarchy is None:
             return
@@ -143,7 +134,7 @@ class FreeListener(Listener):
 
 
 def _reading(name: str, number: int | None, factor: int) -> Reading:
-    """Older kernels do not have all lines."""
+    """Return a reading; older kernels do not have all lines."""
     return Reading(name, MissingReason.UNSUPPORTED if number is None else float(number * factor))
 
 
@@ -157,5 +148,5 @@ def _tree(target: Target) -> Iterator[Reading]:
         sum(part.shmem_bytes for part in parts),
         sum(part.swap_bytes for part in parts),
     )
-    for name, amount in zip(_TREE_NAMES, sums, strict=True):
+    for (name, _), amount in zip(_TREE, sums, strict=True):
         yield Reading(name, float(amount), run_id=target.run_id)

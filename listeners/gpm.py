@@ -1,7 +1,7 @@
-"""What the units of an NVIDIA GPU do, through NVML's GPM: Hopper and later, without a DCGM daemon.
+"""Activity of an NVIDIA GPU's units through NVML's GPM: Hopper and later, without a DCGM daemon.
 
 GPM compares two samples of the hardware's counters; a value is a mean over the time between them.
-The driver renews its counters every 100 ms, so that samples must lie further apart
+The driver updates its counters every 100 ms, so samples must be further apart
 (https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html): at a shorter interval, a
 sample is kept until that time has passed, and only then there is a value.
 """
@@ -37,9 +37,9 @@ _SHARED = "; of the whole GPU instance: compute instances that share it cannot b
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """One of GPM's metrics: NVML's number for it, and what to multiply its values with.
+    """One of GPM's metrics: NVML's number for it, and the factor for its values.
 
-    ``per_instance`` tells what MIG instances have of their own; links belong to the whole card.
+    ``per_instance`` marks metrics that MIG instances have; links belong to the whole card.
     """
 
     name: str
@@ -59,12 +59,12 @@ class _Measure:
 
 
 def _share(name: str, metric_id: int, description: str) -> _Measure:
-    """GPM says percent; not clipped where it says more than 100."""
+    """A share, which GPM returns in percent; not clipped at 100."""
     return _Measure(name, metric_id, "1", _PERCENT, description)
 
 
 def _rate(name: str, metric_id: int, description: str) -> _Measure:
-    """GPM says MiB/s."""
+    """A rate, which GPM returns in MiB/s."""
     return _Measure(name, metric_id, "By/s", _MIB, description, per_instance=False)
 
 
@@ -89,7 +89,7 @@ _OF_INSTANCES = tuple(measure for measure in MEASURES if measure.per_instance)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What one GPM sample is about: a card, or a GPU instance of it."""
+    """The subject of a GPM sample: a card, or a GPU instance of it."""
 
     card: Card
     gpu_id: int | None = None
@@ -116,7 +116,7 @@ class _Place:
 
 
 class _Window:
-    """The two samples of a place, which take turns."""
+    """The two samples of a place, used alternately."""
 
     def __init__(self, nvml: Any, place: _Place) -> None:
         self._nvml = nvml
@@ -134,16 +134,16 @@ class _Window:
         self.at_ns = 0
 
     def under(self, names: Iterable[str]) -> None:
-        """Say which names of devices mean this place; an instance made anew has another."""
+        """Set the device names of this place; a recreated instance has another, and starts over."""
         before, self._names = self._names, frozenset(names)
         if before.isdisjoint(self._names):
             self._since_ns = 0
 
     def read(self, stale_ns: int) -> list[float | MissingReason]:
-        """The values of the place's measures up to now (`at_ns`); none while it is too early.
+        """Return the values of the place's measures up to now (`at_ns`); none if it is too early.
 
         Raises:
-            NVMLError: There is no value now; the next window begins anew.
+            NVMLError: There is no value now; the next window starts over.
         """
         now_ns = time.monotonic_ns()
         if self._since_ns and now_ns - self._since_ns <= _MIN_WINDOW_NS:
@@ -152,7 +152,7 @@ class _Window:
         self._take(self._newer)
         self.at_ns = now_ns
         self._older, self._newer = self._newer, self._older
-        # From its end on: a sample that took long was taken later than when it was asked for.
+        # From its end on: a slow sample was taken later than it was requested.
         self._since_ns = time.monotonic_ns()
         if not since_ns or now_ns - since_ns > stale_ns:
             return []
@@ -179,7 +179,7 @@ class _Window:
         return float(answer.value) * measure.factor
 
     def free(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         for sample in (self._older, self._newer):
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
@@ -200,7 +200,6 @@ class GpmListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Whether any GPU here has GPM."""
         try:
             with opened() as nvml:  # NVML counts: it is not initialised again below
                 answer = probe_nvml(cls.name)
@@ -224,15 +223,15 @@ class GpmListener(Listener):
         self._devices.close()
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
-        found = self._devices.find(gpu for target in targets for gpu in target.gpus)
-        named = {name: _Place.of(device) for name, device in found.items() if device is not None}
+        devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        named = {name: _Place.of(device) for name, device in devices.items() if device is not None}
         places = {place.key: place for place in named.values()}
         self._keep(places)
         read = {
             key: list(self._read(place, [name for name in named if named[name].key == key]))
             for key, place in places.items()
         }
-        for name in found:
+        for name in devices:
             if name not in named:
                 last = self._devices.last(name)
                 yield from _unknown(name, None if last is None else _Place.of(last))
@@ -256,9 +255,9 @@ class GpmListener(Listener):
             reason = missing(nvml, error)
             values = _all_missing(place, reason)
             if reason is MissingReason.LOST:
-                # It may come back with another handle, after a reset or made anew.
+                # After a reset or when recreated, it has another handle.
                 self._devices.forget(place.card)
-        # Too early for values, there is none to pair with a measure.
+        # If it is too early, there are no values.
         for measure, value in zip(place.measures, values, strict=bool(values)):
             yield Reading(place.prefix + measure.name, value, place.entity, at_ns=at_ns)
 
@@ -272,7 +271,7 @@ class GpmListener(Listener):
         return window
 
     def _keep(self, places: Collection[_Key]) -> None:
-        """Let go of the samples of places that no run is on any longer."""
+        """Free the samples of places without a run."""
         for key in self._windows.keys() - places:
             self._windows.pop(key).free()
 
@@ -287,7 +286,7 @@ def _all_missing(place: _Place, reason: MissingReason) -> list[float | MissingRe
 
 
 def _unknown(name: str, last: _Place | None) -> Iterator[Reading]:
-    """A device that is not there, or not any longer: then, what it was last."""
+    """Yield lost values of a device that is absent, under its last known entity."""
     on_instance = name.startswith(_MIG_PREFIX)
     entity = name if last is None else last.entity
     for measure in _OF_INSTANCES if on_instance else MEASURES:
@@ -300,7 +299,7 @@ def _has_gpm(nvml: Any, handle: Any) -> bool:
 
 
 def _probe_cards(nvml: Any) -> Availability:
-    """Whether any card has GPM; else, what the last one said."""
+    """Return whether any card has GPM; else the last card's problem."""
     names: list[str] = []
     failure = ""
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -316,8 +315,10 @@ def _probe_cards(nvml: Any) -> Availability:
         except nvml.NVMLError as error:
             failure = f"GPU {index}: {error}"
     if failure:
-        return Availability(False, failure, "Run nvidia-smi to see what the driver says")
+        return Availability(False, failure, "Run nvidia-smi for details")
     kinds = ", ".join(dict.fromkeys(names))
     return Availability(
-        False, f"GPM came with Hopper; here: {kinds}", "Use dcgm for the activity of older GPUs"
+        False,
+        f"GPM needs Hopper or later; this machine has {kinds}",
+        "Use dcgm for the activity of older GPUs",
     )

@@ -1,4 +1,7 @@
-"""What ``/proc`` and control groups say of the machine (proc(5)), in SI units."""
+"""Read ``/proc`` (proc(5)), control groups, disks and network interfaces, in SI units.
+
+`Disks` and `Links` decide which devices and interfaces count, so that no traffic counts twice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class CpuShares:
-    """What cores did between two looks, as shares of their time."""
+    """Shares of the cores' time between two readings."""
 
     busy: float
     iowait: float
@@ -37,9 +40,9 @@ class CpuTimes:
     steal: int
 
     def shares_since(self, before: CpuTimes) -> CpuShares | None:
-        """What was done since then; None if no time has passed.
+        """Return the shares since then; None if no time has passed.
 
-        The kernel's idle and iowait counters may step back by a tick; that is no time.
+        The kernel's idle and iowait counters may decrease by a tick, which counts as no time.
         """
         idle, iowait, steal = (
             max(0, self.idle - before.idle),
@@ -62,26 +65,26 @@ class CpuTimes:
 
 def cpu_times(*, cores: bool = False) -> dict[str, CpuTimes]:
     """``/proc/stat``: times of all cores under an empty name, and of each under its number."""
-    found = {}
+    times = {}
     for line in read("/proc/stat").splitlines():
         if not line.startswith(b"cpu"):
             break
         name, *ticks = line.split(None, 9)
-        found[name[3:].decode()] = CpuTimes(*map(int, ticks[:8]))
+        times[name[3:].decode()] = CpuTimes(*map(int, ticks[:8]))
         if not cores:
             break
-    return found
+    return times
 
 
 def meminfo() -> dict[str, int]:
     """``/proc/meminfo`` in bytes; lines without a unit are counts."""
-    found = {}
+    amounts = {}
     for line in read("/proc/meminfo").decode("ascii").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
-            found[name] = int(words[0]) << 10 if len(words) > 1 else int(words[0])
-    return found
+            amounts[name] = int(words[0]) << 10 if len(words) > 1 else int(words[0])
+    return amounts
 
 
 def vmstat() -> dict[str, int]:
@@ -94,8 +97,8 @@ def vmstat() -> dict[str, int]:
 class DiskCounts:
     """One line of ``/proc/diskstats`` (Documentation/admin-guide/iostats.rst).
 
-    ``in_flight`` are requests that are under way; ``busy_ms`` is the time with at least one, and
-    starts again from 0 after 2**32 ms.
+    ``in_flight`` is the number of requests in flight; ``busy_ms`` is the time with at least one,
+    and wraps after 2**32 ms.
     """
 
     reads: int
@@ -112,12 +115,12 @@ _SECTOR_BYTES = 512
 
 def diskstats() -> dict[str, DiskCounts]:
     """``/proc/diskstats``: every block device and partition."""
-    found = {}
+    counts = {}
     for line in read("/proc/diskstats").splitlines():
         fields = line.split(None, 13)
         if len(fields) < 14:  # partitions had four counters only, before Linux 2.6.25
             continue
-        found[fields[2].decode("utf-8", "replace")] = DiskCounts(
+        counts[fields[2].decode("utf-8", "replace")] = DiskCounts(
             reads=int(fields[3]),
             read_bytes=int(fields[5]) * _SECTOR_BYTES,
             writes=int(fields[7]),
@@ -125,7 +128,7 @@ def diskstats() -> dict[str, DiskCounts]:
             in_flight=int(fields[11]),
             busy_ms=int(fields[12]),
         )
-    return found
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +147,12 @@ class LinkCounts:
 
 def netdev() -> dict[str, LinkCounts]:
     """``/proc/net/dev``: interfaces of this process' network namespace."""
-    found = {}
+    counts = {}
     for line in read("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.rpartition(b":")  # aliases have a colon in their name
         fields = [int(field) for field in rest.split()]
-        found[name.strip().decode("utf-8", "replace")] = LinkCounts(*fields[:4], *fields[8:12])
-    return found
+        counts[name.strip().decode("utf-8", "replace")] = LinkCounts(*fields[:4], *fields[8:12])
+    return counts
 
 
 # Memory limits of control groups ------------------------------------------------------------------
@@ -161,10 +164,10 @@ _NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where the groups that count memory are mounted.
+    """The mount point of the control groups that count memory.
 
-    ``root`` is the group that the mount point shows (a container often sees its own and those
-    below); ``version`` is 1 or 2.
+    ``root`` is the group at the mount point (a container often sees its own and those below);
+    ``version`` is 1 or 2.
     """
 
     folder: Path
@@ -172,7 +175,7 @@ class Hierarchy:
     version: int
 
     def group_of(self, pid: int | str) -> PurePosixPath | None:
-        """The group of a process; None if it is gone, or its group is not visible here."""
+        """Return the group of a process; None if it is gone, or its group is not visible here."""
         for line in read(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines():
             _, controllers, path = line.split(":", 2)
             wanted = "memory" in controllers.split(",") if self.version == 1 else not controllers
@@ -184,10 +187,10 @@ class Hierarchy:
         return None
 
     def limiting(self, group: PurePosixPath) -> Limited | None:
-        """The group with the lowest memory limit of this one and those around it, if one has any.
+        """Return the group with the lowest memory limit among this one and its parents, if any.
 
-        Its limit is the one that is hit first if it is alone; so it is what the kernel's
-        out-of-memory killer most likely acts for.
+        Its limit is hit first if it is alone, so the kernel's out-of-memory killer most likely acts
+        for it.
         """
         limits = []
         for at in (group, *group.parents):
@@ -217,59 +220,59 @@ class Limited:
     usage_file: Path
 
     def used_bytes(self) -> int | None:
-        """Memory that counts against the limit, page cache included; None if the group is gone."""
+        """Return the memory charged to the group, with page cache; None if the group is gone."""
         text = read(str(self.usage_file)).strip()
         return int(text) if text.isdigit() else None
 
 
 def memory_hierarchy(mountinfo: str = "/proc/self/mountinfo") -> Hierarchy | None:
-    """Find where memory is counted; None where no groups are mounted.
+    """Find the hierarchy that counts memory; None if none is mounted.
 
-    Version 1 comes first: where both are mounted, as in systemd's hybrid layout, version 2 has no
+    Version 1 comes first: if both are mounted, as in systemd's hybrid layout, version 2 has no
     memory controller.
     """
-    found: dict[int, Hierarchy] = {}
+    by_version: dict[int, Hierarchy] = {}
     for line in read(mountinfo).decode("utf-8", "replace").splitlines():
         # 36 35 98:0 /root /mount/point options [tags] - type source super-options
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         root, folder = fields.split(" ")[3:5]
         if kind == "cgroup" and "memory" in options.split(","):
-            found[1] = Hierarchy(Path(folder), PurePosixPath(root), 1)
+            by_version[1] = Hierarchy(Path(folder), PurePosixPath(root), 1)
         elif kind == "cgroup2":
-            found[2] = Hierarchy(Path(folder), PurePosixPath(root), 2)
-    return found.get(1) or found.get(2)
+            by_version[2] = Hierarchy(Path(folder), PurePosixPath(root), 2)
+    return by_version.get(1) or by_version.get(2)
 
 
 # Disks --------------------------------------------------------------------------------------------
 
 
-#: Devices whose bytes are in memory, or in files of other devices.
+#: Devices backed by memory, or by files on other devices.
 _NO_DISK = re.compile(r"(loop|ram|zram)\d+")
 _CLASS_BLOCK = Path("/sys/class/block")
 
 
 class DiskKind(Enum):
-    """What a block device is."""
+    """The kind of a block device."""
 
     WHOLE = auto()
-    #: Device mapper, software RAID and the like: what it does, its disks do, too.
+    #: Device mapper, software RAID and the like: its traffic is also that of its disks.
     STACKED = auto()
-    #: A partition, a hidden path of a disk, or no disk.
+    #: A partition, a hidden path of a disk, or not a disk.
     NONE = auto()
 
 
 class Disks:
-    """Knows the kind of each device from its first sight until it disappears."""
+    """The kinds of block devices, read when a device appears."""
 
     def __init__(self, folder: Path = _CLASS_BLOCK) -> None:
         self._folder = folder
         self._kinds: dict[str, DiskKind] = {}
-        #: Devices that were not there at the last look.
+        #: Devices that were not present at the previous call of `look`.
         self.fresh: frozenset[str] = frozenset()
 
     def look(self, names: Iterable[str]) -> dict[str, DiskKind]:
-        """The kinds of all devices that are there now."""
+        """Return the kinds of all devices that are present now."""
         kinds = {name: self._kinds.get(name) or self._kind(name) for name in names}
         self.fresh = frozenset(kinds.keys() - self._kinds.keys())
         self._kinds = kinds
@@ -304,7 +307,7 @@ LOOPBACK = "lo"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What sysfs says of an interface.
+    """A network interface in sysfs.
 
     ``master`` is the bond or bridge that it is part of. A ``stacked`` interface (bond, bridge,
     VLAN) sends through others. The other end of a ``paired`` one is in another network namespace.
@@ -318,7 +321,7 @@ class Link:
 
 
 def read_link(name: str, folder: Path = _CLASS_NET) -> Link:
-    """Look an interface up; one that is gone again is none of it all."""
+    """Read an interface; for one that has disappeared, all properties are False."""
     device = folder / name
     try:
         stacked = any(entry.name.startswith("lower_") for entry in device.iterdir())
@@ -338,15 +341,15 @@ def read_link(name: str, folder: Path = _CLASS_NET) -> Link:
 
 
 class Links:
-    """The interfaces of the machine. They are looked up again whenever some came or went.
+    """The interfaces of the machine, read again whenever some appear or disappear.
 
     The sum is over hardware. Bonds and bridges are left out as their traffic is that of their
-    parts; so are the parts where the whole is hardware itself (the two sides of an accelerated
-    network card in a virtual machine). Where there is no hardware, as in most containers, the sum
-    is over all that send by themselves, but the loopback.
+    parts; so are the parts if the whole is hardware itself (the two sides of an accelerated network
+    card in a virtual machine). Without hardware, as in most containers, the sum is over all that
+    send by themselves, except the loopback.
 
-    Of their own, all are shown but the ends of containers' connections on a machine with hardware:
-    they come and go with the containers, and what leaves the machine is counted there already.
+    All are shown except the ends of containers' connections on a machine with hardware: they come
+    and go with the containers, and what leaves the machine is counted at the hardware.
     """
 
     def __init__(self, folder: Path = _CLASS_NET) -> None:
@@ -354,11 +357,11 @@ class Links:
         self._names: frozenset[str] = frozenset()
         self.shown: frozenset[str] = frozenset()
         self.summed: frozenset[str] = frozenset()
-        #: Interfaces that were not there at the last look.
+        #: Interfaces that were not present at the previous call of `look`.
         self.fresh: frozenset[str] = frozenset()
 
     def look(self, names: Iterable[str]) -> None:
-        """Take notice of who is there now."""
+        """Update with the interfaces that are present now."""
         now = frozenset(names)
         self.fresh = now - self._names
         if now == self._names:

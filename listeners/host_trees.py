@@ -1,4 +1,4 @@
-"""Sums over processes, disks and interfaces that come and go; readings that are dear."""
+"""Sums over processes, disks and interfaces that come and go; expensive readings in a thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Growing(Generic[_Key]):
-    """Sums of counters of which each belongs to something that may appear, end or start again.
+    """Sums of counters whose owners may appear, end or restart.
 
-    ``start_raw`` begins with the sum of what is there first, as the counters say; otherwise the
-    sums count from the first look.
+    With ``start_raw`` the sums start from the counters' first values, otherwise from 0.
     """
 
     def __init__(self, columns: int, *, start_raw: bool = False) -> None:
@@ -34,12 +33,12 @@ class Growing(Generic[_Key]):
         fresh: Collection[_Key],
         passed_on: Collection[_Key] = (),
     ) -> tuple[int, ...]:
-        """The sums, given what each counter says now.
+        """Return the sums, given the current value of each counter.
 
         Args:
-            fresh: What is new since the last look and so counts in full. Anything else that was
-                not there before counts from now on.
-            passed_on: What ended and left its counts to another one that is still there, where
+            fresh: New since the last update, which counts in full. Others that were not present
+                before count from now on.
+            passed_on: Ended, with its counts added to another counter that is still present, where
                 they would be counted again.
         """
         if self._last is None:
@@ -55,7 +54,7 @@ class Growing(Generic[_Key]):
                 continue
             for column, value in enumerate(values):
                 earlier = 0 if before is None else before[column]
-                # A lower value than before: a new one of the same name has begun to count.
+                # A lower value than before: a new counter of the same name.
                 used[column] += value - earlier if value >= earlier else value
         for key in passed_on:
             for column, value in enumerate(self._last.get(key, ())):
@@ -70,12 +69,12 @@ class Growing(Generic[_Key]):
 
 
 class Lineage:
-    """Who is new and who has ended in a process tree, from one look to the next.
+    """New and ended processes of a tree between two updates.
 
-    ``fresh`` were started since the last look. ``passed_on`` have ended, and their counts went to
-    an ancestor that is still there: to their parent, which waited for them, or on through parents
-    that have ended since. (An orphan's go to the process that adopts it. Where that is one of the
-    tree, as radt's keepers are, it is an ancestor as well.)
+    ``fresh`` were started since the last update. ``passed_on`` have ended, and their counts went to
+    an ancestor that is still present: to their parent, which waited for them, or on through parents
+    that have ended since. (An orphan's go to the process that adopts it. If that is one of the
+    tree, as radt's keepers are, it is an ancestor too.)
     """
 
     def __init__(self) -> None:
@@ -85,11 +84,11 @@ class Lineage:
         self.passed_on: set[int] = set()
 
     def known(self, pid: int) -> ProcessStat | None:
-        """What was read of a process at the last look."""
+        """Return a process as of the last update."""
         return self._processes.get(pid)
 
     def look(self, now: Mapping[int, ProcessStat]) -> None:
-        """Take notice of who is there now."""
+        """Update with the processes that are present now."""
         before, now_ns = self._processes, time.monotonic_ns()
         since_ticks = 0 if self._since_ns is None else boot_ticks(self._since_ns - _TABLE_AGE_NS)
         self.fresh = {
@@ -116,23 +115,23 @@ def _has_heir(pid: int, before: Mapping[int, ProcessStat], now: Mapping[int, Pro
 
 _Value = TypeVar("_Value")
 
-#: What small processes need; so their values come with the sample that asked for them.
+#: Enough for small processes, whose values then come with the same sample.
 _PATIENCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[_Value]):
-    """What was read of a run, and when."""
+    """A value of a run and its time."""
 
     value: _Value
     at_ns: int
 
 
-class Aside(Generic[_Value]):
-    """Reads something of each run in a thread of its own, so that no sample is late for it.
+class Deferred(Generic[_Value]):
+    """Reads something of each run in a thread of its own, so that it does not delay samples.
 
-    A run is read again after ``min_s`` at the earliest, and so seldom that all of them together
-    take at most ``share`` of one core.
+    A run is read again after ``min_s`` at the earliest, and so rarely that all runs together take
+    at most ``share`` of one core.
     """
 
     def __init__(
@@ -147,12 +146,9 @@ class Aside(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     def take(self, trees: Mapping[str, Sequence[int]]) -> dict[str, Taken[_Value]]:
-        """What was read since the last call; and begin to read the runs that are due.
+        """Return what was read since the last call, and start to read the runs that are due.
 
-        ``trees`` has the processes of each run.
-
-        Raises:
-            Exception: What reading has raised.
+        ``trees`` holds the processes of each run. Raises what reading has raised.
         """
         if self._busy:
             return {}
@@ -162,7 +158,7 @@ class Aside(Generic[_Value]):
         due = {run: pids for run, pids in trees.items() if self._due_ns.get(run, 0) <= now_ns}
         if due:
             self._thread = threading.Thread(
-                target=self._work, args=(due, len(trees)), name="listener-aside", daemon=True
+                target=self._work, args=(due, len(trees)), name="listener-deferred", daemon=True
             )
             self._thread.start()
             self._thread.join(_PATIENCE_S)
@@ -181,7 +177,7 @@ class Aside(Generic[_Value]):
         return ready
 
     def wait(self) -> None:
-        """Until what was begun is read."""
+        """Wait until the current reading is finished."""
         if self._thread is not None:
             self._thread.join()
 

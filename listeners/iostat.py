@@ -1,4 +1,4 @@
-"""Disks of the machine, and what each run's process tree reads and writes."""
+"""Disk traffic of the machine and of each run's process tree."""
 
 from __future__ import annotations
 
@@ -17,87 +17,52 @@ _PER_DISK = "each disk, device mapper and RAID device by name; without a name, a
 #: The kernel counts milliseconds in 32 bits.
 _BUSY_WRAPS_AT_S = 2**32 / 1000
 _TREE = (
-    "{what}; sum over the run's processes since the first look, with those that have ended; without"
-    " what a process did after the last look at it if no process of the run waited for it"
+    "{source}; sum over the run's processes since the first reading, with those that have ended;"
+    " without what a process did after its last reading if no process of the run waited for it"
 )
 
+
+def _host(name: str, unit: str, description: str) -> Metric:
+    return Metric(name, unit, Scope.HOST, SeriesKind.COUNTER, description, _PER_DISK)
+
+
+def _process(name: str, description: str, source: str) -> Metric:
+    method = _TREE.format(source=source)
+    return Metric(name, "By", Scope.PROCESS, SeriesKind.COUNTER, description, method)
+
+
 _METRICS = (
+    _host("system.disk.read", "By", "from disks"),
+    _host("system.disk.written", "By", "to disks"),
+    _host("system.disk.operations.read", "1", "finished reads, after merging of adjacent ones"),
+    _host("system.disk.operations.write", "1", "finished writes, after merging of adjacent ones"),
     Metric(
-        "system.disk.read", "By", Scope.HOST, SeriesKind.COUNTER, "from disks", method=_PER_DISK
-    ),
-    Metric(
-        "system.disk.written", "By", Scope.HOST, SeriesKind.COUNTER, "to disks", method=_PER_DISK
-    ),
-    Metric(
-        "system.disk.operations.read",
-        "1",
-        Scope.HOST,
-        SeriesKind.COUNTER,
-        "finished reads, after neighbours were merged",
-        method=_PER_DISK,
-    ),
-    Metric(
-        "system.disk.operations.write",
-        "1",
-        Scope.HOST,
-        SeriesKind.COUNTER,
-        "finished writes, after neighbours were merged",
-        method=_PER_DISK,
-    ),
-    Metric(
-        "system.disk.busy_time",
-        "s",
-        Scope.HOST,
-        SeriesKind.COUNTER,
-        "time with at least one request under way",
-        method="each device; a disk that serves requests side by side can do more when always busy",
+        *("system.disk.busy_time", "s", Scope.HOST, SeriesKind.COUNTER),
+        description="time with at least one request in flight",
+        method="each device; one that serves requests in parallel can do more when always busy",
         wraps_at=_BUSY_WRAPS_AT_S,
     ),
     Metric(
-        "system.disk.queue",
-        "{requests}",
-        Scope.HOST,
-        description="requests under way",
+        *("system.disk.queue", "{requests}", Scope.HOST),
+        description="requests in flight",
         method=_PER_DISK,
     ),
-    Metric(
-        "process.disk.read",
-        "By",
-        Scope.PROCESS,
-        SeriesKind.COUNTER,
-        "fetched from storage",
-        method=_TREE.format(what="read_bytes of /proc/PID/io"),
-    ),
-    Metric(
+    _process("process.disk.read", "fetched from storage", "read_bytes of /proc/PID/io"),
+    _process(
         "process.disk.written",
-        "By",
-        Scope.PROCESS,
-        SeriesKind.COUNTER,
-        "to go to storage",
-        method=_TREE.format(
-            what="write_bytes of /proc/PID/io: counted when pages are changed, before they are "
-            "written, and also if the file is deleted first"
-        ),
+        "to be sent to storage",
+        "write_bytes of /proc/PID/io: counted when pages are changed, before they are written, and "
+        "also if the file is deleted first",
     ),
-    Metric(
+    _process(
         "process.io.read",
-        "By",
-        Scope.PROCESS,
-        SeriesKind.COUNTER,
-        "read by system calls, from the page cache too",
-        method=_TREE.format(
-            what="rchar of /proc/PID/io: files, pipes and terminals; not mapped files, not recv()"
-        ),
+        "read by system calls, also from the page cache",
+        "rchar of /proc/PID/io: files, pipes and terminals; not mapped files, not recv()",
     ),
-    Metric(
+    _process(
         "process.io.written",
-        "By",
-        Scope.PROCESS,
-        SeriesKind.COUNTER,
         "written by system calls",
-        method=_TREE.format(
-            what="wchar of /proc/PID/io: files, pipes and terminals; not mapped files, not send()"
-        ),
+        "wchar of /proc/PID/io: files, pipes and terminals; not mapped files, not send()",
     ),
 )
 _TREE_NAMES = ("process.disk.read", "process.disk.written", "process.io.read", "process.io.written")
@@ -110,7 +75,7 @@ class _Tree:
 
 
 class IostatListener(Listener):
-    """Disks and process tree."""
+    """Disk traffic of the host and of process trees."""
 
     name: ClassVar[str] = "iostat"
     by_default: ClassVar[bool] = True
@@ -123,10 +88,9 @@ class IostatListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Wherever the kernel counts for disks or for processes."""
         if process_io(os.getpid()) is None and not diskstats():
             return Availability(
-                False, "neither /proc/diskstats nor /proc/PID/io is there", "Mount /proc"
+                False, "neither /proc/diskstats nor /proc/PID/io exists", "Mount /proc"
             )
         return Availability(True)
 
@@ -150,18 +114,18 @@ class IostatListener(Listener):
         self._trees = trees
 
     def _host(self) -> Iterator[Reading]:
-        found = diskstats()
-        kinds = self._disks.look(found)
+        devices = diskstats()
+        kinds = self._disks.look(devices)
         whole: dict[str, DiskCounts] = {}
-        for name, counts in found.items():
+        for name, counts in devices.items():
             kind = kinds[name]
-            # Of drivers' devices that nothing is attached to, nothing was ever read.
+            # Devices of drivers that nothing is attached to were never read.
             if kind is DiskKind.NONE or not (counts.reads or counts.writes):
                 continue
             if kind is DiskKind.WHOLE:
                 whole[name] = counts
             yield from _disk(name, counts)
-        if not found:
+        if not devices:
             for metric in _METRICS:
                 if metric.scope is Scope.HOST:
                     yield Reading(metric.name, MissingReason.UNSUPPORTED)
@@ -192,7 +156,7 @@ def _tree(target: Target, tree: _Tree) -> Iterator[Reading]:
     counts: dict[int, tuple[int, ...]] = {}
     refused = False
     for pid in target.pids:
-        # Parents are needed of those that have ended only, so the first look at each will do.
+        # Only parents of ended processes are needed, so the first reading of each is enough.
         stat = tree.lineage.known(pid) or process_stat(pid)
         if stat is None:
             continue

@@ -13,14 +13,14 @@ from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import read
 
 _INFINIBAND = Path("/sys/class/infiniband")
-#: What a port without the 64-bit counters says from then on.
+#: The final value of a port without the 64-bit counters.
 _STUCK = 2**32 - 1
 #: InfiniBand counts data in words of four bytes (IBTA, PortXmitData).
 _WORD_BYTES = 4
 
 _METHOD = (
-    "/proc/net/dev; each interface by name; without a name the sum over network hardware, or where"
-    " there is none as in containers, over all but the loopback; not the traffic within containers"
+    "/proc/net/dev; each interface by name; without a name the sum over network hardware, or, as in"
+    " containers without any, over all but the loopback; not the traffic within containers"
 )
 _INFINIBAND_METHOD = "port_{}_data of each port, in words of four bytes; RDMA and IP together"
 
@@ -34,10 +34,10 @@ _METRICS = (
     _counter("system.network.tx", "By", "sent"),
     _counter("system.network.packets.rx", "1", "received"),
     _counter("system.network.packets.tx", "1", "sent"),
-    _counter("system.network.errors.rx", "1", "received damaged"),
-    _counter("system.network.errors.tx", "1", "not sent for an error"),
-    _counter("system.network.dropped.rx", "1", "received and thrown away"),
-    _counter("system.network.dropped.tx", "1", "thrown away before they were sent"),
+    _counter("system.network.errors.rx", "1", "receive errors"),
+    _counter("system.network.errors.tx", "1", "transmit errors"),
+    _counter("system.network.dropped.rx", "1", "received and dropped"),
+    _counter("system.network.dropped.tx", "1", "dropped before they were sent"),
     _counter("system.infiniband.rx", "By", "received by a port", _INFINIBAND_METHOD.format("rcv")),
     _counter("system.infiniband.tx", "By", "sent by a port", _INFINIBAND_METHOD.format("xmit")),
 )
@@ -59,7 +59,6 @@ class NetListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Wherever there is a /proc/net/dev."""
         if not netdev():
             return Availability(False, "/proc/net/dev is not readable", "Mount /proc")
         return Availability(True)
@@ -72,16 +71,16 @@ class NetListener(Listener):
         self._ports = sorted(_INFINIBAND.glob("*/ports/*"))
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:  # noqa: ARG002 - host only
-        found = netdev()
-        self._links.look(found)
-        counts = {name: _columns(link) for name, link in found.items()}
+        interfaces = netdev()
+        self._links.look(interfaces)
+        counts = {name: _columns(link) for name, link in interfaces.items()}
         summed = {name: counts[name] for name in self._links.summed}
         for metric, total in zip(
             _LINK_NAMES, self._sum.update(summed, self._links.fresh), strict=True
         ):
             yield Reading(metric, float(total))
         for name in self._links.shown:
-            if counts[name][2] or counts[name][3]:  # many that stand ready are never used
+            if counts[name][2] or counts[name][3]:  # many interfaces are never used
                 for metric, count in zip(_LINK_NAMES, counts[name], strict=True):
                     yield Reading(metric, float(count), name)
         for port in self._ports:
@@ -103,7 +102,7 @@ def _port(port: Path) -> Iterator[Reading]:
         ("system.infiniband.tx", "port_xmit_data"),
     ):
         text = read(str(port / "counters" / name)).strip()
-        # Without the 64-bit counters they stay at their highest value, rather than wrap.
+        # Without the 64-bit counters they stay at their highest value instead of wrapping.
         if text.isdigit() and int(text) != _STUCK:
             yield Reading(metric, float(int(text) * _WORD_BYTES), entity)
         else:

@@ -1,8 +1,8 @@
-"""NVIDIA Nsight: Systems for time lines, Compute for what happens inside kernels.
+"""NVIDIA Nsight: Systems for time lines, Compute for the inside of kernels.
 
 ``nsys`` and ``ncu`` record only what runs inside a range ``profile`` (`radt.Run.profile`, or NVTX
-``range_push("profile")``), ``nsysraw`` the whole run, ``ncuraw`` its first kernels. ``ncuattach``
-lets the run wait at its first CUDA call until somebody attaches.
+``range_push("profile")``), ``nsysraw`` the whole run, ``ncuraw`` its first kernels. With
+``ncuattach``, the run waits at its first CUDA call until Nsight Compute attaches.
 
 Options as of Nsight Systems and Compute 2026:
 https://docs.nvidia.com/nsight-systems/UserGuide/, https://docs.nvidia.com/nsight-compute/NsightComputeCli/
@@ -23,7 +23,7 @@ from radt.listeners.api import Availability, ProfiledRun, Profiler
 
 #: The NVTX range to record.
 RANGE = "profile"
-#: Where installers put the tools, which they do not put on PATH.
+#: Where installers put the tools, without adding them to PATH.
 _PLACES: Mapping[str, Sequence[str]] = {
     "nsys": (
         "/usr/local/cuda/bin/nsys",
@@ -50,11 +50,11 @@ _ROOT = Path("/")
 
 @functools.lru_cache(maxsize=16)
 def find_tool(tool: str, path: str) -> str:
-    """Where the tool is: on PATH, else the newest in the usual folders; empty if nowhere."""
-    if found := shutil.which(tool, path=path):
-        return os.path.abspath(found)  # noqa: PTH100 - a link's own name counts
+    """Return the tool's path: on PATH, else the newest in the usual folders; empty if not found."""
+    if on_path := shutil.which(tool, path=path):
+        return os.path.abspath(on_path)  # noqa: PTH100 - a link's own name counts
     for pattern in _PLACES[tool]:
-        places = [one for one in _ROOT.glob(pattern[1:]) if os.access(one, os.X_OK)]
+        places = [place for place in _ROOT.glob(pattern[1:]) if os.access(place, os.X_OK)]
         if places:
             return str(max(places, key=_version))
     return ""
@@ -65,7 +65,7 @@ def _version(path: Path) -> list[int]:
 
 
 class _Nsight(Profiler):
-    """What the tools have in common."""
+    """The common part of the tools."""
 
     takes_gpu_counters: ClassVar[bool] = True
 
@@ -84,14 +84,14 @@ class _Nsight(Profiler):
         )
 
     def prefix(self, run: ProfiledRun) -> Sequence[str]:
-        # Without the tool, its name: who starts it then says that it is not there.
+        # Without the tool, its name: starting it then fails with a clear error.
         return [_place_of(self.tool) or self.tool, *self._options(run)]
 
     def _options(self, run: ProfiledRun) -> Iterable[str]:
         raise NotImplementedError
 
     def _report(self, run: ProfiledRun) -> str:
-        """Where the report goes, without its suffix; both tools read ``%`` as the start of more."""
+        """Return the report's path without suffix; both tools expand ``%``."""
         return str(run.reports / f"{self.name}_{run.label}").replace("%", "%%")
 
 
@@ -110,7 +110,7 @@ class NsysRaw(_Nsight):
         yield from ("profile", "--trace=cuda,nvtx", "--cuda-memory-usage=true")
         yield from (f"--output={self._report(run)}", "--force-overwrite=true")
         yield from ("--show-output=true", "--stop-on-exit=true")
-        # Not for processes that the run leaves behind, which would keep it from ending.
+        # Not for processes that outlive the script, which would keep the run from ending.
         yield "--wait=primary"
         yield from self._capture()
 
@@ -129,12 +129,12 @@ class Nsys(NsysRaw):
         yield from ("--capture-range-end=repeat", "--kill=none")
 
     def environment(self, run: ProfiledRun) -> Mapping[str, str]:  # noqa: ARG002
-        """Without it only names that were registered with NVTX start a capture."""
+        # Without it only names that were registered with NVTX start a capture.
         return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
 class _Compute(_Nsight):
-    """Nsight Compute. The processes that the program starts are looked at, too."""
+    """Nsight Compute, also of the processes that the program starts."""
 
     tool = "ncu"
     product = "Nsight Compute"
@@ -151,7 +151,7 @@ class Ncu(_Compute):
 
     def _options(self, run: ProfiledRun) -> Iterable[str]:
         yield from super()._options(run)
-        # With the slash, a range that is pushed and popped; without, one of start and end.
+        # With the slash, a range of push and pop; without, one of start and end.
         yield from ("--nvtx", "--nvtx-include", f"{RANGE}/")
         # PyTorch launches the kernels of backward passes from threads that have pushed nothing.
         yield from ("--nvtx-push-pop-scope", "process")
@@ -162,13 +162,13 @@ class NcuRaw(_Compute):
 
     name = "ncuraw"
     accepts: ClassVar[Mapping[str, str]] = {
-        "kernels=NUMBER": f"how many kernels are recorded; {RAW_KERNELS} otherwise"
+        "kernels=NUMBER": f"how many kernels are recorded; default {RAW_KERNELS}"
     }
 
     @classmethod
     def check_option(cls, word: str, value: str | None) -> None:  # noqa: ARG003 - it has one
-        if not (value or "").isascii() or not (value or "").isdigit() or int(value or 0) < 1:
-            raise ValueError("it is a number of kernels, from 1")
+        if (_number(value) or 0) < 1:
+            raise ValueError("expected a number of kernels, from 1")
 
     def _options(self, run: ProfiledRun) -> Iterable[str]:
         yield from super()._options(run)
@@ -176,30 +176,31 @@ class NcuRaw(_Compute):
 
 
 class NcuAttach(_Nsight):
-    """Makes the run wait at its first CUDA call until Nsight Compute attaches to it."""
+    """Lets the run wait at its first CUDA call until Nsight Compute attaches to it."""
 
     name = "ncuattach"
     tool = "ncu"
     product = "Nsight Compute"
     accepts: ClassVar[Mapping[str, str]] = {
-        "port=NUMBER": f"where it can be attached to, as others may wait on {_DEFAULT_PORT}"
+        "port=NUMBER": f"the port to attach to, as others may wait on {_DEFAULT_PORT}"
     }
 
     @classmethod
     def check_option(cls, word: str, value: str | None) -> None:  # noqa: ARG003 - it has one
-        if not (value or "").isascii() or not (value or "").isdigit():
-            raise ValueError("it is the number of a port")
-        if int(value or 0) not in _PORTS:
-            raise ValueError(f"ports are from {_PORTS.start} to {_PORTS.stop - 1}")
+        if _number(value) not in _PORTS:
+            raise ValueError(f"expected a port from {_PORTS.start} to {_PORTS.stop - 1}")
 
     def _options(self, run: ProfiledRun) -> Iterable[str]:
         yield from ("--mode", "launch", "--target-processes", "all", "--port", _port(run))
 
     def notice(self, run: ProfiledRun) -> str:
-        """What the user has to do."""
         words = [_place_of(self.tool) or self.tool, "--mode", "attach", "--hostname", "127.0.0.1"]
         words += ["--port", _port(run), "--export", self._report(run), "--force-overwrite"]
         return f"waits at its first CUDA call for {shlex.join(words)}"
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value and value.isascii() and value.isdigit() else None
 
 
 def _port(run: ProfiledRun) -> str:

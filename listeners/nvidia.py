@@ -1,7 +1,7 @@
-"""NVIDIA devices as listeners address them: GPUs and MIG devices by the names that runs have.
+"""Resolve the names that runs have for NVIDIA devices: GPUs and MIG devices.
 
 One NVML session serves the process: initialising for every reading takes ten times as long as
-reading. What is resolved here is kept until NVML has to be opened again.
+reading. Resolved devices are kept until NVML has to be opened again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Devices:
         self._nvml = pynvml
 
     def close(self) -> None:
-        """Shut NVML down, unless others of the process have it open."""
+        """Shut NVML down, unless other parts of the process use it."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
@@ -89,27 +89,23 @@ class Devices:
             self._last.clear()
 
     def find(self, names: Iterable[str]) -> dict[str, Named | None]:
-        """The device of each name, None where there is none (now)."""
+        """Return the device of each name; None if there is none now."""
         return {name: self._find(name) for name in names}
 
     def last(self, name: str) -> Named | None:
-        """What the name was when it was found last, though it may be lost now; None if never.
+        """Return the device that the name meant last, though it may be lost now; None if never.
 
-        Its handle may be worth nothing; it tells under which entity the device was read before.
+        Its handle may be invalid; its entity is that of earlier readings.
         """
         return self._last.get(name)
 
     def all_cards(self) -> list[Card]:
-        """Every GPU of the machine."""
-        nvml = self._nvml
-        found = (self._find(str(index)) for index in range(nvml.nvmlDeviceGetCount()))
-        return [named.card for named in found if named is not None]
+        """Return every GPU of the machine."""
+        indices = range(self._nvml.nvmlDeviceGetCount())
+        return [named.card for index in indices if (named := self._find(str(index))) is not None]
 
     def forget(self, card: Card) -> None:
-        """Look the card and its MIG devices up again when they are asked for next.
-
-        After a reset, and when instances have been made anew, what was resolved is worth nothing.
-        """
+        """Resolve the card and its MIG devices again: handles change with a reset."""
         self._cards.pop(card.index, None)
         for name in [n for n, named in self._named.items() if named.card.index == card.index]:
             del self._named[name]
@@ -142,8 +138,8 @@ class Devices:
         return self._cards[index]
 
 
-#: NVML_ERROR_..., by what they mean for one value. What stands in none of these is a value that
-#: could not be read this time: it is asked for again.
+#: NVML_ERROR_..., by their meaning for one value. Any other error means that the value could not be
+#: read this time.
 _UNSUPPORTED = (
     "NOT_SUPPORTED",
     "FUNCTION_NOT_FOUND",
@@ -154,12 +150,12 @@ _UNSUPPORTED = (
     "RESET_TYPE_NOT_SUPPORTED",
 )
 _PERMISSION = ("NO_PERMISSION", "OPERATING_SYSTEM")
-#: What concerns NVML as a whole.
+#: Errors of NVML as a whole.
 _GENERAL = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
 
 
 def missing(nvml: Any, error: Exception) -> MissingReason:
-    """Why there is no value.
+    """Return why there is no value.
 
     Raises:
         NVMLError: The error concerns all cards: NVML itself has to be opened again.
@@ -168,11 +164,7 @@ def missing(nvml: Any, error: Exception) -> MissingReason:
 
 
 def missing_for(nvml: Any, code: int) -> MissingReason:
-    """Why there is no value, by NVML's number of the error (``nvmlReturn_t``).
-
-    Raises:
-        NVMLError: See `missing`.
-    """
+    """Return why there is no value, by NVML's error code; raise as `missing`."""
     if code in _codes(nvml, _GENERAL):
         raise nvml.NVMLError(code)
     if code in _codes(nvml, _UNSUPPORTED):
@@ -190,7 +182,7 @@ def _codes(nvml: Any, names: tuple[str, ...]) -> frozenset[int]:
 
 
 def probe_nvml(name: str) -> Availability:
-    """Whether there is a driver and a GPU, for the listener of this name."""
+    """Return whether there is a driver and a GPU, for the listener of this name."""
     try:
         with opened() as nvml:
             count = nvml.nvmlDeviceGetCount()
@@ -206,5 +198,5 @@ def _remedy(name: str, error: Exception) -> str:
     if "library" in text.lower():
         return f"Install NVIDIA's driver, or leave {name} out of Listeners"
     if "Driver" in text:
-        return f"Load NVIDIA's driver (nvidia-smi says more), or leave {name} out of Listeners"
-    return f"Run nvidia-smi to see what the driver says, or leave {name} out of Listeners"
+        return f"Load NVIDIA's driver (see nvidia-smi), or leave {name} out of Listeners"
+    return f"Run nvidia-smi for details, or leave {name} out of Listeners"

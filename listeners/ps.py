@@ -1,4 +1,4 @@
-"""CPU time of each run's threads, with the core they ran on."""
+"""CPU time of each run's threads, and the core they ran on."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _METRICS = (
         Scope.PROCESS,
         description="CPU time per time of a thread",
         method=(
-            "a thread is named when it is busy for the first time, process or process/thread, "
-            "numbered where names are the same; it takes the place of one of its name that has "
-            "ended; all other threads of the run are together 'other'"
+            "a thread is named when it is first busy, process or process/thread, numbered if names "
+            "are equal; it replaces one of its name that has ended; all other threads of the run "
+            "are summed as 'other'"
         ),
     ),
     Metric(
@@ -44,7 +44,7 @@ _Key = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Places:
-    """Entities for threads: never more than ``most`` in the whole run."""
+    """Entities for threads: at most ``most`` in the whole run."""
 
     most: int
     taken: dict[_Key, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Places:
     _names: dict[str, str] = field(default_factory=dict)
 
     def give(self, key: _Key, name: str) -> None:
-        """A place for a thread of this name, if there is one left."""
+        """Assign an entity to a thread of this name, if one is left."""
         if self._free[name]:
             self.taken[key] = self._free[name].pop(0)
         elif len(self._names) < self.most:
@@ -63,7 +63,7 @@ class _Places:
             self._names[entity] = name
 
     def release(self, alive: Mapping[_Key, object]) -> None:
-        """Take back the places of threads that have ended."""
+        """Free the entities of threads that have ended."""
         for key in [key for key in self.taken if key not in alive]:
             entity = self.taken.pop(key)
             self._free[self._names[entity]].append(entity)
@@ -81,12 +81,12 @@ class _Tree:
 
 
 class PsListener(Listener):
-    """Threads."""
+    """Threads of each run."""
 
     name: ClassVar[str] = "ps"
     accepts: ClassVar[Mapping[str, str]] = {
-        "max=N": f"series for at most N threads of a run ({_MAX_SERIES})",
-        "min=CORES": f"only for threads that were that busy at least once ({_MIN_CORES:g})",
+        "max=N": f"series for at most N threads of a run; default {_MAX_SERIES}",
+        "min=CORES": f"only threads that were this busy at least once; default {_MIN_CORES:g}",
     }
 
     def __init__(self) -> None:
@@ -94,7 +94,6 @@ class PsListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Wherever there is a /proc."""
         if thread_stat(os.getpid(), os.getpid()) is None:
             return Availability(False, "/proc is not readable", "Mount /proc")
         return Availability(True)
@@ -102,14 +101,14 @@ class PsListener(Listener):
     @classmethod
     def check_option(cls, word: str, value: str | None) -> None:
         if word == "max" and not (value or "").isdecimal():
-            raise ValueError("max is a number of threads, as in max=64")
+            raise ValueError("expected a number of threads, as in max=64")
         if word == "min":
             try:
                 good = 0 <= float(value or "") < float("inf")
             except ValueError:
                 good = False
             if not good:
-                raise ValueError("min is a number of cores, as in min=0.05")
+                raise ValueError("expected a number of cores, as in min=0.05")
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
@@ -160,7 +159,7 @@ def _read(target: Target, tree: _Tree, min_cores: float) -> Iterator[Reading]:
 
 
 def _threads(tree: _Tree, processes: Mapping[int, ProcessStat]) -> dict[_Key, ThreadStat]:
-    """All threads; those of a process that has used no time since the last look as they were."""
+    """Return all threads; those of an idle process are not read again."""
     idle = {
         pid
         for pid, stat in processes.items()
@@ -168,12 +167,12 @@ def _threads(tree: _Tree, processes: Mapping[int, ProcessStat]) -> dict[_Key, Th
         and before.started_ticks == stat.started_ticks
         and (before.own_cpu_ticks, before.threads) == (stat.own_cpu_ticks, stat.threads)
     }
-    found = {key: thread for key, thread in tree.threads.items() if key[0] in idle}
+    threads = {key: thread for key, thread in tree.threads.items() if key[0] in idle}
     for pid in processes.keys() - idle:
         for tid in thread_ids(pid):
             if (thread := thread_stat(pid, tid)) is not None:
-                found[pid, tid, thread.started_ticks] = thread
-    return found
+                threads[pid, tid, thread.started_ticks] = thread
+    return threads
 
 
 def _name(
@@ -182,7 +181,7 @@ def _name(
     threads: Mapping[_Key, ThreadStat],
     min_cores: float,
 ) -> None:
-    """Give places to threads that are busy, the busiest first."""
+    """Assign entities to busy threads, the busiest first."""
     places.release(threads)
     busy = [
         (used, key)
@@ -198,5 +197,5 @@ def _name(
 
 
 def _leader(pid: int, threads: Iterable[ThreadStat]) -> str:
-    """The name of a process is that of its first thread."""
+    """Return the name of a process, which is that of its first thread."""
     return next((thread.name for thread in threads if thread.tid == pid), "?")

@@ -1,7 +1,7 @@
-"""What PyTorch knows of itself: its memory, and its own profiler. Both work in the run's process.
+"""PyTorch's memory statistics and its profiler, both inside the run's process.
 
-Neither imports torch. They set variables which `radt.Run` in the training script looks for; a
-script without a ``with radt.Run()`` block records nothing of it.
+Neither imports torch. They set variables that `radt.Run` in the training script reads; a script
+without a ``with radt.Run()`` block records nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 from radt.listeners.api import Availability, Metric, ProfiledRun, Profiler
 from radt.model import Scope, SeriesKind
 
-#: What `radt.Run` looks for; the same names as in `radt.run.torch_options`.
+#: Read by `radt.Run`; the same names as in `radt.run.torch_options`.
 METRICS_VARIABLE = "RADT_TORCH"
 TRACE_VARIABLE = "RADT_TORCHPROF"
 TRACE_OPTIONS_VARIABLE = "RADT_TORCHPROF_OPTIONS"
@@ -21,40 +21,25 @@ TRACE_OPTIONS_VARIABLE = "RADT_TORCHPROF_OPTIONS"
 _EPOCHS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 _STEPS = re.compile(r"[1-9][0-9]*")
 
+
+def _memory(name: str, description: str, method: str = "") -> Metric:
+    return Metric(name, "By", Scope.PROCESS, description=description, method=method)
+
+
+def _count(name: str, description: str) -> Metric:
+    return Metric(name, "1", Scope.PROCESS, SeriesKind.COUNTER, description)
+
+
 _METRICS = (
-    Metric(
-        "torch.memory.allocated",
-        "By",
-        Scope.PROCESS,
-        description="what tensors of the process take of the device",
-    ),
-    Metric(
-        "torch.memory.reserved",
-        "By",
-        Scope.PROCESS,
-        description="what PyTorch's allocator has taken of the device, in use or not",
-    ),
-    Metric(
+    _memory("torch.memory.allocated", "device memory of the process's tensors"),
+    _memory("torch.memory.reserved", "device memory of PyTorch's allocator, in use or not"),
+    _memory(
         "torch.memory.allocated.peak",
-        "By",
-        Scope.PROCESS,
-        description="the most that was allocated so far",
-        method="PyTorch's own maximum, which begins anew when the script resets it",
+        "peak of allocated memory so far",
+        "PyTorch's own maximum, which starts over when the script resets it",
     ),
-    Metric(
-        "torch.memory.retries",
-        "1",
-        Scope.PROCESS,
-        SeriesKind.COUNTER,
-        description="allocations that succeeded only after the cache was emptied",
-    ),
-    Metric(
-        "torch.memory.ooms",
-        "1",
-        Scope.PROCESS,
-        SeriesKind.COUNTER,
-        description="errors for want of memory",
-    ),
+    _count("torch.memory.retries", "allocations that succeeded only after the cache was emptied"),
+    _count("torch.memory.ooms", "out-of-memory errors"),
 )
 
 
@@ -66,8 +51,7 @@ class TorchMetrics(Profiler):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Everywhere: whether there is PyTorch depends on the environment of the row."""
-        return Availability(True)
+        return Availability(True)  # whether PyTorch is installed depends on the row's environment
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
@@ -82,17 +66,16 @@ class TorchProfiler(Profiler):
 
     name: ClassVar[str] = "torchprof"
     accepts: ClassVar[Mapping[str, str]] = {
-        "epochs=NUMBERS": "which epochs, as 2-3 or 1,5; the second, or the only one, if not given",
+        "epochs=NUMBERS": "which epochs, as 2-3 or 1,5; default: the second, or the only one",
         "steps=NUMBER": "stop after that many steps, where the script reports them (100)",
         "memory": "every allocation",
-        "stack": "where in the source each operation was called",
+        "stack": "the source location of each operation",
         "shapes": "the shapes of inputs",
     }
 
     @classmethod
     def probe(cls) -> Availability:
-        """Everywhere: whether there is PyTorch depends on the environment of the row."""
-        return Availability(True)
+        return Availability(True)  # see TorchMetrics
 
     @classmethod
     def check_option(cls, word: str, value: str | None) -> None:
@@ -102,7 +85,7 @@ class TorchProfiler(Profiler):
             if not _STEPS.fullmatch(value or ""):
                 raise ValueError(f"steps={value or ''} is not a number of steps; write steps=20")
         elif value is not None:
-            raise ValueError(f"{word} has no value; write {cls.name}:{word}")
+            raise ValueError(f"{word} takes no value; write {cls.name}:{word}")
 
     def environment(self, run: ProfiledRun) -> Mapping[str, str]:
         options = ":".join(
@@ -119,4 +102,4 @@ def _check_epochs(text: str) -> None:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if last and int(last) < int(first):
-            raise ValueError(f"epochs={part} end before they begin; write epochs={last}-{first}")
+            raise ValueError(f"epochs={part} ends before it begins; write epochs={last}-{first}")

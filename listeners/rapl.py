@@ -1,9 +1,9 @@
 """Energy of CPU packages and their memory (RAPL), on Intel's and AMD's processors.
 
 The kernel has a folder for each zone in ``/sys/class/powercap``: ``intel-rapl:0`` (a package),
-``intel-rapl:0:1`` (a part of it), on AMD by the same driver under the same name
-(Documentation/power/powercap/powercap.rst). ``energy_uj`` counts microjoules and starts again from
-0 after ``max_energy_range_uj``, at 200 W every 20 minutes or so.
+``intel-rapl:0:1`` (a part of it), also on AMD (Documentation/power/powercap/powercap.rst).
+``energy_uj`` counts microjoules and wraps after ``max_energy_range_uj``, at 200 W about every 20
+minutes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from radt.model import MissingReason, Scope, SeriesKind
 
 POWERCAP = Path("/sys/class/powercap")
 _UJ_PER_J = 1e6
-#: As much as a package draws for longer than moments.
+#: The sustained power of a package is below this.
 _MOST_W = 500.0
 _PACKAGE = re.compile(r"package-(?P<number>\d+.*)")
 _COUNTER_FILE = "energy_uj"
 
-#: What lets everybody read it, until the next boot.
+#: Lets all users read it, until the next boot.
 OPEN_TO_ALL = f"chmod a+r {POWERCAP}/intel-rapl:*/{_COUNTER_FILE}"
 
 
@@ -46,11 +46,11 @@ class Zone:
 
     @property
     def apart(self) -> bool:
-        """Whether it may be added up with others: parts of packages, and the platform, may not."""
+        """Whether it may be summed with others: parts of packages, and the platform, may not."""
         return self.domain in ("package", "dram")
 
     def read_j(self) -> float | MissingReason:
-        """The counter in joules, or why there is none."""
+        """Return the counter in joules, or why there is none."""
         try:
             return int((self.folder / _COUNTER_FILE).read_bytes()) / _UJ_PER_J
         except OSError as error:
@@ -61,15 +61,15 @@ class Zone:
 
 @dataclass(slots=True)
 class Meter:
-    """A counter that is followed: how much it has grown since the last time it could be read."""
+    """Follows a counter: its growth since it was last read."""
 
     wraps_at: float | None = None
     _previous: float | None = None
 
     def grown(self, value: float) -> float:
-        """The increase since the previous call, 0 at the first.
+        """Return the increase since the previous call, 0 at the first.
 
-        Wraps and resets are told apart as in `radt.store.counters.increases`.
+        Wraps and resets are distinguished as in `radt.store.counters.increases`.
         """
         previous, self._previous = self._previous, value
         if previous is None:
@@ -83,24 +83,21 @@ class Meter:
 
 @dataclass(slots=True)
 class ZoneReader:
-    """Reads zones; a counter that has never been anything but 0 counts nothing.
-
-    Virtual machines and some chips show zones whose counter stands still.
-    """
+    """Reads zones. A counter that is always 0 counts nothing, as in virtual machines."""
 
     zones: tuple[Zone, ...]
     _alive: set[str] = field(default_factory=set)
 
     def check_interval(self, interval_s: float) -> None:
-        """See that no counter can wrap unnoticed between two readings.
+        """Check that no counter can wrap unnoticed between two readings.
 
-        What grows by half of its range or more cannot be told from what was reset.
+        Growth by half of the range or more cannot be distinguished from a reset.
 
         Raises:
-            ListenerUnavailableError: The interval is too long for that.
+            ListenerUnavailableError: The interval is too long.
         """
         ranges = (zone.wraps_at_j for zone, value in self.read() if isinstance(value, float))
-        longest_s = min((one / 2 / _MOST_W for one in ranges if one), default=math.inf)
+        longest_s = min((range_j / 2 / _MOST_W for range_j in ranges if range_j), default=math.inf)
         if interval_s > longest_s:
             raise ListenerUnavailableError(
                 f"processors' energy counters may wrap unnoticed within {interval_s:g} s",
@@ -108,7 +105,7 @@ class ZoneReader:
             )
 
     def read(self) -> Iterator[tuple[Zone, float | MissingReason]]:
-        """Each zone and its counter in joules."""
+        """Yield each zone with its counter in joules."""
         for zone in self.zones:
             value = zone.read_j()
             if not isinstance(value, MissingReason):
@@ -120,20 +117,20 @@ class ZoneReader:
 
 
 def zones(root: Path) -> tuple[Zone, ...]:
-    """All zones below a powercap folder, each once, by entity.
+    """Return all zones below a powercap folder, each once, by entity.
 
-    A package that can be reached by registers (``intel-rapl``) and by memory (``intel-rapl-mmio``)
-    is one package; the registers are taken, as only they are there on all processors.
+    A package may appear twice, through registers (``intel-rapl``) and memory (``intel-rapl-mmio``);
+    the registers count, as only they exist on all processors.
     """
-    found: dict[str, Zone] = {}
+    by_entity: dict[str, Zone] = {}
     for folder in sorted(root.glob("intel-rapl*:*"), key=lambda path: ("mmio" in path.name, path)):
         if (zone := _zone(folder)) is not None:
-            found.setdefault(zone.entity, zone)
-    return tuple(found[entity] for entity in sorted(found))
+            by_entity.setdefault(zone.entity, zone)
+    return tuple(by_entity[entity] for entity in sorted(by_entity))
 
 
 def probe_energy(root: Path) -> Availability:
-    """Whether a processor's energy can be read."""
+    """Return whether a processor's energy can be read."""
     readings = [zone.read_j() for zone in zones(root) if zone.apart]
     if not readings:
         return Availability(
@@ -149,7 +146,7 @@ def probe_energy(root: Path) -> Availability:
             False,
             f"only root may read {root}/*/{_COUNTER_FILE}",
             f"As root: {OPEN_TO_ALL} (until the next boot; a udev rule makes it last). Then every "
-            "user here can watch others' computations by their energy (CVE-2020-8694): only where "
+            "user can observe others' computations by their energy (CVE-2020-8694): only where "
             "all users are trusted",
         )
     return Availability(
@@ -166,11 +163,11 @@ def _zone(folder: Path) -> Zone | None:
         package = _PACKAGE.fullmatch(name)
         if package is not None:
             return Zone(folder, "package", name, wraps_at_j)
-        # A part is named after its own kind only; its number is that of the package around it.
-        around = folder.with_name(folder.name.rpartition(":")[0]) / "name"
-        inside = _PACKAGE.fullmatch(around.read_text().strip()) if around.exists() else None
-        entity = f"{name}-{inside['number']}" if inside is not None else name
-    except OSError:  # it has just gone
+        # A part has only the name of its kind; its number is that of its package.
+        parent = folder.with_name(folder.name.rpartition(":")[0]) / "name"
+        package = _PACKAGE.fullmatch(parent.read_text().strip()) if parent.exists() else None
+        entity = f"{name}-{package['number']}" if package is not None else name
+    except OSError:  # it has just disappeared
         return None
     return Zone(folder, name, entity, wraps_at_j)
 
@@ -195,26 +192,20 @@ _DOMAIN_ENERGY = "cpu.domain.energy"
 _METHOD = "RAPL counter of the whole machine, whoever uses it"
 _METRICS = (
     Metric(
-        _ENERGY,
-        "J",
-        Scope.HOST,
-        SeriesKind.COUNTER,
-        "of each CPU package and of the memory behind it; these may be added up",
-        _METHOD,
+        *(_ENERGY, "J", Scope.HOST, SeriesKind.COUNTER),
+        description="of each CPU package and of its memory; these may be summed",
+        method=_METHOD,
     ),
     Metric(
-        _DOMAIN_ENERGY,
-        "J",
-        Scope.HOST,
-        SeriesKind.COUNTER,
-        "of parts of packages (core, uncore) and of the platform (psys), which holds them all",
-        f"{_METHOD}; part or whole of others, never to be added to them",
+        *(_DOMAIN_ENERGY, "J", Scope.HOST, SeriesKind.COUNTER),
+        description="of parts of packages (core, uncore) and of the platform (psys)",
+        method=f"{_METHOD}; part or whole of others, never to be summed with them",
     ),
 )
 
 
 class RaplListener(Listener):
-    """CPU packages and memory."""
+    """Energy of CPU packages and memory."""
 
     name: ClassVar[str] = "rapl"
     by_default: ClassVar[bool] = True
@@ -230,7 +221,6 @@ class RaplListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Where there are energy counters and they may be read."""
         return probe_energy(cls.root)
 
     @classmethod
@@ -238,11 +228,6 @@ class RaplListener(Listener):
         return _METRICS
 
     def open(self) -> None:
-        """Look which counters there are.
-
-        Raises:
-            ListenerUnavailableError: The interval is too long for them.
-        """
         with_parts = "domains" in self.options
         self._reader = ZoneReader(
             tuple(zone for zone in zones(self.root) if zone.apart or with_parts)

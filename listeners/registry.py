@@ -12,10 +12,10 @@ from radt.listeners.api import Listener, Metric, Profiler, Registry, Source, opt
 
 
 def check_options(kind: type[Source], texts: Iterable[str]) -> None:
-    """Look at all options that a user gave a listener or profiler.
+    """Check the options that a user gave a listener or profiler.
 
     Raises:
-        UsageError: It has no such option, or the value makes no sense.
+        UsageError: It has no such option, or the value is not valid.
     """
     for word, value in options_of(texts).items():
         _check(kind, word, value)
@@ -29,14 +29,14 @@ def _check(kind: type[Source], word: str, value: str | None) -> None:
             f"listener {kind.name} has no option {word!r}",
             f"It takes {known}" if known else f"Write {kind.name} alone",
         )
-    right = f"Write {kind.name}:{forms[word]}"
+    remedy = f"Write {kind.name}:{forms[word]}"
     if ("=" in forms[word]) != (value is not None):
-        lack = "needs a value" if value is None else "takes no value"
-        raise UsageError(f"option {word!r} of {kind.name} {lack}", right)
+        problem = "needs a value" if value is None else "takes no value"
+        raise UsageError(f"option {word!r} of {kind.name} {problem}", remedy)
     try:
         kind.check_option(word, value)
     except ValueError as error:
-        raise UsageError(f"{word}={value} of {kind.name}: {error}", right) from error
+        raise UsageError(f"{word}={value} of {kind.name}: {error}", remedy) from error
 
 
 #: Distributions add listeners with an entry point in this group that names a `Listener` class, or a
@@ -49,8 +49,8 @@ ALIASES = {"dcgmi": "dcgm"}
 
 @functools.cache
 def load() -> Registry:
-    """What is installed by name; what cannot be loaded is left out and listed with the reason."""
-    found: dict[str, type[Source]] = {}
+    """Load the installed listeners; those that fail are left out and listed with the reason."""
+    sources: dict[str, type[Source]] = {}
     broken: dict[str, str] = {}
     # Built-in ones first: a plug-in cannot take the name of one and change what runs record.
     for point in sorted(entry_points(group=GROUP), key=_built_in_first):
@@ -59,11 +59,11 @@ def load() -> Registry:
         except Exception as error:  # noqa: BLE001 - third-party code may raise anything
             broken[point.name] = f"{point.value}: {type(error).__name__}: {error}"
             continue
-        if found.setdefault(source.name, source) is not source:
+        if sources.setdefault(source.name, source) is not source:
             broken[point.value] = f"the name {source.name!r} is taken already"
     return Registry(
-        {name: kind for name, kind in found.items() if issubclass(kind, Listener)},
-        {name: kind for name, kind in found.items() if issubclass(kind, Profiler)},
+        {name: kind for name, kind in sources.items() if issubclass(kind, Listener)},
+        {name: kind for name, kind in sources.items() if issubclass(kind, Profiler)},
         broken,
     )
 
@@ -73,14 +73,14 @@ def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
 
 
 def _load(point: EntryPoint) -> type[Source]:
-    found = point.load()
-    if not (isinstance(found, type) and issubclass(found, Listener | Profiler)):
+    source = point.load()
+    if not (isinstance(source, type) and issubclass(source, Listener | Profiler)):
         raise TypeError("it is a subclass neither of radt.listeners.api.Listener nor of Profiler")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
+    if inspect.isabstract(source):
+        missing = ", ".join(sorted(source.__abstractmethods__))
         raise TypeError(f"it does not define {missing}")
-    if getattr(found, "name", None) != point.name:
+    if getattr(source, "name", None) != point.name:
         raise ValueError(f"its name is not {point.name!r}, as its entry point says")
-    if not all(isinstance(metric, Metric) for metric in found.metrics()):
-        raise TypeError("metrics() gives something else than Metric")
-    return found
+    if not all(isinstance(metric, Metric) for metric in source.metrics()):
+        raise TypeError("metrics() returns values that are not a Metric")
+    return source

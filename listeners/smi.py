@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through NVML: load, memory, power, energy, clocks, traffic, errors; run by run.
+"""NVIDIA GPUs through NVML: load, memory, power, energy, clocks, traffic, errors; per run.
 
-Most of it is of a whole card, whoever uses it, and says so by its scope: under MIG, and where runs
-share a card, it is the same for all of them. What belongs to one run has the scope of its
-processes or of its MIG device.
+Most values are of a whole card, whoever uses it, as their scope says: under MIG, and if runs share
+a card, they are the same for all of them. Values of one run have the scope of its processes or of
+its MIG device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from radt.model import MissingReason, Scope
 
 @dataclass(slots=True)
 class _Watched:
-    """A card that runs have, and what is remembered of it from reading to reading."""
+    """A card of runs, and its state between readings."""
 
     card: Card
     reader: CardReader
@@ -47,7 +47,6 @@ class SmiListener(Listener):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Whether there is a driver and a GPU."""
         return probe_nvml(cls.name)
 
     @classmethod
@@ -55,7 +54,7 @@ class SmiListener(Listener):
         return METRICS
 
     def open(self) -> None:
-        """Open NVML, and look which cards are idle before any run starts."""
+        """Open NVML, and note which cards are idle before any run starts."""
         self._devices.open()
         self._xids.open(self._devices.nvml)
         self._idle.open()
@@ -70,29 +69,29 @@ class SmiListener(Listener):
         self._watched.clear()
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
-        found = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
         pids = {target.run_id: frozenset(target.pids) for target in targets}
-        here: dict[int, list[User]] = {}
+        present: dict[int, list[User]] = {}
         gone: dict[int, list[User]] = {}
         for target in targets:
             for name in target.gpus:
-                named = found[name] or self._devices.last(name)
+                named = devices[name] or self._devices.last(name)
                 if named is None:
                     continue
-                users = here if found[name] is not None else gone
-                users.setdefault(named.card.index, []).append(User(target.run_id, named))
-        for name in found:
+                group = present if devices[name] is not None else gone
+                group.setdefault(named.card.index, []).append(User(target.run_id, named))
+        for name in devices:
             if self._devices.last(name) is None:
                 yield from _unknown(name, self._now_ns())
-        # Before they are counted: an error may be the last that is heard of a run.
+        # Before they are counted: an error may be the last record of a run.
         yield from self._xids.take(
-            {users[0].named.card.uuid: (users[0].named.card, users) for users in here.values()}
+            {users[0].named.card.uuid: (users[0].named.card, users) for users in present.values()}
         )
-        for index in gone.keys() - here.keys():
+        for index in gone.keys() - present.keys():
             yield from self._unreachable(self._watched[index], gone[index])
-        for index, users_here in here.items():
-            watched = self._watch(users_here[0].named.card)
-            yield from self._card(watched, users_here, gone.get(index, ()), pids)
+        for index, users in present.items():
+            watched = self._watch(users[0].named.card)
+            yield from self._card(watched, users, gone.get(index, ()), pids)
 
     def _watch(self, card: Card) -> _Watched:
         watched = self._watched.get(card.index)
@@ -114,7 +113,7 @@ class SmiListener(Listener):
         gone: Sequence[User],
         pids: Mapping[str, frozenset[int]],
     ) -> Iterator[Reading | Occurrence]:
-        """One card, read once for all its runs; of some of them the MIG devices may be gone."""
+        """Read one card once for all its runs; the MIG devices of some may be gone."""
         card = watched.card
         if {user.run_id for user in users} - watched.known:
             watched.reader.relearn(card)
@@ -132,15 +131,16 @@ class SmiListener(Listener):
         if reasons is not None:
             yield from watched.throttles.take(card, int(reasons), snapshot.at_ns, users)
         mig_lost = any(
-            one.metric == MIG_MEMORY_USED and one.value is MissingReason.LOST for one in own
+            reading.metric == MIG_MEMORY_USED and reading.value is MissingReason.LOST
+            for reading in own
         )
         if lost or mig_lost:
-            # It may come back with another handle, after a reset or made anew.
+            # After a reset or when recreated, it has another handle.
             self._devices.forget(card)
             self._xids.forget(card)
 
     def _unreachable(self, watched: _Watched, users: Sequence[User]) -> Iterator[Reading]:
-        """A card that was there before."""
+        """Yield the missing values of a card that was present before."""
         snapshot = watched.reader.unreachable(self._now_ns())
         snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, MissingReason.LOST)
         yield from _for_all(snapshot, watched.card, users)
@@ -149,16 +149,15 @@ class SmiListener(Listener):
 
 
 def _for_all(snapshot: Snapshot, card: Card, users: Sequence[User]) -> Iterator[Reading]:
-    """What was read of a card, under each name that runs have for it."""
+    """Yield the values of a card under each name that runs have for it."""
     for name in dict.fromkeys(user.named.name for user in users):
-        for one in snapshot.values.values():
-            yield Reading(
-                one.metric, one.value, card.entity, None, name, one.method, snapshot.at_ns
-            )
+        for read in snapshot.values.values():
+            place = card.entity, None, name
+            yield Reading(read.metric, read.value, *place, read.method, snapshot.at_ns)
 
 
 def _unknown(name: str, at_ns: int) -> Iterator[Reading]:
-    """A device that has never been there."""
+    """Yield lost values of a device that has never been present."""
     scope = Scope.MIG if name.startswith("MIG-") else Scope.GPU
     for metric in METRICS:
         if metric.scope is scope:

@@ -1,8 +1,15 @@
-"""What the smi listener reads of one card, in as few calls of NVML as there can be.
+"""Read the values of one card for the smi listener, with as few calls of NVML as possible.
 
 Most values are fields, which one call of ``nvmlDeviceGetFieldValues`` returns together. A value
-may have several sources, of which older drivers and cards know some: the first that works is
-kept, and what no source has is not asked for again.
+may have several sources, of which older drivers and cards support some: the first that works is
+kept, and a value without a source is not requested again.
+
+Power is the growth of the energy counter. What boards report as power is a mean over a window that
+need not be the time between two readings: A100 and Hopper measure during 25 of every 100 ms,
+Hopper's average covers a second (Yang et al., "Accurate and Convenient Energy Measurements for
+GPUs", SC24). The counter misses nothing.
+
+Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
 from __future__ import annotations
@@ -16,8 +23,8 @@ from radt.listeners.nvidia import Card, missing, missing_for
 from radt.model import MissingReason
 
 #: The counter moves every 20 to 100 ms, so a difference is taken over at least this time: it is
-#: then right to about a tenth in the worst case. A bit less than a second, so that readings at
-#: 1 Hz need not be exact.
+#: then accurate to about a tenth in the worst case. Slightly less than a second, so that readings
+#: at 1 Hz need not be exact.
 WINDOW_NS = 900_000_000
 
 
@@ -45,7 +52,7 @@ class PowerMeter:
         return self._absent or self.stands_still
 
     def power(self, at_ns: int, energy_j: float | MissingReason) -> float | MissingReason | None:
-        """The mean power until now; None where it is too early, or `useless`."""
+        """Return the mean power until now; None if it is too early, or `useless`."""
         if energy_j is MissingReason.UNSUPPORTED and not self._works:
             self._absent = True
         if self.useless:
@@ -71,7 +78,7 @@ class PowerMeter:
         return None
 
     def interrupted(self) -> None:
-        """The counter could not be read: begin anew."""
+        """Start over: the counter could not be read."""
         self._readings.clear()
 
 
@@ -90,9 +97,9 @@ PCIE: Final = ("gpu.pcie.io.rx", "gpu.pcie.io.tx")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field by its name after ``NVML_FI_DEV_``; ``factor`` brings it to the metric's unit.
+    """A field by its name after ``NVML_FI_DEV_``; ``factor`` converts it to the metric's unit.
 
-    ``wide`` asks for a type of 64 bits: one of 32 wraps unnoticed between two readings.
+    ``wide`` requires a type of 64 bits: one of 32 wraps unnoticed between two readings.
     """
 
     name: str
@@ -112,7 +119,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where metrics come from: the first of the alternatives that the card and driver know."""
+    """The source of metrics: the first of the alternatives that card and driver support."""
 
     metrics: tuple[str, ...]
     alternatives: tuple[Field | Call, ...]
@@ -134,50 +141,27 @@ def _memory_v1(nvml: Any, handle: Any) -> tuple[Value, ...]:
     return float(info.used), float(info.total), MissingReason.UNSUPPORTED
 
 
-def _temperature(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),)
+def _get(name: str, *constants: str, times: float = 1.0, per: float = 1.0) -> Call:
+    """Return a call of ``nvmlDeviceGet…`` with NVML's constants and a conversion of its unit."""
+
+    def read(nvml: Any, handle: Any) -> tuple[Value, ...]:
+        arguments = (getattr(nvml, f"NVML_{constant}") for constant in constants)
+        return (getattr(nvml, f"nvmlDeviceGet{name}")(handle, *arguments) * times / per,)
+
+    return Call(read)
 
 
-def _temperature_v(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (float(nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)),)
-
-
-def _clock_sm(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,)  # MHz
-
-
-def _clock_memory(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6,)
-
-
-def _event_reasons(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
-
-
-def _throttle_reasons(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
-
-
-def _energy(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,)  # mJ
-
-
-def _power_limit(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,)  # mW
-
-
-def _power_usage(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    return (nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)  # mW
-
-
-#: The energy counter stands first, so that it is read nearest to the instant that is noted.
+#: The energy counter is first, so that it is read nearest to the recorded instant.
 SOURCES = (
-    Source((ENERGY,), (Field("TOTAL_ENERGY_CONSUMPTION", 1e-3), Call(_energy))),
+    Source(
+        (ENERGY,),
+        (Field("TOTAL_ENERGY_CONSUMPTION", 1e-3), _get("TotalEnergyConsumption", per=1e3)),  # mJ
+    ),
     Source((INSTANT,), (Field("POWER_INSTANT", 1e-3),)),
     Source((AVERAGE,), (Field("POWER_AVERAGE", 1e-3),), slow=True),
     Source(
         ("gpu.power.limit",),
-        (Field("POWER_CURRENT_LIMIT", 1e-3), Call(_power_limit)),
+        (Field("POWER_CURRENT_LIMIT", 1e-3), _get("EnforcedPowerLimit", per=1e3)),  # mW
         slow=True,
     ),
     Source(("gpu.temperature.memory",), (Field("MEMORY_TEMP"),)),
@@ -204,16 +188,22 @@ SOURCES = (
         ("gpu.memory.used", "gpu.memory.total", "gpu.memory.reserved"),
         (
             Call(_memory),
-            Call(_memory_v1, "with what the driver reserves, which it does not tell apart"),
+            Call(_memory_v1, "including what the driver reserves, which it does not report"),
         ),
     ),
-    Source(("gpu.temperature",), (Call(_temperature), Call(_temperature_v))),
-    Source(("gpu.clock.sm",), (Call(_clock_sm),)),
-    Source(("gpu.clock.memory",), (Call(_clock_memory),)),
-    Source(("gpu.clock.event_reasons",), (Call(_event_reasons), Call(_throttle_reasons))),
+    Source(
+        ("gpu.temperature",),
+        (_get("Temperature", "TEMPERATURE_GPU"), _get("TemperatureV", "TEMPERATURE_GPU")),
+    ),
+    Source(("gpu.clock.sm",), (_get("ClockInfo", "CLOCK_SM", times=1e6),)),  # MHz
+    Source(("gpu.clock.memory",), (_get("ClockInfo", "CLOCK_MEM", times=1e6),)),
+    Source(
+        ("gpu.clock.event_reasons",),
+        (_get("CurrentClocksEventReasons"), _get("CurrentClocksThrottleReasons")),
+    ),
 )
-#: Asked only where neither the energy counter nor a field tells the power.
-BOARD_POWER = Source((POWER,), (Call(_power_usage),))
+#: Only read if neither the energy counter nor a field provides the power.
+BOARD_POWER = Source((POWER,), (_get("PowerUsage", per=1e3),))  # mW
 
 
 #: The least time between two readings of what changes slowly or costs much: the driver averages
@@ -234,25 +224,25 @@ class CardValue:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was read of a card at one instant (monotonic)."""
+    """The values of a card at one instant (monotonic)."""
 
     at_ns: int
     values: dict[str, CardValue] = field(default_factory=dict)
 
     def number(self, metric: str) -> float | None:
-        """The value, if it was read and there is one."""
-        found = self.values.get(metric)
-        return found.value if found is not None and isinstance(found.value, float) else None
+        """Return the value, if it was read and is a number."""
+        value = self.values[metric].value if metric in self.values else None
+        return value if isinstance(value, float) else None
 
     @property
     def lost(self) -> bool:
-        """Whether nothing at all could be read of what there is."""
-        values = [one.value for one in self.values.values()]
-        return MissingReason.LOST in values and not any(isinstance(one, float) for one in values)
+        """Whether no value at all could be read."""
+        values = [read.value for read in self.values.values()]
+        return MissingReason.LOST in values and not any(isinstance(v, float) for v in values)
 
 
 class CardReader:
-    """Reads one card again and again, and remembers what it does not have."""
+    """Reads one card repeatedly, and remembers what it does not support."""
 
     def __init__(self, nvml: Any, card: Card) -> None:
         self.card = card
@@ -264,18 +254,13 @@ class CardReader:
         self._pcie_wraps = False
 
     def relearn(self, card: Card) -> None:
-        """Ask for everything again: the card is back, or another run wants it (MIG's mode may
-        have changed in between)."""
+        """Request everything again: the card is back, or has a new run and perhaps another mode."""
         self.card = card
         self._choice.clear()
         self._pcie_before.clear()  # a reset card begins at 0, which is no wrap
 
     def read(self, now_ns: int) -> Snapshot:
-        """Read everything that is due.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
-        """
+        """Read everything that is due."""
         snapshot = Snapshot(now_ns)
         slow = self._slow_ns is None or now_ns - self._slow_ns >= SLOW_NS
         if slow:
@@ -286,13 +271,13 @@ class CardReader:
         return snapshot
 
     def energy(self) -> Value:
-        """The energy counter alone, in J."""
+        """Read the energy counter alone, in J."""
         snapshot = Snapshot(0)
         self._read(snapshot, SOURCES[:1])
         return snapshot.values[ENERGY].value
 
     def unreachable(self, now_ns: int) -> Snapshot:
-        """What there is to say of a card that cannot be found."""
+        """Return the missing values of a card that cannot be found."""
         snapshot = Snapshot(now_ns)
         for source in (*SOURCES, BOARD_POWER):
             for metric in source.metrics:
@@ -316,21 +301,18 @@ class CardReader:
         return self._choice.get(source.metrics, 0) >= len(source.alternatives)
 
     def _chosen(self, source: Source) -> Field | Call | None:
-        return (
-            None
-            if self._exhausted(source)
-            else source.alternatives[self._choice.get(source.metrics, 0)]
-        )
+        number = self._choice.get(source.metrics, 0)
+        return source.alternatives[number] if number < len(source.alternatives) else None
 
     def _read_fields(self, snapshot: Snapshot, sources: Sequence[Source]) -> Iterator[Source]:
-        """One call for all fields; yields the sources that have no such field."""
+        """Read all fields in one call; yield the sources without such a field."""
         nvml = self._nvml
         wanted = [(s, chosen) for s in sources if isinstance(chosen := self._chosen(s), Field)]
         if not wanted:
             return
-        asked = [(getattr(nvml, f"NVML_FI_DEV_{one.name}"), one.scope) for _, one in wanted]
+        request = [(getattr(nvml, f"NVML_FI_DEV_{field.name}"), field.scope) for _, field in wanted]
         try:
-            answers = nvml.nvmlDeviceGetFieldValues(self.card.handle, asked)
+            answers = nvml.nvmlDeviceGetFieldValues(self.card.handle, request)
         except nvml.NVMLError as error:
             reason = missing(nvml, error)
             for source, _ in wanted:
@@ -339,17 +321,17 @@ class CardReader:
                 else:
                     self._put(snapshot, source, (reason,))
             return
-        for (source, one), answer in zip(wanted, answers, strict=True):
-            value = self._decoded(answer, one)
+        for (source, chosen), answer in zip(wanted, answers, strict=True):
+            value = self._decoded(answer, chosen)
             if value is MissingReason.UNSUPPORTED:
                 yield source
             else:
                 self._put(snapshot, source, (value,))
 
-    def _decoded(self, answer: Any, one: Field) -> Value:
+    def _decoded(self, answer: Any, source: Field) -> Value:
         nvml = self._nvml
         if answer.nvmlReturn == nvml.NVML_ERROR_INVALID_ARGUMENT:
-            return MissingReason.UNSUPPORTED  # a field that this driver has never heard of
+            return MissingReason.UNSUPPORTED  # a field that this driver does not know
         if answer.nvmlReturn != nvml.NVML_SUCCESS:
             return missing_for(nvml, answer.nvmlReturn)
         kinds = {
@@ -361,10 +343,10 @@ class CardReader:
             nvml.NVML_VALUE_TYPE_SIGNED_INT: ("siVal", False),
         }
         name, wide = kinds.get(answer.valueType, ("", False))
-        if not name or (one.wide and not wide):
+        if not name or (source.wide and not wide):
             return MissingReason.UNSUPPORTED
         value = getattr(answer.value, name)
-        return MissingReason.UNSUPPORTED if value == NOT_AVAILABLE else float(value) * one.factor
+        return MissingReason.UNSUPPORTED if value == NOT_AVAILABLE else float(value) * source.factor
 
     def _read_calls(self, snapshot: Snapshot, sources: Sequence[Source]) -> Iterator[Source]:
         for source in sources:
@@ -389,13 +371,13 @@ class CardReader:
         for metric, value in zip(source.metrics, values, strict=True):
             snapshot.values[metric] = CardValue(metric, value, method)
 
-    # What follows from several ---------------------------------------------------------------
+    # Derived values --------------------------------------------------------------------------
 
     def _distrust_pcie(self, snapshot: Snapshot) -> None:
-        """Give PCIe's counters up once one goes back.
+        """Give up PCIe's counters once one decreases.
 
-        NVML says that they wrap, and not where. If it is at 32 bits, a busy link does so several
-        times a second, and no reading can tell how often.
+        NVML documents that they wrap, and not where. At 32 bits, a busy link wraps several times a
+        second, and no reading can tell how often.
         """
         for metric in PCIE:
             now = snapshot.number(metric)
@@ -419,7 +401,7 @@ class CardReader:
     def _power_without_counter(self, snapshot: Snapshot) -> None:
         if self._exists(INSTANT):
             instant = snapshot.values[INSTANT]
-            snapshot.values[POWER] = CardValue(POWER, instant.value, "at an instant, no mean")
+            snapshot.values[POWER] = CardValue(POWER, instant.value, "instantaneous, not a mean")
             return
         if self._exists(AVERAGE):
             if (average := snapshot.values.get(AVERAGE)) is not None:
@@ -428,7 +410,7 @@ class CardReader:
             return
         self._read(snapshot, [BOARD_POWER])
         usage = snapshot.values[POWER]
-        method = "as the driver tells it: on most cards the mean of one second"
+        method = "as reported by the driver: on most cards the mean of one second"
         snapshot.values[POWER] = CardValue(POWER, usage.value, method)
 
     def _exists(self, metric: str) -> bool:

@@ -1,11 +1,11 @@
-"""Whose energy it was: what a card draws above its idle power, split by the SMs' time.
+"""Attribute a card's energy above its idle power to runs, by their share of SM time.
 
-The values stand in a file of the runtime folder, so that a run on a card that is busy when it
-starts can use one of the same day. After a reboot they are measured again.
+Idle power is kept in a file of the runtime folder, so that a run on a busy card can use a value of
+the same day. After a reboot it is measured again.
 
 The rule: of the energy above idle in a stretch of about a second, a run gets the share that its
 processes have in the SM time of all processes on the card. Alone on the card, that is all of it.
-Where the share cannot be told, nothing is given, and the run's series says so.
+If the share is not known, the run gets no value, and its series says why.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "gpu-idle-power.json"
 _MAX_AGE_S = 24 * 3600.0
-#: A stretch this long says more than any that was measured before. Of shorter ones the lowest
-#: counts: a card takes a while to calm down after work.
+#: A stretch this long replaces earlier ones. Of shorter ones the lowest counts: after work, a card
+#: takes a while to reach idle power.
 _LONG_S = 30.0
-#: A file is written again for a change of this share, or at this age.
+#: The file is rewritten for a change of this share, or at this age.
 _NOTABLE = 0.01
 _REFRESH_S = 60.0
 
@@ -61,7 +61,7 @@ class IdlePowers:
         self._path: Path | None = None
 
     def open(self) -> None:
-        """Read what was measured before."""
+        """Read earlier measurements."""
         try:
             self._path = runtime_dir() / FILE_NAME
         except UsageError as error:
@@ -71,12 +71,12 @@ class IdlePowers:
         self._written = dict(self._known)
 
     def watts(self, uuid: str) -> float | None:
-        """The idle power of this card, None if it was not measured within a day."""
+        """Return the idle power of this card; None if it was not measured within a day."""
         known = self._recent(uuid)
         return None if known is None else known.watts
 
     def measured(self, uuid: str, watts: float, seconds: float) -> None:
-        """A stretch of idleness until now."""
+        """Note an idle stretch until now."""
         now_s = self._wall_s()
         new = IdlePower(watts, seconds, now_s - seconds, now_s)
         known = self._recent(uuid)
@@ -103,14 +103,11 @@ class IdlePowers:
         if self._path is None:
             return
         # Other listeners may have measured other cards meanwhile.
-        everything = _read(self._path) | {uuid: new}
-        # Of this thread alone: there is a listener for each interval that runs ask for.
+        content = {key: asdict(power) for key, power in (_read(self._path) | {uuid: new}).items()}
+        # Named after this thread: there is a listener for each interval of runs.
         temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}-{threading.get_ident()}")
         try:
-            temporary.write_text(
-                json.dumps({one: asdict(power) for one, power in everything.items()}),
-                encoding="utf-8",
-            )
+            temporary.write_text(json.dumps(content), encoding="utf-8")
             temporary.replace(self._path)
         except OSError as error:
             log.warning("idle power of GPUs cannot be kept in %s: %s", self._path, error)
@@ -122,17 +119,17 @@ class IdlePowers:
 def _read(path: Path) -> dict[str, IdlePower]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {uuid: IdlePower(**one) for uuid, one in content.items()}
+        return {uuid: IdlePower(**power) for uuid, power in content.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        log.warning("%s is damaged and left out: %s", path, error)
+        log.warning("%s is damaged and ignored: %s", path, error)
         return {}
 
 
 #: The least stretch that is split: the driver has a sample of processes every second or faster.
 STRETCH_NS = 900_000_000
-#: How long a card that has worked takes to calm down; not idle yet.
+#: How long a card takes to reach idle power after work.
 _CALM_NS = 10_000_000_000
 
 METHOD = (
@@ -153,13 +150,13 @@ class Moment:
 
     @property
     def unused(self) -> bool:
-        """Whether no compute process is on the card."""
+        """Whether no compute process uses the card."""
         return isinstance(self.processes, Processes) and not self.processes.memory
 
 
 @dataclass(slots=True)
 class _Account:
-    """What a run has of a card."""
+    """A run's part of a card."""
 
     pids: frozenset[int]
     joules: float = 0.0
@@ -167,7 +164,7 @@ class _Account:
 
 @dataclass(slots=True)
 class EnergySplit:
-    """The energy of one card, run by run."""
+    """Splits the energy of one card among runs."""
 
     uuid: str
     idle: IdlePowers
@@ -179,17 +176,17 @@ class EnergySplit:
     _busy_ns: int | None = None
 
     def begin(self, now: Moment) -> None:
-        """A stretch begins."""
+        """Begin a stretch."""
         self.before = now
 
     def due(self, at_ns: int) -> bool:
-        """Whether a stretch is over, or none has begun."""
+        """Return whether a stretch is over, or none has begun."""
         return self.before is None or at_ns - self.before.at_ns >= STRETCH_NS
 
     def account(
         self, now: Moment, sm: SmTime | MissingReason, runs: Mapping[str, frozenset[int]]
     ) -> dict[str, Value]:
-        """End a stretch: what each run has used of the card until now, in J.
+        """End a stretch; return what each run has used of the card until now, in J.
 
         Args:
             now: The end of the stretch, and the beginning of the next.
@@ -197,7 +194,7 @@ class EnergySplit:
             runs: Processes of the runs that have this card.
         """
         before, self.before = self.before, now
-        # Processes that have ended meanwhile were the run's, too.
+        # Processes that have ended meanwhile count too.
         own = {
             run: pids | (self._accounts[run].pids if run in self._accounts else frozenset())
             for run, pids in runs.items()
@@ -221,7 +218,7 @@ class EnergySplit:
             elif above_j is None:
                 values[run] = MissingReason.UNATTRIBUTABLE
             else:
-                if run not in new:  # what was before the run's time is not the run's
+                if run not in new:  # energy from before the run is not the run's
                     self._accounts[run].joules += share * above_j
                 values[run] = self._accounts[run].joules
         return values
@@ -229,7 +226,7 @@ class EnergySplit:
     def _above_idle(
         self, before: Moment | None, now: Moment, sm: SmTime | MissingReason
     ) -> float | None:
-        """Energy above idle in J; None while the idle power is not known."""
+        """Return the energy above idle in J; None while the idle power is not known."""
         assert isinstance(now.energy_j, float)
         used = isinstance(sm, SmTime) and sm.of_the_gone()
         if before is None or isinstance(before.energy_j, MissingReason):
@@ -240,12 +237,12 @@ class EnergySplit:
             used_j = now.energy_j - before.energy_j
             seconds = (now.at_ns - before.at_ns) / 1e9
             self._watch_idle(before, now, used=used)
-        # A run of several days ends with what it began with, as its card is never idle meanwhile.
+        # A run of several days keeps its first value, as its card is never idle meanwhile.
         idle_w = self._idle_w = self.idle.watts(self.uuid) or self._idle_w
         if idle_w is None:
             return None
-        # The counter moves in steps: what one stretch lacks, the next has too much. Without the
-        # carry an idle card would collect the steps that are too large.
+        # The counter moves in steps: what one stretch lacks, the next has in excess. Without the
+        # carry an idle card would accumulate the steps that are too large.
         above_j = self._carry_j + used_j - idle_w * seconds
         self._carry_j = max(-idle_w, min(0.0, above_j))
         return max(0.0, above_j)
@@ -270,7 +267,7 @@ class EnergySplit:
 def _share(
     before: Moment | None, now: Moment, sm: SmTime | MissingReason, own: frozenset[int]
 ) -> float | MissingReason:
-    """Which part of the card's work was done by the given processes."""
+    """Return the part of the card's work that the given processes did."""
     if now.mig:
         return MissingReason.UNATTRIBUTABLE
     if isinstance(now.processes, MissingReason):

@@ -1,7 +1,8 @@
-"""What happens to a card, as markers: XID errors, and clocks held down against heat or for power.
+"""Events of a card as markers: XID errors, and clocks throttled for heat or power.
 
-XIDs are the driver's error reports (https://docs.nvidia.com/deploy/xid-errors/). Their number is a
-series besides, which tells a card without errors from one whose errors cannot be watched.
+XIDs are the driver's error reports (https://docs.nvidia.com/deploy/xid-errors/). Their count is a
+series too, which distinguishes a card without errors from one whose errors cannot be watched.
+Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from radt.listeners.api import Occurrence
 from radt.listeners.nvidia import Card, Named, missing
 from radt.model import MissingReason
 
-#: At most so many events are taken in one go; more stay in the driver's queue until the next time.
+#: At most so many events are taken at once; more stay in the driver's queue.
 _MOST_EVENTS = 32
 #: ``gpuInstanceId`` of an event that concerns the whole card.
 _WHOLE_CARD = 2**32 - 1
@@ -39,33 +40,33 @@ _XIDS = {
     120: "GSP error",
     143: "GPU initialisation failure",
 }
-#: Bits of ``gpu.clock.event_reasons`` that slow a run down against its will. The software power cap
-#: (4) is not among them: a card at its limit touches it all the time.
+#: Bits of ``gpu.clock.event_reasons`` that slow a run down. The software power cap (4) is not among
+#: them: a card at its limit reaches it all the time.
 _THROTTLES = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "power brake slowdown",
 }
-#: A reason that comes back within this time was not away.
+#: A reason that returns within this time counts as continuous.
 _PAUSE_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A run on a card, under the name it has for it."""
+    """A run on a card, with its name for it."""
 
     run_id: str
     named: Named
 
 
 class XidWatch:
-    """Waits for XID errors of the cards that have runs, without ever waiting."""
+    """Watches the cards of runs for XID errors, without blocking."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._set: Any = None
-        #: By UUID of cards: how many errors there have been.
+        #: Number of errors by UUID of the card.
         self._counts: dict[str, int] = {}
         #: Cards that the set watches, and those that it cannot watch.
         self._watched: set[str] = set()
@@ -75,7 +76,7 @@ class XidWatch:
         self._nvml = nvml
 
     def close(self) -> None:
-        """Watch nothing any longer; what is asked for afterwards is watched anew."""
+        """Stop watching; cards that are counted afterwards are watched again."""
         events, self._set = self._set, None
         self._watched.clear()
         self._refused.clear()
@@ -83,11 +84,7 @@ class XidWatch:
             self._nvml.nvmlEventSetFree(events)
 
     def count(self, card: Card) -> float | MissingReason:
-        """Errors of this card since it was first asked for, or why they are not known.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
-        """
+        """Errors of this card since it was first asked for, or why they are not known."""
         if card.uuid in self._refused:
             return MissingReason.UNSUPPORTED
         if card.uuid not in self._watched:
@@ -101,7 +98,7 @@ class XidWatch:
         return float(self._counts.setdefault(card.uuid, 0))
 
     def forget(self, card: Card) -> None:
-        """The card is lost: it is watched anew once it is asked for again."""
+        """Watch a lost card again once it is counted again."""
         self._watched.discard(card.uuid)
 
     def _watch(self, card: Card) -> None:
@@ -112,13 +109,10 @@ class XidWatch:
         self._watched.add(card.uuid)
 
     def take(self, cards: Mapping[str, tuple[Card, Sequence[User]]]) -> Iterator[Occurrence]:
-        """What has happened since the previous time.
+        """Yield the errors since the previous call.
 
         Args:
-            cards: By UUID: cards that have been asked for, and the runs on them.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
+            cards: Cards with the runs on them, by UUID.
         """
         nvml = self._nvml
         for _ in range(_MOST_EVENTS):
@@ -130,7 +124,7 @@ class XidWatch:
             except nvml.NVMLError as error:
                 if error.value != nvml.NVML_ERROR_TIMEOUT:
                     missing(nvml, error)
-                    # The set is useless once one of its cards is lost: register anew, next time.
+                    # The set is useless once one of its cards is lost: register again.
                     self.close()
                 return
             if not event.eventType & nvml.nvmlEventTypeXidCriticalError:
@@ -153,23 +147,16 @@ def _xid(number: int, card: Card, user: User) -> Occurrence:
 
 
 class ThrottleWatch:
-    """Marks when a card's clocks begin to be held down, and when they are free again."""
+    """Marks when a card's clocks begin and end to be throttled."""
 
     def __init__(self) -> None:
         self._last_ns: dict[int, int] = {}
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
 
     def take(
         self, card: Card, reasons: int, at_ns: int, users: Sequence[User]
     ) -> Iterator[Occurrence]:
-        """What has changed since the previous time.
-
-        Args:
-            card: The card.
-            reasons: Bits of `gpu.clock.event_reasons`.
-            at_ns: When they were read.
-            users: The runs on the card.
-        """
+        """Yield the changes of the bits of ``gpu.clock.event_reasons`` for the runs on a card."""
         runs = list(dict.fromkeys(user.run_id for user in users))
         for bit, name in _THROTTLES.items():
             last_ns = self._last_ns.get(bit)
@@ -178,13 +165,13 @@ class ThrottleWatch:
                 for run in runs:
                     if last_ns is None:
                         yield Occurrence(f"{name} begins", detail, run_id=run, at_ns=at_ns)
-                    elif run not in self._told:
-                        already = f"{card.entity}: since before the run"
-                        yield Occurrence(f"{name} begins", already, run_id=run, at_ns=at_ns)
+                    elif run not in self._notified:
+                        earlier = f"{card.entity}: since before the run"
+                        yield Occurrence(f"{name} begins", earlier, run_id=run, at_ns=at_ns)
                 self._last_ns[bit] = at_ns
             elif last_ns is not None and at_ns - last_ns >= _PAUSE_NS:
                 del self._last_ns[bit]
                 for run in runs:
-                    if run in self._told:
+                    if run in self._notified:
                         yield Occurrence(f"{name} ends", card.entity, run_id=run, at_ns=last_ns)
-        self._told = set(runs)
+        self._notified = set(runs)

@@ -1,7 +1,8 @@
-"""Who uses a card: processes with their memory, and their share of the SMs' time.
+"""The processes on a card, with their memory and their share of the SMs' time.
 
-In a container NVML may report process ids of the host, in one of its lists or in all. Then what is
-the run's own cannot be told, and the reason is `MissingReason.PERMISSION`.
+In a container NVML may report process ids of the host, in one of its lists or in all. Then the
+run's processes are not known, and the reason is `MissingReason.PERMISSION`. Functions that call
+NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from radt.model import MissingReason
 
 #: ``gpuInstanceId`` and ``computeInstanceId`` of a process on a card without MIG.
 _NO_INSTANCE = 2**32 - 1
-#: The kernel keeps 15 characters of a name. The control daemon is called the same; it does not use
-#: a card.
+#: The kernel keeps 15 characters of a name. The control daemon has the same, but uses no card.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
-#: The driver takes samples once in a sixth to one second. A busy card without a sample for longer
-#: than this has none to give.
+#: The driver takes samples every sixth of a second to one second. A busy card without a sample for
+#: longer than this has none.
 _PATIENCE_NS = 3_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """Compute processes on a device: their memory in bytes, None where it is not told."""
+    """Compute processes on a device: their memory in bytes, None if it is not reported."""
 
     memory: Mapping[int, int | None] = field(default_factory=dict)
     clients: frozenset[int] = frozenset()
@@ -38,17 +38,17 @@ class Processes:
         return frozenset(self.memory)
 
     def servers(self) -> frozenset[int]:
-        """MPS servers: what they do, they do for their clients."""
+        """Return the MPS servers, which work for their clients."""
         if not self.clients:
             return frozenset()
         return frozenset(pid for pid in self.memory if _is_mps_server(pid))
 
     def unknown(self) -> bool:
-        """Whether there are process ids that mean nothing here."""
+        """Return whether there are process ids of another namespace."""
         return any(not _exists(pid) for pid in self.memory)
 
     def memory_of(self, pids: Iterable[int]) -> float | MissingReason:
-        """What the given processes use of the device; never what others use."""
+        """Return the device memory of the given processes, never that of others."""
         own = [self.memory[pid] for pid in pids if pid in self.memory]
         if any(value is None or value == NOT_AVAILABLE for value in own):
             return MissingReason.UNSUPPORTED
@@ -60,11 +60,7 @@ class Processes:
 def read_processes(
     nvml: Any, handle: Any, mig: MigDevice | None = None
 ) -> Processes | MissingReason:
-    """Plain processes and clients of MPS on a card, or on one MIG device (whose handle it is).
-
-    Raises:
-        NVMLError: See `radt.listeners.nvidia.missing`.
-    """
+    """Return processes and MPS clients on a card, or on one MIG device (whose handle it is)."""
     try:
         plain = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     except nvml.NVMLError as error:
@@ -72,28 +68,28 @@ def read_processes(
     try:
         clients = _listed(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
     except nvml.NVMLError as error:
-        # Drivers without MPS have no such list; without it, anything else would be a part only.
+        # Drivers without MPS have no such list; any other error leaves the list incomplete.
         reason = missing(nvml, error)
         if reason is not MissingReason.UNSUPPORTED:
             return reason
         clients = []
     return Processes(
-        {one.pid: one.usedGpuMemory for one in (*plain, *clients) if _on(one, mig)},
-        frozenset(one.pid for one in clients if _on(one, mig)),
+        {process.pid: process.usedGpuMemory for process in (*plain, *clients) if _on(process, mig)},
+        frozenset(client.pid for client in clients if _on(client, mig)),
     )
 
 
 def _listed(nvml: Any, function: str, handle: Any) -> list[Any]:
-    # Without a version, pynvml takes a driver that is a bit older for a mistake of its caller.
+    # Without a version, pynvml treats an older driver as an error of its caller.
     try:
-        found: list[Any] = getattr(nvml, f"{function}_v3")(handle)
+        processes: list[Any] = getattr(nvml, f"{function}_v3")(handle)
     except nvml.NVMLError_FunctionNotFound:
-        found = getattr(nvml, f"{function}_v2")(handle)
-    return found
+        processes = getattr(nvml, f"{function}_v2")(handle)
+    return processes
 
 
 def merged(before: Processes, now: Processes) -> Processes:
-    """Whoever was on the card at either of two instants."""
+    """Return the processes that were on the card at either of two instants."""
     return Processes({**before.memory, **now.memory}, before.clients | now.clients)
 
 
@@ -116,14 +112,14 @@ class SmTime:
         return sum(self.shares.values())
 
     def of_the_gone(self) -> bool:
-        """Whether processes that are there no longer have used the card."""
+        """Return whether processes that have ended used the card."""
         return any(share and not _exists(pid) for pid, share in self.shares.items())
 
     def of(self, pids: frozenset[int], processes: Processes) -> float | MissingReason:
-        """What the given processes used, some of them perhaps through an MPS server.
+        """Return what the given processes used, some of them perhaps through an MPS server.
 
-        NVML may put the time of MPS clients down to their server. It is a run's if all clients are
-        the run's, and nobody's if they are of several.
+        NVML may attribute the time of MPS clients to their server. It is a run's if all clients are
+        the run's, and unattributable if they belong to several.
         """
         on_card = pids & processes.pids
         if not on_card and processes.unknown():
@@ -141,7 +137,7 @@ class SmTime:
 
 
 class SmTimeReader:
-    """Reads the processes' utilisation of one card, each time since the time before."""
+    """Reads the processes' utilisation of one card since the previous reading."""
 
     def __init__(self) -> None:
         self._seen_us = _wall_us()
@@ -149,7 +145,7 @@ class SmTimeReader:
         self._unsupported = False
 
     def relearn(self) -> None:
-        """Ask again, even if there was nothing to ask for."""
+        """Try again, even if it was not supported."""
         self._unsupported = False
 
     def read(
@@ -162,38 +158,33 @@ class SmTimeReader:
             handle: The card's.
             now_ns: Monotonic time.
             utilization: The card's, which tells an idle card from one without samples.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
         """
         if self._unsupported:
             return MissingReason.UNSUPPORTED
-        # If the wall clock was set back, samples would seem to be old for a long time.
+        # If the wall clock was set back, samples would seem old for a long time.
         since_us = min(self._seen_us, _wall_us())
         if self._asked_ns is None:
             self._asked_ns = now_ns
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
         except nvml.NVMLError as error:
-            # Success with no samples is an error to pynvml, too.
+            # pynvml treats success without samples as an error.
             if error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
                 reason = missing(nvml, error)
                 self._unsupported = reason is MissingReason.UNSUPPORTED
-                # Between asking for the number of samples and for the samples, one came.
+                # A sample arrived between the query of their number and that of the samples.
                 retry = error.value == nvml.NVML_ERROR_INSUFFICIENT_SIZE
                 return None if retry and self._patient(now_ns) else reason
             samples = []
-        # Drivers are known to fill the array up with remains, e.g. nvtop's issue 110.
-        good = [
-            one for one in samples if one.pid and one.timeStamp > since_us and one.smUtil <= 100
-        ]
+        # Some drivers fill the array up with garbage, e.g. nvtop's issue 110.
+        good = [s for s in samples if s.pid and s.timeStamp > since_us and s.smUtil <= 100]
         if not good and utilization:
             return None if self._patient(now_ns) else MissingReason.LOST
-        self._seen_us = max((one.timeStamp for one in good), default=since_us)
+        self._seen_us = max((sample.timeStamp for sample in good), default=since_us)
         self._asked_ns = None
         by_pid: dict[int, list[float]] = {}
-        for one in good:
-            by_pid.setdefault(one.pid, []).append(one.smUtil / 100.0)
+        for sample in good:
+            by_pid.setdefault(sample.pid, []).append(sample.smUtil / 100.0)
         return SmTime({pid: sum(values) / len(values) for pid, values in by_pid.items()})
 
     def _patient(self, now_ns: int) -> bool:
@@ -201,7 +192,7 @@ class SmTimeReader:
 
 
 def _wall_us() -> int:
-    """NVML's time of samples."""
+    """Return the clock of NVML's samples."""
     return time.time_ns() // 1000
 
 

@@ -1,4 +1,8 @@
-"""What belongs to single runs on one card: memory, SM time and energy of their processes."""
+"""The metrics of the smi listener, and those of single runs on one card: memory, SM time, energy.
+
+What is expensive to read is read once a second at most: with shorter intervals it is not regular.
+Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
+"""
 
 from __future__ import annotations
 
@@ -23,82 +27,60 @@ PROCESS_ENERGY: Final = "process.gpu.energy"
 _SINCE_DRIVER = "since the driver was loaded"
 _COUNTER = SeriesKind.COUNTER
 
+
+def _card(name: str, unit: str, description: str = "", **options: Any) -> Metric:
+    return Metric(name, unit, Scope.GPU, description=description, **options)
+
+
 METRICS: Final = (
-    Metric(
-        "gpu.utilization",
-        "1",
-        Scope.GPU,
-        description="share of time with at least one kernel running",
-    ),
-    Metric(
-        "gpu.memory.utilization",
-        "1",
-        Scope.GPU,
-        description="share of time in which memory was read or written",
-    ),
-    Metric("gpu.memory.used", "By", Scope.GPU, description="without what the driver reserves"),
-    Metric("gpu.memory.total", "By", Scope.GPU),
-    Metric("gpu.memory.reserved", "By", Scope.GPU, description="by driver and firmware"),
-    Metric("gpu.power", "W", Scope.GPU, method=PowerMeter.METHOD),
-    Metric("gpu.power.instant", "W", Scope.GPU, method="as the board shows it, no mean"),
-    Metric(
-        "gpu.power.average",
-        "W",
-        Scope.GPU,
-        method="mean of one second by the driver",
-        regular=False,
-    ),
-    Metric("gpu.power.limit", "W", Scope.GPU, description="in force now", regular=False),
-    Metric("gpu.energy", "J", Scope.GPU, _COUNTER, _SINCE_DRIVER),
-    Metric("gpu.temperature", "Cel", Scope.GPU),
-    Metric("gpu.temperature.memory", "Cel", Scope.GPU),
-    Metric("gpu.clock.sm", "Hz", Scope.GPU),
-    Metric("gpu.clock.memory", "Hz", Scope.GPU),
-    Metric(
+    _card("gpu.utilization", "1", "share of time with at least one kernel running"),
+    _card("gpu.memory.utilization", "1", "share of time in which memory was read or written"),
+    _card("gpu.memory.used", "By", "without what the driver reserves"),
+    _card("gpu.memory.total", "By"),
+    _card("gpu.memory.reserved", "By", "by driver and firmware"),
+    _card("gpu.power", "W", method=PowerMeter.METHOD),
+    _card("gpu.power.instant", "W", method="as reported by the board, not a mean"),
+    _card("gpu.power.average", "W", method="mean of one second by the driver", regular=False),
+    _card("gpu.power.limit", "W", "enforced now", regular=False),
+    _card("gpu.energy", "J", _SINCE_DRIVER, kind=_COUNTER),
+    _card("gpu.temperature", "Cel"),
+    _card("gpu.temperature.memory", "Cel"),
+    _card("gpu.clock.sm", "Hz"),
+    _card("gpu.clock.memory", "Hz"),
+    _card(
         "gpu.clock.event_reasons",
         "{bits}",
-        Scope.GPU,
-        description="why clocks are as they are: NVML's bits (nvmlClocksEventReasons)",
+        "why clocks are as they are: NVML's bits (nvmlClocksEventReasons)",
     ),
-    Metric("gpu.pcie.io.rx", "By", Scope.GPU, _COUNTER, "received by the GPU"),
-    Metric("gpu.pcie.io.tx", "By", Scope.GPU, _COUNTER, "sent by the GPU"),
-    Metric("gpu.nvlink.io.rx", "By", Scope.GPU, _COUNTER, "received, all links"),
-    Metric("gpu.nvlink.io.tx", "By", Scope.GPU, _COUNTER, "sent, all links"),
-    Metric("gpu.ecc.corrected", "1", Scope.GPU, _COUNTER, f"errors {_SINCE_DRIVER}", regular=False),
-    Metric(
-        "gpu.ecc.uncorrected", "1", Scope.GPU, _COUNTER, f"errors {_SINCE_DRIVER}", regular=False
-    ),
-    Metric(XID_ERRORS, "1", Scope.GPU, _COUNTER, "the driver's error reports; also markers"),
+    _card("gpu.pcie.io.rx", "By", "received by the GPU", kind=_COUNTER),
+    _card("gpu.pcie.io.tx", "By", "sent by the GPU", kind=_COUNTER),
+    _card("gpu.nvlink.io.rx", "By", "received, all links", kind=_COUNTER),
+    _card("gpu.nvlink.io.tx", "By", "sent, all links", kind=_COUNTER),
+    _card("gpu.ecc.corrected", "1", f"errors {_SINCE_DRIVER}", kind=_COUNTER, regular=False),
+    _card("gpu.ecc.uncorrected", "1", f"errors {_SINCE_DRIVER}", kind=_COUNTER, regular=False),
+    _card(XID_ERRORS, "1", "the driver's error reports; also markers", kind=_COUNTER),
     Metric(MIG_MEMORY_USED, "By", Scope.MIG),
     Metric(MIG_MEMORY_TOTAL, "By", Scope.MIG),
     Metric(PROCESS_MEMORY, "By", Scope.PROCESS, description="of the run's processes only"),
     Metric(
-        PROCESS_UTILIZATION,
-        "1",
-        Scope.PROCESS,
+        *(PROCESS_UTILIZATION, "1", Scope.PROCESS),
         description="share of time in which kernels of the run's processes ran",
         method="sum over the processes of the driver's samples, over at least 0.9 s",
         regular=False,
     ),
     Metric(
-        PROCESS_ENERGY,
-        "J",
-        Scope.PROCESS,
-        _COUNTER,
-        "since the run started",
+        *(PROCESS_ENERGY, "J", Scope.PROCESS, _COUNTER, "since the run started"),
         method=METHOD,
         estimated=True,
         regular=False,
     ),
 )
-
-
-#: When to ask again for samples of processes that the driver does not have yet.
+#: When to request samples of processes again that the driver does not have yet.
 _RETRY_NS = 300_000_000
 
 
 class CardRuns:
-    """Reads what is the runs' own on one card."""
+    """Reads the values of single runs on one card."""
 
     def __init__(self, nvml: Any, card: Card, idle: IdlePowers) -> None:
         self.card = card
@@ -109,11 +91,7 @@ class CardRuns:
         self._mig = False
 
     def relearn(self, card: Card) -> None:
-        """The card is back, or has another run: MIG's mode may have changed in between.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
-        """
+        """Read the MIG mode again: the card is back, or has a new run."""
         self.card = card
         self._sm_time.relearn()
         try:
@@ -124,11 +102,7 @@ class CardRuns:
         self._mig = current == self._nvml.NVML_DEVICE_MIG_ENABLE
 
     def begin(self, at_ns: int, energy_j: Value) -> None:
-        """Note how the card stands before any run of ours: it may be idle.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
-        """
+        """Note the card's state before any run: it may be idle."""
         processes = read_processes(self._nvml, self.card.handle)
         self._split.begin(Moment(at_ns, energy_j, processes))
 
@@ -141,9 +115,6 @@ class CardRuns:
             snapshot: What was read of the card just now.
             users: The runs on the card.
             pids: Their processes, by run.
-
-        Raises:
-            NVMLError: See `radt.listeners.nvidia.missing`.
         """
         devices = {user.named.mig for user in users}
         listed = {mig: self._processes(mig) for mig in devices}
@@ -158,7 +129,7 @@ class CardRuns:
             yield from self._shares(snapshot, users, pids, listed.get(None))
 
     def lost(self, at_ns: int, users: Sequence[User]) -> Iterator[Reading]:
-        """What there is to say of runs whose card or MIG device cannot be found."""
+        """Yield the missing values of runs whose card or MIG device cannot be found."""
         lost = MissingReason.LOST
         for run, mig in self._places(users):
             for metric in (PROCESS_MEMORY, PROCESS_UTILIZATION, PROCESS_ENERGY):
@@ -169,11 +140,11 @@ class CardRuns:
                     yield Reading(metric, lost, mig.entity, gpu=user.named.name, at_ns=at_ns)
 
     def interrupted(self, at_ns: int) -> None:
-        """The card cannot be found."""
+        """Note that the card cannot be found."""
         self._split.begin(Moment(at_ns, MissingReason.LOST, MissingReason.LOST))
 
     def _places(self, users: Sequence[User]) -> list[tuple[str, MigDevice | None]]:
-        """Each run once, even if it has several names for the card; once for each MIG device."""
+        """Return each run once per MIG device, even if it has several names for the card."""
         return list(dict.fromkeys((user.run_id, user.named.mig) for user in users))
 
     def _processes(self, mig: MigDevice | None) -> Processes | MissingReason:
@@ -232,7 +203,7 @@ class CardRuns:
 
 
 def _used(sm: SmTime, pids: frozenset[int], before: Moment | None, now: Moment) -> Value:
-    """What the run's processes have used, as a share of time."""
+    """Return the share of time that the run's processes have used."""
     if isinstance(now.processes, MissingReason):
         return now.processes
     processes = now.processes

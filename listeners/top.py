@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
 from radt.listeners.host_files import CpuTimes, cpu_times, meminfo
-from radt.listeners.host_trees import Aside, Growing, Lineage, Taken
+from radt.listeners.host_trees import Deferred, Growing, Lineage, Taken
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import (
     TICKS_PER_S,
@@ -22,77 +22,69 @@ from radt.procfs import (
     thread_switches,
 )
 
-#: Walking the pages of a process takes 20 µs a MB, in which it cannot map memory: seldom enough.
+#: Walking the pages of a process takes 20 µs a MB, during which it cannot map memory.
 _PSS_MIN_S = 10.0
 _PSS_SHARE = 0.002
-#: A file a thread, 15 µs each, and training processes have dozens.
+#: One file per thread, 15 µs each, and training processes have dozens.
 _SWITCHES_MIN_S = 5.0
 _SWITCHES_SHARE = 0.002
 
+
+def _host(name: str, unit: str, description: str = "", method: str = "") -> Metric:
+    return Metric(name, unit, Scope.HOST, description=description, method=method)
+
+
+def _process(name: str, unit: str, description: str = "", **options: Any) -> Metric:
+    return Metric(name, unit, Scope.PROCESS, description=description, **options)
+
+
 _METRICS = (
-    Metric(
-        "system.cpu.utilization",
-        "1",
-        Scope.HOST,
-        description="share of all cores in use",
+    _host(
+        *("system.cpu.utilization", "1", "share of all cores in use"),
         method="user, nice, system and interrupt time of /proc/stat; not iowait, not steal",
     ),
-    Metric(
-        "system.cpu.iowait",
-        "1",
-        Scope.HOST,
-        description="share of all cores that are idle while a task of theirs waits for a disk",
+    _host(
+        *("system.cpu.iowait", "1", "share of all cores that are idle while a task waits for I/O"),
         method="/proc/stat; a lower bound, as a core with other work to do does not count",
     ),
-    Metric(
-        "system.cpu.steal",
-        "1",
-        Scope.HOST,
-        description="share of all cores that the host of this virtual machine gave to others",
-    ),
-    Metric("system.cpu.core.utilization", "1", Scope.HOST, description="option cores; as above"),
-    Metric("system.memory.used", "By", Scope.HOST, description="memory that is not available"),
-    Metric("system.memory.available", "By", Scope.HOST, description="without swapping"),
-    Metric("system.swap.used", "By", Scope.HOST),
-    Metric("system.load", "{tasks}", Scope.HOST, description="runnable tasks, mean of one minute"),
-    Metric("process.cpu.utilization", "cores", Scope.PROCESS, description="CPU time per time"),
-    Metric(
-        "process.memory.rss",
-        "By",
-        Scope.PROCESS,
-        description="sum over the run's processes; pages they share count for each",
+    _host("system.cpu.steal", "1", "share of all cores that the hypervisor gave to others"),
+    _host("system.cpu.core.utilization", "1", "option cores; as above"),
+    _host("system.memory.used", "By", "memory that is not available"),
+    _host("system.memory.available", "By", "without swapping"),
+    _host("system.swap.used", "By"),
+    _host("system.load", "{tasks}", "runnable tasks, mean of one minute"),
+    _process("process.cpu.utilization", "cores", "CPU time per time"),
+    _process(
+        *("process.memory.rss", "By", "sum over the run's processes; shared pages count for each"),
         method="/proc/PID/stat, where the kernel lags behind by some pages for each core",
     ),
-    Metric(
+    _process(
         "process.memory.pss",
         "By",
-        Scope.PROCESS,
-        description="sum over the run's processes; a page that n processes share counts 1/n",
+        "sum over the run's processes; a page that n processes share counts 1/n",
         regular=False,
         method=(
-            f"/proc/PID/smaps_rollup, every {_PSS_MIN_S:.0f} s or so seldom that it takes at most "
-            f"{_PSS_SHARE:.1%} of a core; processes that are not the run's share pages, too"
+            f"/proc/PID/smaps_rollup, every {_PSS_MIN_S:.0f} s, or less often so that it takes at "
+            f"most {_PSS_SHARE:.1%} of a core; pages may be shared with processes of others"
         ),
     ),
-    Metric("process.threads", "{threads}", Scope.PROCESS),
-    Metric("process.count", "{processes}", Scope.PROCESS),
+    _process("process.threads", "{threads}"),
+    _process("process.count", "{processes}"),
     *(
-        Metric(
+        _process(
             f"process.context_switches.{way}",
             "1",
-            Scope.PROCESS,
-            SeriesKind.COUNTER,
-            description=description,
+            description,
+            kind=SeriesKind.COUNTER,
             regular=False,
             method=(
-                f"all threads, every {_SWITCHES_MIN_S:.0f} s or so seldom that it takes at most "
-                f"{_SWITCHES_SHARE:.1%} of a core; without those of a thread after the last look "
-                "at it"
+                f"all threads, every {_SWITCHES_MIN_S:.0f} s, or less often so that it takes at "
+                f"most {_SWITCHES_SHARE:.1%} of a core; without those after a thread's last reading"
             ),
         )
         for way, description in (
             ("voluntary", "a thread waited for something"),
-            ("involuntary", "a thread had to make room for another"),
+            ("involuntary", "a thread was preempted"),
         )
     ),
 )
@@ -100,7 +92,7 @@ _METRICS = (
 
 @dataclass(slots=True)
 class _Tree:
-    """What is remembered of a run's process tree from one instant to the next."""
+    """The state of a run's process tree between two samples."""
 
     lineage: Lineage = field(default_factory=Lineage)
     cpu_ticks: Growing[int] = field(default_factory=lambda: Growing(1))
@@ -109,7 +101,7 @@ class _Tree:
 
 
 class TopListener(Listener):
-    """Host and process tree."""
+    """CPU and memory of the host and of process trees."""
 
     name: ClassVar[str] = "top"
     accepts: ClassVar[Mapping[str, str]] = {"cores": "also the utilisation of each core"}
@@ -119,12 +111,13 @@ class TopListener(Listener):
         self._cpus: dict[str, CpuTimes] = {}
         self._trees: dict[str, _Tree] = {}
         self._switches = _Switches()
-        self._pss = Aside(_pss, min_s=_PSS_MIN_S, share=_PSS_SHARE)
-        self._switching = Aside(self._switches.read, min_s=_SWITCHES_MIN_S, share=_SWITCHES_SHARE)
+        self._pss = Deferred(_pss, min_s=_PSS_MIN_S, share=_PSS_SHARE)
+        self._switching = Deferred(
+            self._switches.read, min_s=_SWITCHES_MIN_S, share=_SWITCHES_SHARE
+        )
 
     @classmethod
     def probe(cls) -> Availability:
-        """Wherever there is a /proc."""
         if process_stat(os.getpid()) is None:
             return Availability(False, "/proc is not readable", "Mount /proc")
         return Availability(True)
@@ -141,18 +134,17 @@ class TopListener(Listener):
             tree = trees[target.run_id] = self._trees.get(target.run_id) or _Tree()
             stats = {pid: stat for pid in target.pids if (stat := process_stat(pid)) is not None}
             yield from _cpu(target.run_id, tree, stats)
-            # A process on its way out has given back its memory and is not yet gone: its zero is
-            # no use of memory but the lack of one to measure.
+            # An exiting process has freed its memory and is still listed: its zero is not a value.
             living = [stat for stat in stats.values() if stat.rss_bytes]
             if living:
                 alive[target.run_id] = [stat.pid for stat in living]
                 yield from _memory(target.run_id, living)
         self._trees = trees
         self._switches.keep(alive)
-        yield from self._aside(alive)
+        yield from self._deferred(alive)
 
     def wait(self) -> None:
-        """Until what is read aside from the samples has been read."""
+        """Wait until deferred values have been read."""
         self._pss.wait()
         self._switching.wait()
 
@@ -160,7 +152,7 @@ class TopListener(Listener):
         before, self._cpus = self._cpus, cpu_times(cores="cores" in self.options)
         for cpu, times in self._cpus.items():
             if (earlier := before.get(cpu)) is None:
-                continue  # the first look, or a core that was just switched on
+                continue  # the first sample, or a core that was just switched on
             shares = times.shares_since(earlier)
             if shares is None:
                 continue
@@ -182,7 +174,7 @@ class TopListener(Listener):
         yield Reading("system.swap.used", float(swap))
         yield Reading("system.load", os.getloadavg()[0])
 
-    def _aside(self, alive: Mapping[str, Sequence[int]]) -> Iterator[Reading]:
+    def _deferred(self, alive: Mapping[str, Sequence[int]]) -> Iterator[Reading]:
         taken: Taken[float | MissingReason]
         for run_id, taken in self._pss.take(alive).items():
             yield Reading("process.memory.pss", taken.value, run_id=run_id, at_ns=taken.at_ns)
@@ -193,7 +185,7 @@ class TopListener(Listener):
 
 
 def _cpu(run_id: str, tree: _Tree, stats: Mapping[int, ProcessStat]) -> Iterator[Reading]:
-    """CPU time of the tree between two instants, including processes that came and went.
+    """Yield the CPU time of the tree between two samples, including short-lived processes.
 
     When a process ends, its parent inherits its time, which counted before it ended already.
     """
@@ -239,7 +231,7 @@ class _Switches:
             self._counts.pop(run_id, None)
 
     def read(self, run_id: str, pids: Sequence[int]) -> tuple[int, ...]:
-        """Voluntary and involuntary switches since the first look."""
+        """Return voluntary and involuntary switches since the first reading."""
         lineage, growing = self._counts.setdefault(run_id, (Lineage(), Growing(2)))
         processes = {}
         counts = {}

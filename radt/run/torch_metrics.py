@@ -28,7 +28,7 @@ _CUDA = (
         "torch.memory.allocated.peak",
         "By",
         SeriesKind.GAUGE,
-        "PyTorch's own maximum, which begins anew when the script resets it",
+        "PyTorch's own maximum, which starts over when the script resets it",
         ("allocated_bytes", "all", "peak"),
     ),
     ("torch.memory.retries", "1", SeriesKind.COUNTER, "", ("num_alloc_retries",)),

@@ -171,7 +171,7 @@ def test_processors_count_where_there_is_no_driver(
     powercap.set("intel-rapl:0", 3_700.0)
     (reading,) = listener.sample([])
     assert reading.value == pytest.approx(1.0)
-    assert "without memory, which has no counter here" in reading.method
+    assert "without memory, which has no counter" in reading.method
     listener.close()
 
 

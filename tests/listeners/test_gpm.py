@@ -357,7 +357,10 @@ def _probe(nvml: FakeNvml) -> str:
     [
         (["count 2", plain_gpu(0), plain_gpu(1), "gpm 1"], "available=True"),
         (["count 0"], "no NVIDIA GPU"),
-        (["count 1", plain_gpu(0, "NVIDIA A30")], "came with Hopper; here: NVIDIA A30"),
+        (
+            ["count 1", plain_gpu(0, "NVIDIA A30")],
+            "Hopper or later; this machine has NVIDIA A30",
+        ),
         (["count 1", plain_gpu(0), "fail nvmlGpmQueryDeviceSupport 13"], "too old for GPM"),
         (["count 1", plain_gpu(0), "fail nvmlGpmQueryDeviceSupport 15"], "GPU 0: "),
         (["fail nvmlInitWithFlags 9"], "Driver Not Loaded"),

@@ -39,9 +39,9 @@ def test_readings_at_one_second_need_not_be_exact(nvml: SampledNvml) -> None:
 @pytest.mark.parametrize(
     ("fields", "watts", "method"),
     [
-        ((INSTANT, AVERAGE), 290, "at an instant, no mean"),
+        ((INSTANT, AVERAGE), 290, "instantaneous, not a mean"),
         ((AVERAGE,), 280, "mean of one second by the driver"),
-        ((), 250.5, "as the driver tells it: on most cards the mean of one second"),
+        ((), 250.5, "as reported by the driver: on most cards the mean of one second"),
     ],
 )
 @pytest.mark.parametrize("counter", ["field 0 83 ull 7000", "fail nvmlDeviceGetFieldValues 0"])

@@ -14,7 +14,7 @@ import pytest
 
 from radt.listeners.api import Target
 from radt.listeners.host_files import CpuTimes
-from radt.listeners.host_trees import Aside
+from radt.listeners.host_trees import Deferred
 from radt.listeners.top import TopListener
 from radt.model import MissingReason
 from radt.procfs import process_stat
@@ -237,34 +237,34 @@ def test_dear_readings_keep_to_their_share() -> None:
             pass
         return len(pids)
 
-    aside = Aside(spend, min_s=1.0, share=0.0001)
+    deferred = Deferred(spend, min_s=1.0, share=0.0001)
     begun_ns = time.monotonic_ns()
-    aside.take({"a": [1], "b": [1, 2]})
-    aside.wait()
-    aside.take({"a": [1], "b": [1, 2]})
-    aside.wait()
+    deferred.take({"a": [1], "b": [1, 2]})
+    deferred.wait()
+    deferred.take({"a": [1], "b": [1, 2]})
+    deferred.wait()
     assert read == ["a", "b"]
     # 2 ms of each of two runs in at most 0.01 % of the time: not within the next 40 s.
-    assert min(aside._due_ns.values()) >= begun_ns + 40 * 10**9
-    aside.take({"a": [1], "b": [1, 2], "c": []})
-    aside.wait()
+    assert min(deferred._due_ns.values()) >= begun_ns + 40 * 10**9
+    deferred.take({"a": [1], "b": [1, 2], "c": []})
+    deferred.wait()
     assert read[2:] == ["c"], "a run that is new is read at once"
 
 
 def test_a_dear_reading_does_not_hold_up_the_sample() -> None:
     go = threading.Event()
-    aside = Aside(lambda run_id, pids: go.wait(), min_s=0, share=1)
-    assert aside.take({"a": [1]}) == {}
-    assert aside.take({"a": [1]}) == {}
+    deferred = Deferred(lambda run_id, pids: go.wait(), min_s=0, share=1)
+    assert deferred.take({"a": [1]}) == {}
+    assert deferred.take({"a": [1]}) == {}
     go.set()
-    aside.wait()
-    assert aside.take({"a": [1]})["a"].value is True
+    deferred.wait()
+    assert deferred.take({"a": [1]})["a"].value is True
 
 
 def test_what_a_dear_reading_raises_is_raised_by_the_sample() -> None:
-    aside = Aside(lambda run_id, pids: 1 // 0, min_s=0, share=1)
+    deferred = Deferred(lambda run_id, pids: 1 // 0, min_s=0, share=1)
     with pytest.raises(ZeroDivisionError):
-        wait_until(lambda: aside.take({"a": []}), "the error")
+        wait_until(lambda: deferred.take({"a": []}), "the error")
 
 
 def test_a_name_that_looks_like_fields_is_read_right(tmp_path) -> None:
