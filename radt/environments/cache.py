@@ -1,4 +1,4 @@
-"""Built environments on this machine: one folder for each content, built by one builder at a time.
+"""Built environments on this machine: one folder per content, built by one process at a time.
 
 ::
 
@@ -6,10 +6,12 @@
     ├── HASH/
     │   ├── complete      written last: without it the folder is the rest of a killed build
     │   ├── env/          the environment itself (uv, conda)
-    │   └── facts.json    what building has found out
-    └── HASH.lock         held by whoever builds, and by the tools it has started
+    │   ├── packages.txt  its packages (uv, conda)
+    │   └── facts.json    facts about the image (docker)
+    └── HASH.lock         held by the builder, and by the tools it has started
 
-``complete`` is touched at each use, so its time of change is the last use.
+``complete`` is touched at each use, so its time of change is the last use. Environments of uv and
+conda are a folder with an interpreter, a *prefix*.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _OPTION = re.compile(
 )
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(?P<path>/[^\s#;]*)")
-#: Folders that are made from others.
+#: Folders that are generated from others.
 _SKIPPED = frozenset(
     {".git", ".venv", "__pycache__", "build", "dist", ".mypy_cache", ".ruff_cache"}
 )
@@ -128,9 +130,9 @@ _POLL_S = 0.1
 
 def cache_folder() -> Path:
     """``$RADT_ENVIRONMENTS``, else ``radt/environments`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    found = settings.variable(settings.ENVIRONMENTS)
-    if found.level is not settings.Level.DEFAULT:
-        return found.value.absolute()
+    setting = settings.variable(settings.ENVIRONMENTS)
+    if setting.level is not settings.Level.DEFAULT:
+        return setting.value.absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
     return base / "radt" / "environments"
@@ -194,10 +196,10 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Iterator[int | None]:
-    """Hold the build lock; yield None if somebody else has built it meanwhile.
+    """Hold the build lock; yield None if another process has built the environment meanwhile.
 
-    The lock is the kernel's and belongs to all processes that have the descriptor: it is free when
-    the last of them has ended, so a killed builder's tool, which still writes, keeps others out.
+    The kernel's lock belongs to all processes that have the descriptor: it is free when the last of
+    them has ended, so a killed builder's tool, which still writes, keeps others out.
     """
     fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -206,7 +208,7 @@ def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Ite
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if _ready(folder, usable):  # a daemon that a build has left may keep the lock
+                if _ready(folder, usable):  # a daemon that a build has started may keep the lock
                     yield None
                     return
                 if not announced:
@@ -242,14 +244,10 @@ def python_version(packages: str) -> tuple[int, int] | None:
     """Return the major and minor version of the interpreter in a list of packages."""
     first = packages.partition("\n")[0]
     parts = first.removeprefix("python==").split(".")
-    if (
-        first.startswith("python==")
-        and len(parts) > 1
-        and parts[0].isdigit()
-        and parts[1].isdigit()
-    ):
-        return int(parts[0]), int(parts[1])
-    return None
+    if not first.startswith("python==") or len(parts) < 2:
+        return None
+    major, minor = parts[:2]
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def warn_if_old(packages: str, report: Report) -> None:
@@ -308,9 +306,16 @@ def with_first(first: str, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else first
 
 
-#: Its part of a folder of the cache, and what is written beside it.
 PREFIX = "env"
 PACKAGES = "packages.txt"
+
+
+def obtain_prefix(key: str, make: Callable[[Path, int], None], report: Report) -> tuple[Path, str]:
+    """Return a prefix and its packages, built if necessary (`obtain`); warn about an old Python."""
+    folder = obtain(key, make, report, usable=usable)
+    packages = (folder / PACKAGES).read_text(encoding="utf-8")
+    warn_if_old(packages, report)
+    return folder / PREFIX, packages
 
 
 def python_of(prefix: Path) -> Path:

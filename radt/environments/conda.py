@@ -24,10 +24,8 @@ from radt.environments.cache import (
     Content,
     PrefixEnvironment,
     list_packages,
-    obtain,
+    obtain_prefix,
     python_of,
-    usable,
-    warn_if_old,
 )
 from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
@@ -41,8 +39,8 @@ _TOOL_VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
 _ALWAYS_YES = {"CONDA_ALWAYS_YES": "true", "MAMBA_ALWAYS_YES": "true"}
 _ACTIVATE_TIMEOUT_S = 30.0
 #: Sources each script as activating does, then shows all variables, NUL between them.
-_ACTIVATE = 'for one in "$@"; do . "$one" >&2; done; env -0'
-#: bash's own, which say nothing of the environment.
+_ACTIVATE = 'for script in "$@"; do . "$script" >&2; done; env -0'
+#: Variables of bash itself.
 _OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
@@ -68,15 +66,10 @@ def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
         EnvironmentBuildError: There is no tool for it, or it cannot build it.
     """
     assert spec.source is not None
-    folder = obtain(
-        _content(spec.source).key(),
-        lambda folder, lock: _make(spec, folder, lock, report),
-        report,
-        usable=usable,
+    key = _content(spec.source).key()
+    prefix, packages = obtain_prefix(
+        key, lambda folder, lock: _make(spec, folder, lock, report), report
     )
-    packages = (folder / PACKAGES).read_text(encoding="utf-8")
-    warn_if_old(packages, report)
-    prefix = folder / PREFIX
     python = python_of(prefix)
     return CondaEnvironment(spec, prefix, packages, python if python.exists() else None)
 

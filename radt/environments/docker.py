@@ -1,6 +1,6 @@
-"""Environments that are images: runs are containers that see what they need and nothing else.
+"""Environments that are docker images: a run is a container that sees only what it needs.
 
-A container shares with the machine what radt measures and talks through:
+A container shares with the machine what radt needs to measure and communicate:
 
 - ``--pid host``: process ids in journals, in NVML and in ``/proc`` are the machine's, so the
   collector attributes load and memory to the run as for any other, and MPS clients can be found.
@@ -93,8 +93,8 @@ class Identity:
     ) -> Identity:
         """Return the calling user; for root the caller of sudo, else the owner of the folder.
 
-        Where that is root, too, it is nobody. With rootless docker it is root, as which the
-        calling user appears there.
+        If that is root too, it is nobody. With rootless docker it is root, which is the calling
+        user there.
         """
         if rootless:
             return cls(0, 0)
@@ -169,9 +169,8 @@ class Mounts:
 def container_mounts(launch: Launch, data: Iterable[Path]) -> Mounts:
     """Return mounts of all that a run reads and writes on this machine.
 
-    Written are the run's spool, the folder it works in and, only if the run's MLflow is a database
-    there rather than a server, the folder of that. Data are read only, unless they are part of
-    the folder it works in.
+    Writable are the run's spool, its working folder and, if its MLflow is a local database rather
+    than a server, the folder of that. Data are read-only, unless they are in the working folder.
     """
     mounts = Mounts()
     mounts.add(launch.folder, writable=True)
@@ -253,7 +252,7 @@ _INSTALL = "https://docs.docker.com/engine/install/"
 _SIGNALLED = 128
 _FACTS = "facts.json"
 _MARK = "radt-python:"
-#: Says which Python the image has, then runs a program in it.
+#: Prints which Python the image has, then runs a program in it.
 _PROBE = (
     'python="$(command -v python || command -v python3)"; '
     f'echo "{_MARK}$python"; [ -z "$python" ] || exec "$python" -c "$1"'
@@ -265,7 +264,7 @@ class ImageFacts:
     """Facts about an image, from starting it once.
 
     ``python`` is empty if it has none; with ``reset_entrypoint`` its entry point does not start
-    what it is given (``ENTRYPOINT ["python"]``), and must be left out.
+    the given command (``ENTRYPOINT ["python"]``), and must be left out.
     """
 
     python: str = ""

@@ -25,10 +25,8 @@ from radt.environments.cache import (
     Content,
     PrefixEnvironment,
     list_packages,
-    obtain,
+    obtain_prefix,
     python_of,
-    usable,
-    warn_if_old,
 )
 from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
@@ -93,7 +91,7 @@ def read_pip_config(environ: Mapping[str, str], report: Report) -> PipConfig:
 
 
 LOCK = "uv.lock"
-#: These would lead uv to another environment than ours.
+#: These would make uv use another environment.
 _MISLEADING = (
     *("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "UV_PYTHON", "UV_SYSTEM_PYTHON"),
     *("UV_PROJECT", "UV_WORKING_DIR", "PYTHONPATH", "PYTHONHOME"),
@@ -115,15 +113,11 @@ def build_uv(spec: EnvironmentSpec, report: Report) -> UvEnvironment:
     """
     assert spec.source is not None
     recipe = _recipe(spec.source)
-    folder = obtain(
+    prefix, packages = obtain_prefix(
         recipe.content.key(),
         lambda folder, lock: _make(recipe, spec, folder, lock, report),
         report,
-        usable=usable,
     )
-    packages = (folder / PACKAGES).read_text(encoding="utf-8")
-    warn_if_old(packages, report)
-    prefix = folder / PREFIX
     return UvEnvironment(spec, prefix, packages, python_of(prefix))
 
 
