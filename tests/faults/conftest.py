@@ -44,7 +44,8 @@ def project(client: CollectorClient, tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """A user's folder with the ``radt`` command."""
-    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
+    mlflow = request.node.get_closest_marker("without_mlflow") is None
+    with bench_in(tmp_path, columns=100, mlflow=mlflow, RADT_COLLECTOR_IDLE_S="2") as made:
         yield made
