@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import signal
 import subprocess
@@ -89,6 +90,9 @@ def playwright() -> Iterator[Playwright]:
 def pytest_configure(config: pytest.Config) -> None:
     """The first process of a test run owns the servers; its workers find them by a variable."""
     if not hasattr(config, "workerinput"):
+        # Where PYTHONDONTWRITEBYTECODE is set, each of some thousand processes would compile anew.
+        for package in ("radt", "frontend", "listeners"):
+            compileall.compile_dir(config.rootpath / package, quiet=2, workers=0)
         config.stash[_REAPER] = servers.share_servers()
 
 
