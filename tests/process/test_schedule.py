@@ -324,6 +324,7 @@ def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) 
     bench.wait_delivered()
 
 
+@pytest.mark.without_mlflow
 def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(
     bench: Bench,
 ) -> None:
@@ -348,6 +349,7 @@ def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_star
     assert statuses(bench, path) == ["FINISHED"] * 4
 
 
+@pytest.mark.without_mlflow
 def test_cooling_down_ends_with_ctrl_c(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment("Workload,File,Params\nx,train.py,x\ny,train.py,y\n")
