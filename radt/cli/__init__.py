@@ -58,9 +58,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs and memory, and their users."),
     "doctor": LazyCommand("radt.cli.doctor", "Check the installation; remove leftovers."),
     "selftest": LazyCommand("radt.cli.selftest", "Measure the tracking overhead on this machine."),
-    "init-stack": LazyCommand(
-        "radt.cli.config", "Write compose.yaml and its passwords.", "init_stack"
-    ),
+    "init-stack": LazyCommand("radt.cli.init_stack", "Write compose.yaml and its passwords."),
     "config": LazyCommand("radt.cli.config", "Show every setting and where it comes from."),
 }
 DEFAULT_COMMAND = "run"

@@ -1,4 +1,4 @@
-"""``radt config`` and ``radt init-stack``: settings of this folder, files of the servers."""
+"""``radt config``: the settings of this folder, and where each comes from."""
 
 from __future__ import annotations
 
@@ -139,27 +139,3 @@ def _document(settings: Settings) -> dict[str, Any]:
             for found in map(settings.find, SETTINGS)
         ],
     }
-
-
-@click.command("init-stack")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
-def init_stack(folder: Path) -> None:
-    """Write compose.yaml, the files it names and .env with generated passwords into FOLDER.
-
-    Existing files are not overwritten. `docker compose up` then runs Postgres, an S3 server, MLflow
-    and the dashboard. docs/storage.md describes the servers; docs/how-to/team.md also how to do
-    without Docker.
-    """
-    from radt.compose.init import ENV_FILE
-    from radt.compose.init import init_stack as write_stack
-
-    result = write_stack(folder)
-    for path in result.written:
-        click.echo(f"written  {path}")
-    for path in result.kept:
-        click.echo(f"kept     {path}")
-    where = "" if folder == Path() else f"cd {folder} && "
-    click.echo(
-        f"\nThe passwords are in {folder / ENV_FILE}, which only you may read. Next:\n\n"
-        f"  {where}docker compose up --detach --build"
-    )
