@@ -44,8 +44,7 @@ def project(client: CollectorClient, tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Iterator[Bench]:
     """A user's folder with the ``radt`` command."""
-    mlflow = request.node.get_closest_marker("without_mlflow") is None
-    with bench_in(tmp_path, columns=100, mlflow=mlflow, RADT_COLLECTOR_IDLE_S="2") as made:
+    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
         yield made

@@ -114,7 +114,6 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     check_store(bench.home / "radt.db")
 
 
-@pytest.mark.without_mlflow
 def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
@@ -143,7 +142,6 @@ def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     check_store(bench.home / "radt.db")
 
 
-@pytest.mark.without_mlflow
 def test_a_start_on_a_full_disk_is_refused_with_the_reason(trained: Trained) -> None:
     before = trained.path.read_bytes()
     trained.disk.fill()

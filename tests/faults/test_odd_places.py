@@ -93,7 +93,6 @@ def _reads_and_refuses(bench: Bench, disk: Path, path: Path, tmp_path: Path) -> 
     assert "Traceback" not in alone.stderr
 
 
-@pytest.mark.without_mlflow
 @pytest.mark.parametrize("relative", [False, True])
 def test_an_experiment_file_behind_a_link_stays_behind_it(
     bench: Bench, tmp_path: Path, relative: bool
@@ -119,7 +118,6 @@ def test_an_experiment_file_behind_a_link_stays_behind_it(
     assert "1 workload" in status.stdout
 
 
-@pytest.mark.without_mlflow
 def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) -> None:
     target = tmp_path / "study.csv"
     gate = bench.signal_ready("gate")

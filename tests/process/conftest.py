@@ -11,7 +11,6 @@ from tests.support.bench import Bench, bench_in
 
 
 @pytest.fixture
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    mlflow = request.node.get_closest_marker("without_mlflow") is None
-    with bench_in(tmp_path, columns=100, mlflow=mlflow, RADT_COLLECTOR_IDLE_S="2") as made:
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
         yield made

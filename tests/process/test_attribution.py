@@ -17,8 +17,6 @@ from tests.support.fake_mps import FakeMps, mps
 from tests.support.held import Held, kill_worker
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
-pytestmark = pytest.mark.without_mlflow
-
 __all__ = ["mps", "nvml", "nvml_library"]
 
 #: The energy counter of GPU 0 (field 83, mJ), at so many mW.

@@ -13,8 +13,6 @@ from tests.support.bench import Bench, wait_until
 from tests.support.fake_mps import FakeMps, mps
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
-pytestmark = pytest.mark.without_mlflow
-
 __all__ = ["mps", "nvml", "nvml_library"]
 
 #: Uses its GPU as CUDA would: it becomes a client of the daemon that it is told of, and the driver

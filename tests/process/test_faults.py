@@ -112,7 +112,6 @@ def test_killed_runner_leaves_nobody_behind_and_is_resumed(
     assert all(run.info.status != "RUNNING" for run in bench.mlflow_runs("faults").values())
 
 
-@pytest.mark.without_mlflow
 def test_killed_collector_comes_back_with_a_gap_and_no_loss(
     bench: Bench, blocked: subprocess.Popen[str]
 ) -> None:
@@ -161,7 +160,6 @@ def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
         assert client.status().cpu_s >= both_s - tick_s
 
 
-@pytest.mark.without_mlflow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_once_asks_and_twice_kills(bench: Bench, times: int) -> None:
     bench.script(
@@ -205,7 +203,6 @@ main()
 """
 
 
-@pytest.mark.without_mlflow
 @pytest.mark.parametrize(
     ("what", "code", "status", "reason"),
     [
@@ -246,7 +243,6 @@ def test_what_happens_at_the_barrier_lets_nobody_through_who_should_not(
     assert all(one.status.ended for one in bench.reader.workloads())
 
 
-@pytest.mark.without_mlflow
 def test_second_runner_on_a_file_is_told_who_holds_it(
     bench: Bench, blocked: subprocess.Popen[str]
 ) -> None:
@@ -283,7 +279,6 @@ def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
             assert run.info.status == "FINISHED"
 
 
-@pytest.mark.without_mlflow
 def test_script_that_forks_children_and_exits(bench: Bench) -> None:
     bench.script(
         "forks.py",
@@ -314,7 +309,6 @@ def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
     assert log == b"".join(b"%d\n" % n for n in range(100_000)) + bytes(range(256))
 
 
-@pytest.mark.without_mlflow
 def test_output_that_cannot_be_shown_stops_nothing(bench: Bench) -> None:
     bench.script("say.py", "print('x' * 100)")
     path = bench.experiment("Experiment,Workload,Name,Listeners,File\ns,1,ünï🚀,none,say.py\n")

@@ -24,8 +24,6 @@ from radt.runner.live import ProgressView, ending_text, progress_line, remaining
 from radt.runner.supervisor import exit_code, last_line
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
-pytestmark = pytest.mark.without_mlflow
-
 #: Logs, says so, and waits until the test writes into the pipe; then ends with that exit code.
 HELD = """\
 import sys, radt

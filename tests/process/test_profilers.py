@@ -95,7 +95,6 @@ def by_name(bench: Bench) -> dict[str, RunRecord]:
     return {run.name: run for run in bench.reader.runs()}
 
 
-@pytest.mark.without_mlflow
 def test_reports_marks_and_ends(tools: Tools, bench: Bench) -> None:
     """Rows one after another under each of them; the program's end is the run's."""
     bench.experiment(
@@ -160,7 +159,6 @@ def test_reports_are_artifacts_and_comparisons_leave_the_workload_out(
     assert len(tools.calls) == 1
 
 
-@pytest.mark.without_mlflow
 def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
     said = tools.run(
         "1,no range,cpu,nsys,train.py,\n"
@@ -196,7 +194,6 @@ def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
     assert all(" ".join(text.split()) in " ".join(said.split()) for text in problems.values())
 
 
-@pytest.mark.without_mlflow
 def test_a_timeout_ends_the_program_and_then_its_report_is_written(
     tools: Tools, bench: Bench
 ) -> None:
@@ -209,7 +206,6 @@ def test_a_timeout_ends_the_program_and_then_its_report_is_written(
     assert "[<Signals.SIGINT" in report.read_text() or "[2]" in report.read_text()
 
 
-@pytest.mark.without_mlflow
 def test_after_ctrl_c_the_report_is_written_before_anything_is_killed(
     tools: Tools, bench: Bench
 ) -> None:
@@ -227,7 +223,6 @@ def test_after_ctrl_c_the_report_is_written_before_anything_is_killed(
     assert len(reports(run)) == 1
 
 
-@pytest.mark.without_mlflow
 def test_what_is_not_installed_starts_nothing(tools: Tools, bench: Bench) -> None:
     bench.env["PATH"] = "/usr/bin:/bin"
     said = tools.run("1,net,cpu,nsys,train.py,\n", code=2)

@@ -15,8 +15,6 @@ import pytest
 from radt.model import RunStatus
 from tests.support.bench import TIMEOUT_S, Bench, wait_until
 
-pytestmark = pytest.mark.without_mlflow
-
 TRAIN = """\
 import os, sys, radt
 with radt.Run() as run:

@@ -7,8 +7,6 @@ import re
 import signal
 from pathlib import Path
 
-import pytest
-
 from radt.model import RunStatus
 from tests.support.bench import Bench, wait_until
 
@@ -30,7 +28,6 @@ def statuses(bench: Bench, path: Path) -> list[str]:
     return [row["Status"] for row in bench.rows(path)]
 
 
-@pytest.mark.without_mlflow
 def test_a_workload_is_a_unit_if_one_row_must_run_all_do(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment(
@@ -47,7 +44,6 @@ def test_a_workload_is_a_unit_if_one_row_must_run_all_do(bench: Bench) -> None:
     assert [row["Run"] == "old" for row in bench.rows(path)] == [True, False, False, True]
 
 
-@pytest.mark.without_mlflow
 def test_repeats_go_round_the_experiment_and_count_in_the_status(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment("Workload,File,Params\nx,train.py,x\ny,train.py,y\n")
@@ -64,7 +60,6 @@ def test_repeats_go_round_the_experiment_and_count_in_the_status(bench: Bench) -
     assert len({tag["radt.series"] for tag in tags}) == 1, "a later start goes on with the series"
 
 
-@pytest.mark.without_mlflow
 def test_what_failed_is_not_repeated_by_this_start_or_the_next(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     bench.script("fail.py", NOTES_ITSELF + "raise SystemExit(4)")
@@ -81,7 +76,6 @@ def test_what_failed_is_not_repeated_by_this_start_or_the_next(bench: Bench) -> 
     assert statuses(bench, path) == ["FINISHED 2/2"] * 3
 
 
-@pytest.mark.without_mlflow
 def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
@@ -96,7 +90,6 @@ def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     ]
 
 
-@pytest.mark.without_mlflow
 def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
     """The disk was full, or the runner killed, between the run's end and the file's."""
     bench.script("train.py", NOTES_ITSELF + "raise SystemExit(int(sys.argv[2]))")
@@ -117,7 +110,6 @@ def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
     assert ran(bench)[3:] == ["x", "z"]
 
 
-@pytest.mark.without_mlflow
 def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
     gate = bench.signal_ready("gate")
     bench.script(
@@ -139,7 +131,6 @@ def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
     assert ran(bench)[3:] == ["x", "y", "x", "y"]
 
 
-@pytest.mark.without_mlflow
 def test_only_runs_the_workloads_that_are_named(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment(
@@ -157,7 +148,6 @@ def test_only_runs_the_workloads_that_are_named(bench: Bench) -> None:
     assert statuses(bench, path) == ["FINISHED", "", "FINISHED", "FINISHED"]
 
 
-@pytest.mark.without_mlflow
 def test_fail_fast_stops_neighbours_and_skips_the_rest_until_the_next_start(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
@@ -181,7 +171,6 @@ def test_fail_fast_stops_neighbours_and_skips_the_rest_until_the_next_start(benc
     assert set(statuses(bench, path)) == {"FINISHED"}
 
 
-@pytest.mark.without_mlflow
 def test_a_row_that_cannot_be_started_stops_its_neighbours_too(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
@@ -217,7 +206,6 @@ def asked(bench: Bench, name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.without_mlflow
 def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
     bench.script("train.py", ASKED)
     gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
@@ -234,7 +222,6 @@ def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
     assert asked(bench, "b") == "SIGINT "
 
 
-@pytest.mark.without_mlflow
 def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> None:
     bench.script("train.py", ASKED)
     gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
@@ -324,7 +311,6 @@ def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) 
     bench.wait_delivered()
 
 
-@pytest.mark.without_mlflow
 def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(
     bench: Bench,
 ) -> None:
@@ -349,7 +335,6 @@ def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_star
     assert statuses(bench, path) == ["FINISHED"] * 4
 
 
-@pytest.mark.without_mlflow
 def test_cooling_down_ends_with_ctrl_c(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment("Workload,File,Params\nx,train.py,x\ny,train.py,y\n")

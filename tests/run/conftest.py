@@ -14,7 +14,7 @@ import pytest
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
 from radt.store.reader import StoreReader
-from tests.support.bench import WITHOUT_MLFLOW, stop_collectors
+from tests.support.bench import stop_collectors
 from tests.support.journal import Found
 
 TIMEOUT_S = 60.0
@@ -95,12 +95,10 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Alone]:
+def alone(tmp_path: Path) -> Iterator[Alone]:
     folder = tmp_path / "user's folder"
     folder.mkdir()
     made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S="2"))
-    if request.node.get_closest_marker("without_mlflow"):
-        made.env["PYTHONPATH"] = WITHOUT_MLFLOW
     yield made
     made.end()
     stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))

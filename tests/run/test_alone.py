@@ -13,8 +13,6 @@ from radt.store.records import RunRecord
 from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.bench import wait_until
 
-pytestmark = pytest.mark.without_mlflow
-
 LOG = "import os, radt, sys, time\nwith radt.Run() as run:\n    run.log_metric('loss', 0.5, 1)\n"
 
 

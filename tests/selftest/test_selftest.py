@@ -60,7 +60,7 @@ def test_a_failed_measurement_is_reported_and_the_others_are_made(
 
 
 def test_the_collector_of_a_killed_selftest_ends_by_itself(tmp_path: Path) -> None:
-    with bench_in(tmp_path, columns=80, mlflow=False, TMPDIR=str(tmp_path)) as bench:
+    with bench_in(tmp_path, columns=80, TMPDIR=str(tmp_path)) as bench:
         _kill_when_it_runs(bench, tmp_path)
 
 

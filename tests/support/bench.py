@@ -22,8 +22,6 @@ from mlflow.tracking import MlflowClient
 from radt.store.reader import StoreReader
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
 
-#: In ``PYTHONPATH``, it puts a stand-in into the place of the process that uploads to MLflow.
-WITHOUT_MLFLOW = str(Path(__file__).with_name("without_mlflow"))
 RADT = str(Path(sys.executable).with_name("radt"))
 
 
@@ -138,19 +136,13 @@ def mlflow_database() -> Path:
 
 
 @contextmanager
-def bench_in(tmp_path: Path, *, columns: int, mlflow: bool = True, **env: str) -> Iterator[Bench]:
-    """A folder as a user has it; what was started in it is gone afterwards.
-
-    Args:
-        mlflow: Without it, a stand-in takes the place of the process that uploads to MLflow.
-    """
+def bench_in(tmp_path: Path, *, columns: int, **env: str) -> Iterator[Bench]:
+    """A folder as a user has it; what was started in it is gone afterwards."""
     folder = tmp_path / "user's folder"
     (folder / "radt-data").mkdir(parents=True)
     shutil.copy(mlflow_database(), folder / "radt-data")
     variables = {**os.environ, "NO_COLOR": "1", "COLUMNS": str(columns), **env}
     variables.pop("RADT_HOME", None)
-    if not mlflow:
-        variables["PYTHONPATH"] = WITHOUT_MLFLOW
     made = Bench(folder, variables)
     yield made
     for process in made.started:
