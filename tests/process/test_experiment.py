@@ -46,26 +46,33 @@ def study(bench: Bench) -> Path:
     return bench.experiment(EXPERIMENT)
 
 
-def test_statuses_and_ids_are_written_back_and_all_else_is_kept(bench: Bench, study: Path) -> None:
+def test_a_whole_experiment(bench: Bench, study: Path) -> None:
     done = bench.radt("experiment.csv")
+    statuses_and_ids_are_written_back_and_all_else_is_kept(bench, study, done.stdout + done.stderr)
+    every_value_is_in_the_store(bench, study)
+    mlflow_has_runs_params_tags_metrics_and_artifacts(bench, study)
+
+
+def statuses_and_ids_are_written_back_and_all_else_is_kept(
+    bench: Bench, study: Path, output: str
+) -> None:
     rows = bench.rows(study)
     assert [row["Status"] for row in rows] == ["FINISHED"] * 3
     assert len({row["Run"] for row in rows}) == 3
     text = study.read_text(encoding="utf-8")
     assert text.startswith("# a comment stays\nExperiment,Workload,")
     assert text.count('"--lr 0.125"') == 1
-    assert "done with lr 0.5" in done.stdout
-    assert "3 runs FINISHED" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    assert "done with lr 0.5" in output
+    assert "3 runs FINISHED" in output
+    assert "Traceback" not in output
+    lines = output.splitlines()
     header = next(n for n, line in enumerate(lines) if line.split()[:2] == ["workload", "runs"])
     assert [line.split()[0] for line in lines[header + 1 : header + 4]] == ["1", "2", "right"], (
         lines
     )
 
 
-def test_every_value_is_in_the_store(bench: Bench, study: Path) -> None:
-    bench.radt("experiment.csv")
+def every_value_is_in_the_store(bench: Bench, study: Path) -> None:
     run_id = bench.rows(study)[1]["Run"]
     frame = radt.load(run_id, home=bench.home)
     loss = frame[frame["metric"] == "loss"]
@@ -88,8 +95,7 @@ def test_every_value_is_in_the_store(bench: Bench, study: Path) -> None:
     assert workload.status is RunStatus.FINISHED
 
 
-def test_mlflow_has_runs_params_tags_metrics_and_artifacts(bench: Bench, study: Path) -> None:
-    bench.radt("experiment.csv")
+def mlflow_has_runs_params_tags_metrics_and_artifacts(bench: Bench, study: Path) -> None:
     bench.wait_delivered()
     runs = bench.mlflow_runs("study")
     assert set(runs) == {"workload 1", "workload 2", "(1 a) alone", "(2 a) left", "(2 b) right"}
