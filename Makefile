@@ -21,11 +21,11 @@ screenshots: $(VENV)/.test
 	$(BIN)/python -m tests.frontend.screenshots radt-data build/screenshots
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Before a release: tests marked long too, and property tests with all of their examples.
 test-full: $(VENV)/.test
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile -m "" --timeout 900
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 3 --dist loadfile -m "" --timeout 900
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

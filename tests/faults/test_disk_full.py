@@ -66,7 +66,6 @@ def trained(bench: Bench, small_disk: SmallDisk, tmp_path: Path) -> Trained:
     return Trained(bench, small_disk, tmp_path)
 
 
-@pytest.mark.timeout(400)
 def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
@@ -82,6 +81,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     assert runner.poll() is None
     assert trained.path.read_bytes() == before
     disk.clear()
+    disk.resize(256 * 2**20)  # a slow machine trains longer: more values for MLflow's database
     recorded = trained.recorded("loss")
     wait_until(lambda: trained.recorded("loss") > recorded + 30_000, "recording resumes")
     wait_until(
@@ -111,8 +111,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     log = Path(bench.env["RADT_RUNTIME_DIR"], "collector.log").read_text()
     assert "no room left" in log
     assert "records that the script could not write" in log
-    # MLflow's database was on the same disk: its uploads pause longer after each failure.
-    bench.wait_delivered(timeout_s=240)
+    bench.wait_delivered()  # MLflow's database was on the same disk
     check_store(bench.home / "radt.db")
 
 

@@ -102,7 +102,7 @@ class Bench:
             for run in client.search_runs([found.experiment_id], max_results=1000)
         }
 
-    def wait_delivered(self, timeout_s: float = TIMEOUT_S) -> None:
+    def wait_delivered(self) -> None:
         """Return when MLflow has everything that the store has."""
 
         def delivered() -> bool:
@@ -117,7 +117,7 @@ class Bench:
                 for row in rows
             )
 
-        wait_until(delivered, "MLflow has all runs", timeout_s)
+        wait_until(delivered, "MLflow has all runs")
 
     def signal_ready(self, name: str) -> Path:
         """A named pipe that a script blocks on until the test writes to it."""

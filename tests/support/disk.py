@@ -29,10 +29,6 @@ class SmallDisk:
         finally:
             subprocess.run(["umount", "--lazy", self.path], check=True)
 
-    @property
-    def _filler(self) -> Path:
-        return self.path / "filler"
-
     def make_read_only(self, *, read_only: bool = True) -> None:
         how = "ro" if read_only else "rw"
         subprocess.run(["mount", "-o", f"remount,{how}", self.path], check=True)
