@@ -134,7 +134,7 @@ class Home:
         tracking_uri: str = "",
         warn: Callable[[str], None] | None = None,
     ) -> str:
-        """The Postgres database that the store of this folder is brought to; empty for none.
+        """The Postgres database that the store of this folder is copied to; empty for none.
 
         The URI given, else ``$RADT_STORE_URI``, else as settings say, else the tracking URI if that
         is a Postgres database.

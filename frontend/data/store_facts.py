@@ -223,7 +223,7 @@ def _newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A place that runs are brought to.
+    """A place that runs are delivered to.
 
     ``ended`` ended runs that are not completely uploaded, ``running`` ones that come as they
     go, ``since_ns`` since when the oldest waits or the problem is there; ``problem`` is empty if it

@@ -92,7 +92,7 @@ _MARKS = {
 
 
 class JournalReader:
-    """Brings what is new since the last read, exactly once.
+    """Reads what is new since the last read, exactly once.
 
     Args:
         journal_dir: The run's journal folder; may not exist yet.

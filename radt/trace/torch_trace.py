@@ -31,7 +31,7 @@ MARK_CATEGORY = "user_annotation"
 
 
 class Alignment(StrEnum):
-    """How a trace was brought to the run's clock."""
+    """How a trace was aligned with the run's clock."""
 
     MARKS = "marks"
     DRIFTING = "drifting"
@@ -108,7 +108,7 @@ class ClockMap:
 def clock_map(
     marks_ns: Sequence[int], notes: Notes | None, run_offset_ns: int | None, base_ns: int
 ) -> ClockMap:
-    """Return how to bring a trace to radt's clock.
+    """Return how to align a trace with radt's clock.
 
     Args:
         marks_ns: When its events of the noted name begin, in order; a trace that was cut off may

@@ -14,6 +14,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from radt.procfs import process_stat
 from tests.support.waiting import wait_until
@@ -106,12 +107,13 @@ class Daemon:
         return int(pid), int(started)
 
 
-class Answers:
+class Answers(Protocol):
     """A server that can be asked whether it answers."""
 
     @property
     def answers(self) -> bool:
-        raise NotImplementedError
+        """Whether it answers now."""
+        ...
 
 
 def session_members(head: int, started_ticks: int) -> list[int]:
