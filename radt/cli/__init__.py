@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
+import keyword
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,47 +19,30 @@ import click
 
 from radt.errors import ExperimentError, RadtError, UsageError
 
-
-@dataclass(frozen=True, slots=True)
-class LazyCommand:
-    """Where a command is; its ``help`` stands here so that ``radt --help`` imports none.
-
-    ``name`` is the click command within the module.
-    """
-
-    module: str
-    help: str
-    name: str = "command"
-
-
-COMMANDS: Mapping[str, LazyCommand] = {
-    "run": LazyCommand("radt.cli.run", "Run an experiment file, or one script."),
-    "validate": LazyCommand(
-        "radt.cli.run", "Check an experiment file and show its plan.", "validate"
-    ),
-    "status": LazyCommand("radt.cli.status", "Show the progress of an experiment."),
-    "attach": LazyCommand(
-        "radt.cli.background", "Follow an experiment in the background.", "attach"
-    ),
-    "stop": LazyCommand("radt.cli.background", "Stop a running experiment.", "stop"),
-    "report": LazyCommand("radt.cli.report", "Report the results of an experiment."),
-    "compare": LazyCommand("radt.cli.compare", "Compare two experiments, workloads or runs."),
-    "advise": LazyCommand("radt.cli.advise", "Predict which runs could share a device."),
-    "dashboard": LazyCommand("radt.cli.dashboard", "Compare runs in the browser."),
-    "export": LazyCommand("radt.cli.export", "Export the samples of a run to a file."),
-    "sync": LazyCommand("radt.cli.sync", "Upload pending data to MLflow and Postgres."),
-    "import": LazyCommand("radt.cli.import_", "Import runs from archives and from MLflow."),
-    "trace": LazyCommand(
-        "radt.cli.export", "Write the trace of a run for ui.perfetto.dev.", "trace"
-    ),
-    "db": LazyCommand("radt.cli.db", "Upgrade or check the store; manage readers."),
-    "prune": LazyCommand("radt.cli.prune", "Delete or compact old runs."),
-    "listeners": LazyCommand("radt.cli.listeners", "List listeners and their metrics."),
-    "devices": LazyCommand("radt.cli.devices", "Show GPUs, CPUs and memory, and their users."),
-    "doctor": LazyCommand("radt.cli.doctor", "Check the installation; remove leftovers."),
-    "selftest": LazyCommand("radt.cli.selftest", "Measure the tracking overhead on this machine."),
-    "init-stack": LazyCommand("radt.cli.init_stack", "Write compose.yaml and its passwords."),
-    "config": LazyCommand("radt.cli.config", "Show every setting and where it comes from."),
+#: Each command with its help, which stands here so that ``radt --help`` imports none. ``NAME`` is
+#: ``command`` in ``radt/cli/NAME.py``.
+COMMANDS: Mapping[str, str] = {
+    "run": "Run an experiment file, or one script.",
+    "validate": "Check an experiment file and show its plan.",
+    "status": "Show the progress of an experiment.",
+    "attach": "Follow an experiment in the background.",
+    "stop": "Stop a running experiment.",
+    "report": "Report the results of an experiment.",
+    "compare": "Compare two experiments, workloads or runs.",
+    "advise": "Predict which runs could share a device.",
+    "dashboard": "Compare runs in the browser.",
+    "export": "Export the samples of a run to a file.",
+    "sync": "Upload pending data to MLflow and Postgres.",
+    "import": "Import runs from archives and from MLflow.",
+    "trace": "Write the trace of a run for ui.perfetto.dev.",
+    "db": "Upgrade or check the store; manage readers.",
+    "prune": "Delete or compact old runs.",
+    "listeners": "List listeners and their metrics.",
+    "devices": "Show GPUs, CPUs and memory, and their users.",
+    "doctor": "Check the installation; remove leftovers.",
+    "selftest": "Measure the tracking overhead on this machine.",
+    "init-stack": "Write compose.yaml and its passwords.",
+    "config": "Show every setting and where it comes from.",
 }
 DEFAULT_COMMAND = "run"
 EXIT_INTERRUPTED = 130
@@ -78,8 +61,9 @@ class RadtGroup(click.Group):
     ) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        lazy = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(lazy.module), lazy.name)
+        name = cmd_name.replace("-", "_")
+        name += "_" if keyword.iskeyword(name) else ""  # import_.py
+        command = importlib.import_module(f"radt.cli.{name}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -89,7 +73,7 @@ class RadtGroup(click.Group):
         formatter: click.HelpFormatter,
     ) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"--help", "-h", "--version"}

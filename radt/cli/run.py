@@ -1,4 +1,4 @@
-"""``radt run`` and ``radt validate``: run or check an experiment file; run one program."""
+"""``radt run``: run an experiment file, or one program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from radt.cli.options import call, setting_option
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
-from radt.experiment.lock import ExperimentLock
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import direct_plan, is_experiment, open_source
 from radt.home import Home
@@ -27,7 +26,6 @@ from radt.runner.detach import start_detached
 from radt.runner.pending import ExperimentOptions, experiment_options, pending_workloads
 from radt.runner.start import ask_first, start_experiment, start_plan
 from radt.settings import Settings
-from radt.units import plural
 
 #: Where the context keeps the command line as it was given.
 ARGUMENTS = "radt.cli.run.arguments"
@@ -319,22 +317,3 @@ def confirm(texts: Sequence[str]) -> bool:
     for text in texts:
         click.echo(f"  {text}")
     return click.confirm("  Continue?", default=True)
-
-
-@click.command("validate")
-@click.argument("file", type=click.Path(path_type=str))
-@click.option("--rerun", is_flag=True, help="Plan for `radt FILE --rerun`.")
-def validate(file: str, rerun: bool) -> None:
-    """Check an experiment FILE and print what a start would do.
-
-    Nothing is started and nothing written. Every problem is shown at once, with its line and
-    column; the exit code is 2 if there is one.
-    """
-    source = open_source(file)
-    plan = source.plan(Machine.detect(), registry.load())
-    render_plan(plan, rerun=rerun, repeat=source.repeat)
-    if source.added:
-        click.echo(f"\n  A start adds {plural(source.added, 'row')} to {source.shown}.")
-    holder = ExperimentLock(file).holder()
-    if holder is not None:
-        click.echo(f"\n  It is being run by {holder}; the next start comes after that.")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from radt.cli.advise import command
-from radt.cli.run import validate
+from radt.cli.validate import command as validate
 from radt.errors import ExperimentError, UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from radt.cli.background import SHOWN_LINES
+from radt.cli.attach import SHOWN_LINES
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.runner.live import ProgressView, ending_text, progress_line, remaining_s
 from radt.runner.supervisor import exit_code, last_line
@@ -310,9 +310,7 @@ def test_stop_of_another_users_runner_says_what_to_do() -> None:
         path.write_text("File\nx.py\n")
         with ExperimentLock(path):
             # What it needs is imported as root: Python itself may lie where nobody else can read.
-            code = (
-                "import os, sys, radt.cli, radt.cli.background; os.setuid(65534)\nradt.cli.main()"
-            )
+            code = "import os, sys, radt.cli, radt.cli.stop; os.setuid(65534)\nradt.cli.main()"
             done = subprocess.run(
                 [sys.executable, "-c", code, "stop", str(path)],
                 capture_output=True,

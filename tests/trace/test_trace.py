@@ -202,7 +202,7 @@ def test_neighbours_stand_beside_it_and_devices_once(store: Store) -> None:
 
 
 def test_long_series_keep_their_extremes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radt.cli.export.MAX_POINTS", 1000)
+    monkeypatch.setattr("radt.cli.trace.MAX_POINTS", 1000)
     store.run(ended_ns=START_NS + 5000 * S)
     values = [float(number % 7) for number in range(5000)]
     values[1234], values[4321] = 1e6, -1e6

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
-from radt.cli.export import trace
+from radt.cli.trace import command as trace
 from radt.model import RunStatus
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
