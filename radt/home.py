@@ -35,6 +35,8 @@ RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
 STORE_VARIABLE = "RADT_STORE_URI"
 _URI_VARIABLES = (TRACKING_VARIABLE, "MLFLOW_TRACKING_URI")
+#: The tracking URI of who does without MLflow.
+NO_MLFLOW = "none"
 #: Set for training processes: the run they belong to, and its spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
@@ -112,7 +114,8 @@ class Home:
     ) -> str:
         """The URI given, else of a variable, else as settings say, else SQLite in the folder.
 
-        The variables are ``$RADT_TRACKING_URI``, ``$MLFLOW_TRACKING_URI``.
+        The variables are ``$RADT_TRACKING_URI``, ``$MLFLOW_TRACKING_URI``. Empty where the URI is
+        ``none``: runs are then in radt's store only.
 
         Args:
             explicit: The URI given.
@@ -121,11 +124,12 @@ class Home:
         Raises:
             UsageError: See `resolve`.
         """
-        if chosen := explicit or next(filter(None, map(os.environ.get, _URI_VARIABLES)), None):
-            return with_driver(chosen)
-        from radt.settings import TRACKING_URI, value_for_script
+        chosen = explicit or next(filter(None, map(os.environ.get, _URI_VARIABLES)), None)
+        if not chosen:
+            from radt.settings import TRACKING_URI, value_for_script
 
-        return value_for_script(TRACKING_URI, warn) or self.default_tracking_uri
+            chosen = value_for_script(TRACKING_URI, warn) or self.default_tracking_uri
+        return "" if chosen.lower() == NO_MLFLOW else with_driver(chosen)
 
     def store_uri(
         self,

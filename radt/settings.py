@@ -87,7 +87,7 @@ TRACKING_URI = Setting(
     ("RADT_TRACKING_URI", "MLFLOW_TRACKING_URI"),
     URI,
     "",
-    "MLflow's address.",
+    "MLflow's address; none records without MLflow.",
     default_text="mlflow.db in the data folder",
 )
 STORE_URI = Setting(

@@ -75,6 +75,11 @@ def check(
     """
     console = Console(highlight=False)
     uri = Home.resolve(home).tracking_uri(tracking_uri) if with_mlflow else ""
+    if with_mlflow and not uri:
+        raise UsageError(
+            "--mlflow compares with MLflow, and tracking-uri is none",
+            "Name MLflow's address with --tracking-uri",
+        )
     reports = []
     for store in all_stores(home, store_uri):
         with StoreReader(store.address) as reader:

@@ -62,7 +62,7 @@ def command(
     }
     found = Settings.of(Path.cwd(), given)
     place = Home(found[settings.HOME])
-    mlflow = found[settings.TRACKING_URI] or place.default_tracking_uri
+    mlflow = place.tracking_uri(found[settings.TRACKING_URI])
     postgres = place.store_uri(store_uri or found[settings.STORE_URI], tracking_uri=mlflow)
     console = Console(highlight=False)
     console.print()
@@ -76,7 +76,11 @@ def command(
     if postgres:
         ways.append(_ToPostgres(place.store_path, postgres))
     if not any(isinstance(way, _ToMlflow) for way in ways):
-        done = _line("✔", "green", "MLflow", "up to date", place=masked(mlflow))
+        done = (
+            _line("✔", "green", "MLflow", "up to date", place=masked(mlflow))
+            if mlflow
+            else _line("–", "dim", "MLflow", "tracking-uri is none", "dim")
+        )
         console.print(done, soft_wrap=True)
     left = _follow(ways, console)
     if not postgres:

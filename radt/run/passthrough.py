@@ -188,6 +188,10 @@ class MlflowPassthrough:
                         record = reader.run(self._target.run_id)
                         if record.mlflow_run_id:
                             return record
+                        if not record.tracking_uri:
+                            reason = "it is recorded without MLflow (tracking-uri is none)"
+                            deadline = 0.0
+                            break
                         time.sleep(_POLL_S)
             except RadtError as error:
                 reason = str(error)  # the row may be about to be written

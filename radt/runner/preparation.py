@@ -101,7 +101,12 @@ def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> Record
 def wait_for_mlflow(
     session: Session, workload: RecordedWorkload, cancelled: Callable[[], bool]
 ) -> tuple[MlflowIds, str]:
-    """MLflow's ids as soon as all are known or the time is over, and a warning in that case."""
+    """MLflow's ids as soon as all are known or the time is over, and a warning in that case.
+
+    None are known, without a warning, where runs are recorded without MLflow.
+    """
+    if not session.tracking_uri:
+        return MlflowIds({}, None), ""
     run_ids = [run.run_id for run in workload.runs]
     trouble = _Trouble(session)
     known = _wait_for_runs(session, run_ids, lambda: cancelled() or trouble.lasts)

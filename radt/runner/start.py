@@ -64,14 +64,13 @@ def print_header(
     console.say(
         Text.assemble((plan.name, "bold"), f" · {_amount(plan, pending)} · {session.machine}")
     )
-    tracking = (
-        "mlflow.db"
-        if session.tracking_uri == session.home.default_tracking_uri
-        else masked(session.tracking_uri)
-    )
-    console.say(
-        f"  recorded in {shown(session.home.path)}/ · samples radt.db · MLflow {tracking}", "dim"
-    )
+    if not session.tracking_uri:
+        mlflow = "no MLflow"
+    elif session.tracking_uri == session.home.default_tracking_uri:
+        mlflow = "MLflow mlflow.db"
+    else:
+        mlflow = f"MLflow {masked(session.tracking_uri)}"
+    console.say(f"  recorded in {shown(session.home.path)}/ · samples radt.db · {mlflow}", "dim")
     if session.store_uri:
         console.say(f"  uploaded to {StoreAddress.of(session.store_uri)}", "dim")
     for label, again in _again(pending).items():

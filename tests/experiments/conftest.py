@@ -12,5 +12,5 @@ from tests.support.bench import Bench, bench_in
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with bench_in(tmp_path, columns=80) as made:
+    with bench_in(tmp_path, columns=80, with_mlflow=False) as made:
         yield made

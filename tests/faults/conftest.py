@@ -44,7 +44,10 @@ def project(client: CollectorClient, tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A user's folder with the ``radt`` command."""
-    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A user's folder; runs in it go to MLflow where the test is marked ``mlflow``."""
+    with_mlflow = request.node.get_closest_marker("mlflow") is not None
+    with bench_in(
+        tmp_path, columns=100, with_mlflow=with_mlflow, RADT_COLLECTOR_IDLE_S="2"
+    ) as made:
         yield made

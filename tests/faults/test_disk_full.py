@@ -66,6 +66,7 @@ def trained(bench: Bench, small_disk: SmallDisk, tmp_path: Path) -> Trained:
     return Trained(bench, small_disk, tmp_path)
 
 
+@pytest.mark.mlflow
 def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)

@@ -136,6 +136,7 @@ def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) ->
     assert (bench.folder / "link.csv").is_symlink()
 
 
+@pytest.mark.mlflow
 def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
     elsewhere = tmp_path / "big disk"
     bench.home.rename(elsewhere)

@@ -69,6 +69,7 @@ def wall_clock(bench: Bench, tmp_path: Path) -> WallClock:
     return WallClock(tmp_path, bench)
 
 
+@pytest.mark.mlflow
 def test_a_clock_that_is_set_reorders_nothing(
     bench: Bench, wall_clock: WallClock, tmp_path: Path
 ) -> None:

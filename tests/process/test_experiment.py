@@ -46,11 +46,28 @@ def study(bench: Bench) -> Path:
     return bench.experiment(EXPERIMENT)
 
 
+@pytest.mark.mlflow
 def test_a_whole_experiment(bench: Bench, study: Path) -> None:
     done = bench.radt("experiment.csv")
     statuses_and_ids_are_written_back_and_all_else_is_kept(bench, study, done.stdout + done.stderr)
     every_value_is_in_the_store(bench, study)
     mlflow_has_runs_params_tags_metrics_and_artifacts(bench, study)
+
+
+def test_without_mlflow_everything_is_in_the_store(bench: Bench, study: Path) -> None:
+    bench.script("train.py", TRAIN.replace("run.log_param", "run.log_figure; run.log_param"))
+    done = bench.radt("experiment.csv")
+    assert "no MLflow" in done.stdout
+    assert "it is recorded without MLflow (tracking-uri is none)" in done.stdout
+    every_value_is_in_the_store(bench, study)
+    runs = bench.reader.runs()
+    assert sorted(row["Run"] for row in bench.rows(study)) == sorted(run.run_id for run in runs)
+    assert not (bench.home / "mlflow.db").exists()
+    for run in runs:
+        assert Path(run.spool, "artifacts", "notes.txt").read_text(encoding="utf-8") == "kept"
+    assert "tracking-uri is none" in bench.radt("sync").stdout
+    assert "Expected" not in bench.radt("report", "study").stderr
+    assert "tracking-uri is none" in bench.radt("db", "check", "--mlflow", code=2).stderr
 
 
 def statuses_and_ids_are_written_back_and_all_else_is_kept(
@@ -150,6 +167,7 @@ def test_one_script_runs_by_itself_and_gets_all_its_arguments(bench: Bench) -> N
     assert (run.name, run.status) == ("mine", RunStatus.FINISHED)
 
 
+@pytest.mark.mlflow
 def test_hostile_names_work(bench: Bench) -> None:
     name = "ünï \"quoted\" 'name' 🚀"
     bench.script(
@@ -176,6 +194,7 @@ def test_hostile_names_work(bench: Bench) -> None:
     assert path.read_text(encoding="utf-8").count("FINISHED") == 1
 
 
+@pytest.mark.mlflow
 def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Bench) -> None:
     bench.script(
         "own.py",

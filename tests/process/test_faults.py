@@ -66,6 +66,7 @@ def steps(bench: Bench, name: str) -> list[int]:
     return [int(step) for step in frame["step"]]
 
 
+@pytest.mark.mlflow
 def test_killed_training_process_keeps_its_metrics_and_its_neighbours(
     bench: Bench, blocked: subprocess.Popen[str]
 ) -> None:
@@ -83,6 +84,7 @@ def test_killed_training_process_keeps_its_metrics_and_its_neighbours(
     assert statuses["(1 b) b"] == "FINISHED"
 
 
+@pytest.mark.mlflow
 def test_killed_runner_leaves_nobody_behind_and_is_resumed(
     bench: Bench, blocked: subprocess.Popen[str]
 ) -> None:
@@ -140,6 +142,7 @@ def test_killed_collector_comes_back_with_a_gap_and_no_loss(
         assert any(gap.end_ns > gap.start_ns for gap in bench.reader.gaps([run.run_id]))
 
 
+@pytest.mark.mlflow
 def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
     bench: Bench, blocked: subprocess.Popen[str]
 ) -> None:
@@ -255,6 +258,7 @@ def test_second_runner_on_a_file_is_told_who_holds_it(
     assert blocked.wait(60) == 0
 
 
+@pytest.mark.mlflow
 def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
     bench.script(
         "many.py",
@@ -296,6 +300,7 @@ def test_script_that_forks_children_and_exits(bench: Bench) -> None:
     assert "left behind" in done.stdout
 
 
+@pytest.mark.mlflow
 def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
     bench.script(
         "flood.py",

@@ -125,7 +125,8 @@ class Scene:
             return all(one.status.ended for one in (*reader.runs(), *reader.workloads()))
 
         wait_until(ended, "the store has ended all")
-        self.delivered()
+        if self.bench.with_mlflow:
+            self.delivered()
 
     def delivered(self) -> None:
         """MLflow says of all runs that it got what the store says of them."""
@@ -279,6 +280,7 @@ def test_runner_killed_while_an_environment_is_built(scene: Scene) -> None:
     assert not (half / "env" / "of-the-killed-build").exists()
 
 
+@pytest.mark.mlflow
 def test_environment_that_cannot_be_built(scene: Scene) -> None:
     scene.tools.install("conda", "micromamba")
     scene.bench.script("conda.yaml", "dependencies: [python, no-such-package]\n")
@@ -300,6 +302,7 @@ def test_environment_that_cannot_be_built(scene: Scene) -> None:
 # Before the barrier ------------------------------------------------------------------------------
 
 
+@pytest.mark.mlflow
 def test_runner_killed_while_mlflow_does_not_answer(scene: Scene) -> None:
     path = scene.experiment("1,0,3g.20gb,,say.py,a", "1,cpu,,,say.py,b")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -416,6 +419,7 @@ def test_runner_killed_while_one_row_waits_for_another(scene: Scene) -> None:
     assert all((scene.bench.folder / f"{name}.in").exists() for name in "ab")
 
 
+@pytest.mark.mlflow
 def test_row_that_cannot_be_executed(scene: Scene) -> None:
     scene.bench.script("broken", "#!/no/such/interpreter\n").chmod(0o755)
     path = scene.experiment("1,cpu,,,broken,x", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
@@ -446,6 +450,7 @@ if os.path.exists("a.gate"):
 """
 
 
+@pytest.mark.mlflow
 def test_runner_killed_while_rows_run(scene: Scene) -> None:
     scene.tools.install("docker")
     python = Path(sys.executable).resolve()
@@ -604,6 +609,7 @@ def test_runner_killed_while_a_leftover_is_waited_for(scene: Scene) -> None:
 # Restart of the machine --------------------------------------------------------------------------
 
 
+@pytest.mark.mlflow
 @pytest.mark.parametrize("runtime_survives", [True, False])
 def test_machine_that_restarts_while_rows_run(scene: Scene, runtime_survives: bool) -> None:
     for name in "bc":

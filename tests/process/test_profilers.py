@@ -132,6 +132,7 @@ def test_reports_marks_and_ends(tools: Tools, bench: Bench) -> None:
     assert " --launch-count 7 " in " ".join(tools.calls[3])
 
 
+@pytest.mark.mlflow
 def test_reports_are_artifacts_and_comparisons_leave_the_workload_out(
     tools: Tools, bench: Bench
 ) -> None:

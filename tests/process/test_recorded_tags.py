@@ -11,6 +11,7 @@ from radt.units import parse_duration_s
 from tests.support.bench import Bench
 
 
+@pytest.mark.mlflow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_cpus_timeout_and_columns_of_a_real_experiment(bench: Bench) -> None:
     """CPUs are shared out; columns fill in the command; tags and params are in store and MLflow."""

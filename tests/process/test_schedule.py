@@ -7,6 +7,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from radt.model import RunStatus
 from tests.support.bench import Bench, wait_until
 
@@ -238,6 +240,7 @@ def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> 
     assert asked(bench, "a") == "SIGINT "
 
 
+@pytest.mark.mlflow
 def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
@@ -269,6 +272,7 @@ def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench:
     assert len(ran(bench)) == 3, "a timeout and an OOM are results"
 
 
+@pytest.mark.mlflow
 def test_a_workload_that_cannot_be_set_up_fails_with_the_reason_and_the_next_goes_on(
     bench: Bench,
 ) -> None:
@@ -308,7 +312,6 @@ def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) 
         "2": RunStatus.SKIPPED,
     }
     assert all(one.status.ended for one in bench.reader.workloads())
-    bench.wait_delivered()
 
 
 def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(

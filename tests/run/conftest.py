@@ -95,10 +95,13 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Alone]:
+def alone(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Alone]:
+    """Scripts on their own; their runs go to MLflow where the test is marked ``mlflow``."""
     folder = tmp_path / "user's folder"
     folder.mkdir()
     made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S="2"))
+    if request.node.get_closest_marker("mlflow") is None:
+        made.env["RADT_TRACKING_URI"] = "none"
     yield made
     made.end()
     stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))

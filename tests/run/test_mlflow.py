@@ -14,6 +14,7 @@ from tests.support.bench import wait_until
 NOT_LOADED = "import sys; assert 'mlflow' not in sys.modules\n"
 
 
+@pytest.mark.mlflow
 def test_alone_both_ways_lead_to_the_same_run(alone: Alone) -> None:
     alone.run(
         "import radt, sys\n"
@@ -45,6 +46,7 @@ def test_alone_both_ways_lead_to_the_same_run(alone: Alone) -> None:
     assert not (alone.folder / "mlruns").exists()
 
 
+@pytest.mark.mlflow
 def test_failure_is_mlflows_too(alone: Alone) -> None:
     alone.run(
         "import mlflow, radt\nwith radt.Run(listeners='none'):\n"

@@ -42,7 +42,12 @@ class Bench:
         return StoreReader(self.home / "radt.db")
 
     @property
+    def with_mlflow(self) -> bool:
+        return self.env.get("RADT_TRACKING_URI") != "none"
+
+    @property
     def mlflow(self) -> MlflowClient:
+        assert self.with_mlflow, "mark the test `mlflow`"
         return MlflowClient(f"sqlite:///{self.home / 'mlflow.db'}")
 
     def script(self, name: str, source: str) -> Path:
@@ -104,6 +109,7 @@ class Bench:
 
     def wait_delivered(self) -> None:
         """Return when MLflow has everything that the store has."""
+        assert self.with_mlflow, "mark the test `mlflow`"
 
         def delivered() -> bool:
             rows = [*self.reader.runs(), *(w for w in self.reader.workloads() if w.label)]
@@ -136,12 +142,25 @@ def mlflow_database() -> Path:
 
 
 @contextmanager
-def bench_in(tmp_path: Path, *, columns: int, **env: str) -> Iterator[Bench]:
-    """A folder as a user has it; what was started in it is gone afterwards."""
+def bench_in(
+    tmp_path: Path, *, columns: int, with_mlflow: bool = True, **env: str
+) -> Iterator[Bench]:
+    """A folder as a user has it; what was started in it is gone afterwards.
+
+    Args:
+        tmp_path: Where the folder is made.
+        columns: Width of the terminal.
+        with_mlflow: Without it the process that uploads to MLflow, which takes half of a short
+            run's CPU time, is not started.
+        env: More variables.
+    """
     folder = tmp_path / "user's folder"
     (folder / "radt-data").mkdir(parents=True)
-    shutil.copy(mlflow_database(), folder / "radt-data")
     variables = {**os.environ, "NO_COLOR": "1", "COLUMNS": str(columns), **env}
+    if with_mlflow:
+        shutil.copy(mlflow_database(), folder / "radt-data")
+    else:
+        variables["RADT_TRACKING_URI"] = "none"
     variables.pop("RADT_HOME", None)
     made = Bench(folder, variables)
     yield made

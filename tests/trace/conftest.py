@@ -21,5 +21,5 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with bench_in(tmp_path, columns=100, RADT_COLLECTOR_IDLE_S="2") as made:
+    with bench_in(tmp_path, columns=100, with_mlflow=False, RADT_COLLECTOR_IDLE_S="2") as made:
         yield made

@@ -16,6 +16,8 @@ from radt.home import Home
         (None, "http://radt", "http://mlflow", "http://radt"),
         (None, None, "http://mlflow", "http://mlflow"),
         (None, "", "", "sqlite:////data/mlflow.db"),
+        (None, "none", "http://mlflow", ""),
+        ("None", "http://radt", None, ""),
     ],
 )
 def test_the_nearest_tracking_uri_counts(
