@@ -58,6 +58,7 @@ def test_without_mlflow_everything_is_in_the_store(bench: Bench, study: Path) ->
     bench.script("train.py", TRAIN.replace("run.log_param", "run.log_figure; run.log_param"))
     done = bench.radt("experiment.csv")
     assert "no MLflow" in done.stdout
+    assert "MLflow at" not in done.stdout, "nobody waits for it"
     assert "it is recorded without MLflow (tracking-uri is none)" in done.stdout
     every_value_is_in_the_store(bench, study)
     runs = bench.reader.runs()
