@@ -8,20 +8,21 @@ from dataclasses import asdict
 
 import click
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from radt import units
 from radt.collocation.busy import ComputeMode
 from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Occupant, Overview
 from radt.collocation.topology import GpuInstance, MigState
 from radt.experiment.devices import cpu_list
-from radt.render.model import printable
+from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.render.terminal import print_document
 
-_LABEL_COLUMNS = 10
 _SHORT_UUID = 12
-_MIN_COLUMN = 24
+_FACTS = (
+    Column("", role=Role.KEY, is_number=False),
+    Column("", role=Role.LEAD, is_number=False, widest=200),
+)
+_Fact = tuple[str, str, Tone]
 
 
 @click.command("devices")
@@ -32,46 +33,40 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(overview), indent=2, default=str))
         return
-    console = Console(highlight=False)
-    render_devices(overview, console)
+    print_document(Console(highlight=False), devices_document(overview))
 
 
-def render_devices(overview: Overview, console: Console) -> None:
-    """Print the whole machine."""
-    console.print()
-    _print_host(overview, console)
+def devices_document(overview: Overview) -> Document:
+    """Return the whole machine."""
+    blocks: list[Block] = [_facts("", _host(overview))]
     for view in overview.gpus:
-        _print_gpu(view, overview, console)
-    if not overview.gpus:
-        console.print()
-        console.print(_no_gpu(overview))
+        blocks += _gpu(view, overview)
     elsewhere = [daemon for daemon in overview.daemons if not _gpus_of(daemon, overview)]
-    if elsewhere:
-        _print_section(
-            console, Text("MPS", style="bold"), [("daemon", _daemon(d)) for d in elsewhere]
-        )
-    console.print()
+    blocks.append(_facts("MPS", [("daemon", *_daemon(daemon)) for daemon in elsewhere]))
+    return Document(overview.host.name, [overview.host.cpu_model], blocks)
 
 
-def _no_gpu(overview: Overview) -> Text:
-    if overview.gpu_failure:
-        return Text.assemble(("GPUs: ", "bold red"), printable(overview.gpu_failure))
-    return Text.assemble(("no GPU", "bold"), (f": {printable(overview.no_gpu_reason)}", "dim"))
+def _facts(title: str, facts: Sequence[_Fact]) -> Table:
+    rows = [Row([Cell(label, tone=Tone.DIM), Cell(text, tone=tone)]) for label, text, tone in facts]
+    return Table(_FACTS, rows, title)
 
 
-def _print_host(overview: Overview, console: Console) -> None:
+def _host(overview: Overview) -> list[_Fact]:
     host = overview.host
-    head = Text.assemble((printable(host.name), "bold"), (f"  {printable(host.cpu_model)}", "dim"))
-    lines = [("CPUs", _cpus(host))]
+    facts = [("CPUs", _cpus(host), Tone.NORMAL)]
     if len(host.numa_nodes) > 1:
-        lines += [(f"NUMA {node.number}", _node(node)) for node in host.numa_nodes]
-    lines.append(("memory", _memory(host)))
+        facts += [(f"NUMA {node.number}", _node(node), Tone.NORMAL) for node in host.numa_nodes]
+    facts.append(("memory", _memory(host), Tone.NORMAL))
     if overview.driver is not None:
-        lines.append(("driver", Text(f"NVIDIA {printable(overview.driver)}")))
-    _print_section(console, head, lines, gap=False)
+        facts.append(("driver", f"NVIDIA {overview.driver}", Tone.NORMAL))
+    if overview.gpu_failure:
+        facts.append(("GPUs", overview.gpu_failure, Tone.BAD))
+    elif not overview.gpus:
+        facts.append(("GPUs", f"none: {overview.no_gpu_reason}", Tone.NORMAL))
+    return facts
 
 
-def _cpus(host: Host) -> Text:
+def _cpus(host: Host) -> str:
     usable = len(host.usable_cpus)
     parts = [str(usable) if usable == len(host.cpus) else f"{usable} of {len(host.cpus)} usable"]
     if usable < len(host.cpus):
@@ -83,56 +78,55 @@ def _cpus(host: Host) -> Text:
         parts.append(f"{threads:g} thread{'s' if threads != 1 else ''} a core")
     if host.cpu_limit is not None:
         parts.append(f"CPU time limited to {host.cpu_limit:g}")
-    return Text(" · ".join(parts))
+    return " · ".join(parts)
 
 
-def _node(node: NumaNode) -> Text:
+def _node(node: NumaNode) -> str:
     free = f"{units.size(node.free_bytes)} of {units.size(node.memory_bytes)} free"
-    return Text(f"CPUs {cpu_list(node.cpus) or 'none'} · {free}")
+    return f"CPUs {cpu_list(node.cpus) or 'none'} · {free}"
 
 
-def _memory(host: Host) -> Text:
+def _memory(host: Host) -> str:
     text = f"{units.size(host.available_bytes)} of {units.size(host.memory_bytes)} free"
     if host.memory_limit_bytes is not None:
         text += f" · limited to {units.size(host.memory_limit_bytes)}"
-    return Text(text)
+    return text
 
 
-def _print_gpu(view: GpuView, overview: Overview, console: Console) -> None:
+def _gpu(view: GpuView, overview: Overview) -> list[Block]:
     gpu = view.gpu
-    head = Text.assemble((f"GPU {gpu.index}", "bold"), f"  {printable(gpu.name)}")
-    lines: list[tuple[str, Text]] = []
     memory = (
         f"{units.size(gpu.free_bytes)} of {units.size(gpu.memory_bytes)} free"
         if gpu.memory_bytes is not None
         else "the host's"
     )
-    lines.append(("memory", Text(memory)))
+    facts = [("memory", memory, Tone.NORMAL)]
     if view.utilization is not None:
-        lines.append(("busy", Text(f"{units.percent(view.utilization)} of the time")))
+        facts.append(("busy", f"{units.percent(view.utilization)} of the time", Tone.NORMAL))
     if view.compute_mode not in (None, ComputeMode.DEFAULT):
-        lines.append(("mode", Text(f"compute mode {view.compute_mode}", style="yellow")))
-    lines += _mig_lines(gpu.mig) if gpu.mig is not None else ()
-    for daemon in overview.daemons:
-        if gpu.index in _gpus_of(daemon, overview):
-            lines.append(("MPS", _daemon(daemon)))
-    lines.append(("UUID", Text(gpu.uuid, style="dim")))
-    _print_section(console, head, lines)
+        facts.append(("mode", f"compute mode {view.compute_mode}", Tone.WARNING))
+    facts += _mig(gpu.mig) if gpu.mig is not None else ()
+    facts += [
+        ("MPS", *_daemon(daemon))
+        for daemon in overview.daemons
+        if gpu.index in _gpus_of(daemon, overview)
+    ]
+    facts.append(("UUID", gpu.uuid, Tone.DIM))
+    processes: Block = _occupants(view)
     if view.unknown:
-        unknown = f"processes cannot be listed: {view.unknown}"
-        console.print(Padding(Text(printable(unknown), style="yellow"), (0, 0, 0, 2), expand=False))
-    elif view.occupants:
-        console.print(Padding(_occupants(view), (0, 0, 0, 2), expand=False))
-    else:
-        console.print(Padding(Text("no process", style="dim"), (0, 0, 0, 2), expand=False))
+        note = Note(f"processes cannot be listed: {view.unknown}", Tone.WARNING)
+        processes = Notes([note])
+    elif not view.occupants:
+        processes = Notes([Note("no process", Tone.DIM)])
+    return [_facts(f"GPU {gpu.index}  {gpu.name}", facts), processes]
 
 
-def _mig_lines(mig: MigState) -> Iterator[tuple[str, Text]]:
+def _mig(mig: MigState) -> Iterator[_Fact]:
     state = "on" if mig.enabled else "off"
     if mig.pending != mig.enabled:
         state += f", {'on' if mig.pending else 'off'} after the GPU's next reset"
     if not mig.enabled:
-        yield "MIG", Text(state, style="dim")
+        yield "MIG", state, Tone.DIM
         return
     parts = [state]
     room = [f"{profile.remaining}× {profile.name}" for profile in mig.profiles if profile.remaining]
@@ -140,11 +134,11 @@ def _mig_lines(mig: MigState) -> Iterator[tuple[str, Text]]:
         parts.append(slices)
     if not mig.may_create:
         parts.append("creating instances needs an administrator")
-    yield "MIG", Text(" · ".join(parts))
+    yield "MIG", " · ".join(parts), Tone.NORMAL
     if room:
-        yield "room for", Text(", ".join(room), style="dim")
+        yield "room for", ", ".join(room), Tone.DIM
     for instance in sorted(mig.instances, key=_start):
-        yield "", _instance(instance)
+        yield "", _instance(instance), Tone.NORMAL
 
 
 def _start(instance: GpuInstance) -> tuple[int, int]:
@@ -170,34 +164,32 @@ def _free_slices(mig: MigState) -> str:
     )
 
 
-def _instance(instance: GpuInstance) -> Text:
+def _instance(instance: GpuInstance) -> str:
     place = str(instance.placement) if instance.placement is not None else "?"
-    text = Text.assemble(f"{instance.profile or 'unknown':<12} slice {place:<5}")
-    text.append(f"id {instance.instance_id}", style="dim")
-    for compute in instance.computes:
-        text.append(f"  {_short(compute.uuid)}" if compute.uuid else "", style="dim")
-    return text
+    uuids = "".join(f"  {_short(compute.uuid)}" for compute in instance.computes if compute.uuid)
+    profile = instance.profile or "unknown"
+    return f"{profile:<12} slice {place:<5}id {instance.instance_id}{uuids}"
 
 
-def _daemon(daemon: Daemon) -> Text:
+def _daemon(daemon: Daemon) -> tuple[str, Tone]:
     whose = "started by radt" if daemon.ours else f"of {daemon.user or 'another container'}"
-    text = Text(f"daemon pid {daemon.pid}, {whose}")
+    text = f"daemon pid {daemon.pid}, {whose}"
     if daemon.orphaned:
-        text.append(", runner is dead: run radt doctor --clean", style="red")
+        return f"{text}, runner is dead: run radt doctor --clean", Tone.BAD
     if daemon.folder and not daemon.ours:
-        text.append(f", {printable(daemon.folder)}", style="dim")
-    return text
+        text += f", {daemon.folder}"
+    return text, Tone.NORMAL
 
 
 def _gpus_of(daemon: Daemon, overview: Overview) -> list[int]:
     """Indices of the GPUs that a daemon serves, as far as they are known here."""
-    found = []
+    indices = []
     for view in overview.gpus:
         mig = view.gpu.mig.instances if view.gpu.mig is not None else ()
         uuids = {compute.uuid for instance in mig for compute in instance.computes}
         if {view.gpu.uuid, *uuids, str(view.gpu.index)} & set(daemon.devices):
-            found.append(view.gpu.index)
-    return found
+            indices.append(view.gpu.index)
+    return indices
 
 
 def _occupants(view: GpuView) -> Table:
@@ -208,34 +200,34 @@ def _occupants(view: GpuView) -> Table:
         for instance in (mig.instances if mig is not None else ())
         for compute in instance.computes
     }
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("pid", justify="right", no_wrap=True)
-    table.add_column("user", overflow="ellipsis", max_width=12, no_wrap=True)
-    table.add_column("process", overflow="ellipsis", max_width=20, no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
-    if divided:
-        table.add_column("on", no_wrap=True)
-    if any(map(_remark, view.occupants)):
-        table.add_column("", overflow="fold", style="dim")
+    columns = [
+        Column("pid", role=Role.LEAD),
+        Column("user", role=Role.LEAD, is_number=False),
+        Column("process", role=Role.LEAD, is_number=False),
+        Column("memory"),
+        *([Column("on", is_number=False)] if divided else ()),
+        *([Column("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
+    ]
+    rows = []
     for occupant in view.occupants:
-        row = [
+        who = occupant.who
+        texts = [
             str(occupant.pid),
-            printable(occupant.who.user or units.NO_VALUE),
-            printable(occupant.who.command or units.NO_VALUE),
+            who.user or units.NO_VALUE,
+            who.command or units.NO_VALUE,
             units.size(occupant.memory_bytes),
+            *([places.get(occupant.device, _short(occupant.device))] if divided else ()),
+            _remark(occupant),
         ]
-        if divided:
-            row.append(places.get(occupant.device, _short(occupant.device)))
-        if remark := _remark(occupant):
-            row.append(remark)
-        table.add_row(*row, style="dim" if occupant.who.user is None else None)
-    return table
+        tone = Tone.DIM if who.user is None else Tone.NORMAL
+        rows.append(Row([Cell(text, tone=tone) for text in texts[: len(columns)]]))
+    return Table(columns, rows)
 
 
 def _remark(occupant: Occupant) -> str:
     parts = ["MPS"] if occupant.mps else []
     if occupant.who.run_id:
-        parts.append(f"run {printable(occupant.who.run_id[:8])}")
+        parts.append(f"run {occupant.who.run_id[:8]}")
     if occupant.who.user is None:
         parts.append(str(occupant.who))
     return ", ".join(parts)
@@ -243,19 +235,3 @@ def _remark(occupant: Occupant) -> str:
 
 def _short(uuid: str) -> str:
     return uuid[:_SHORT_UUID] + "…" if len(uuid) > _SHORT_UUID else uuid
-
-
-def _print_section(
-    console: Console, head: Text, lines: Sequence[tuple[str, Text]], *, gap: bool = True
-) -> None:
-    if gap:
-        console.print()
-    console.print(head, soft_wrap=True)
-    room = max(console.width - _LABEL_COLUMNS - 2, _MIN_COLUMN)
-    for label, text in lines:
-        for number, part in enumerate(text.wrap(console, room)):
-            part.rstrip()
-            name = label if number == 0 else ""
-            console.print(
-                Text.assemble((f"  {name}".ljust(_LABEL_COLUMNS + 2), "dim"), part), soft_wrap=True
-            )

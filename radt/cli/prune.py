@@ -18,7 +18,20 @@ from rich.text import Text
 
 from radt.cli.options import ChosenStore, given_store, home_option
 from radt.errors import DeclinedError, RadtError, UsageError
-from radt.render.model import printable
+from radt.render.model import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Note,
+    Notes,
+    Role,
+    Row,
+    Table,
+    Tone,
+    printable,
+)
+from radt.render.terminal import print_document
 from radt.settings import STORE_URI
 from radt.store.pruning import Candidate, Keep, candidates, give_back, prune_run
 from radt.store.reader import StoreReader
@@ -28,10 +41,13 @@ from radt.units import parse_duration_s, plural, size
 
 _NS_PER_S = 1_000_000_000
 EXIT_FAILED = 1
-#: A longer name of an experiment pushes the rest of its own line to the right.
-_NAME_WIDTH = 24
 #: How many experiments a message names.
 _NAMED = 8
+_COLUMNS = (
+    Column("experiment", role=Role.LEAD, is_number=False),
+    *map(Column, ("runs", "points", "size")),
+    Column("ended", is_number=False),
+)
 
 
 @dataclass
@@ -40,14 +56,6 @@ class _Plan:
 
     due: list[Candidate] = field(default_factory=list)
     held_back: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def point_count(self) -> int:
-        return sum(run.point_count for run in self.due)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(run.size_bytes for run in self.due)
 
 
 @click.command("prune")
@@ -140,25 +148,29 @@ def _plan(runs: Sequence[Candidate], store: ChosenStore, *, force: bool) -> _Pla
 
 def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None:
     fate = "thinned to summaries" if keep is Keep.SUMMARIES else "deleted"
-    head = f" · {plural(len(plan.due), 'run')} to be {fate}, {_amount(plan.due)}"
-    console.print(Text.assemble((str(store.address), "bold"), head), soft_wrap=True)
+    points = plural(sum(run.point_count for run in plan.due), "point")
+    amount = f"{points}, {size(sum(run.size_bytes for run in plan.due))}"
     by_experiment: dict[str, list[Candidate]] = {}
     for run in plan.due:
         by_experiment.setdefault(run.experiment, []).append(run)
-    width = min(max((len(printable(name)) for name in by_experiment), default=0), _NAME_WIDTH)
+    rows = []
     for name, runs in sorted(by_experiment.items()):
         days = sorted({_day(runs[0].ended_ns), _day(runs[-1].ended_ns)})
-        line = f"  {printable(name):<{width}}  {plural(len(runs), 'run')}, {_amount(runs)}"
-        console.print(Text.assemble(line, (f", ended {' – '.join(days)}", "dim")), soft_wrap=True)
-    for reason, number in plan.held_back.items():
-        stay = "stays" if number == 1 else "stay"
-        line = f"  {plural(number, 'run')} {stay}: {printable(reason)}"
-        console.print(Text(line, "dim"), soft_wrap=True)
-
-
-def _amount(runs: Sequence[Candidate]) -> str:
-    points = sum(run.point_count for run in runs)
-    return f"{plural(points, 'point')}, {size(sum(run.size_bytes for run in runs))}"
+        texts = (
+            name,
+            f"{len(runs):,}",
+            f"{sum(run.point_count for run in runs):,}",
+            size(sum(run.size_bytes for run in runs)),
+            " – ".join(days),
+        )
+        rows.append(Row([Cell(text) for text in texts]))
+    notes = [
+        Note(f"{plural(count, 'run')} {'stays' if count == 1 else 'stay'}: {reason}", Tone.DIM)
+        for reason, count in plan.held_back.items()
+    ]
+    facts = [f"{plural(len(plan.due), 'run')} to be {fate}, {amount}"]
+    blocks: list[Block] = [Table(_COLUMNS, rows), Notes(notes)]
+    print_document(console, Document(str(store.address), facts, blocks))
 
 
 def _day(time_ns: int) -> str:

@@ -75,6 +75,8 @@ class Column:
     scope: Scope = Scope.ROW
     is_number: bool = True
     explanation: str = ""
+    #: Words are folded at this width on a terminal, even where it has more room.
+    widest: int = 34
 
     @property
     def head(self) -> str:

@@ -27,8 +27,8 @@ from radt.render.model import (
 )
 
 _GAP, _INDENT = 2, 2
-#: Columns of words may be as narrow as this before a table is split, and as wide as that.
-_NARROWEST, _WIDEST = 16, 34
+#: Columns of words may be as narrow as this before a table is split.
+_NARROWEST = 16
 _MIN_WIDTH = 40
 _WORD = re.compile(r"\S+\s*")
 _PART = re.compile(r"[^-._/]*[-._/]+|[^-._/]+")
@@ -161,7 +161,7 @@ def _natural(part: Table) -> list[int]:
     """Widths at which nothing is folded, up to the widest for words."""
     widths = [max(cell_len(text) for text in texts) for texts in zip(*_texts(part), strict=True)]
     return [
-        min(width, _WIDEST) if _folds(column) else width
+        min(width, column.widest) if _folds(column) else width
         for column, width in zip(part.columns, widths, strict=True)
     ]
 

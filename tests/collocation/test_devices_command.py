@@ -72,7 +72,7 @@ def test_a_machine_without_gpu_is_described(nvml_here: FakeNvml) -> None:
     nvml_here.add(NO_DRIVER)
     text = spaced(devices())
     host = Host.detect()
-    assert "no GPU: no NVIDIA driver" in text
+    assert "GPUs none: no NVIDIA driver" in text
     assert re.search(rf"^CPUs {len(host.usable_cpus)}\b", text, re.MULTILINE)
     assert re.search(r"^memory [\d.]+ GB of [\d.]+ GB free$", text, re.MULTILINE)
     assert "MIG" not in text
@@ -80,7 +80,7 @@ def test_a_machine_without_gpu_is_described(nvml_here: FakeNvml) -> None:
 
 def test_a_driver_that_does_not_work_is_said(nvml_here: FakeNvml) -> None:
     nvml_here.add("fail nvmlInitWithFlags 18")
-    assert "GPUs: the NVIDIA driver does not answer" in spaced(devices())
+    assert "GPUs the NVIDIA driver does not answer" in spaced(devices())
 
 
 def test_gpus_have_memory_load_and_their_processes(nvml_here: FakeNvml, sleeper: int) -> None:
