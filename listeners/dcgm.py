@@ -87,12 +87,12 @@ class State:
     problem: str = ""
 
 
-def plans_of(targets: Sequence[Target], found: Mapping[str, Named | None]) -> dict[int, Plan]:
+def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> dict[int, Plan]:
     """Return what to read, by card."""
     plans: dict[int, Plan] = {}
     for target in targets:
         for name in target.gpus:
-            named = found[name]
+            named = devices[name]
             if named is None:
                 continue
             plan = plans.setdefault(named.card.index, Plan(named.card))

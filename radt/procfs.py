@@ -8,6 +8,7 @@ Imports the standard library only.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import dataclass
 
@@ -184,6 +185,38 @@ def start_ticks(pid: int) -> int | None:
     """
     stat = process_stat(pid)
     return stat.started_ticks if stat is not None and stat.alive else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process, which a later one with the same id does not equal."""
+
+    pid: int
+    started_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """Return the process that has this id now."""
+        stat = process_stat(pid)
+        return None if stat is None else cls(pid, stat.started_ticks)
+
+    @property
+    def alive(self) -> bool:
+        return start_ticks(self.pid) == self.started_ticks
+
+    def kill(self) -> None:
+        """Kill it, unless its id belongs to another process now."""
+        try:
+            process = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.alive:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(process)
 
 
 def own_start_ticks() -> int:

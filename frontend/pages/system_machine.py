@@ -24,7 +24,8 @@ from radt.frontend.pages.system_parts import (
 from radt.units import duration_text
 
 if TYPE_CHECKING:
-    from radt.collocation.overview import GpuView, Occupant
+    from radt.collocation.overview import GpuView
+    from radt.collocation.processes import Occupant
 
 _SHORT_UUID = 12
 _VISITORS = {

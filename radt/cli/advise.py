@@ -75,7 +75,7 @@ _GOALS = ("throughput", "latency", "energy")
 @click.option(
     "--format",
     "kind",
-    type=click.Choice([one.value for one in Format]),
+    type=click.Choice([choice.value for choice in Format]),
     default=Format.TABLE.value,
     show_default=True,
     help="Format of the advice.",

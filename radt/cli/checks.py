@@ -276,16 +276,16 @@ def _docker_problem(path: str) -> str:
 
 def nvml() -> Iterator[Check]:
     """Check whether the NVIDIA driver works."""
-    found = list_gpus()
-    if found.gpus:
-        names = ", ".join(dict.fromkeys(gpu.name for gpu in found.gpus))
-        text = f"driver {found.driver}, {units.plural(len(found.gpus), 'GPU')} ({names})"
+    gpu_list = list_gpus()
+    if gpu_list.gpus:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpu_list.gpus))
+        text = f"driver {gpu_list.driver}, {units.plural(len(gpu_list.gpus), 'GPU')} ({names})"
         yield Check("NVML", State.GOOD, text)
-    elif found.failed:
+    elif gpu_list.failed:
         remedy = "Run nvidia-smi for the driver's message; a new driver may need a restart"
-        yield Check("NVML", State.WRONG, found.reason, remedy)
+        yield Check("NVML", State.WRONG, gpu_list.reason, remedy)
     else:
-        yield Check("NVML", State.ABSENT, f"no GPU: {found.reason}")
+        yield Check("NVML", State.ABSENT, f"no GPU: {gpu_list.reason}")
 
 
 def leftovers() -> Iterator[Check]:

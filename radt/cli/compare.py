@@ -64,7 +64,7 @@ class Format(StrEnum):
 @click.option(
     "--format",
     "form",
-    type=click.Choice([one.value for one in Format]),
+    type=click.Choice([choice.value for choice in Format]),
     default=Format.TABLE.value,
     show_default=True,
 )
@@ -111,7 +111,7 @@ def command(
         )
     asked = [parse(text) for text in conditions]
     quantities = _quantities(names)
-    quantities += [one.quantity for one in asked if one.quantity not in quantities]
+    quantities += [request.quantity for request in asked if request.quantity not in quantities]
     spec = WindowSpec.parse(window, overlap=overlap)
     with OperandFinder(places, spec, Path.cwd()) as finder:
         comparison = compare(
@@ -136,14 +136,14 @@ def command(
 def _quantities(names: Sequence[str]) -> list[Quantity]:
     if not names:
         return list(DEFAULT_QUANTITIES)
-    found = []
+    quantities = []
     for name in names:
         try:
-            found.append(Quantity(name.strip().lower().replace("-", "_")))
+            quantities.append(Quantity(name.strip().lower().replace("-", "_")))
         except ValueError:
             near = difflib.get_close_matches(name, list(Quantity), 1)
             raise UsageError(
                 f"Unknown quantity {name!r}",
                 f"Did you mean {near[0]}?" if near else f"Quantities: {', '.join(Quantity)}",
             ) from None
-    return found
+    return quantities

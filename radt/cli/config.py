@@ -34,13 +34,13 @@ def command(file: Path | None, verbose: bool, as_json: bool) -> int:
     [tool.radt] of pyproject.toml) in the folder of FILE or above it, else the default. Passwords
     are not shown. The exit code is 2 if something is wrong with a setting.
     """
-    found = Settings.of(Path.cwd() if file is None else file.absolute().parent)
-    problems = list(found.problems())
+    settings = Settings.of(Path.cwd() if file is None else file.absolute().parent)
+    problems = list(settings.problems())
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        click.echo(json.dumps(_document(settings), indent=2))
     else:
         console = Console(highlight=False)
-        for line in _lines(found, console.width, verbose=verbose):
+        for line in _lines(settings, console.width, verbose=verbose):
             console.print(line, soft_wrap=True)
         for problem in problems:
             console.print()
@@ -60,9 +60,9 @@ def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
         ),
         Text(),
     ]
-    found = [settings.find(one) for one in SETTINGS]
-    table = _table(found, settings, width, verbose=verbose)
-    only_variables = next(n for n, one in enumerate(found) if one.setting in VARIABLES)
+    values = [settings.find(setting) for setting in SETTINGS]
+    table = _table(values, settings, width, verbose=verbose)
+    only_variables = next(n for n, value in enumerate(values) if value.setting in VARIABLES)
     for number, entry in enumerate(table):
         if number == only_variables:
             lines += [Text(), Text("  environment variables only", "dim")]
@@ -71,34 +71,34 @@ def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
 
 
 def _table(
-    found: Sequence[Found[Any]], settings: Settings, width: int, *, verbose: bool
+    values: Sequence[Found[Any]], settings: Settings, width: int, *, verbose: bool
 ) -> list[list[Text]]:
     """The lines of each setting, in columns."""
-    names = max(len(one.setting.label) for one in found)
-    room = min(_MAX_VALUE, max(cell_len(_value(one)) for one in found))
+    names = max(len(value.setting.label) for value in values)
+    room = min(_MAX_VALUE, max(cell_len(_text(value)) for value in values))
     table: list[list[Text]] = []
-    for one in found:
-        value = _value(one)
-        is_set = one.level is not Level.DEFAULT
+    for value in values:
+        text = _text(value)
+        is_set = value.level is not Level.DEFAULT
         line = Text.assemble(
-            (f"  {one.setting.label:<{names}}", "bold" if is_set else ""),
+            (f"  {value.setting.label:<{names}}", "bold" if is_set else ""),
             " " * _GAP,
-            (value, "red" if one.problem else "cyan" if is_set else ""),
-            " " * (max(0, room - cell_len(value)) + _GAP),
-            (_origin(one, settings), "dim"),
+            (text, "red" if value.problem else "cyan" if is_set else ""),
+            " " * (max(0, room - cell_len(text)) + _GAP),
+            (_origin(value, settings), "dim"),
         )
         table.append([line])
         if verbose:
-            ways = [f"--{one.setting.name}"] if one.setting.name else []
-            text = f"{one.setting.help}  {', '.join([*ways, *one.setting.variables])}"
+            ways = [f"--{value.setting.name}"] if value.setting.name else []
+            help_text = f"{value.setting.help}  {', '.join([*ways, *value.setting.variables])}"
             table[-1] += [
                 Text(f"      {part.plain.rstrip()}", "dim")
-                for part in Text(text).wrap(Console(width=width), max(20, width - 6))
+                for part in Text(help_text).wrap(Console(width=width), max(20, width - 6))
             ]
     return table
 
 
-def _value(found: Found[Any]) -> str:
+def _text(found: Found[Any]) -> str:
     if found.problem is not None:
         return "not valid, see below"
     value = found.value

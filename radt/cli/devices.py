@@ -11,7 +11,8 @@ from rich.console import Console
 
 from radt import units
 from radt.collocation.busy import ComputeMode
-from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Occupant, Overview
+from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Overview
+from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
 from radt.experiment.devices import cpu_list
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone

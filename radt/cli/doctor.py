@@ -50,9 +50,9 @@ def command(clean: bool, home: Path | None) -> int:
     status, collector = checks.collector_status()
     console.print()
     failures = _clean(console, place, status) if clean else 0
-    found = list(_all(place, status, collector))
-    _print(found, console)
-    wrong = sum(check.state is State.WRONG for check in found)
+    results = list(_all(place, status, collector))
+    _print(results, console)
+    wrong = sum(check.state is State.WRONG for check in results)
     console.print()
     if wrong:
         console.print(Text(f"{plural(wrong, 'problem')}", style="bold red"))
@@ -74,11 +74,11 @@ def _all(home: Home, status: CollectorStatus | None, collector: Check) -> Iterat
     yield from checks.leftovers()
 
 
-def _print(found: list[Check], console: Console) -> None:
+def _print(results: list[Check], console: Console) -> None:
     """Print mark, subject and text, wrapped in its own column."""
-    indent = 3 + max(len(check.subject) for check in found) + 2
+    indent = 3 + max(len(check.subject) for check in results) + 2
     room = max(console.width - indent, _MIN_COLUMN)
-    for check in found:
+    for check in results:
         mark, mark_style = _MARKS[check.state]
         style = "dim" if check.state is State.ABSENT else ""
         lines = [(line, style) for line in _wrapped(check.text, room)]

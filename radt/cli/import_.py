@@ -69,7 +69,7 @@ def command(
 
 def _import_archives(places: list[str], data: Home, mlflow: str, address: StoreAddress) -> int:
     """Import archives, print a line for each, and return the exit code."""
-    archives = [one for place in places for one in find_archives(_spelled(place), mlflow)]
+    archives = [archive for place in places for archive in find_archives(_spelled(place), mlflow)]
     failures: list[tuple[Archive, RadtError]] = []
     if address.path is not None:
         data.create()

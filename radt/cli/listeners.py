@@ -38,8 +38,8 @@ def command(name: str | None, verbose: bool, as_json: bool) -> None:
     interval: top:cores@500ms+smi. The word default stands for the listeners of a run that names
     none.
     """
-    found = registry.load()
-    entries = all_entries(found) if name is None else [_find(found, name)]
+    loaded = registry.load()
+    entries = all_entries(loaded) if name is None else [_find(loaded, name)]
     if as_json:
         document = [entry.document() for entry in entries]
         click.echo(json.dumps(document if name is None else document[0], indent=2))
@@ -55,11 +55,11 @@ def command(name: str | None, verbose: bool, as_json: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _find(found: Registry, name: str) -> Entry:
+def _find(loaded: Registry, name: str) -> Entry:
     wanted = name.lower()
-    entry = entry_of(found, registry.ALIASES.get(wanted, wanted))
+    entry = entry_of(loaded, registry.ALIASES.get(wanted, wanted))
     if entry is None:
-        names = (*found.names, *found.broken, *registry.ALIASES)
+        names = (*loaded.names, *loaded.broken, *registry.ALIASES)
         remedy = did_you_mean(name, names) or "Run `radt listeners` to list them"
         raise UsageError(f"Unknown listener or profiler {printable(name)!r}", remedy)
     return entry
@@ -112,7 +112,7 @@ def all_entries(registry: Registry) -> list[Entry]:
     """What works first, then what does not, then what cannot be loaded; by name."""
     entries = [_entry(name, kind) for name, kind in _kinds(registry).items()]
     entries += [Entry(name, failure=reason) for name, reason in registry.broken.items()]
-    return sorted(entries, key=lambda one: (bool(one.failure), not one.works, one.name))
+    return sorted(entries, key=lambda entry: (bool(entry.failure), not entry.works, entry.name))
 
 
 def entry_of(registry: Registry, name: str) -> Entry | None:
@@ -206,11 +206,11 @@ class _Columns:
         name = printable(entry.name).ljust(self._name + _GAP)
         interval = _interval(entry).rjust(self._interval) + " " * _GAP
         head = Text.assemble(mark, (name, "bold" if entry.works else ""), (interval, "dim"))
-        said = list(_said(entry, with_series=self._verbose or entry.works))
-        yield from _block(head, said, self._width)
+        parts = list(_parts(entry, with_series=self._verbose or entry.works))
+        yield from _block(head, parts, self._width)
 
 
-def _said(entry: Entry, *, with_series: bool) -> Iterator[_Said]:
+def _parts(entry: Entry, *, with_series: bool) -> Iterator[_Part]:
     summary = Text(_summary(entry))
     for remark in _remarks(entry):
         summary.append(" · " if summary else "").append(remark, "cyan" if entry.works else "dim")
@@ -224,7 +224,7 @@ def _said(entry: Entry, *, with_series: bool) -> Iterator[_Said]:
         for scope in _SCOPES:
             if metrics := entry.of_scope(scope):
                 family = _family(metrics)
-                yield _List(str(scope), family, [_short(one, len(family)) for one in metrics])
+                yield _List(str(scope), family, [_short(metric, len(family)) for metric in metrics])
     if entry.options and (with_series or entry.works):
         yield _List("options", "", [Text(printable(word)) for word in entry.options])
 
@@ -376,14 +376,14 @@ def _interval(entry: Entry) -> str:
     return "" if entry.interval_s is None else duration_text(entry.interval_s)
 
 
-def _block(lead: Text, said: Sequence[_Said], width: int) -> Iterator[Text]:
+def _block(lead: Text, parts: Sequence[_Part], width: int) -> Iterator[Text]:
     """What there is to say beside what stands before it, each on lines of its own."""
     indent = lead.cell_len
     first = True
-    for one in said or (Text(),):
+    for part in parts or (Text(),):
         room = max(width - indent, _MIN_COLUMN)
-        for part in one.lines(room) if isinstance(one, _List) else _wrapped(one, room):
-            yield Text.assemble(lead if first else " " * indent, part)
+        for line in part.lines(room) if isinstance(part, _List) else _wrapped(part, room):
+            yield Text.assemble(lead if first else " " * indent, line)
             first = False
 
 
@@ -409,7 +409,7 @@ class _List:
         yield line
 
 
-_Said = Text | _List
+_Part = Text | _List
 
 
 def _wrapped(text: Text, width: int) -> Iterator[Text]:

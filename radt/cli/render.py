@@ -115,8 +115,8 @@ def render_plan(
     parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(rows), 'run')}"]
     if due < len(rows):
         parts.append(f"{due or 'none'} to run")
-    shared = [one for one in (*_COLUMNS, *_DETAILS) if one not in (*columns, *details)]
-    parts += _said(rows[0], shared)
+    shared = [column for column in (*_COLUMNS, *_DETAILS) if column not in (*columns, *details)]
+    parts += _phrases(rows[0], shared)
     head = Text.assemble((printable(plan.name), "bold"), *(f" · {part}" for part in parts))
     console.print(head, soft_wrap=True)
     for experiment, group in groupby(rows, lambda row: row.workload.experiment):
@@ -256,16 +256,19 @@ def _cell(text: str) -> Text:
     return Text("\n".join(lines))
 
 
-def _said(row: _Row, columns: Sequence[_Column]) -> list[str]:
-    """What these columns say of the run, as phrases."""
-    spoken = [one for one in columns if one.phrase and one.text(row)]
-    return [one.phrase.format(printable(one.text(row))) for one in spoken]
+def _phrases(row: _Row, columns: Sequence[_Column]) -> list[str]:
+    """Return what these columns hold for the run, as phrases."""
+    return [
+        column.phrase.format(printable(column.text(row)))
+        for column in columns
+        if column.phrase and column.text(row)
+    ]
 
 
 def _command_text(row: _Row, plan: ExperimentPlan, details: Sequence[_Column]) -> Text:
     text = Text(printable(_command(row.run, plan)))
-    if said := _said(row, details):
-        text.append("\n" + " · ".join(said), style="dim")
+    if phrases := _phrases(row, details):
+        text.append("\n" + " · ".join(phrases), style="dim")
     return text
 
 

@@ -98,10 +98,10 @@ def command(
     if figures is not None:
         _prepare(figures)
     with Readers(places) as readers:
-        found = _nearest(readers, experiment, spec, profiled=profiled)
-    if found is None:
+        nearest = _nearest(readers, experiment, spec, profiled=profiled)
+    if nearest is None:
         raise unknown_experiment(experiment, places, "a finished run")
-    store, report = found
+    store, report = nearest
     _put(Content.of(report), kind, path)
     if figures is not None:
         _draw(store, report, figures, figure_format, profiled=profiled)

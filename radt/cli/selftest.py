@@ -70,7 +70,7 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
     else:
         console.print(Text(f"seed {seed}; limits and other machines: docs/measurements.md", "dim"))
     over = {Verdict.OVER, Verdict.FAILED}
-    return EXIT_OVER if any(one.verdict in over for one in measurements) else 0
+    return EXIT_OVER if any(measurement.verdict in over for measurement in measurements) else 0
 
 
 def _line(measurement: Measurement) -> Text:

@@ -24,25 +24,6 @@ _KTHREADD = 2
 _FRESH_NS = 50_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """A process, which a later one with the same id does not equal."""
-
-    pid: int
-    started_ticks: int
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessId | None:
-        """Return the process that has this id now."""
-        stat = process_stat(pid)
-        return None if stat is None else cls(pid, stat.started_ticks)
-
-    @property
-    def alive(self) -> bool:
-        stat = process_stat(self.pid)
-        return stat is not None and stat.alive and stat.started_ticks == self.started_ticks
-
-
 def carries_run_id(pid: int, run_id: str) -> bool:
     """Return whether a process was started with this run's id in its environment."""
     return _mark_of(run_id) in environment(pid)

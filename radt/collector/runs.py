@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from radt.collector.ledger import Account, ListenerState
-from radt.collector.processes import ProcessId
 from radt.collector.protocol import LiveView, Registration, StandaloneRun
 from radt.collector.routing import (
     Column,
@@ -35,7 +34,7 @@ from radt.collector.routing import (
 )
 from radt.listeners.api import Metric, Occurrence, Target
 from radt.model import MissingReason, RunStatus
-from radt.procfs import boot_id
+from radt.procfs import ProcessId, boot_id
 from radt.store.records import LedgerRecord
 
 #: How often open gaps are stored.

@@ -12,7 +12,7 @@ from pathlib import Path
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
 from radt.collector.guardian import Heartbeat
-from radt.collector.processes import ProcessId, ProcessTable, own_cpu_s, stop_run
+from radt.collector.processes import ProcessTable, own_cpu_s, stop_run
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
@@ -23,6 +23,7 @@ from radt.home import runtime_dir
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
+from radt.procfs import ProcessId
 from radt.tags import LISTENERS
 
 log = logging.getLogger(__name__)

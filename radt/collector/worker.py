@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radt.collector.guardian import Heartbeat, heartbeat_path, unclean_path
-from radt.collector.processes import ProcessId, own_cpu_s
+from radt.collector.processes import own_cpu_s
 from radt.collector.protocol import (
     MAX_LINE_BYTES,
     CollectorStatus,
@@ -36,7 +36,7 @@ from radt.collector.service import RefusedError, Service
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
 from radt.model import RunStatus
-from radt.procfs import process_stat
+from radt.procfs import ProcessId, process_stat
 
 log = logging.getLogger(__name__)
 

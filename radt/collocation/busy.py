@@ -6,21 +6,19 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from radt import procfs, units
+from radt import procfs
 from radt.collocation.ledger import Ledger, MpsDaemon
 from radt.collocation.packing import joined
 from radt.collocation.planner import DevicePlan
 from radt.collocation.processes import (
     MPS_SERVER,
     DeviceName,
-    Identity,
+    Occupant,
     ProcessLists,
     device_text,
-    identify,
     is_mps,
 )
 from radt.errors import DeviceError
@@ -41,36 +39,10 @@ class BusyPolicy(StrEnum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignProcess:
-    """A process on a device that belongs to none of the runs that are to start there.
-
-    ``user`` and ``command`` are None where the process is of another container; ``gpu`` is the
-    device as it was asked for. ``run_id`` is that of a run of radt's, another runner's or a past.
-    """
-
-    pid: int
-    user: str | None
-    command: str | None
-    memory_bytes: int | None
-    gpu: DeviceName
-    run_id: str = ""
-    ended: bool = False
-
-    def __str__(self) -> str:
-        who = str(Identity(self.user, self.command, self.run_id, self.ended))
-        parts = [f"pid {self.pid}", who]
-        if self.memory_bytes is not None:
-            parts.append(units.size(self.memory_bytes))
-        if self.run_id:
-            parts.append(f"of run {self.run_id}")
-        return f"{self.command or 'a process'} ({', '.join(parts)})"
-
-
 def foreign_processes(
     gpus: Sequence[DeviceName], own: Collection[int] = (), own_runs: Collection[str] = ()
-) -> list[ForeignProcess]:
-    """Return the processes of others on these devices, in order of the devices.
+) -> list[Occupant]:
+    """Return the processes that belong to none of the runs to start, in order of the devices.
 
     Args:
         gpus: Indices of GPUs, or UUIDs of GPUs and MIG devices.
@@ -96,7 +68,7 @@ def wait_until_free(
     own: Collection[int] = (),
     own_runs: Collection[str] = (),
     poll_s: float = POLL_S,
-) -> list[ForeignProcess]:
+) -> list[Occupant]:
     """Apply the policy to processes of others on these devices; return those left at the end.
 
     Args:
@@ -167,10 +139,10 @@ def _look(
     gpus: Sequence[DeviceName],
     own: Collection[int],
     own_runs: Collection[str],
-) -> tuple[list[ForeignProcess], dict[DeviceName, str]]:
+) -> tuple[list[Occupant], dict[DeviceName, str]]:
     """Return the processes of others, and the devices without a list, with the reason."""
     daemons: set[int] | None = None
-    foreign: list[ForeignProcess] = []
+    foreign: list[Occupant] = []
     unknown: dict[DeviceName, str] = {}
     for gpu in gpus:
         listing = lists.of(gpu)
@@ -184,22 +156,16 @@ def _look(
                 stat = procfs.process_stat(process.pid)
                 if stat is not None and stat.parent in daemons:
                     continue
-            who = identify(process.pid)
-            if not who.run_id or who.run_id not in own_runs:
-                foreign.append(
-                    ForeignProcess(
-                        *(process.pid, who.user, who.command, process.memory_bytes, gpu),
-                        run_id=who.run_id,
-                        ended=who.ended,
-                    )
-                )
+            occupant = Occupant.of(process, str(gpu))
+            if not occupant.who.run_id or occupant.who.run_id not in own_runs:
+                foreign.append(occupant)
     return foreign, unknown
 
 
-def _facts(processes: Sequence[ForeignProcess]) -> str:
+def _facts(processes: Sequence[Occupant]) -> str:
     """``GPU 0 is used by python (pid 123, alice, 3.1 GB)``, each device once."""
     parts = []
-    for gpu, group in groupby(processes, key=lambda process: process.gpu):
+    for gpu, group in groupby(processes, key=lambda process: process.device):
         names = [str(process) for process in group]
         more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
         parts.append(f"{device_text(gpu)} is used by {joined([*names[:_NAMED], *more])}")

@@ -271,7 +271,7 @@ def create_commands(
 def _alternatives(gpu: GpuInventory, mig: MigState, card: Card, slots: Sequence[Slot]) -> list[str]:
     """Return what is possible instead, the nearest first."""
     remedies = []
-    idle = [one for one in mig.instances if not one.is_busy and not one.claimed]
+    idle = [instance for instance in mig.instances if not instance.is_busy and not instance.claimed]
     if idle:
         rest = tuple(instance for instance in mig.instances if instance not in idle)
         if _fits(slots, Card.of(replace(mig, instances=rest))):
@@ -328,7 +328,9 @@ def _state(instance: GpuInstance) -> str:
 
 
 def _destroy_commands(gpu: GpuInventory, instances: Sequence[GpuInstance]) -> str:
-    with_computes = ",".join(str(one.instance_id) for one in instances if one.computes)
+    with_computes = ",".join(
+        str(instance.instance_id) for instance in instances if instance.computes
+    )
     all_ids = ",".join(str(instance.instance_id) for instance in instances)
     command = f"sudo nvidia-smi mig -i {gpu.index}"
     commands = [f"{command} -gi {with_computes} -dci"] if with_computes else []

@@ -89,8 +89,8 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
     allowed = bool(profiles) and _may_configure()
     try:
         profiles = [
-            replace(one, placements=mig.read_placements(nvml, handle, one.profile_id))
-            for one in profiles
+            replace(profile, placements=mig.read_placements(nvml, handle, profile.profile_id))
+            for profile in profiles
         ]
     except nvml.NVMLError_NoPermission:
         allowed = False
@@ -103,17 +103,17 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         try:
             instances = [
                 GpuInstance(
-                    one.instance_id,
-                    one.profile,
-                    one.placement,
+                    instance.instance_id,
+                    instance.profile,
+                    instance.placement,
                     tuple(
                         device.compute
                         for ids, device in sorted(computes.items())
-                        if ids[0] == one.instance_id
+                        if ids[0] == instance.instance_id
                     ),
                 )
                 for profile in profiles
-                for one in mig.gpu_instances(nvml, handle, profile)
+                for instance in mig.gpu_instances(nvml, handle, profile)
             ]
         except nvml.NVMLError_NoPermission:
             allowed = False
@@ -123,23 +123,23 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
         pending=pending == nvml.NVML_DEVICE_MIG_ENABLE,
         may_create=allowed,
         profiles=tuple(profiles),
-        instances=tuple(sorted(instances, key=lambda one: one.instance_id)),
+        instances=tuple(sorted(instances, key=lambda instance: instance.instance_id)),
     )
 
 
 def _from_tables(profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
     """Add the placements that NVIDIA publishes."""
-    largest = max(profiles, key=lambda one: (one.slices, one.memory_mb), default=None)
+    largest = max(profiles, key=lambda profile: (profile.slices, profile.memory_mb), default=None)
     if largest is None:
         return []
     return [
         replace(
-            one,
+            profile,
             placements=published_placements(
-                one.slices, one.memory_mb, largest.slices, largest.memory_mb
+                profile.slices, profile.memory_mb, largest.slices, largest.memory_mb
             ),
         )
-        for one in profiles
+        for profile in profiles
     ]
 
 

@@ -243,7 +243,7 @@ def create_instance(
     what = f"MIG instance {planned.profile.name} at {place} of GPU {planned.gpu}"
     with _driver(what, _create_command(planned, place)) as nvml:
         gpu = nvml.nvmlDeviceGetHandleByUUID(planned.gpu_uuid)
-        before = tuple(one.instance_id for one in _gpu_instances(nvml, gpu))
+        before = tuple(instance.instance_id for instance in _gpu_instances(nvml, gpu))
         thing = MigInstance(planned.gpu_uuid, planned.profile.name, place.start, place.size, before)
         entry = ledger.intend(thing, run_id=run_id, workload_id=workload_id)
         try:
@@ -416,7 +416,7 @@ def _destroy_command(gpu: int | str, gpu_instance: int | None) -> str:
 
 def _create_command(planned: PlannedInstance, place: Placement) -> str:
     which = f"sudo nvidia-smi mig -i {planned.gpu} -cgi {planned.profile.name}:{place.start}"
-    computes = [one.profile for one in planned.computes]
+    computes = [compute.profile for compute in planned.computes]
     if computes == [planned.profile.name]:
         return f"{which} -C"
     return f"{which}, then -cci {','.join(computes)} in it"

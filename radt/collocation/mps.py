@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 import uuid
@@ -26,6 +25,7 @@ from radt.collocation.ledger import Entry, Ledger, MpsDaemon
 from radt.collocation.processes import MPS_CONTROL, MPS_SERVER, is_mps
 from radt.errors import DeviceError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
+from radt.procfs import ProcessId
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
@@ -175,32 +175,6 @@ def _pids(text: str) -> list[int]:
     return [int(word) for word in text.split() if word.isdigit()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    """A process, which a later one with the same id does not equal."""
-
-    pid: int
-    start_ticks: int
-
-    @property
-    def alive(self) -> bool:
-        return procfs.start_ticks(self.pid) == self.start_ticks
-
-    def kill(self) -> None:
-        """Kill it, unless its id belongs to another process now."""
-        try:
-            process = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        try:
-            if self.alive:
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(process)
-
-
 def pid_in_file(thing: MpsDaemon) -> int | None:
     """Return the process id in the daemon's pid file, if that is an MPS daemon."""
     paths = MpsPaths(Path(thing.folder))
@@ -219,7 +193,7 @@ def find_daemon(thing: MpsDaemon) -> int | None:
     return next((pid for pid in pids if is_mps(pid, MPS_CONTROL)), None)
 
 
-def _processes_of(thing: MpsDaemon) -> list[_Process]:
+def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
     """Return the live processes of an entry: the daemon and its servers.
 
     They have the folder in their environment, which no other daemon has; the daemon is also known
@@ -232,7 +206,7 @@ def _processes_of(thing: MpsDaemon) -> list[_Process]:
         stat = procfs.process_stat(pid) if is_control or is_server else None
         if stat is None or not stat.alive:
             continue
-        process = _Process(pid, stat.started_ticks)
+        process = ProcessId(pid, stat.started_ticks)
         noted = is_control and (pid, stat.started_ticks) == (thing.pid, thing.start_ticks)
         if noted or mark in procfs.environment(pid):
             processes.append(process)

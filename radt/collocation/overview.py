@@ -18,8 +18,8 @@ from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MpsDaemon
 from radt.collocation.mps import PIPE_VARIABLE
 from radt.collocation.processes import (
-    Identity,
     Listing,
+    Occupant,
     ProcessLists,
     identify,
     mps_daemons,
@@ -172,17 +172,6 @@ def _text(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
-    """A process on a GPU; ``device`` is the UUID of the GPU or MIG device."""
-
-    pid: int
-    device: str
-    mps: bool
-    memory_bytes: int | None
-    who: Identity
-
-
-@dataclass(frozen=True, slots=True)
 class Daemon:
     """An MPS control daemon, anybody's.
 
@@ -241,10 +230,7 @@ class Overview:
 def _view(gpu: GpuInventory, lists: ProcessLists) -> GpuView:
     listing: Listing = lists.of(gpu.uuid)
     processes = sorted(listing.processes, key=lambda process: (process.device, process.pid))
-    occupants = tuple(
-        Occupant(one.pid, one.device, bool(one.mps), one.memory_bytes, identify(one.pid))
-        for one in processes
-    )
+    occupants = tuple(Occupant.of(process) for process in processes)
     divided = gpu.mig is not None and gpu.mig.enabled
     return GpuView(
         gpu,

@@ -32,22 +32,28 @@ class Card:
     @classmethod
     def of(cls, mig: MigState) -> Card:
         """Return the GPU as it is; instances whose place is not known are left out."""
-        known = [one for one in mig.instances if one.placement is not None]
+        known = [instance for instance in mig.instances if instance.placement is not None]
         return cls(
             mig.profiles,
-            tuple(one.placement for one in known if one.placement is not None),
-            tuple(profile for one in known if (profile := mig.profile(one.profile)) is not None),
+            tuple(instance.placement for instance in known if instance.placement is not None),
+            tuple(
+                profile
+                for instance in known
+                if (profile := mig.profile(instance.profile)) is not None
+            ),
         )
 
     @property
     def slices(self) -> int:
         """Compute slices of the whole GPU."""
-        return max((one.slices * max(one.max_count, 1) for one in self.profiles), default=0)
+        return max(
+            (profile.slices * max(profile.max_count, 1) for profile in self.profiles), default=0
+        )
 
     @property
     def ofas(self) -> int:
         """Optical flow accelerators of the whole GPU: as many as its largest profile has."""
-        return max((one.ofas for one in self.profiles), default=0)
+        return max((profile.ofas for profile in self.profiles), default=0)
 
 
 def pack(wanted: Sequence[InstanceProfile], card: Card) -> list[Placement] | None:
@@ -106,23 +112,25 @@ def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfi
 
     Of all choices, the one that loses the fewest compute slices, then the least memory.
     """
-    plain = {one.name for one in card.profiles if not _attributes(one)}
+    plain = {profile.name for profile in card.profiles if not _attributes(profile)}
     smaller = {
-        one.name: [
+        profile.name: [
             other
             for other in sorted(card.profiles, key=_rank)
             if other.name in plain
-            and other.name != one.name
-            and other.slices <= one.slices
-            and other.memory_mb <= one.memory_mb
+            and other.name != profile.name
+            and other.slices <= profile.slices
+            and other.memory_mb <= profile.memory_mb
         ]
-        for one in {*wanted, *card.profiles}
+        for profile in {*wanted, *card.profiles}
     }
     if len(wanted) + len(card.taken) > card.slices:
         return None
     start = tuple(sorted(wanted, key=_rank))
-    queue: list[tuple[int, int, tuple[str, ...]]] = [(0, 0, tuple(one.name for one in start))]
-    named = {one.name: one for one in (*card.profiles, *wanted)}
+    queue: list[tuple[int, int, tuple[str, ...]]] = [
+        (0, 0, tuple(profile.name for profile in start))
+    ]
+    named = {profile.name: profile for profile in (*card.profiles, *wanted)}
     seen = {queue[0][2]}  # what a choice costs does not depend on the way to it
     while queue:
         slices_lost, memory_lost, names = heapq.heappop(queue)
@@ -132,7 +140,7 @@ def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfi
         for index, profile in enumerate(profiles):
             for other in smaller[profile.name]:
                 changed = [*profiles[:index], other, *profiles[index + 1 :]]
-                key = tuple(one.name for one in sorted(changed, key=_rank))
+                key = tuple(profile.name for profile in sorted(changed, key=_rank))
                 if key not in seen:
                     seen.add(key)
                     heapq.heappush(
@@ -169,11 +177,11 @@ def _attributes(profile: InstanceProfile) -> bool:
 def _within_limits(wanted: Sequence[InstanceProfile], card: Card) -> bool:
     """Check the limits besides places: compute slices, media extensions, instances of a kind."""
     together = (*wanted, *card.taken_profiles)
-    counts = Counter(one.name for one in together)
+    counts = Counter(profile.name for profile in together)
     return (
-        sum(one.slices for one in together) <= card.slices
-        and sum(one.ofas for one in together) <= card.ofas
-        and all(counts[one.name] <= one.max_count for one in wanted)
+        sum(profile.slices for profile in together) <= card.slices
+        and sum(profile.ofas for profile in together) <= card.ofas
+        and all(counts[profile.name] <= profile.max_count for profile in wanted)
     )
 
 
@@ -298,8 +306,10 @@ def slot_order(slot: Slot) -> tuple[int, int, str]:
 
 def profile_names(mig: MigState) -> str:
     """``1g.5gb, 2g.10gb``: the GPU's profiles, the small ones first."""
-    ordered = sorted(mig.profiles, key=lambda one: (one.slices, one.memory_mb, one.name))
-    return ", ".join(one.name for one in ordered)
+    ordered = sorted(
+        mig.profiles, key=lambda profile: (profile.slices, profile.memory_mb, profile.name)
+    )
+    return ", ".join(profile.name for profile in ordered)
 
 
 def joined(names: Iterable[str]) -> str:

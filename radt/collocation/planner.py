@@ -248,15 +248,16 @@ def _check_mps_sets(rows: Sequence[Request]) -> None:
         if row.collocation.mps is not None and row.collocation.mig is None:
             sets.setdefault(frozenset(row.gpus), []).append(row.key)
     ordered = sorted(sets, key=sorted)
-    for position, one in enumerate(ordered):
-        for other in ordered[position + 1 :]:
-            if one & other:
-                shared = joined(str(index) for index in sorted(one & other))
+    for position, first in enumerate(ordered):
+        for second in ordered[position + 1 :]:
+            if first & second:
+                shared = joined(str(index) for index in sorted(first & second))
                 raise PlacementError(
                     f"rows share GPU {shared} under MPS but not all their GPUs "
-                    f"({_set_text(one)} and {_set_text(other)}), and a GPU belongs to one daemon",
+                    f"({_set_text(first)} and {_set_text(second)}), "
+                    "and a GPU belongs to one daemon",
                     "Give these rows the same GPUs, or GPUs that do not overlap",
-                    [*sets[one], *sets[other]],
+                    [*sets[first], *sets[second]],
                 )
 
 

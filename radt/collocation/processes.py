@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from radt import procfs
+from radt import procfs, units
 from radt.errors import DeviceError
 from radt.home import RUN_ID_VARIABLE
 
@@ -107,8 +107,8 @@ class ProcessLists:
                 is_plain: bool | None = False
             except nvml.NVMLError:  # a driver that knows no such list
                 clients, is_plain = [], None
-            by_pid = {one.pid: _process(one, uuid, is_plain) for one in plain}
-            by_pid |= {one.pid: _process(one, uuid, True) for one in clients}
+            by_pid = {entry.pid: _process(entry, uuid, is_plain) for entry in plain}
+            by_pid |= {entry.pid: _process(entry, uuid, True) for entry in clients}
             processes += by_pid.values()
         return Listing(tuple(processes), unknown)
 
@@ -177,15 +177,19 @@ class ProcessLists:
                 continue
 
 
-def _process(found: Any, uuid: str, mps: bool | None) -> GpuProcess:
-    used = found.usedGpuMemory
+def _process(entry: Any, uuid: str, mps: bool | None) -> GpuProcess:
+    used = entry.usedGpuMemory
     known = used is not None and used != _NOT_AVAILABLE
-    return GpuProcess(int(found.pid), uuid, mps, int(used) if known else None)
+    return GpuProcess(int(entry.pid), uuid, mps, int(used) if known else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner of a process; ``user`` and ``command`` are None if they are not visible."""
+    """The owner of a process.
+
+    ``user`` and ``command`` are None where the process is of another container. ``run_id`` is that
+    of a run of radt's.
+    """
 
     user: str | None = None
     command: str | None = None
@@ -198,6 +202,36 @@ class Identity:
         if self.user is None:
             return "of another container or namespace"
         return self.user
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A process on a device, and its owner.
+
+    ``device`` is the UUID of the GPU or MIG device, or the name by which the caller asked for it.
+    """
+
+    pid: int
+    device: str
+    mps: bool
+    memory_bytes: int | None
+    who: Identity
+
+    @classmethod
+    def of(cls, process: GpuProcess, device: str = "") -> Self:
+        """Identify a process of NVML's lists."""
+        who = identify(process.pid)
+        return cls(
+            process.pid, device or process.device, bool(process.mps), process.memory_bytes, who
+        )
+
+    def __str__(self) -> str:
+        parts = [f"pid {self.pid}", str(self.who)]
+        if self.memory_bytes is not None:
+            parts.append(units.size(self.memory_bytes))
+        if self.who.run_id:
+            parts.append(f"of run {self.who.run_id}")
+        return f"{self.who.command or 'a process'} ({', '.join(parts)})"
 
 
 def identify(pid: int) -> Identity:

@@ -164,7 +164,9 @@ class DeviceSetup:
             if device.uuid in made.free_bytes:
                 values[tags.MIG_MEMORY_FREE_BYTES] = str(made.free_bytes[device.uuid])
         if share.mps is not None:
-            clients = next(one.keys for one in self.plan.mps_servers if one.name == share.mps)
+            clients = next(
+                server.keys for server in self.plan.mps_servers if server.name == share.mps
+            )
             values[tags.MPS_CLIENTS] = str(len(clients))
             if share.thread_percentage is not None:
                 values[tags.MPS_THREAD_PERCENTAGE] = f"{share.thread_percentage:g}"

@@ -199,7 +199,9 @@ class MigState:
 
     def profile(self, name: str) -> InstanceProfile | None:
         """Return the profile with this name, in any case."""
-        return next((one for one in self.profiles if one.name.lower() == name.lower()), None)
+        return next(
+            (profile for profile in self.profiles if profile.name.lower() == name.lower()), None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,13 +74,13 @@ class Backlog:
         """
         if not self.waiting:
             return ""
-        one = self.ended + self.running == 1
+        single = self.ended + self.running == 1
         runs = units.plural(self.ended + self.running, "run")
         name = f"MLflow at {self.address}" if self.kind == MLFLOW else f"database {self.address}"
-        start = f"{runs} {'is' if one else 'are'} not complete in {name}"
+        start = f"{runs} {'is' if single else 'are'} not complete in {name}"
         if not self.problem:
             return f"{start} yet; the upload is running"
-        stay, them = ("It stays", "it") if one else ("They stay", "them")
+        stay, them = ("It stays", "it") if single else ("They stay", "them")
         return (
             f"{start} (since {_clock(self.problem_ns)}): {self.short_problem}. "
             f"{stay} on this machine; the next run or `radt sync` uploads {them}"

@@ -177,18 +177,18 @@ def _taken(samples: Samples, chosen: Int64Array) -> Samples:
     )
 
 
-def _sum(one: float, other: float) -> float:
+def _sum(left: float, right: float) -> float:
     """Infinite where it overflows, as in `chunks`; never NaN."""
-    total = one + other
+    total = left + right
     return total if math.isfinite(total) else math.inf
 
 
 def _of(
-    choose: Callable[[float, float], float], one: float | None, other: float | None
+    choose: Callable[[float, float], float], left: float | None, right: float | None
 ) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)
+    if left is None or right is None:
+        return right if left is None else left
+    return choose(left, right)
 
 
 def _integer(value: Value) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 from collector_kit import alive, wait_for
 
-from radt.collector.processes import ProcessId, ProcessTable, stop_run
+from radt.collector.processes import ProcessTable, stop_run
 from radt.collector.start import PidLock
+from radt.procfs import ProcessId
 
 RUN = "d" * 32
 #: Starts a child, and a grandchild whose parent ends at once; the latter in a session of its own.

@@ -14,12 +14,12 @@ import pytest
 
 from radt.collocation.busy import (
     BusyPolicy,
-    ForeignProcess,
     foreign_processes,
     free_memory,
     wait_until_free,
 )
 from radt.collocation.mps import MpsServer
+from radt.collocation.processes import Identity, Occupant
 from radt.errors import DeviceError
 from tests.support.fake_mps import FakeMps
 from tests.support.nvml import FakeNvml, mig_gpu
@@ -66,7 +66,7 @@ def test_a_foreign_process_is_told_with_owner_command_and_memory(
         nvml_here.add(f"process 1 {other.pid} {3 * GB}")
         assert foreign_processes([0]) == []
         (found,) = foreign_processes([0, 1])
-    assert found == ForeignProcess(other.pid, getpass.getuser(), python, 3 * GB, 1)
+    assert found == Occupant(other.pid, "1", False, 3 * GB, Identity(getpass.getuser(), python))
     assert str(found) == f"{python} (pid {other.pid}, {getpass.getuser()}, 3.00 GB)"
 
 
@@ -74,7 +74,7 @@ def test_gpus_are_found_by_uuid_too(nvml_here: FakeNvml) -> None:
     with process() as other:
         nvml_here.add(f"process 1 {other.pid} n/a")
         (found,) = foreign_processes(["GPU-fake-0", "GPU-fake-1"])
-    assert (found.gpu, found.memory_bytes) == ("GPU-fake-1", None)
+    assert (found.device, found.memory_bytes) == ("GPU-fake-1", None)
 
 
 def test_clients_of_somebodys_mps_count(nvml_here: FakeNvml) -> None:
@@ -88,7 +88,7 @@ def test_own_processes_do_not_count(nvml_here: FakeNvml) -> None:
         for pid in (os.getpid(), other.pid, mine.pid, another_runners.pid):
             nvml_here.add(f"process 0 {pid} 1000")
         (found,) = foreign_processes([0], own=[other.pid], own_runs=["r1"])
-    assert (found.pid, found.run_id) == (another_runners.pid, "r2")
+    assert (found.pid, found.who.run_id) == (another_runners.pid, "r2")
     assert "of run r2" in str(found)
 
 
@@ -103,13 +103,13 @@ def test_the_server_of_an_own_mps_daemon_does_not_count(
         )
         nvml_here.add(f"process 0 {own} 1000", f"process 0 {others} 1000")
         (found,) = foreign_processes([0])
-        assert (found.pid, found.command) == (others, "nvidia-cuda-mps-server")
+        assert (found.pid, found.who.command) == (others, "nvidia-cuda-mps-server")
 
 
 def test_of_a_process_that_cannot_be_seen_nothing_is_made_up(nvml_here: FakeNvml) -> None:
     nvml_here.add(f"process 0 {NOBODY} {GB}")
     (found,) = foreign_processes([0])
-    assert (found.user, found.command) == (None, None)
+    assert (found.who.user, found.who.command) == (None, None)
     ended = "ended, memory not yet freed"
     assert str(found) in (
         f"a process (pid {NOBODY}, {why}, 1.00 GB)"
@@ -121,7 +121,9 @@ def test_only_the_instances_that_are_used_matter_under_mig(nvml_here: FakeNvml) 
     nvml_here.configure("count 1", mig_gpu(0), "existing 0 9 0 3", "existing 0 9 4 3")
     with process() as other:
         nvml_here.add(f"process 0 {other.pid} 1000 1 0")
-        assert [found.gpu for found in foreign_processes(["MIG-fake-0-1-0"])] == ["MIG-fake-0-1-0"]
+        assert [found.device for found in foreign_processes(["MIG-fake-0-1-0"])] == [
+            "MIG-fake-0-1-0"
+        ]
         assert foreign_processes(["MIG-fake-0-2-0"]) == []
         assert [found.pid for found in foreign_processes([0])] == [other.pid]
 

@@ -161,12 +161,12 @@ class _Stretches:
     """What a part that is being written holds."""
 
     rows: int = 0
-    found: dict[int, Stretch] = field(default_factory=dict)
+    by_no: dict[int, Stretch] = field(default_factory=dict)
 
     def add(self, series_no: int, first: int, samples: Samples) -> None:
         self.rows += len(samples)
-        known = self.found.get(series_no, Stretch(series_no, first, 0, steps=False))
-        self.found[series_no] = Stretch(
+        known = self.by_no.get(series_no, Stretch(series_no, first, 0, steps=False))
+        self.by_no[series_no] = Stretch(
             series_no,
             known.first,
             known.count + len(samples),
@@ -207,7 +207,7 @@ def _sample_parts(
                 while block is not None and stretches.rows < PART_POINTS:
                     _write_block(writer, run, block, stretches)
                     block = next(blocks, None)
-            yield _part(folder, path, PartKind.SAMPLES, stretches.rows, listener, stretches.found)
+            yield _part(folder, path, PartKind.SAMPLES, stretches.rows, listener, stretches.by_no)
 
 
 @dataclass(frozen=True, slots=True)

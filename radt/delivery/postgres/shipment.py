@@ -218,8 +218,8 @@ def compare(original: Content, copy: Content) -> Difference:
     different = tuple(
         number
         for number, numbers in original.points.items()
-        if (there := copy.points.get(number, nothing))[0] == numbers[0] and there != numbers
+        if (theirs := copy.points.get(number, nothing))[0] == numbers[0] and theirs != numbers
     )
-    fewer = any(there < here for here, there in zip(original.rows, copy.rows, strict=True))
+    fewer = any(theirs < ours for ours, theirs in zip(original.rows, copy.rows, strict=True))
     markers = copy.markers[0] <= original.markers[0] and copy.markers != original.markers
     return Difference(missing, different, markers, fewer)
