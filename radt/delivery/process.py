@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +22,7 @@ from radt.parent_watch import take_lock
 
 #: How often a failing delivery is retried once the process was told to finish.
 LAST_TRIES = 5
+_LAST_PAUSE_S = 1.0
 _LOG_LIMIT_BYTES = 5 * 2**20
 _LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
@@ -51,6 +52,15 @@ def _log_to_file(path: Path) -> None:
     os.close(descriptor)
     logging.basicConfig(level=logging.WARNING, format=_LOG_FORMAT)
     logging.getLogger("radt").setLevel(logging.INFO)
+
+
+def last_tries() -> Iterator[None]:
+    """Yield `LAST_TRIES` times, with pauses: for a process that was told to finish."""
+    backoff = Backoff()
+    for left in reversed(range(LAST_TRIES)):
+        yield
+        if left:
+            time.sleep(min(backoff.next_s(), _LAST_PAUSE_S))
 
 
 class _NoPandas(MetaPathFinder):

@@ -16,7 +16,7 @@ from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.problems import Reports
-from radt.delivery.process import IN_TURN, LAST_TRIES, Outcome, Queue, Queues, Task, Wakeup
+from radt.delivery.process import IN_TURN, Outcome, Queue, Queues, Task, Wakeup, last_tries
 from radt.errors import RadtError
 from radt.store.reader import StoreReader
 
@@ -52,23 +52,19 @@ class RunCreatorThread(threading.Thread):
     def run(self) -> None:
         """Until told to finish and nothing is left to create, or `LAST_TRIES` are over."""
         backoff = Backoff()
-        last_tries = LAST_TRIES
-        while True:
-            finishing = self._wakeup.finishing
-            problem = self._register(everything=finishing)
+        while not self._wakeup.finishing:
+            problem = self._register(everything=False)
             if problem is None:
                 backoff.reset()
-            if finishing:
-                last_tries -= 1
-                if problem is None or not last_tries:
-                    return
-                time.sleep(min(backoff.next_s(), 1.0))
-            elif problem is None or _of_a_workload(problem):
+            if problem is None or _of_a_workload(problem):
                 # Those that failed have a wakeup of their own; new ones do not wait for them.
                 self._wakeup.wait(self._creator.seconds_to_next())
             else:
                 # Pokes do not count: they come every second and would defeat the back-off.
                 self._wakeup.wait(_pause_s(problem, backoff), for_poke=False)
+        for _ in last_tries():
+            if self._register(everything=True) is None:
+                return
 
     def _register(self, *, everything: bool) -> Exception | None:
         try:
@@ -132,16 +128,10 @@ class UploaderThread(threading.Thread):
             else:
                 self._sit_out(_pause_s(self._blocked, self._backoff))
                 self._blocked = None
-        self._finish_up()
+        for _ in last_tries():
+            if self._deliver_everything():
+                break
         self._queues.close()
-
-    def _finish_up(self) -> None:
-        backoff = Backoff()
-        for left in reversed(range(LAST_TRIES)):
-            complete = self._deliver_everything()
-            if complete or not left:
-                return
-            time.sleep(min(backoff.next_s(), 1.0))
 
     def _sit_out(self, pause_s: float) -> None:
         """Wait with everything; what is under way may end, which changes nothing."""

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from radt.backoff import Backoff
 from radt.delivery.problems import destination_name
-from radt.delivery.process import LAST_TRIES, run_alone
+from radt.delivery.process import last_tries, run_alone
 from radt.errors import RadtError, StoreError, UsageError
 from radt.home import STORE_VARIABLE
 from radt.parent_watch import ParentMessage, wait_for_parent
@@ -31,7 +31,6 @@ log = logging.getLogger("radt.delivery.postgres")
 
 #: How often the store is looked at without being told to.
 _POLL_S = 10.0
-_LAST_PAUSE_S = 1.0
 _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 60.0
 
@@ -82,33 +81,32 @@ def _replicate(order: Order) -> int:
         pace = Pace()
     replicator = Replicator(order.store, StoreAddress.of(order.uri), pace)
     backoff = Backoff(_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
-    tries = LAST_TRIES
     closed = False
     try:
-        while True:
+        while not closed:
             try:
-                wait_s = replicator.turn(everything=closed)
-                if closed and not replicator.left:
-                    return 0
-                backoff.reset()
-                failed = False
+                wait_s = replicator.turn()
+            except GoneError:
+                return 0
+            except StoreError:  # recorded by the replicator
+                # News does not count: it comes every second and would defeat the back-off.
+                closed = _pause(backoff.next_s())
+                continue
+            backoff.reset()
+            message = wait_for_parent(_POLL_S if wait_s is None else min(wait_s, _POLL_S))
+            closed = message is ParentMessage.CLOSED
+            if message is ParentMessage.NEWS:
+                closed = _pause(replicator.look_after_s - time.monotonic())
+        for _ in last_tries():
+            try:
+                replicator.turn(everything=True)
             except GoneError:
                 return 0
             except StoreError:
-                failed = True  # recorded by the replicator
-            if closed:
-                tries -= 1
-                if not tries:
-                    return 1
-                time.sleep(min(backoff.next_s(), _LAST_PAUSE_S))
-            elif failed:
-                # News does not count: it comes every second and would defeat the back-off.
-                closed = _pause(backoff.next_s())
-            else:
-                message = wait_for_parent(_POLL_S if wait_s is None else min(wait_s, _POLL_S))
-                closed = message is ParentMessage.CLOSED
-                if message is ParentMessage.NEWS:
-                    closed = _pause(replicator.look_after_s - time.monotonic())
+                continue
+            if not replicator.left:
+                return 0
+        return 1
     finally:
         replicator.close()
 

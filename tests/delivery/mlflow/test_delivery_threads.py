@@ -13,8 +13,9 @@ from radt.backoff import Backoff
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator
 from radt.delivery.mlflow.target import MlflowTarget
-from radt.delivery.mlflow.threads import LAST_TRIES, UploaderThread, Wakeup
+from radt.delivery.mlflow.threads import UploaderThread, Wakeup
 from radt.delivery.mlflow.uploader import Uploader
+from radt.delivery.process import LAST_TRIES
 from radt.errors import StoreError
 from radt.store.records import RunRecord
 from tests.delivery.mlflow.lab import Lab, Threads, wait_until
