@@ -56,7 +56,7 @@ class Advice:
 
     @property
     def is_refused(self) -> bool:
-        return not any(one.slowdowns for one in self.predictions)
+        return not any(prediction.slowdowns for prediction in self.predictions)
 
 
 def advise(

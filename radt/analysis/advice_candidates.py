@@ -43,24 +43,24 @@ def candidates_of(
         separate: Only what keeps runs apart: MIG.
         margin: Of the memory of an instance, left free.
     """
-    found: dict[object, Candidate] = {}
-    measured = [one.candidate for one in measurements.measured]
-    for one in (*measured, *named, *_made(measurements, separate=separate, margin=margin)):
-        known = found.get(one.identity)
+    by_identity: dict[object, Candidate] = {}
+    measured = [workload.candidate for workload in measurements.measured]
+    for candidate in (*measured, *named, *_made(measurements, separate=separate, margin=margin)):
+        known = by_identity.get(candidate.identity)
         if known is None:
-            found[one.identity] = one
-        elif one.labels:
-            labels = tuple(dict.fromkeys((*known.labels, *one.labels)))
-            found[one.identity] = replace(known, labels=labels)
-    return list(found.values())
+            by_identity[candidate.identity] = candidate
+        elif candidate.labels:
+            labels = tuple(dict.fromkeys((*known.labels, *candidate.labels)))
+            by_identity[candidate.identity] = replace(known, labels=labels)
+    return list(by_identity.values())
 
 
 def by_place(solos: Iterable[Solo]) -> dict[tuple[str, str], list[Solo]]:
     """Group models by machine and devices: only models of one group can share."""
-    found: dict[tuple[str, str], list[Solo]] = {}
+    groups: dict[tuple[str, str], list[Solo]] = {}
     for solo in solos:
-        found.setdefault((solo.host, solo.devices), []).append(solo)
-    return found
+        groups.setdefault((solo.host, solo.devices), []).append(solo)
+    return groups
 
 
 def mixed_too_many(measurements: Measurements) -> list[str]:
@@ -131,7 +131,7 @@ def _divided(
     choices: list[list[str]] = []
     for key in models:
         row = Row(by_key[key])
-        names = [one.name for one in mig_gpu.plain()]
+        names = [profile.name for profile in mig_gpu.plain()]
         pool = [name for name in names if fits_alone(row, mig_gpu, name, margin) is not Fit.NO]
         choices.append(pool)
     best: tuple[float, float, dict[ModelKey, str]] | None = None
@@ -152,10 +152,10 @@ def _divided(
 
 def _squeezed(solo: Solo, mig_gpu: MigGpu, profile: str) -> float:
     """SMs that a run wants over those that it gets; of two that suffice, the smaller is as good."""
-    found = mig_gpu.profile(profile)
-    assert found is not None
+    instance = mig_gpu.profile(profile)
+    assert instance is not None
     wanted = solo.shares.get(Resource.KERNEL, solo.shares.get(Resource.SM, 1.0))
-    return wanted * mig_gpu.slices / found.slices
+    return wanted * mig_gpu.slices / instance.slices
 
 
 #: Files that are read; sweeps have no workloads of several runs.
@@ -177,7 +177,7 @@ class PlannedRows:
 
     def candidates(self, measurements: Measurements) -> list[Candidate]:
         """Its workloads of several rows, on each machine where all of them ran alone."""
-        found = []
+        candidates = []
         for label, rows in self.workloads.items():
             if len(rows) < 2:
                 continue
@@ -188,8 +188,8 @@ class PlannedRows:
                     together = tuple(
                         Row(solo, row.collocation) for solo, row in zip(known, rows, strict=True)
                     )
-                    found.append(Candidate(together, Origin.FILE, (label,)))
-        return found
+                    candidates.append(Candidate(together, Origin.FILE, (label,)))
+        return candidates
 
     def missing(self, measurements: Measurements) -> dict[ModelKey, str]:
         """Models of its rows that ran alone on no machine, by key; not those that ran with others.
@@ -211,9 +211,9 @@ class PlannedRows:
         return {_model(row): row for rows in self.workloads.values() for row in rows}
 
     def _solo(self, row: RunPlan, host: str, measurements: Measurements) -> Solo | None:
-        found = measurements.solos.get((*_model(row), host))
-        if found is not None or row.line not in self.anywhere:
-            return found
+        solo = measurements.solos.get((*_model(row), host))
+        if solo is not None or row.line not in self.anywhere:
+            return solo
         same = (
             solo
             for key, solo in measurements.solos.items()
@@ -276,8 +276,8 @@ def read_planned(path: Path) -> PlannedRows:
 
 def _with_any_gpu(here: Machine) -> Machine:
     """This machine, with every GPU that a row may name: what is read of it is not run here."""
-    there = {gpu.index: gpu for gpu in (*here.gpus, *here.hidden)}
-    gpus = tuple(there.get(index, Gpu(index, "", f"GPU-{index}")) for index in range(_MAX_GPUS))
+    by_index = {gpu.index: gpu for gpu in (*here.gpus, *here.hidden)}
+    gpus = tuple(by_index.get(index, Gpu(index, "", f"GPU-{index}")) for index in range(_MAX_GPUS))
     return replace(here, gpus=gpus, hidden=(), no_gpu_reason="")
 
 

@@ -66,28 +66,32 @@ def recommend(
     solos: Sequence[Solo], predictions: Sequence[Prediction], facts: Facts, preferences: Preferences
 ) -> list[Recommendation]:
     """One for each model, and one for the best mix of each device if any is worth it."""
-    found = []
+    recommendations = []
     for solo in solos:
-        own = [one for one in predictions if set(one.candidate.models) == {solo.key}]
-        if any(one.slowdowns for one in own):
-            found.append(_of_model(solo, own, facts, preferences))
+        own = [
+            prediction
+            for prediction in predictions
+            if set(prediction.candidate.models) == {solo.key}
+        ]
+        if any(prediction.slowdowns for prediction in own):
+            recommendations.append(_of_model(solo, own, facts, preferences))
     for place in dict.fromkeys((solo.host, solo.devices) for solo in solos):
         mixes = [
-            one
-            for one in predictions
-            if not one.candidate.is_uniform
-            and {(row.solo.host, row.solo.devices) for row in one.candidate.rows} == {place}
+            prediction
+            for prediction in predictions
+            if not prediction.candidate.is_uniform
+            and {(row.solo.host, row.solo.devices) for row in prediction.candidate.rows} == {place}
         ]
         best = _best(mixes, preferences)
         if best is not None:
-            found.append(
+            recommendations.append(
                 Recommendation(
                     best.candidate.models_text,
                     best,
                     (*_of_mix(best.candidate), *_reasons(best, facts, preferences, mixes)),
                 )
             )
-    return found
+    return recommendations
 
 
 def is_possible(prediction: Prediction, preferences: Preferences) -> bool:
@@ -108,34 +112,37 @@ def _is_worth_it(prediction: Prediction, preferences: Preferences) -> bool:
 
 def _best(predictions: Iterable[Prediction], preferences: Preferences) -> Prediction | None:
     """None where none is worth it."""
-    possible = [one for one in predictions if is_possible(one, preferences)]
+    possible = [prediction for prediction in predictions if is_possible(prediction, preferences)]
     if preferences.goal is not Goal.ENERGY:
         possible = _mps_first(possible)
-    possible = [one for one in possible if _is_worth_it(one, preferences)]
+    possible = [prediction for prediction in possible if _is_worth_it(prediction, preferences)]
     if not possible:
         return None
-    top = max(one.gain or 0.0 for one in possible)
+    top = max(prediction.gain or 0.0 for prediction in possible)
     if preferences.goal is Goal.ENERGY:
-        known = [one for one in possible if one.energy is not None]
+        known = [prediction for prediction in possible if prediction.energy is not None]
         if known:
-            least = min(one.energy or 0.0 for one in known)
+            least = min(prediction.energy or 0.0 for prediction in known)
             if least > _MAX_ENERGY:
                 return None
-            possible = [one for one in known if (one.energy or 0.0) <= least / _AS_GOOD]
+            possible = [
+                prediction for prediction in known if (prediction.energy or 0.0) <= least / _AS_GOOD
+            ]
         close = [
-            one
-            for one in possible
-            if one.candidate.method is Method.MIG and (one.gain or 0.0) >= top * _CLOSE
+            prediction
+            for prediction in possible
+            if prediction.candidate.method is Method.MIG
+            and (prediction.gain or 0.0) >= top * _CLOSE
         ]
         possible = close or possible
-        top = max(one.gain or 0.0 for one in possible)
-    good = [one for one in possible if (one.gain or 0.0) >= top * _AS_GOOD]
+        top = max(prediction.gain or 0.0 for prediction in possible)
+    good = [prediction for prediction in possible if (prediction.gain or 0.0) >= top * _AS_GOOD]
     return min(
         good,
-        key=lambda one: (
-            one.candidate.degree,
-            _ORDER.index(one.candidate.method),
-            -(one.gain or 0.0),
+        key=lambda prediction: (
+            prediction.candidate.degree,
+            _ORDER.index(prediction.candidate.method),
+            -(prediction.gain or 0.0),
         ),
     )
 
@@ -146,13 +153,17 @@ def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:
     Lower ends of ranges of different ways do not compare: that of MIG knows nothing of what an
     instance costs, and the guideline says that MPS is the better one.
     """
-    under = {one.candidate.models: one for one in possible if one.candidate.method is Method.MPS}
+    under = {
+        prediction.candidate.models: prediction
+        for prediction in possible
+        if prediction.candidate.method is Method.MPS
+    }
     return [
-        one
-        for one in possible
-        if (known := under.get(one.candidate.models)) is None
-        or known is one
-        or (one.measured and known.measured)
+        prediction
+        for prediction in possible
+        if (known := under.get(prediction.candidate.models)) is None
+        or known is prediction
+        or (prediction.measured and known.measured)
     ]
 
 
@@ -167,16 +178,20 @@ def _of_model(
 
 def _why_alone(solo: Solo, own: Sequence[Prediction], preferences: Preferences) -> Iterator[Reason]:
     share = solo.shares.get(Resource.SM)
-    if not any(one.fit in (Fit.YES, Fit.TIGHT) and not one.ran_out for one in own):
-        smallest = min(own, key=lambda one: one.candidate.degree)
+    if not any(
+        prediction.fit in (Fit.YES, Fit.TIGHT) and not prediction.ran_out for prediction in own
+    ):
+        smallest = min(own, key=lambda prediction: prediction.candidate.degree)
         yield Reason(Rule.MEMORY_ADDS_UP, memory_numbers(smallest))
         return
-    if preferences.separate and not any(one.candidate.method is Method.MIG for one in own):
+    if preferences.separate and not any(
+        prediction.candidate.method is Method.MIG for prediction in own
+    ):
         yield Reason(Rule.SEPARATION, "no MIG instance has enough memory")
         return
-    possible = [one for one in own if one.slowdown is not None]
+    possible = [prediction for prediction in own if prediction.slowdown is not None]
     if preferences.limit is not None and possible:
-        least = min(one.slowdown or 0.0 for one in possible)
+        least = min(prediction.slowdown or 0.0 for prediction in possible)
         if least > preferences.limit:
             numbers = f"at least {units.factor(least)}, wanted {units.factor(preferences.limit)}"
             yield Reason(Rule.TOO_SLOW, numbers)
@@ -212,11 +227,15 @@ def _of_method(
 ) -> Iterator[Reason]:
     method = best.candidate.method
     solo = best.candidate.rows[0].solo
-    same = [one for one in others if one.candidate.models == best.candidate.models]
+    same = [
+        prediction for prediction in others if prediction.candidate.models == best.candidate.models
+    ]
     others_text = ", ".join(
-        f"{one.candidate.method} {units.factor(one.gain)}"
-        for one in same
-        if one.candidate.method is not method and one.gain is not None and not one.ran_out
+        f"{prediction.candidate.method} {units.factor(prediction.gain)}"
+        for prediction in same
+        if prediction.candidate.method is not method
+        and prediction.gain is not None
+        and not prediction.ran_out
     )
     if method is Method.MIG and preferences.separate:
         yield Reason(Rule.SEPARATION, "--separate")
@@ -226,9 +245,9 @@ def _of_method(
         )
     elif method is Method.MPS:
         known = facts.device(solo.host, solo.devices).has_mps
-        there = "" if known else "; unknown whether that machine has MPS"
+        caveat = "" if known else "; unknown whether that machine has MPS"
         versus = f", {others_text}" if others_text else ""
-        yield Reason(Rule.ONE_USER, f"gain {units.factor(best.gain)}{versus}{there}")
+        yield Reason(Rule.ONE_USER, f"gain {units.factor(best.gain)}{versus}{caveat}")
     if method is Method.MIG and not best.candidate.is_uniform:
         yield Reason(Rule.RIGID, "the mix lasts as long as its slowest run")
 
@@ -239,14 +258,14 @@ def _why_not_more(
     if not best.candidate.is_uniform:
         return
     more = [
-        one
-        for one in others
-        if one.candidate.degree > best.candidate.degree
-        and one.candidate.method is best.candidate.method
+        prediction
+        for prediction in others
+        if prediction.candidate.degree > best.candidate.degree
+        and prediction.candidate.method is best.candidate.method
     ]
     if not more:
         return
-    following = min(more, key=lambda one: one.candidate.degree)
+    following = min(more, key=lambda prediction: prediction.candidate.degree)
     count = f"{following.candidate.degree} at once"
     if following.ran_out:
         yield Reason(Rule.MEMORY_ADDS_UP, f"{count} ran out of memory")
@@ -267,8 +286,8 @@ def _of_mix(candidate: Candidate) -> Iterator[Reason]:
         if Resource.SM in row.solo.shares
     }
     if shares and min(shares.values()) <= LIGHT and max(shares.values()) >= ROOMY:
-        told = ", ".join(f"{name} {units.percent(share)}" for name, share in shares.items())
-        yield Reason(Rule.COMPLEMENTS, f"SM activity {told}")
+        activities = ", ".join(f"{name} {units.percent(share)}" for name, share in shares.items())
+        yield Reason(Rule.COMPLEMENTS, f"SM activity {activities}")
 
 
 def activity_text(solo: Solo) -> str:

@@ -98,40 +98,46 @@ _Workloads = dict[str, list[tuple[_Template, str]]]
 def _workloads(advice: Advice) -> tuple[_Workloads, str]:
     """Rows by the labels of new workloads, each with its Collocation."""
     taken = set(advice.measurements.labels)
-    found: _Workloads = {}
+    workloads: _Workloads = {}
     needed = {need.key: need.name for need in advice.needs if need.key is not None}
     for key, name in needed.items():
         if key is not None and (template := _template(advice, key, measured_badly=True)):
-            found[_label(f"{name} alone", taken)] = [(template, "-")]
-    if found:
-        return found, "to know what models do alone"
-    for one in _to_verify(advice):
+            workloads[_label(f"{name} alone", taken)] = [(template, "-")]
+    if workloads:
+        return workloads, "to know what models do alone"
+    for prediction in _to_verify(advice):
         rows = []
-        for row in one.candidate.rows:
+        for row in prediction.candidate.rows:
             template = _template(advice, row.solo.key)
             if template is not None:
                 rows.append((template, str(row.collocation)))
-        name = f"{one.candidate.models_text} {one.candidate.sharing_text}"
-        found[_label(name, taken)] = rows
-    return found, "to verify what is advised"
+        name = f"{prediction.candidate.models_text} {prediction.candidate.sharing_text}"
+        workloads[_label(name, taken)] = rows
+    return workloads, "to verify what is advised"
 
 
 def _to_verify(advice: Advice) -> Iterator[Prediction]:
     """What is recommended and was not measured; else what promises the most."""
-    best = [one.best for one in advice.recommendations if one.best is not None]
-    chosen = [one for one in best if not one.measured]
+    best = [
+        recommendation.best
+        for recommendation in advice.recommendations
+        if recommendation.best is not None
+    ]
+    chosen = [prediction for prediction in best if not prediction.measured]
     if not chosen:
         others = [
-            one
-            for one in advice.predictions
-            if not one.measured and one.measured_fit is None and one.gain is not None
+            prediction
+            for prediction in advice.predictions
+            if not prediction.measured
+            and prediction.measured_fit is None
+            and prediction.gain is not None
         ]
-        chosen = sorted(others, key=lambda one: -(one.gain or 0.0))
+        chosen = sorted(others, key=lambda prediction: -(prediction.gain or 0.0))
     seen = set()
-    for one in chosen:
-        if one.candidate.identity not in seen:
-            seen.add(one.candidate.identity)
-            yield one
+    for prediction in chosen:
+        if prediction.candidate.identity not in seen:
+            seen.add(prediction.candidate.identity)
+            yield prediction
         if len(seen) >= _MAX_VERIFIED:
             return
 
@@ -151,18 +157,18 @@ def _template(advice: Advice, key: ModelKey, *, measured_badly: bool = False) ->
     row = advice.planned.rows().get(key[:3])
     known = advice.measurements.records.get(key)
     if row is not None:
-        found = _of_row(row)
+        template = _of_row(row)
     elif known is not None:
-        found = _of_record(*known)
+        template = _of_record(*known)
     else:
         return None
-    return _listening(found) if measured_badly else found
+    return _listening(template) if measured_badly else template
 
 
 def _listening(template: _Template) -> _Template:
     """With the usual listeners as well: without them it was not known enough."""
     named = template.cells[Column.LISTENERS].split("+")
-    names = [one for one in named if one not in ("", "none", DEFAULT_LISTENERS)]
+    names = [name for name in named if name not in ("", "none", DEFAULT_LISTENERS)]
     listeners = "+".join([DEFAULT_LISTENERS, *names])
     return replace(template, cells={**template.cells, Column.LISTENERS: listeners})
 
@@ -233,9 +239,9 @@ def _text(experiment: str, workloads: _Workloads, purpose: str, path: Path) -> s
     columns = [
         column
         for column in Column
-        if column in _ALWAYS or any(one.cells.get(column) for one in templates)
+        if column in _ALWAYS or any(template.cells.get(column) for template in templates)
     ]
-    others = list(dict.fromkeys(name for one in templates for name in one.others))
+    others = list(dict.fromkeys(name for template in templates for name in template.others))
     header = [*map(str, columns), *others]
     names = {name.lower() for name in header} | {column.lower() for column in Column}
     lines = [header]
@@ -292,12 +298,12 @@ def _check(text: str, lines: Iterable[Sequence[str]]) -> None:
     """What radt reads again is what was meant."""
     table = parse_table(text)
     records = [*([table.header] if table.header else []), *table.rows]
-    found = [[cell.value for cell in record.cells] for record in records]
+    parsed = [[cell.value for cell in record.cells] for record in records]
     meant = [
         [cell.strip() if not _NEEDS_QUOTES.search(cell) else cell for cell in line]
         for line in lines
     ]
-    if found != meant:
+    if parsed != meant:
         raise RadtError(
             "a name or parameter of this experiment cannot be written as a CSV cell",
             "Write the rows by hand: `radt advise` lists them",

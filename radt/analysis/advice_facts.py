@@ -107,8 +107,8 @@ def read_facts(
     """
     ids = [run.run_id for run in runs]
     series: dict[str, list[SummaryRecord]] = {run_id: [] for run_id in ids}
-    for one in reader.summary(ids):
-        series[one.series.run_id].append(one)
+    for summary in reader.summary(ids):
+        series[summary.series.run_id].append(summary)
     bounds = _counted(reader, ids)
     facts = {
         run.run_id: _run_facts(reader, run, series[run.run_id], bounds.get(run.run_id))
@@ -118,16 +118,18 @@ def read_facts(
     hosts: dict[str, HostFacts] = {}
     devices: dict[tuple[str, str], DeviceFacts] = {}
     for host in dict.fromkeys(run.host for run in runs):
-        there = [run for run in runs if run.host == host]
-        said = [tags.get(run.run_id, {}) for run in there]
+        host_runs = [run for run in runs if run.host == host]
+        host_tags = [tags.get(run.run_id, {}) for run in host_runs]
         hosts[host] = HostFacts(
             host,
-            cores or _cores(host, said),
-            _highest(facts[run.run_id].host_free_bytes for run in there),
+            cores or _cores(host, host_tags),
+            _highest(facts[run.run_id].host_free_bytes for run in host_runs),
         )
-        names = next((one[GPUS].split(", ") for one in said if one.get(GPUS)), [])
-        for place in dict.fromkeys(run.devices for run in there if run.devices.isdigit()):
-            on_it = [facts[run.run_id] for run in there if run.devices == place]
+        names = next(
+            (run_tags[GPUS].split(", ") for run_tags in host_tags if run_tags.get(GPUS)), []
+        )
+        for place in dict.fromkeys(run.devices for run in host_runs if run.devices.isdigit()):
+            on_it = [facts[run.run_id] for run in host_runs if run.devices == place]
             name = names[int(place)] if int(place) < len(names) else ""
             devices[host, place] = _device(host, int(place), name, on_it)
     return Facts(facts, hosts, devices)
@@ -136,14 +138,14 @@ def read_facts(
 def _counted(reader: StoreReader, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
     """From the end of the first epoch, if there is another, to the end of the last."""
     epochs: dict[str, list[tuple[int, int]]] = {}
-    for one in reader.markers(ids):
-        if one.kind is MarkerKind.EPOCH and one.end_ns is not None and not one.process:
-            epochs.setdefault(one.run_id, []).append((one.start_ns, one.end_ns))
-    found = {}
+    for marker in reader.markers(ids):
+        if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process:
+            epochs.setdefault(marker.run_id, []).append((marker.start_ns, marker.end_ns))
+    bounds = {}
     for run_id, its in epochs.items():
         counted = sorted(its)[1:] or its
-        found[run_id] = counted[0][0], counted[-1][1]
-    return found
+        bounds[run_id] = counted[0][0], counted[-1][1]
+    return bounds
 
 
 def _run_facts(
@@ -154,28 +156,30 @@ def _run_facts(
 ) -> RunFacts:
     own = f"gpu{run.devices}" if run.devices.isdigit() else ""
     by_metric: dict[str, list[SummaryRecord]] = {}
-    for one in series:
-        entity = one.series.entity
+    for summary in series:
+        entity = summary.series.entity
         # What other GPUs did is not the run's; a value without an entity is of its only device.
         if not entity.startswith("gpu") or entity == own or entity.startswith(f"{own}/"):
-            by_metric.setdefault(one.series.metric, []).append(one)
+            by_metric.setdefault(summary.series.metric, []).append(summary)
 
     def within(metrics: Iterable[str]) -> float | None:
         start_ns, end_ns = bounds or (None, None)
         for metric in metrics:
-            for one in by_metric.get(metric, ()):
-                number = one.series.series_no
+            for summary in by_metric.get(metric, ()):
+                number = summary.series.series_no
                 value = reader.mean(run.run_id, number, start_ns=start_ns, end_ns=end_ns)
                 if value is not None:
                     return value
         return None
 
     def highest(metric: str) -> float | None:
-        return _highest(one.maximum for one in by_metric.get(metric, ()))
+        return _highest(summary.maximum for summary in by_metric.get(metric, ()))
 
     def lowest(metric: str) -> float | None:
-        found = [one.minimum for one in by_metric.get(metric, ()) if one.minimum is not None]
-        return min(found, default=None)
+        minima = [
+            summary.minimum for summary in by_metric.get(metric, ()) if summary.minimum is not None
+        ]
+        return min(minima, default=None)
 
     resident = highest("process.memory.rss") or highest("process.memory.pss")
     total, idle = highest("gpu.memory.total"), lowest("gpu.memory.used")
@@ -213,15 +217,17 @@ def _footprint(
 
 
 def _cores(host: str, tags: Iterable[Mapping[str, str]]) -> int | None:
-    said = next((one[CPU_COUNT] for one in tags if one.get(CPU_COUNT, "").isdigit()), None)
-    if said is not None:
-        return int(said)
+    count = next(
+        (run_tags[CPU_COUNT] for run_tags in tags if run_tags.get(CPU_COUNT, "").isdigit()), None
+    )
+    if count is not None:
+        return int(count)
     return len(os.sched_getaffinity(0)) if host == platform.node() else None
 
 
 def _device(host: str, index: int, name: str, runs: Sequence[RunFacts]) -> DeviceFacts:
-    usable = _highest(one.usable_bytes for one in runs)
-    total = _highest(one.card_bytes for one in runs)
+    usable = _highest(facts.usable_bytes for facts in runs)
+    total = _highest(facts.card_bytes for facts in runs)
     mig_gpu = published_gpu(name, total) if total else None
     has_mps = None
     if host == platform.node():
@@ -273,7 +279,9 @@ class MigGpu:
     def profile(self, name: str) -> InstanceProfile | None:
         """The profile of this name."""
         wanted = name.lower()
-        return next((one for one in self.card.profiles if one.name.lower() == wanted), None)
+        return next(
+            (profile for profile in self.card.profiles if profile.name.lower() == wanted), None
+        )
 
     def plain(self) -> Sequence[InstanceProfile]:
         """Profiles without special parts, the small ones first; those that are all of it left out.
@@ -282,11 +290,13 @@ class MigGpu:
         """
         return sorted(
             (
-                one
-                for one in self.card.profiles
-                if "+" not in one.name and "-" not in one.name and one.slices < self.slices
+                profile
+                for profile in self.card.profiles
+                if "+" not in profile.name
+                and "-" not in profile.name
+                and profile.slices < self.slices
             ),
-            key=lambda one: (one.slices, one.memory_mb),
+            key=lambda profile: (profile.slices, profile.memory_mb),
         )
 
     def packs(self, names: Sequence[str]) -> bool:
@@ -297,7 +307,7 @@ class MigGpu:
 @cache
 def _packs(mig_gpu: MigGpu, names: tuple[str, ...]) -> bool:
     profiles = [mig_gpu.profile(name) for name in names]
-    known = [one for one in profiles if one is not None]
+    known = [profile for profile in profiles if profile is not None]
     return len(known) == len(names) and pack(known, mig_gpu.card) is not None
 
 

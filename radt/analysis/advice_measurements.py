@@ -96,7 +96,7 @@ def read_measurements(
     """
     report = read_report(reader, experiment)
     runs = [
-        one.run for workload in report.workloads for group in workload.groups for one in group.runs
+        row.run for workload in report.workloads for group in workload.groups for row in group.runs
     ]
     params = reader.params_of([run.run_id for run in runs])
     keys = {run.run_id: model_key(run, params.get(run.run_id, {})) for run in runs}
@@ -108,18 +108,22 @@ def read_measurements(
     several = {key for key in records if "+" in key[2]}
     if several:
         left_out.append("runs on several GPUs at once: their memory and load are not divided")
-    alone = [one for one in _alone(report, keys) if one.key not in several]
-    chosen = list(dict.fromkeys(one.key for one in reversed(alone)))
+    alone = [single for single in _alone(report, keys) if single.key not in several]
+    chosen = list(dict.fromkeys(single.key for single in reversed(alone)))
     if len(chosen) > MAX_MODELS:
         left_out.append(f"{len(chosen) - MAX_MODELS:,} older of {len(chosen):,} models")
         chosen = chosen[:MAX_MODELS]
-    kept = [one for one in alone if one.key in set(chosen)]
-    facts = read_facts(reader, [one.run for one in _newest(kept)], cores=cores)
+    kept = [single for single in alone if single.key in set(chosen)]
+    facts = read_facts(reader, [single.run for single in _newest(kept)], cores=cores)
     solos = _solos(kept, facts, params)
     names = _names(report, keys)
     solos = {key: replace(solo, name=names.get(key, solo.name)) for key, solo in solos.items()}
-    together = [one for one in report.workloads if one.run_count > 1]
-    measured = [found for one in together if (found := _measured(one, keys, solos)) is not None]
+    together = [workload for workload in report.workloads if workload.run_count > 1]
+    measured = [
+        measured_workload
+        for workload in together
+        if (measured_workload := _measured(workload, keys, solos)) is not None
+    ]
     missing = {
         keys[run.run.run_id]: names.get(keys[run.run.run_id], run.name)
         for workload in together
@@ -135,7 +139,7 @@ def read_measurements(
         missing,
         records,
         tuple(left_out),
-        frozenset(one.label for one in report.workloads),
+        frozenset(workload.label for workload in report.workloads),
     )
 
 
@@ -153,89 +157,91 @@ def collocation_of(run: RunRecord) -> Collocation:
 
 
 def _alone(report: Report, keys: Mapping[str, ModelKey]) -> list[_Alone]:
-    found = []
+    alone = []
     for workload in report.workloads:
         if workload.run_count != 1:
             continue
         (group,) = workload.groups
-        one = group.runs[0]
+        row = group.runs[0]
         if group.status is RunStatus.FINISHED:
-            found.append(
+            alone.append(
                 _Alone(
-                    keys[one.run.run_id],
+                    keys[row.run.run_id],
                     workload,
                     group,
-                    one.run,
-                    one.name,
-                    collocation_of(one.run),
+                    row.run,
+                    row.name,
+                    collocation_of(row.run),
                 )
             )
-    return found
+    return alone
 
 
 def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
     """For each model what stands for it: naively before under MPS; instances do not."""
-    found: dict[ModelKey, _Alone] = {}
-    for one in alone:
-        if one.collocation.mig is not None:
+    newest: dict[ModelKey, _Alone] = {}
+    for single in alone:
+        if single.collocation.mig is not None:
             continue
-        known = found.get(one.key)
-        if known is None or one.collocation.is_naive >= known.collocation.is_naive:
-            found[one.key] = one
-    return list(found.values())
+        known = newest.get(single.key)
+        if known is None or single.collocation.is_naive >= known.collocation.is_naive:
+            newest[single.key] = single
+    return list(newest.values())
 
 
 def _solos(
     alone: Sequence[_Alone], facts: Facts, params: Mapping[str, Mapping[str, str]]
 ) -> dict[ModelKey, Solo]:
     on_profile: dict[ModelKey, dict[str, Mapping[PaceKind, float]]] = {}
-    for one in alone:
-        if one.collocation.mig is not None and one.collocation.mps is None:
-            its = on_profile.setdefault(one.key, {})
-            its[str(one.collocation.mig).lower()] = paces_s(one.group, one.run)
-    found = {}
-    for one in _newest(alone):
-        known = facts.runs[one.run.run_id]
-        cores = facts.host(one.run.host).cores
-        shares, stands_in = _shares(one, known, cores)
-        found[one.key] = Solo(
-            one.key,
-            one.name,
-            one.run.run_id,
-            one.group.repeats,
-            paces_s(one.group, one.run),
+    for single in alone:
+        if single.collocation.mig is not None and single.collocation.mps is None:
+            its = on_profile.setdefault(single.key, {})
+            its[str(single.collocation.mig).lower()] = paces_s(single.group, single.run)
+    solos = {}
+    for single in _newest(alone):
+        known = facts.runs[single.run.run_id]
+        cores = facts.host(single.run.host).cores
+        shares, stands_in = _shares(single, known, cores)
+        solos[single.key] = Solo(
+            single.key,
+            single.name,
+            single.run.run_id,
+            single.group.repeats,
+            paces_s(single.group, single.run),
             shares,
             stands_in,
             known.footprint,
             known.host_bytes,
-            _mean(one, Quantity.POWER),
+            _mean(single, Quantity.POWER),
             known.idle_w,
-            on_profile.get(one.key, {}),
-            params.get(one.run.run_id, {}).get("Cpus", ""),
+            on_profile.get(single.key, {}),
+            params.get(single.run.run_id, {}).get("Cpus", ""),
         )
-    return found
+    return solos
 
 
 def paces_s(group: GroupSummary, run: RunRecord) -> dict[PaceKind, float]:
     """Seconds for the same piece of work, by what it is; what was not measured is not there."""
-    found = {}
+    paces = {}
     epoch_s = group.time_per_epoch_s
     rate = group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
     if epoch_s:
-        found[PaceKind.EPOCH] = epoch_s
+        paces[PaceKind.EPOCH] = epoch_s
     if rate:
-        found[PaceKind.SAMPLES] = 1 / rate
+        paces[PaceKind.SAMPLES] = 1 / rate
     if run.started_ns is not None and run.ended_ns is not None and run.ended_ns > run.started_ns:
-        found[PaceKind.DURATION] = (run.ended_ns - run.started_ns) / 1e9
-    return found
+        paces[PaceKind.DURATION] = (run.ended_ns - run.started_ns) / 1e9
+    return paces
 
 
-def _shares(one: _Alone, known: RunFacts, cores: int | None) -> tuple[dict[Resource, float], bool]:
-    used = one.group.cpu_cores
+def _shares(
+    single: _Alone, known: RunFacts, cores: int | None
+) -> tuple[dict[Resource, float], bool]:
+    used = single.group.cpu_cores
     shares = {} if used is None or not cores else {Resource.CORES: used / cores}
-    if one.key[2] == "cpu":
+    if single.key[2] == "cpu":
         return shares, False
-    active, busy = _mean(one, Quantity.SM_ACTIVE), _mean(one, Quantity.GPU_UTILIZATION)
+    active, busy = _mean(single, Quantity.SM_ACTIVE), _mean(single, Quantity.GPU_UTILIZATION)
     kernel = known.kernel_time if known.kernel_time is not None else busy
     stands_in = active is None and kernel is not None
     for resource, value in (
@@ -248,26 +254,26 @@ def _shares(one: _Alone, known: RunFacts, cores: int | None) -> tuple[dict[Resou
     return shares, stands_in
 
 
-def _mean(one: _Alone, quantity: Quantity) -> float | None:
-    estimate = one.workload.estimate(quantity, one.group)
+def _mean(single: _Alone, quantity: Quantity) -> float | None:
+    estimate = single.workload.estimate(quantity, single.group)
     return None if estimate is None else estimate.mean
 
 
 def _names(report: Report, keys: Mapping[str, ModelKey]) -> dict[ModelKey, str]:
     """One name a model; where several have the same, their parameters or devices tell them."""
-    found: dict[ModelKey, str] = {}
+    names: dict[ModelKey, str] = {}
     for workload in report.workloads:
         for group in workload.groups:
             for run in group.runs:
-                found[keys[run.run.run_id]] = run.name
+                names[keys[run.run.run_id]] = run.name
     for place, telling in ((1, "{} {}"), (2, "{} on {}"), (3, "{} at {}")):
         called: dict[str, list[ModelKey]] = {}
-        for key, name in found.items():
+        for key, name in names.items():
             called.setdefault(name, []).append(key)
         for name, same in called.items():
             if len({key[place] for key in same}) > 1:
-                found |= {key: telling.format(name, key[place]).strip() for key in same}
-    return found
+                names |= {key: telling.format(name, key[place]).strip() for key in same}
+    return names
 
 
 def _measured(
@@ -276,14 +282,14 @@ def _measured(
     """None where a row's model never ran alone, or nothing can be learnt from how it ended."""
     rows, slowdowns, statuses = [], [], []
     for group in workload.groups:
-        for one in group.runs:
-            solo = solos.get(keys[one.run.run_id])
+        for row in group.runs:
+            solo = solos.get(keys[row.run.run_id])
             if solo is None:
                 return None
-            rows.append(Row(solo, collocation_of(one.run)))
+            rows.append(Row(solo, collocation_of(row.run)))
             statuses.append(group.status)
             if group.status is RunStatus.FINISHED:
-                slowdowns.append(solo.slowdown_of(paces_s(group, one.run)))
+                slowdowns.append(solo.slowdown_of(paces_s(group, row.run)))
     finished = all(status is RunStatus.FINISHED for status in statuses)
     ran_out = RunStatus.OOM in statuses
     if not finished and not ran_out:
@@ -301,12 +307,12 @@ def _measured(
 
 def _energy_ratio(workload: WorkloadSummary, candidate: Candidate) -> float | None:
     """Energy per epoch together over the mean of that alone; None where either is not known."""
-    found = workload.estimate(Quantity.ENERGY_PER_EPOCH, workload.groups[0])
+    estimate = workload.estimate(Quantity.ENERGY_PER_EPOCH, workload.groups[0])
     alone = [
         row.solo.power_w * row.solo.paces_s[PaceKind.EPOCH]
         for row in candidate.rows
         if row.solo.power_w is not None and PaceKind.EPOCH in row.solo.paces_s
     ]
-    if found is None or not candidate.is_uniform or len(alone) != len(candidate.rows):
+    if estimate is None or not candidate.is_uniform or len(alone) != len(candidate.rows):
         return None
-    return found.mean / (sum(alone) / len(alone))
+    return estimate.mean / (sum(alone) / len(alone))

@@ -137,9 +137,9 @@ class Solo:
 
     def slowdown_of(self, paces_s: Mapping[PaceKind, float]) -> float | None:
         """How much slower that is, by the first measure that both have; None without any."""
-        for one in PaceKind:
-            if self.paces_s.get(one) and paces_s.get(one):
-                return paces_s[one] / self.paces_s[one]
+        for kind in PaceKind:
+            if self.paces_s.get(kind) and paces_s.get(kind):
+                return paces_s[kind] / self.paces_s[kind]
         return None
 
 
@@ -180,8 +180,8 @@ class Candidate:
     def method(self) -> Method:
         if all(row.solo.is_cpu for row in self.rows):
             return Method.CPU
-        found = {_method(row.collocation) for row in self.rows if not row.solo.is_cpu}
-        return found.pop() if len(found) == 1 else Method.SEVERAL
+        methods = {_method(row.collocation) for row in self.rows if not row.solo.is_cpu}
+        return methods.pop() if len(methods) == 1 else Method.SEVERAL
 
     @property
     def degree(self) -> int:
@@ -285,11 +285,11 @@ class Prediction:
     @property
     def fit(self) -> Fit:
         """The worst fit of all pools."""
-        found = {pool.fit for pool in self.pools}
-        for one in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
-            if one in found:
-                return one
-        return Fit.YES if found else Fit.UNKNOWN
+        fits = {pool.fit for pool in self.pools}
+        for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
+            if fit in fits:
+                return fit
+        return Fit.YES if fits else Fit.UNKNOWN
 
     @property
     def slowdowns(self) -> tuple[float, ...]:

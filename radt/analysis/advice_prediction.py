@@ -46,8 +46,8 @@ def place_in(bounds: Range, slowdown: float) -> float | None:
     """
     if bounds.high < bounds.low * _MIN_RATIO or slowdown <= 0:
         return None
-    found = math.log(slowdown / bounds.low) / math.log(bounds.high / bounds.low)
-    return max(-_MAX_PLACE, min(_MAX_PLACE, found))
+    place = math.log(slowdown / bounds.low) / math.log(bounds.high / bounds.low)
+    return max(-_MAX_PLACE, min(_MAX_PLACE, place))
 
 
 def expected_in(bounds: Range, place: float) -> float:
@@ -69,33 +69,33 @@ class Predictor:
         self._margin = margin
         self._measured: dict[object, list[MeasuredWorkload]] = {}
         self._positions: list[RangePosition] = []
-        for one in measured:
-            self._measured.setdefault(one.candidate.identity, []).append(one)
-            self._positions += self._positions_of(one)
+        for workload in measured:
+            self._measured.setdefault(workload.candidate.identity, []).append(workload)
+            self._positions += self._positions_of(workload)
 
     def predict(self, candidate: Candidate) -> Prediction:
         """Fit, slowdown and energy; by measurements of others, never of the candidate itself."""
         own = self._measured.get(candidate.identity, [])
         bare = self._bare(candidate)
         places = [
-            one.place
-            for one in self._positions
-            if one.method is candidate.method and one.models != candidate.models
+            position.place
+            for position in self._positions
+            if position.method is candidate.method and position.models != candidate.models
         ]
         rows = bare.rows
         if places:
             middle = median(places)
             rows = tuple(replace(row, expected=expected_in(row.range, middle)) for row in rows)
-        with_times = [one for one in own if one.slowdowns]
-        fits = [one.fits for one in own if one.fits is not None]
-        found = replace(
+        with_times = [workload for workload in own if workload.slowdowns]
+        fits = [workload.fits for workload in own if workload.fits is not None]
+        prediction = replace(
             bare,
             rows=rows,
             calibrated_by=len(places) if rows else 0,
             measured=with_times[-1].slowdowns if with_times else (),
             measured_fit=all(fits) if fits else None,
         )
-        return replace(found, energy=self._energy(found, own))
+        return replace(prediction, energy=self._energy(prediction, own))
 
     def _bare(self, candidate: Candidate) -> Prediction:
         """By the model alone."""
@@ -107,53 +107,53 @@ class Predictor:
         pools: tuple[MemoryPool, ...] = tuple(
             memory_pools(candidate, self._facts, parts, self._margin)
         )
-        found = [
+        slowdowns = [
             slowdown_of(candidate, place, parts, self._facts)
             for place in range(len(candidate.rows))
         ]
         rows = tuple(
-            RowPrediction(row, one[0], one[1], one[0].low)
-            for row, one in zip(candidate.rows, found, strict=True)
-            if one is not None
+            RowPrediction(row, slowdown[0], slowdown[1], slowdown[0].low)
+            for row, slowdown in zip(candidate.rows, slowdowns, strict=True)
+            if slowdown is not None
         )
         if len(rows) < len(candidate.rows):
             return Prediction(candidate, pools, unknown=("the load of a run was not measured",))
         return Prediction(candidate, pools, rows)
 
-    def _positions_of(self, one: MeasuredWorkload) -> list[RangePosition]:
+    def _positions_of(self, workload: MeasuredWorkload) -> list[RangePosition]:
         """One for each model of a measured workload."""
-        rows = self._bare(one.candidate).rows
-        if not rows or not one.slowdowns:
+        rows = self._bare(workload.candidate).rows
+        if not rows or not workload.slowdowns:
             return []
-        found: dict[ModelKey, list[float]] = {}
-        for row, slowdown in zip(rows, one.slowdowns, strict=True):
+        places: dict[ModelKey, list[float]] = {}
+        for row, slowdown in zip(rows, workload.slowdowns, strict=True):
             place = place_in(row.range, slowdown)
             if place is not None:
-                found.setdefault(row.row.solo.key, []).append(place)
-        candidate = one.candidate
+                places.setdefault(row.row.solo.key, []).append(place)
+        candidate = workload.candidate
         return [
-            RangePosition(candidate.models, candidate.method, fmean(its)) for its in found.values()
+            RangePosition(candidate.models, candidate.method, fmean(its)) for its in places.values()
         ]
 
     @staticmethod
-    def _energy(found: Prediction, own: Sequence[MeasuredWorkload]) -> float | None:
+    def _energy(prediction: Prediction, own: Sequence[MeasuredWorkload]) -> float | None:
         """Over that of the runs one after the other.
 
         What a run takes above idle it takes in any case; the idle power is shared by all that run
         at the same time.
         """
-        known = [one.energy for one in own if one.energy is not None]
+        known = [workload.energy for workload in own if workload.energy is not None]
         if known:
             return known[-1]
-        solos = [row.solo for row in found.candidate.rows]
-        if found.gain is None or any(solo.power_w is None for solo in solos):
+        solos = [row.solo for row in prediction.candidate.rows]
+        if prediction.gain is None or any(solo.power_w is None for solo in solos):
             return None
         idle = [
             min(1.0, (solo.idle_w or 0.0) / solo.power_w)
             for solo in solos
             if solo.power_w is not None and solo.power_w > 0
         ]
-        return 1 - fmean(idle) * (1 - 1 / found.gain) if len(idle) == len(solos) else None
+        return 1 - fmean(idle) * (1 - 1 / prediction.gain) if len(idle) == len(solos) else None
 
 
 #: Who takes less of a resource than this hardly waits for it.
@@ -182,11 +182,11 @@ def slowdown_of(
             return None
         low, limit = cpu
         return Range(low, max(low, float(candidate.degree))), limit
-    part = next(one for one in parts if place in one.rows)
-    found = _gpu([candidate.rows[one] for one in part.rows], row, part)
-    if found is None:
+    part = next(part for part in parts if place in part.rows)
+    gpu = _gpu([candidate.rows[position] for position in part.rows], row, part)
+    if gpu is None:
         return None
-    bounds, limit = found
+    bounds, limit = gpu
     if cpu is not None and cpu[0] > bounds.low:
         return Range(cpu[0], max(cpu[0], bounds.high)), cpu[1]
     return bounds, limit
@@ -196,7 +196,7 @@ def _cpu(candidate: Candidate, row: Row, facts: Facts) -> tuple[float, str] | No
     """From the cores that all rows use together; None where that is not known of all."""
     if row.solo.own_cpus is not None:
         return 1.0, NOTHING  # nobody else is on its CPUs
-    shares = [one.solo.shares.get(Resource.CORES) for one in candidate.rows]
+    shares = [member.solo.shares.get(Resource.CORES) for member in candidate.rows]
     known = [share for share in shares if share is not None]
     if len(known) != len(shares) or facts.host(row.solo.host).cores is None:
         return None
@@ -209,7 +209,7 @@ def _cpu(candidate: Candidate, row: Row, facts: Facts) -> tuple[float, str] | No
 
 def _gpu(members: Sequence[Row], row: Row, part: Part) -> tuple[Range, str] | None:
     solo = row.solo
-    if any(Resource.SM not in one.solo.shares for one in members):
+    if any(Resource.SM not in member.solo.shares for member in members):
         return None
     if len(members) == 1 and row.collocation.mig is not None:
         return _instance(row, part)
@@ -257,9 +257,9 @@ def _stretched(row: Row, fraction: float) -> float:
 
 def _sum(members: Sequence[Row], resource: Resource) -> float | None:
     """None where one of them lacks it."""
-    found = [one.solo.shares.get(resource) for one in members]
-    known = [value for value in found if value is not None]
-    return sum(known) if len(known) == len(found) else None
+    shares = [member.solo.shares.get(resource) for member in members]
+    known = [value for value in shares if value is not None]
+    return sum(known) if len(known) == len(shares) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,49 +310,51 @@ class Accuracy:
     @property
     def median_error(self) -> float | None:
         """Of the sizes of the relative errors."""
-        return median(abs(one.error) for one in self.slowdowns) if self.slowdowns else None
+        return (
+            median(abs(slowdown.error) for slowdown in self.slowdowns) if self.slowdowns else None
+        )
 
     @property
     def worst(self) -> ComparedSlowdown | None:
-        return max(self.slowdowns, key=lambda one: abs(one.error), default=None)
+        return max(self.slowdowns, key=lambda slowdown: abs(slowdown.error), default=None)
 
     @property
     def within(self) -> int:
         """How many measurements lie in the range by the model."""
-        return sum(one.within for one in self.slowdowns)
+        return sum(slowdown.within for slowdown in self.slowdowns)
 
     @property
     def decided(self) -> tuple[ComparedFit, ...]:
         """Those of which it was said whether they fit."""
-        return tuple(one for one in self.fits if one.right is not None)
+        return tuple(fit for fit in self.fits if fit.right is not None)
 
     @property
     def wrong(self) -> tuple[ComparedFit, ...]:
-        return tuple(one for one in self.fits if one.right is False)
+        return tuple(fit for fit in self.fits if fit.right is False)
 
 
 def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accuracy:
     """Predict each measured workload as if neither it nor one of the same models were known."""
     slowdowns, fits = [], []
-    for one in measured:
-        found = predictor.predict(one.candidate)
-        if one.fits is not None:
-            fits.append(ComparedFit(one.label, found.fit, one.fits))
-        if not found.rows or not one.slowdowns:
+    for workload in measured:
+        prediction = predictor.predict(workload.candidate)
+        if workload.fits is not None:
+            fits.append(ComparedFit(workload.label, prediction.fit, workload.fits))
+        if not prediction.rows or not workload.slowdowns:
             continue
         by_model: dict[ModelKey, list[int]] = {}
-        for place, row in enumerate(one.candidate.rows):
+        for place, row in enumerate(workload.candidate.rows):
             by_model.setdefault(row.solo.key, []).append(place)
         for places in by_model.values():
-            row_found = found.rows[places[0]]
+            row_found = prediction.rows[places[0]]
             slowdowns.append(
                 ComparedSlowdown(
-                    one.label,
+                    workload.label,
                     row_found.row.solo.name,
-                    one.candidate.method,
-                    fmean(found.rows[place].expected for place in places),
+                    workload.candidate.method,
+                    fmean(prediction.rows[place].expected for place in places),
                     row_found.range,
-                    fmean(one.slowdowns[place] for place in places),
+                    fmean(workload.slowdowns[place] for place in places),
                 )
             )
     return Accuracy(tuple(slowdowns), tuple(fits))

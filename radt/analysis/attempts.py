@@ -193,8 +193,10 @@ def distinct_names(
 
 def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the parameters that have several values, in the order in which they are given."""
-    keys = dict.fromkeys(key for one in params for key in one if key not in _NOT_IN_NAMES)
-    return [key for key in keys if len({one.get(key) for one in params}) > 1]
+    keys = dict.fromkeys(
+        key for run_params in params for key in run_params if key not in _NOT_IN_NAMES
+    )
+    return [key for key in keys if len({run_params.get(key) for run_params in params}) > 1]
 
 
 def _params_text(params: Mapping[str, str], differing: Sequence[str]) -> str:

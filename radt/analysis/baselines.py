@@ -240,7 +240,7 @@ def makespan_values(
         return {}, False
     values = {Quantity.MAKESPAN: makespan}
     alone = [_durations_alone(*row) for row in rows]
-    known = [one for one in alone if one is not None]
+    known = [row for row in alone if row is not None]
     if not known or len(known) < len(rows):
         return values, False
     most = max(len(durations_s) for durations_s, _ in known)

@@ -133,18 +133,18 @@ def estimates_j(
     runs: Iterable[RunRecord], series: SeriesOf, points: Points
 ) -> Mapping[str, RunEnergy]:
     """Return the estimated energy of each run, by its id."""
-    found = {}
+    by_run = {}
     for run in runs:
-        estimates = [one for one in series[run.run_id] if one.metric == RUN_ENERGY]
+        estimates = [record for record in series[run.run_id] if record.metric == RUN_ENERGY]
         totals = [
-            counters.total_of(points[key], one)
-            for one in estimates
-            if (key := (run.run_id, one.series_no)) in points
+            counters.total_of(points[key], record)
+            for record in estimates
+            if (key := (run.run_id, record.series_no)) in points
         ]
         known = [total for total in totals if total is not None]
         if known:
-            found[run.run_id] = RunEnergy(run.letter, run.name, sum(known), estimates[0].method)
-    return found
+            by_run[run.run_id] = RunEnergy(run.letter, run.name, sum(known), estimates[0].method)
+    return by_run
 
 
 def workload_energy(
@@ -160,7 +160,10 @@ def workload_energy(
         fmean(wholes_j) if wholes_j else None,
         [
             RunEnergy(
-                row[-1].letter, row[-1].name, fmean(one.estimated_j for one in row), row[-1].method
+                row[-1].letter,
+                row[-1].name,
+                fmean(repeat.estimated_j for repeat in row),
+                row[-1].method,
             )
             for row in rows.values()
         ],
@@ -170,7 +173,9 @@ def workload_energy(
 def _growth(
     series: Sequence[SeriesRecord], points: Points, within: Stretches | None
 ) -> float | None:
-    parts = [points[key] for one in series if (key := (one.run_id, one.series_no)) in points]
+    parts = [
+        points[key] for record in series if (key := (record.run_id, record.series_no)) in points
+    ]
     parts = [part for part in parts if len(part) > 1]
     if not parts:
         return None

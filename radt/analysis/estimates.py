@@ -133,9 +133,9 @@ def effect(
     back = _exp if scale is Scale.RATIO else float
     others: list[list[float]] = []
     if scale is Scale.RATIO and tuple(references[0]) != tuple(references[1]):
-        others = [[math.log(value) for value in one] for one in references if one]
+        others = [[math.log(value) for value in values] for values in references if values]
         paired = paired and not others
-    if min(len(one) for one in (a, b, *others)) < 2:
+    if min(len(values) for values in (a, b, *others)) < 2:
         return Effect(scale, back(change), Method.NONE, counts)
     variances: tuple[float, ...]
     if paired:
@@ -146,8 +146,8 @@ def effect(
     else:
         method = Method.WELCH
         sets = (a, b, *others)
-        variances = tuple(_variance(one, noise) for one in sets)
-        error, degrees = _welch(variances, [len(one) for one in sets])
+        variances = tuple(_variance(values, noise) for values in sets)
+        error, degrees = _welch(variances, [len(values) for values in sets])
     if abs(change) <= noise:
         change = 0.0
     half = _quantile(degrees, confidence) * error if error else 0.0
@@ -171,8 +171,8 @@ def _exp(value: float) -> float:
 
 
 def _variance(values: Sequence[float], noise: float) -> float:
-    found = stdev(values)
-    return found**2 if found > noise else 0.0
+    deviation = stdev(values)
+    return deviation**2 if deviation > noise else 0.0
 
 
 def _welch(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:

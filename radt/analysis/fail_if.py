@@ -108,16 +108,18 @@ def check(
     """
     checked = []
     for condition in conditions:
-        found: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
+        by_outcome: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
         for finding in comparison.findings:
             if finding.quantity is condition.quantity:
-                found[_outcome(condition, finding, comparison.confidence, strict)].append(finding)
+                by_outcome[_outcome(condition, finding, comparison.confidence, strict)].append(
+                    finding
+                )
         checked.append(
             CheckedCondition(
                 condition,
-                found[Outcome.MET],
-                found[Outcome.INCONCLUSIVE],
-                found[Outcome.NOT_MET],
+                by_outcome[Outcome.MET],
+                by_outcome[Outcome.INCONCLUSIVE],
+                by_outcome[Outcome.NOT_MET],
                 _missing(comparison, condition.quantity),
             )
         )
@@ -125,13 +127,13 @@ def check(
 
 
 def _missing(comparison: Comparison, quantity: Quantity) -> list[str]:
-    without = [one.name for one in comparison.workloads if quantity in one.missing]
+    without = [workload.name for workload in comparison.workloads if quantity in workload.missing]
     return [*without, *comparison.only_a]
 
 
 def exit_code(checked: Iterable[CheckedCondition], *, fail_if_unknown: bool = False) -> ExitCode:
     """Return the exit code of ``radt compare``."""
-    outcomes = {one.outcome for one in checked}
+    outcomes = {condition.outcome for condition in checked}
     if Outcome.MET in outcomes:
         return ExitCode.FAILED
     if fail_if_unknown and Outcome.INCONCLUSIVE in outcomes:
@@ -283,8 +285,8 @@ def _examples(quantity: Quantity) -> str:
 
 
 def _skipped(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
+    spaces = _SPACE.match(text, place)
+    return spaces.end() if spaces else place
 
 
 def _wrong(text: str, place: int, cause: str, remedy: str) -> UsageError:

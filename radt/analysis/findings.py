@@ -136,7 +136,7 @@ class Comparison:
     @property
     def findings(self) -> list[Finding]:
         """The findings of all workloads."""
-        return [finding for one in self.workloads for finding in one.findings]
+        return [finding for workload in self.workloads for finding in workload.findings]
 
     @property
     def tested(self) -> list[Finding]:
@@ -165,7 +165,7 @@ def compare(
         UsageError: A or B is an experiment with several workloads and the other is not.
     """
     matching = match(a, b)
-    compared = [_compared(a, b, one, quantities, confidence) for one in matching.workloads]
+    compared = [_compared(a, b, matched, quantities, confidence) for matched in matching.workloads]
     return Comparison(
         a,
         b,
@@ -179,44 +179,52 @@ def compare(
 
 
 def _compared(
-    a: Operand, b: Operand, one: MatchedWorkload, quantities: Sequence[Quantity], confidence: float
+    a: Operand,
+    b: Operand,
+    matched: MatchedWorkload,
+    quantities: Sequence[Quantity],
+    confidence: float,
 ) -> ComparedWorkload:
-    findings = list(_findings(a, b, one, quantities, confidence))
-    found = {finding.quantity for finding in findings}
+    findings = list(_findings(a, b, matched, quantities, confidence))
+    measured = {finding.quantity for finding in findings}
     missing = [
         quantity
         for quantity in quantities
-        if quantity not in found
+        if quantity not in measured
         and any(
             workload.estimate(quantity, group)
-            for workload in (one.a, one.b)
+            for workload in (matched.a, matched.b)
             for group in workload.groups
         )
     ]
-    return ComparedWorkload(one.name, findings, differences(a, b, one), missing)
+    return ComparedWorkload(matched.name, findings, differences(a, b, matched), missing)
 
 
 def _findings(
-    a: Operand, b: Operand, one: MatchedWorkload, quantities: Sequence[Quantity], confidence: float
+    a: Operand,
+    b: Operand,
+    matched: MatchedWorkload,
+    quantities: Sequence[Quantity],
+    confidence: float,
 ) -> Iterable[Finding]:
     in_turns = (
-        one.a.host == one.b.host
+        matched.a.host == matched.b.host
         and a.store == b.store
-        and ran_in_turns(a.starts_of(one.a), b.starts_of(one.b))
+        and ran_in_turns(a.starts_of(matched.a), b.starts_of(matched.b))
     )
-    same_work = ended_alike(one)
+    same_work = ended_alike(matched)
     for quantity in quantities:
         if quantity.info.subject is not Subject.RUNS:
             if same_work:
-                of_a, of_b = one.a.values.get(quantity), one.b.values.get(quantity)
+                of_a, of_b = matched.a.values.get(quantity), matched.b.values.get(quantity)
                 if of_a is not None and of_b is not None:
-                    yield _finding(one, "", quantity, of_a, of_b, in_turns, confidence)
+                    yield _finding(matched, "", quantity, of_a, of_b, in_turns, confidence)
             continue
-        for group_a, group_b in one.groups:
+        for group_a, group_b in matched.groups:
             of_a, of_b = group_a.values.get(quantity), group_b.values.get(quantity)
             if of_a is not None and of_b is not None:
-                name = group_a.name if len(one.groups) > 1 else ""
-                yield _finding(one, name, quantity, of_a, of_b, in_turns, confidence)
+                name = group_a.name if len(matched.groups) > 1 else ""
+                yield _finding(matched, name, quantity, of_a, of_b, in_turns, confidence)
 
 
 def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
@@ -224,10 +232,10 @@ def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
 
     Then drift (temperature, neighbours) affects both of a round alike, and repeats are paired.
     """
-    numbers = [one.number for one in a]
+    numbers = [start.number for start in a]
     if len(a) < 2 or None in numbers or len(set(numbers)) < len(numbers):
         return False
-    if numbers != [one.number for one in b]:
+    if numbers != [start.number for start in b]:
         return False
     pairs = list(zip(a, b, strict=True))
     return all(
@@ -237,7 +245,7 @@ def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
 
 
 def _finding(
-    one: MatchedWorkload,
+    matched: MatchedWorkload,
     runs: str,
     quantity: Quantity,
     a: Estimate,
@@ -246,7 +254,7 @@ def _finding(
     confidence: float,
 ) -> Finding:
     # Estimates leave out repeats without a value; the others cannot be paired then.
-    paired = in_turns and len(a.repeats) == len(one.a.workload_ids) == len(b.repeats)
+    paired = in_turns and len(a.repeats) == len(matched.a.workload_ids) == len(b.repeats)
     change = effect(
         a.repeats or (a.mean,),
         b.repeats or (b.mean,),
@@ -254,10 +262,10 @@ def _finding(
         confidence=confidence,
         references=(a.reference, b.reference),
     )
-    other_work = quantity in _TOTALS and one.a.run_count != one.b.run_count
+    other_work = quantity in _TOTALS and matched.a.run_count != matched.b.run_count
     verdict = _verdict(change, Direction.NEITHER if other_work else better_direction(quantity))
     wanted = repeats_to_detect(change, MARGIN) if verdict is Verdict.INCONCLUSIVE else None
-    return Finding(one.name, runs, quantity, a, b, change, verdict, True, wanted)
+    return Finding(matched.name, runs, quantity, a, b, change, verdict, True, wanted)
 
 
 def _verdict(change: Effect, better: Direction) -> Verdict:
@@ -281,20 +289,20 @@ def _adjusted(compared: Sequence[ComparedWorkload], confidence: float) -> list[C
     """Return workloads with Holm's adjustment over all comparisons in their findings."""
     p_values = [
         finding.effect.p_value
-        for one in compared
-        for finding in one.findings
+        for workload in compared
+        for finding in workload.findings
         if finding.effect.p_value is not None
     ]
     adjusted = iter(holm(p_values))
     return [
         replace(
-            one,
+            workload,
             findings=[
                 finding
                 if finding.effect.p_value is None
                 else replace(finding, holds=next(adjusted) <= 1 - confidence)
-                for finding in one.findings
+                for finding in workload.findings
             ],
         )
-        for one in compared
+        for workload in compared
     ]

@@ -59,10 +59,15 @@ def footnotes(
         earlier: How baselines of earlier starts were recorded, by run id.
     """
     # Two machines may have a workload of the same label each.
-    with_host = len({one.summary.host for one in workloads}) > 1
+    with_host = len({workload.summary.host for workload in workloads}) > 1
     named = [
-        (f"{one.summary.name} on {one.summary.host}" if with_host else one.summary.name, one)
-        for one in workloads
+        (
+            f"{workload.summary.name} on {workload.summary.host}"
+            if with_host
+            else workload.summary.name,
+            workload,
+        )
+        for workload in workloads
     ]
     return tuple(
         sentence
@@ -83,9 +88,9 @@ def footnotes(
 def _skew(workloads: _Named) -> Iterator[str]:
     large: dict[str, float] = {}
     unknown = []
-    for name, one in workloads:
-        for attempt in one.repeats:
-            start = one.starts.get(attempt.runs[0].workload_id)
+    for name, workload in workloads:
+        for attempt in workload.repeats:
+            start = workload.starts.get(attempt.runs[0].workload_id)
             if len(attempt.runs) < 2 or start is None:
                 continue
             if start.start_skew_ns is None:
@@ -101,7 +106,7 @@ def _skew(workloads: _Named) -> Iterator[str]:
 
 
 def _several_machines(workloads: _Named) -> Iterator[str]:
-    names = [name for name, one in workloads if len({run.host for run in one.runs}) > 1]
+    names = [name for name, workload in workloads if len({run.host for run in workload.runs}) > 1]
     if names:
         yield (
             f"Several machines, whose clocks may differ, ran {_listed(names)}. Makespan and "
@@ -113,8 +118,8 @@ def _baselines(workloads: _Named) -> Iterator[str]:
     """Yield unusual baselines: on a part of a device, or of an earlier start."""
     divided: dict[str, list[str]] = {}
     former = []
-    for name, one in workloads:
-        for baseline in one.baselines:
+    for name, workload in workloads:
+        for baseline in workload.baselines:
             if baseline.collocation:
                 divided.setdefault(baseline.text, []).append(name)
             if not baseline.is_current:
@@ -129,7 +134,7 @@ def _baselines(workloads: _Named) -> Iterator[str]:
 
 
 def _adjusted(workloads: _Named) -> Iterator[str]:
-    names = [name for name, one in workloads if one.summary.is_adjusted]
+    names = [name for name, workload in workloads if workload.summary.is_adjusted]
     if names:
         yield (
             "Trained another number of epochs than alone; serial is the time of as many epochs "
@@ -140,9 +145,9 @@ def _adjusted(workloads: _Named) -> Iterator[str]:
 def _incomplete(workloads: _Named) -> Iterator[str]:
     """Yield listeners with missing samples, by workload, the worst first."""
     shares: dict[tuple[str, str], float] = {}
-    for name, one in workloads:
-        for run in one.runs:
-            for listener, share in one.recordings[run.run_id].incomplete:
+    for name, workload in workloads:
+        for run in workload.runs:
+            for listener, share in workload.recordings[run.run_id].incomplete:
                 shares[listener, name] = min(shares.get((listener, name), 1.0), share)
     if shares:
         worst = sorted(shares.items(), key=lambda pair: pair[1])
@@ -155,9 +160,9 @@ def _incomplete(workloads: _Named) -> Iterator[str]:
 def _events(workloads: _Named) -> Iterator[str]:
     """Yield listeners and collectors that were restarted or failed."""
     names: dict[str, list[str]] = {}
-    for name, one in workloads:
-        for run in one.runs:
-            for event in one.recordings[run.run_id].events:
+    for name, workload in workloads:
+        for run in workload.runs:
+            for event in workload.recordings[run.run_id].events:
                 names.setdefault(event, []).append(name)
     for event, workloads_of_event in names.items():
         yield f"{event[0].upper()}{event[1:]}: {_listed(workloads_of_event)}."
@@ -166,8 +171,8 @@ def _events(workloads: _Named) -> Iterator[str]:
 def _thinned(workloads: _Named) -> Iterator[str]:
     names = [
         name
-        for name, one in workloads
-        if any(one.recordings[run.run_id].is_thinned for run in one.runs)
+        for name, workload in workloads
+        if any(workload.recordings[run.run_id].is_thinned for run in workload.runs)
     ]
     if names:
         yield (
@@ -179,15 +184,15 @@ def _thinned(workloads: _Named) -> Iterator[str]:
 def _environments(workloads: _Named, earlier: Mapping[str, RunRecording]) -> Iterator[str]:
     """Yield what differs between runs that are compared: those that finished on one machine."""
     by_host: dict[str, list[tuple[str, Environment]]] = {}
-    for name, one in workloads:
-        for run in one.runs:
+    for name, workload in workloads:
+        for run in workload.runs:
             if run.status is RunStatus.FINISHED:
                 known = by_host.setdefault(run.host, [])
-                known.append((name, one.recordings[run.run_id].environment))
-        for baseline in one.baselines:
+                known.append((name, workload.recordings[run.run_id].environment))
+        for baseline in workload.baselines:
             for run_id in baseline.run_ids:
                 if run_id in earlier:
-                    known = by_host.setdefault(one.summary.host, [])
+                    known = by_host.setdefault(workload.summary.host, [])
                     known.append((f"earlier {baseline.label}", earlier[run_id].environment))
     for what, value_of in _COMPARED:
         for environments in by_host.values():

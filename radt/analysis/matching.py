@@ -49,7 +49,7 @@ def match(a: Operand, b: Operand) -> Matching:
     """
     if a.kind is b.kind is OperandKind.EXPERIMENT:
         pairs, only_a, only_b = _by_name(a.workloads, b.workloads)
-        counts = Counter(one.name for one, _ in pairs)
+        counts = Counter(workload.name for workload, _ in pairs)
         return Matching(
             [_matched(*pair, with_host=counts[pair[0].name] > 1) for pair in pairs],
             only_a,
@@ -57,7 +57,9 @@ def match(a: Operand, b: Operand) -> Matching:
         )
     for operand, other in ((a, b), (b, a)):
         if operand.kind is OperandKind.EXPERIMENT and len(operand.workloads) > 1:
-            labels = [one.label for one in operand.workloads if one.label != NO_VALUE]
+            labels = [
+                workload.label for workload in operand.workloads if workload.label != NO_VALUE
+            ]
             example = f": '{operand.experiment}/{labels[0]}'" if labels else ""
             raise UsageError(
                 f"{operand.text} has {len(operand.workloads)} workloads, {other.text} is one",
@@ -75,20 +77,20 @@ def _by_name(
     for key in (_name_and_host, _name):
         left_a, left_b, matched = _joined(left_a, left_b, key)
         pairs += matched
-    place = {id(one): number for number, one in enumerate(a)}
+    place = {id(workload): number for number, workload in enumerate(a)}
     pairs.sort(key=lambda pair: place[id(pair[0])])
-    names = {one.name for one in (*left_a, *left_b)}
+    names = {workload.name for workload in (*left_a, *left_b)}
     several = len(names) < len(left_a) + len(left_b)  # machines have workloads of the same name
     return (
         pairs,
-        [_name_text(one, with_host=several) for one in left_a],
-        [_name_text(one, with_host=several) for one in left_b],
+        [_name_text(workload, with_host=several) for workload in left_a],
+        [_name_text(workload, with_host=several) for workload in left_b],
     )
 
 
 def _newest(workloads: Sequence[WorkloadSummary]) -> list[WorkloadSummary]:
     """Return the last workload of each name and machine."""
-    return list({_name_and_host(one): one for one in workloads}.values())
+    return list({_name_and_host(workload): workload for workload in workloads}.values())
 
 
 def _joined(
@@ -96,11 +98,11 @@ def _joined(
 ) -> tuple[list[ItemT], list[ItemT], list[tuple[ItemT, ItemT]]]:
     """Return the items left of A and of B, and pairs whose key is unique in A and in B."""
     of_a, of_b = _unique(a, key), _unique(b, key)
-    shared = {one: None for one in of_a if one in of_b}
+    shared = {value: None for value in of_a if value in of_b}
     return (
-        [one for one in a if key(one) not in shared],
-        [one for one in b if key(one) not in shared],
-        [(of_a[one], of_b[one]) for one in shared],
+        [item for item in a if key(item) not in shared],
+        [item for item in b if key(item) not in shared],
+        [(of_a[value], of_b[value]) for value in shared],
     )
 
 
@@ -108,7 +110,7 @@ def _unique(items: Iterable[ItemT], key: Callable[[ItemT], Key]) -> dict[Key, It
     by_key: dict[Key, list[ItemT]] = {}
     for item in items:
         by_key.setdefault(key(item), []).append(item)
-    return {one: same[0] for one, same in by_key.items() if len(same) == 1}
+    return {value: same[0] for value, same in by_key.items() if len(same) == 1}
 
 
 def _name(workload: WorkloadSummary) -> Key:
@@ -136,8 +138,8 @@ def _groups(
 ) -> list[tuple[GroupSummary, GroupSummary]]:
     """Return pairs of like runs that finished, by name; a single rest of each is a pair, too."""
     a, b = (
-        [group for group in one.groups if group.status is RunStatus.FINISHED]
-        for one in (workload_a, workload_b)
+        [group for group in workload.groups if group.status is RunStatus.FINISHED]
+        for workload in (workload_a, workload_b)
     )
     left_a, left_b, pairs = _joined(a, b, lambda group: (group.name,))
     if len(left_a) == len(left_b) == 1:
@@ -207,30 +209,30 @@ _PROPERTIES = (
 def differences(a: Operand, b: Operand, workload: MatchedWorkload) -> list[Difference]:
     """Return what differs between the runs of a workload of A and B, warnings first."""
     rows_a, rows_b = _rows(workload.a), _rows(workload.b)
-    found = []
-    for one in _PROPERTIES:
+    differing = []
+    for prop in _PROPERTIES:
         of_a, of_b = (
-            _values(one.value(row.run, operand.tags.get(row.run.run_id, {})) for row in rows)
+            _values(prop.value(row.run, operand.tags.get(row.run.run_id, {})) for row in rows)
             for operand, rows in ((a, rows_a), (b, rows_b))
         )
         if of_a and of_b and of_a != of_b:
-            found.append(
-                Difference(one.what, _values_text(of_a), _values_text(of_b), one.is_warning)
+            differing.append(
+                Difference(prop.what, _values_text(of_a), _values_text(of_b), prop.is_warning)
             )
     dirty = [_is_dirty(operand, rows) for operand, rows in ((a, rows_a), (b, rows_b))]
     if dirty[0] != dirty[1]:
-        texts = ["with uncommitted changes" if one else "clean" for one in dirty]
-        found.append(Difference("files", texts[0], texts[1], is_warning=True))
+        texts = ["with uncommitted changes" if is_dirty else "clean" for is_dirty in dirty]
+        differing.append(Difference("files", texts[0], texts[1], is_warning=True))
     if len(rows_a) != len(rows_b):
-        found.append(Difference("runs at once", str(len(rows_a)), str(len(rows_b))))
+        differing.append(Difference("runs at once", str(len(rows_a)), str(len(rows_b))))
     if not ended_alike(workload):
         ends = [_ends_text(_unfinished(rows), len(rows)) for rows in (rows_a, rows_b)]
-        found.append(Difference("ends", ends[0], ends[1], is_warning=True))
-    found += _params(
+        differing.append(Difference("ends", ends[0], ends[1], is_warning=True))
+    differing += _params(
         [a.params.get(row.run.run_id, {}) for row in rows_a],
         [b.params.get(row.run.run_id, {}) for row in rows_b],
     )
-    return sorted(found, key=lambda one: not one.is_warning)
+    return sorted(differing, key=lambda difference: not difference.is_warning)
 
 
 def ended_alike(workload: MatchedWorkload) -> bool:
@@ -258,23 +260,23 @@ def _ends_text(unfinished: Sequence[RunStatus], count: int) -> str:
     if not unfinished:
         return "all finished"
     kinds = dict.fromkeys(unfinished)
-    return ", ".join(f"{list(unfinished).count(one)} of {count} {one}" for one in kinds)
+    return ", ".join(f"{list(unfinished).count(status)} of {count} {status}" for status in kinds)
 
 
 def _params(a: Sequence[Mapping[str, str]], b: Sequence[Mapping[str, str]]) -> list[Difference]:
     """Return the parameters that differ; values of several runs are joined."""
     # "Params" is the whole command line, whose parts are parameters of their own.
-    keys = dict.fromkeys(key for one in (*a, *b) for key in one if key != "Params")
-    found = [
+    keys = dict.fromkeys(key for run_params in (*a, *b) for key in run_params if key != "Params")
+    differing = [
         Difference(key, _values_text(of_a) or _NOTHING, _values_text(of_b) or _NOTHING)
         for key in keys
-        if (of_a := _values(one.get(key, "") for one in a))
-        != (of_b := _values(one.get(key, "") for one in b))
+        if (of_a := _values(run_params.get(key, "") for run_params in a))
+        != (of_b := _values(run_params.get(key, "") for run_params in b))
     ]
-    if len(found) <= _MAX_PARAMS:
-        return found
-    rest = len(found) - _MAX_PARAMS + 1
-    return [*found[: _MAX_PARAMS - 1], Difference(f"{rest} more parameters", "A", "B")]
+    if len(differing) <= _MAX_PARAMS:
+        return differing
+    rest = len(differing) - _MAX_PARAMS + 1
+    return [*differing[: _MAX_PARAMS - 1], Difference(f"{rest} more parameters", "A", "B")]
 
 
 def _values(texts: Iterable[str]) -> tuple[str, ...]:
@@ -297,9 +299,9 @@ def difference_sentences(
     """
     places: dict[str, list[str]] = {}
     for name, differences in workloads:
-        for one in differences:
-            if one.is_warning is warnings:
-                places.setdefault(str(one), []).append(name)
+        for difference in differences:
+            if difference.is_warning is warnings:
+                places.setdefault(str(difference), []).append(name)
     everywhere = [text for text, names in places.items() if len(names) == len(workloads)]
     if everywhere:
         yield "; ".join(everywhere)

@@ -40,7 +40,9 @@ _GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
 #: Counters whose total is read, not their rate.
 _TOTALS = (_GPU_ENERGY, _RUN_ENERGY, *CARBON_METRICS)
 _METRICS = tuple(
-    dict.fromkeys([*(metric for one in Quantity for metric in one.info.metrics), *_TOTALS])
+    dict.fromkeys(
+        [*(metric for quantity in Quantity for metric in quantity.info.metrics), *_TOTALS]
+    )
 )
 
 
@@ -118,30 +120,31 @@ class _Batch:
         run_ids = [run.run_id for attempt in attempts for run in attempt.runs]
         self.series = series_of(reader, run_ids, _METRICS)
         self.windows = find_windows(reader, attempts, self.series, window)
-        self.energy = self._only(lambda one: (one.metric, one.scope) in ENERGY_SERIES)
-        self.emissions = self._only(lambda one: one.metric in CARBON_METRICS)
+        self.energy = self._only(lambda record: (record.metric, record.scope) in ENERGY_SERIES)
+        self.emissions = self._only(lambda record: record.metric in CARBON_METRICS)
         gauges: dict[Key, Within] = {}
         counted: list[Key] = [
-            (one.run_id, one.series_no)
+            (record.run_id, record.series_no)
             for totals in (self.energy, self.emissions)
             for same in totals.values()
-            for one in same
+            for record in same
         ]
         for run_id, window_of_run in self.windows.items():
             within = Within(window_of_run.stretches)
-            for one in self.series[run_id] if window_of_run.stretches else ():
-                if one.metric in _TOTALS:
+            for record in self.series[run_id] if window_of_run.stretches else ():
+                if record.metric in _TOTALS:
                     continue
-                if one.kind is SeriesKind.COUNTER:
-                    counted.append((run_id, one.series_no))
+                if record.kind is SeriesKind.COUNTER:
+                    counted.append((run_id, record.series_no))
                 else:
-                    gauges[run_id, one.series_no] = within
+                    gauges[run_id, record.series_no] = within
         self.stats: Mapping[Key, GaugeStats] = gauge_stats(reader, gauges, _METRICS)
         self.points: Mapping[Key, Samples] = points_of(reader, counted, _METRICS)
 
     def _only(self, is_wanted: Callable[[SeriesRecord], bool]) -> SeriesOf:
         return {
-            run_id: [one for one in same if is_wanted(one)] for run_id, same in self.series.items()
+            run_id: [record for record in same if is_wanted(record)]
+            for run_id, same in self.series.items()
         }
 
     def workload(self, repeats: Sequence[Attempt]) -> WorkloadMeasures:
@@ -164,11 +167,14 @@ class _Batch:
         }
         for quantity, derived in (
             (Quantity.ENERGY, used_j),
-            (Quantity.ENERGY_PER_EPOCH, [self._per_epoch(one, self._used_j) for one in repeats]),
-            (Quantity.ENERGY_PER_SAMPLE, [self._per_sample_j(one) for one in repeats]),
+            (
+                Quantity.ENERGY_PER_EPOCH,
+                [self._per_epoch(attempt, self._used_j) for attempt in repeats],
+            ),
+            (Quantity.ENERGY_PER_SAMPLE, [self._per_sample_j(attempt) for attempt in repeats]),
         ):
-            if (found := of_rows([derived], Combine.MEAN, metrics=[_GPU_ENERGY])) is not None:
-                values[quantity] = found
+            if (estimate := of_rows([derived], Combine.MEAN, metrics=[_GPU_ENERGY])) is not None:
+                values[quantity] = estimate
         values |= self._carbon(runs, repeats)
         known = [amount_j for amount_j in used_j if amount_j is not None]
         return WorkloadMeasures(rows, values, workload_energy(repeats, known, estimates))
@@ -176,17 +182,20 @@ class _Batch:
     def _carbon(
         self, runs: Sequence[RunRecord], repeats: Sequence[Attempt]
     ) -> Mapping[Quantity, Estimate]:
-        series = [one for run in runs for one in self.emissions[run.run_id]]
+        series = [record for run in runs for record in self.emissions[run.run_id]]
         values = {}
         for quantity, grams in (
-            (Quantity.CARBON, [self._emitted_g(one) for one in repeats]),
-            (Quantity.CARBON_PER_EPOCH, [self._per_epoch(one, self._emitted_g) for one in repeats]),
+            (Quantity.CARBON, [self._emitted_g(attempt) for attempt in repeats]),
+            (
+                Quantity.CARBON_PER_EPOCH,
+                [self._per_epoch(attempt, self._emitted_g) for attempt in repeats],
+            ),
         ):
             estimate = of_rows(
                 [grams],
                 Combine.MEAN,
-                metrics=sorted({one.metric for one in series}, reverse=True),
-                methods=sorted({one.method for one in series}),
+                metrics=sorted({record.metric for record in series}, reverse=True),
+                methods=sorted({record.method for record in series}),
                 is_estimated=True,
             )
             if estimate is not None:
@@ -201,9 +210,9 @@ class _Batch:
                 values[Quantity.TIME_PER_EPOCH] = Measured(window.time_per_epoch_s)
             for quantity in Quantity:
                 if quantity.info.subject is Subject.RUNS and quantity.info.metrics:
-                    found = self._first(run.run_id, quantity)
-                    if found is not None:
-                        values[quantity] = found
+                    measured = self._first(run.run_id, quantity)
+                    if measured is not None:
+                        values[quantity] = measured
         if run.run_id in estimates:
             estimate = estimates[run.run_id]
             values[Quantity.ENERGY_OF_RUNS] = Measured(
@@ -218,31 +227,33 @@ class _Batch:
         """
         about = quantity.info
         for metric in about.metrics:
-            found: dict[str, Measured] = {}
-            for one in self.series[run_id]:
-                if one.metric != metric or one.entity in found:
+            by_entity: dict[str, Measured] = {}
+            for record in self.series[run_id]:
+                if record.metric != metric or record.entity in by_entity:
                     continue
-                if metric in THROUGHPUT_METRICS and one.listener != SOFTWARE:
+                if metric in THROUGHPUT_METRICS and record.listener != SOFTWARE:
                     continue
-                value = self._value(one, about.reading)
+                value = self._value(record, about.reading)
                 if value is not None:
-                    found[one.entity] = Measured(value, metric, one.method, one.estimated)
-            if found:
-                first = next(iter(found.values()))
+                    by_entity[record.entity] = Measured(
+                        value, metric, record.method, record.estimated
+                    )
+            if by_entity:
+                first = next(iter(by_entity.values()))
                 if not about.adds_devices:
                     return first
-                return replace(first, value=sum(one.value for one in found.values()))
+                return replace(first, value=sum(measured.value for measured in by_entity.values()))
         return None
 
-    def _value(self, one: SeriesRecord, reading: Reading) -> float | None:
-        key = (one.run_id, one.series_no)
-        if one.kind is SeriesKind.COUNTER:
+    def _value(self, record: SeriesRecord, reading: Reading) -> float | None:
+        key = (record.run_id, record.series_no)
+        if record.kind is SeriesKind.COUNTER:
             if reading is not Reading.RATE or key not in self.points:
                 return None
-            points, stretches = self.points[key], self.windows[one.run_id].stretches
+            points, stretches = self.points[key], self.windows[record.run_id].stretches
             if len(points) < 2 or not stretches:
                 return None
-            increases = counters.increases(points.times_ns, points.values, one.wraps_at)
+            increases = counters.increases(points.times_ns, points.values, record.wraps_at)
             return rate_per_s(increases, stretches)
         stats = self.stats.get(key)
         if stats is None:
@@ -269,18 +280,18 @@ class _Batch:
 
         Where two listeners read a device, the one that more runs have counts.
         """
-        found: dict[tuple[str, str], dict[str, list[float]]] = {}
+        by_device: dict[tuple[str, str], dict[str, list[float]]] = {}
         methods = []
         for run in attempt.runs:
-            for one in self.series[run.run_id]:
-                value = self._value(one, reading) if one.metric == metric else None
+            for record in self.series[run.run_id]:
+                value = self._value(record, reading) if record.metric == metric else None
                 if value is not None:
-                    by_listener = found.setdefault((run.host, one.entity), {})
-                    by_listener.setdefault(one.listener, []).append(value)
-                    methods.append(one.method)
+                    by_listener = by_device.setdefault((run.host, record.entity), {})
+                    by_listener.setdefault(record.listener, []).append(value)
+                    methods.append(record.method)
         chosen = [
             by_listener[max(sorted(by_listener), key=lambda name: len(by_listener[name]))]
-            for by_listener in found.values()
+            for by_listener in by_device.values()
         ]
         combine = max if reading is Reading.PEAK else fmean
         return [float(combine(values)) for values in chosen], methods
@@ -326,7 +337,10 @@ class _Batch:
 
 def value_of(rows: Sequence[Sequence[RunMeasures | None]], quantity: Quantity) -> Estimate | None:
     """Return a quantity of rows, each given by its repeats; None where no run has it."""
-    measured = [[None if one is None else one.values.get(quantity) for one in row] for row in rows]
+    measured = [
+        [None if measures is None else measures.values.get(quantity) for measures in row]
+        for row in rows
+    ]
     known = [value for row in measured for value in row if value is not None]
     return of_rows(
         [[None if value is None else value.value for value in row] for row in measured],

@@ -49,21 +49,21 @@ def parts_of(candidate: Candidate, facts: Facts) -> list[Part] | None:
         if row.solo.is_cpu:
             continue
         members.setdefault(_part_key(row, place), []).append(place)
-    found = []
+    parts = []
     for (devices, name, pool), places in members.items():
         row = candidate.rows[places[0]]
         device = facts.device(row.solo.host, devices)
         mig = row.collocation.mig
         if mig is None:
             card = f"GPU {devices}"
-            found.append(Part(card, tuple(places), 1.0, 1.0, card, device.memory_bytes))
+            parts.append(Part(card, tuple(places), 1.0, 1.0, card, device.memory_bytes))
             continue
         profile = device.mig_gpu.profile(mig.gpu_instance) if device.mig_gpu else None
         if profile is None or device.mig_gpu is None:
             return None
-        whole_mb = max(one.memory_mb for one in device.mig_gpu.card.profiles)
+        whole_mb = max(instance.memory_mb for instance in device.mig_gpu.card.profiles)
         slices = mig.compute_slices or profile.slices
-        found.append(
+        parts.append(
             Part(
                 name,
                 tuple(places),
@@ -73,7 +73,7 @@ def parts_of(candidate: Candidate, facts: Facts) -> list[Part] | None:
                 float(profile.memory_mb * _MIB),
             )
         )
-    return found
+    return parts
 
 
 def _part_key(row: Row, place: int) -> tuple[str, str, str]:
@@ -153,7 +153,7 @@ def impossible(candidate: Candidate, facts: Facts) -> str:
 
 def fits_alone(row: Row, mig_gpu: MigGpu, profile: str, margin: float) -> Fit:
     """Return whether one run fits into an instance."""
-    found = mig_gpu.profile(profile)
+    instance = mig_gpu.profile(profile)
     need = None if row.solo.footprint is None else row.solo.footprint.peak_bytes
-    capacity = None if found is None else float(found.memory_mb * _MIB)
+    capacity = None if instance is None else float(instance.memory_mb * _MIB)
     return MemoryPool(profile, need, capacity, (capacity or 0.0) * margin).fit

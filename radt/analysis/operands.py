@@ -78,7 +78,11 @@ class Operand:
 
     def starts_of(self, workload: WorkloadSummary) -> list[Start]:
         """Return the starts of a workload, in the order of its repeats."""
-        return [self.starts[one] for one in workload.workload_ids if one in self.starts]
+        return [
+            self.starts[workload_id]
+            for workload_id in workload.workload_ids
+            if workload_id in self.starts
+        ]
 
 
 class _NotFoundError(Exception):
@@ -123,7 +127,7 @@ class OperandFinder:
         problem: UsageError | None = None
         known: dict[str, None] = {}
         for reader in self._readers.nearest_first():
-            names = [one.name for one in reader.experiments()]
+            names = [experiment.name for experiment in reader.experiments()]
             known |= dict.fromkeys(names)
             for experiment in experiments_in(given, names):
                 try:
@@ -172,22 +176,22 @@ class OperandFinder:
         seen = None if commit is None else _starts_at(reader, reading.experiment, runs, commit)
         report = self._report(reader, reading.experiment, seen)
         workloads = [
-            one
-            for one in report.workloads
-            if reading.label in (None, one.label) and host in ("", one.host)
+            workload
+            for workload in report.workloads
+            if reading.label in (None, workload.label) and host in ("", workload.host)
         ]
         text = _text(reading, host, commit)
         if not workloads:
             raise _NotFoundError(_nothing(text, report))
         kind = OperandKind.EXPERIMENT if reading.label is None else OperandKind.WORKLOAD
         if kind is OperandKind.WORKLOAD and len(workloads) > 1:
-            hosts = [one.host for one in workloads]
+            hosts = [workload.host for workload in workloads]
             raise UsageError(
                 f"{text} ran on several machines: {', '.join(hosts)}",
                 f"Name one: '{reading.experiment}/{reading.label}@{hosts[-1]}'",
             )
         if len(workloads) < len(report.workloads):
-            starts = {start for one in workloads for start in one.workload_ids}
+            starts = {start for workload in workloads for start in workload.workload_ids}
             some = frozenset(run.run_id for run in runs if run.workload_id in starts)
             report = self._report(reader, reading.experiment, some)
         return self._operand(reader, text, kind, workloads, runs, commit or "", report.footnotes)
@@ -217,7 +221,10 @@ class OperandFinder:
     ) -> Operand:
         experiment = runs[0].experiment
         run_ids = [
-            row.run.run_id for one in workloads for group in one.groups for row in group.runs
+            row.run.run_id
+            for workload in workloads
+            for group in workload.groups
+            for row in group.runs
         ]
         return Operand(
             text,
@@ -267,23 +274,23 @@ class OperandFinder:
     def _commit(
         self, reader: StoreReader, reading: Reading, name: str, hosts: Iterable[str]
     ) -> str:
-        found = dict.fromkeys(reader.tagged(GIT_COMMIT, reading.experiment).values())
+        recorded = dict.fromkeys(reader.tagged(GIT_COMMIT, reading.experiment).values())
         if _COMMIT.fullmatch(name):
-            matching = [one for one in found if one.startswith(name.lower())]
+            matching = [commit for commit in recorded if commit.startswith(name.lower())]
             if len(matching) > 1:
                 raise UsageError(
                     f"several commits of {reading.experiment!r} begin with {name!r}: "
-                    + ", ".join(one[:12] for one in matching[:_SHOWN]),
+                    + ", ".join(commit[:12] for commit in matching[:_SHOWN]),
                     "Give more characters",
                 )
             if matching:
                 return matching[0]
         commit = resolve_commit(name, self._folder)
-        if commit in found:
+        if commit in recorded:
             assert commit is not None
             return commit
         meaning = f"commit {commit[:SHORT_COMMIT]}" if commit else "no known machine or commit"
-        commits = ", ".join(one[:SHORT_COMMIT] for one in list(found)[-_SHOWN:]) or "none"
+        commits = ", ".join(commit[:SHORT_COMMIT] for commit in list(recorded)[-_SHOWN:]) or "none"
         machines = ", ".join(sorted(filter(None, hosts))) or "none"
         raise _NotFoundError(
             UsageError(
@@ -304,15 +311,15 @@ def _starts_at(
 
 def _starts(runs: Sequence[RunRecord], repeats: Mapping[str, str]) -> dict[str, Start]:
     """Return the starts of workloads by their id."""
-    found: dict[str, Start] = {}
+    starts: dict[str, Start] = {}
     for run in runs:
         number = repeats.get(run.run_id, "").partition("/")[0]
-        known = found.get(run.workload_id)
-        found[run.workload_id] = Start(
+        known = starts.get(run.workload_id)
+        starts[run.workload_id] = Start(
             int(number) if number.isdecimal() else None,
             run.created_ns if known is None else min(known.started_ns, run.created_ns),
         )
-    return found
+    return starts
 
 
 def _text(reading: Reading, host: str, commit: str | None) -> str:
@@ -320,7 +327,7 @@ def _text(reading: Reading, host: str, commit: str | None) -> str:
     where = f" on {host}" if host else ""
     if commit is None:
         return f"{name}{where}"
-    asked = next(one for one in reading.narrowed if one != host)
+    asked = next(name for name in reading.narrowed if name != host)
     is_id = commit.startswith(asked.lower())
     return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({asked})")
 
@@ -361,10 +368,10 @@ class NarrowedReader(StoreReader):
         run_ids: Sequence[str] | None = None,
     ) -> list[RunRecord]:
         """Return the runs as `StoreReader` does, without the others."""
-        found = super().runs(
+        runs = super().runs(
             experiment=experiment, workload_id=workload_id, status=status, run_ids=run_ids
         )
-        return [run for run in found if run.run_id in self._run_ids]
+        return [run for run in runs if run.run_id in self._run_ids]
 
 
 #: Before an option of what ran where or at which commit; ``HEAD@{1}`` is one name of git's.
@@ -404,7 +411,9 @@ def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Read
         yield Reading(experiment, None, _narrowed(rest))
         return
     rest = rest[1:]
-    for label in sorted((one for one in labels if _begins(rest, one, "@")), key=len, reverse=True):
+    for label in sorted(
+        (label for label in labels if _begins(rest, label, "@")), key=len, reverse=True
+    ):
         yield Reading(experiment, label, _narrowed(rest[len(label) :]))
 
 

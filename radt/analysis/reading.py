@@ -118,10 +118,10 @@ def series_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    found: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
+    by_run: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
     for record in map(SERIES.read, rows_of(reader, _SERIES, run_ids, metrics=list(metrics))):
-        found[record.run_id].append(record)
-    return found
+        by_run[record.run_id].append(record)
+    return by_run
 
 
 def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
@@ -130,10 +130,10 @@ def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[Mar
     Raises:
         StoreError: The store cannot be read.
     """
-    found: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
+    by_run: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
     for marker in map(MARKERS.read, rows_of(reader, _EPOCHS, run_ids)):
-        found[marker.run_id].append(marker)
-    return found
+        by_run[marker.run_id].append(marker)
+    return by_run
 
 
 def marked_of(
@@ -144,11 +144,11 @@ def marked_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    found: dict[str, list[Stretch]] = {run_id: [] for run_id in run_ids}
+    by_run: dict[str, list[Stretch]] = {run_id: [] for run_id in run_ids}
     values = [kind.value for kind in kinds]
     for run_id, start_ns, end_ns in rows_of(reader, _MARKED, run_ids, name=name, kinds=values):
-        found[run_id].append((start_ns, end_ns))
-    return found
+        by_run[run_id].append((start_ns, end_ns))
+    return by_run
 
 
 def marked_names_of(
@@ -159,11 +159,11 @@ def marked_names_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    found: dict[str, dict[str, None]] = {run_id: {} for run_id in run_ids}
+    by_run: dict[str, dict[str, None]] = {run_id: {} for run_id in run_ids}
     values = [kind.value for kind in kinds]
     for run_id, _, name in rows_of(reader, _MARKED_NAMES, run_ids, kinds=values):
-        found[run_id][name] = None
-    return {run_id: list(names) for run_id, names in found.items()}
+        by_run[run_id][name] = None
+    return {run_id: list(names) for run_id, names in by_run.items()}
 
 
 def gauge_stats(
@@ -238,7 +238,7 @@ def points_of(
     for header, chunk in _stored(reader, dict.fromkeys(wanted), metrics, lambda _: True):
         if chunk is not None:
             parts.setdefault(header.key, []).append(decoded([chunk]))
-    return {key: chunks.time_sorted(chunks.joined(found)) for key, found in parts.items()}
+    return {key: chunks.time_sorted(chunks.joined(samples)) for key, samples in parts.items()}
 
 
 def _stored(

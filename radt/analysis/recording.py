@@ -122,7 +122,9 @@ class RunRecording:
     def incomplete(self) -> list[tuple[str, float]]:
         """Listeners with less than `COMPLETE` of their expected samples, and their share."""
         shares = [
-            (one.listener, one.received / one.expected) for one in self.ledgers if one.expected
+            (ledger.listener, ledger.received / ledger.expected)
+            for ledger in self.ledgers
+            if ledger.expected
         ]
         return [(listener, share) for listener, share in shares if share < COMPLETE]
 
@@ -182,7 +184,9 @@ def _shortages(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, MemoryS
         return {}
     series = series_of(reader, run_ids, _MEMORY_METRICS)
     always = Within([(EARLIEST_NS, LATEST_NS)])
-    wanted = {(one.run_id, one.series_no): always for same in series.values() for one in same}
+    wanted = {
+        (record.run_id, record.series_no): always for same in series.values() for record in same
+    }
     stats = gauge_stats(reader, wanted, _MEMORY_METRICS)
     return {run_id: _shortage(series[run_id], stats) for run_id in run_ids}
 
@@ -192,9 +196,9 @@ def _shortage(
 ) -> MemoryShortage | None:
     """Return the fullest device's."""
     peaks = {
-        (one.metric, one.entity): stats[key].peak
-        for one in series
-        if (key := (one.run_id, one.series_no)) in stats
+        (record.metric, record.entity): stats[key].peak
+        for record in series
+        if (key := (record.run_id, record.series_no)) in stats
     }
     for used, total in _MEMORY:
         devices = [
@@ -206,7 +210,10 @@ def _shortage(
         ]
         if devices:
             return max(
-                devices, key=lambda one: one.used_bytes / (one.total_bytes or one.used_bytes or 1)
+                devices,
+                key=lambda shortage: (
+                    shortage.used_bytes / (shortage.total_bytes or shortage.used_bytes or 1)
+                ),
             )
     return None
 
@@ -273,7 +280,10 @@ class TrackerOverhead:
         if self.journal_bytes is not None:
             parts.append(f"journals {units.size(self.journal_bytes)}")
         if self.listeners:
-            means = (f"{one.listener} {units.duration(one.mean_s)}" for one in self.listeners)
+            means = (
+                f"{listener.listener} {units.duration(listener.mean_s)}"
+                for listener in self.listeners
+            )
             parts.append(f"a reading {', '.join(means)}")
         return " · ".join(parts)
 
@@ -297,24 +307,28 @@ def overhead_of(
         recordings: How their runs were recorded, by id.
     """
     spent = [_spent(attempt, recordings) for attempt in repeats]
-    known = [one for one in spent if one is not None]
+    known = [start for start in spent if start is not None]
     return TrackerOverhead(
         sum(cpu_s for cpu_s, _ in known),
         sum(length_s for _, length_s in known),
         len(spent) - len(known),
-        _sum_known(recordings[run.run_id].journal_bytes for one in repeats for run in one.runs),
-        _by_listener(one for attempt in repeats for one in _listeners(attempt, recordings)),
+        _sum_known(
+            recordings[run.run_id].journal_bytes for attempt in repeats for run in attempt.runs
+        ),
+        _by_listener(
+            listener for attempt in repeats for listener in _listeners(attempt, recordings)
+        ),
     )
 
 
 def total_overhead(overheads: Sequence[TrackerOverhead]) -> TrackerOverhead:
     """Return the overhead of all workloads of a report."""
     return TrackerOverhead(
-        sum(one.cpu_s for one in overheads),
-        sum(one.workload_s for one in overheads),
-        sum(one.unknown for one in overheads),
-        _sum_known(one.journal_bytes for one in overheads),
-        _by_listener(listener for one in overheads for listener in one.listeners),
+        sum(overhead.cpu_s for overhead in overheads),
+        sum(overhead.workload_s for overhead in overheads),
+        sum(overhead.unknown for overhead in overheads),
+        _sum_known(overhead.journal_bytes for overhead in overheads),
+        _by_listener(listener for overhead in overheads for listener in overhead.listeners),
     )
 
 
@@ -373,16 +387,16 @@ def _listeners(
 def _by_listener(overheads: Iterable[ListenerOverhead]) -> tuple[ListenerOverhead, ...]:
     """Return one overhead a listener, the largest share first."""
     by_name: dict[str, list[ListenerOverhead]] = {}
-    for one in overheads:
-        by_name.setdefault(one.listener, []).append(one)
+    for overhead in overheads:
+        by_name.setdefault(overhead.listener, []).append(overhead)
     summed = (
         ListenerOverhead(
             listener,
-            sum(one.readings for one in same),
-            sum(one.sampling_s for one in same),
-            max(one.longest_s for one in same),
-            sum(one.recorded_s for one in same),
+            sum(overhead.readings for overhead in same),
+            sum(overhead.sampling_s for overhead in same),
+            max(overhead.longest_s for overhead in same),
+            sum(overhead.recorded_s for overhead in same),
         )
         for listener, same in by_name.items()
     )
-    return tuple(sorted(summed, key=lambda one: one.share or 0.0, reverse=True))
+    return tuple(sorted(summed, key=lambda overhead: overhead.share or 0.0, reverse=True))

@@ -186,19 +186,22 @@ def read_report(
     compared = keys_to_compare(current, keys)
     read = [*current, *earlier_baselines(reader, attempts, current, keys, compared)]
     versions: list[Version] = [
-        tuple((run.run_id, revisions[run.run_id]) for one in repeats for run in one.runs)
+        tuple((run.run_id, revisions[run.run_id]) for attempt in repeats for run in attempt.runs)
         for repeats in read
     ]
     cache = cache or ReportCache()
     data = cache.read(reader, read, versions, window)
     baselines = best_baselines(
         (key, baseline)
-        for place, (repeats, one) in enumerate(zip(read, data, strict=True))
+        for place, (repeats, workload_data) in enumerate(zip(read, data, strict=True))
         if ran_alone(repeats)
         and (key := keys[repeats[-1].runs[0].run_id]) in compared
         and (
             baseline := baseline_of(
-                repeats, one.measures, one.recordings, is_current=place < len(current)
+                repeats,
+                workload_data.measures,
+                workload_data.recordings,
+                is_current=place < len(current),
             )
         )
     )
@@ -207,7 +210,7 @@ def read_report(
         [
             (
                 versions[place],
-                tuple(names[run.run_id] for one in repeats for run in one.runs),
+                tuple(names[run.run_id] for attempt in repeats for run in attempt.runs),
                 tuple(own_baselines[place].items()),
             )
             for place, repeats in enumerate(current)
@@ -223,9 +226,12 @@ def read_report(
         sum(not run.status.ended for run in runs),
         window,
         _footnotes(
-            workloads, current, data, {one.workload_id: one for one in reader.workloads(experiment)}
+            workloads,
+            current,
+            data,
+            {start.workload_id: start for start in reader.workloads(experiment)},
         ),
-        total_overhead([one.overhead for one in data[: len(current)]]),
+        total_overhead([workload_data.overhead for workload_data in data[: len(current)]]),
     )
 
 
@@ -238,18 +244,22 @@ def _footnotes(
     shown, earlier = data[: len(current)], data[len(current) :]
     windows = (
         run.window
-        for one in shown
-        for row in one.measures.rows.values()
+        for workload_data in shown
+        for row in workload_data.measures.rows.values()
         for run in row
         if run is not None
     )
     return (
         *footnotes(
             [
-                RecordedWorkload(workload, repeats, starts, one.recordings)
-                for workload, repeats, one in zip(workloads, current, shown, strict=True)
+                RecordedWorkload(workload, repeats, starts, workload_data.recordings)
+                for workload, repeats, workload_data in zip(workloads, current, shown, strict=True)
             ],
-            {run_id: found for one in earlier for run_id, found in one.recordings.items()},
+            {
+                run_id: recording
+                for workload_data in earlier
+                for run_id, recording in workload_data.recordings.items()
+            },
         ),
         *(f"{note}." for note in window_notes(windows)),
     )

@@ -73,10 +73,10 @@ def steady_stretch(samples: Samples) -> Stretch | None:
     count = len(values) // size
     # The last mean includes the remainder.
     firsts = np.arange(count) * size
-    found = _calmest(np.add.reduceat(values, firsts) / np.diff(firsts, append=len(values)))
-    if found is None:
+    calmest = _calmest(np.add.reduceat(values, firsts) / np.diff(firsts, append=len(values)))
+    if calmest is None:
         return None
-    first, stop = found
+    first, stop = calmest
     last = len(values) if stop == count else stop * size
     return int(times_ns[first * size]), int(times_ns[last - 1])
 
@@ -95,13 +95,13 @@ def find_steady_states(
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    found = dict.fromkeys(run_ids, SteadyState())
+    states = dict.fromkeys(run_ids, SteadyState())
     for start in range(0, len(run_ids), _RUNS_AT_A_TIME):
         some = run_ids[start : start + _RUNS_AT_A_TIME]
         for metrics in SOURCES:
-            some = [run_id for run_id in some if not found[run_id].metric]
+            some = [run_id for run_id in some if not states[run_id].metric]
             candidates = {run_id: _candidates(series[run_id], metrics) for run_id in some}
-            keys = [(run_id, one.series_no) for run_id in some for one in candidates[run_id]]
+            keys = [(run_id, record.series_no) for run_id in some for record in candidates[run_id]]
             if not keys:
                 continue
             points = points_of(reader, keys, metrics)
@@ -109,21 +109,21 @@ def find_steady_states(
                 chosen = _fullest(candidates[run_id], points)
                 if chosen is not None:
                     stretch = steady_stretch(points[run_id, chosen.series_no])
-                    found[run_id] = SteadyState(stretch, chosen.metric)
-    return found
+                    states[run_id] = SteadyState(stretch, chosen.metric)
+    return states
 
 
 def _candidates(series: Iterable[SeriesRecord], metrics: Sequence[str]) -> list[SeriesRecord]:
     """Return the series of these metrics, in the metrics' order."""
     return sorted(
         (
-            one
-            for one in series
-            if one.metric in metrics
-            and one.kind is SeriesKind.GAUGE
-            and (one.metric not in THROUGHPUT_METRICS or one.listener == SOFTWARE)
+            record
+            for record in series
+            if record.metric in metrics
+            and record.kind is SeriesKind.GAUGE
+            and (record.metric not in THROUGHPUT_METRICS or record.listener == SOFTWARE)
         ),
-        key=lambda one: metrics.index(one.metric),
+        key=lambda record: metrics.index(record.metric),
     )
 
 
@@ -132,12 +132,12 @@ def _fullest(
 ) -> SeriesRecord | None:
     """Return the series with most values of the first metric that has enough."""
     counts = {
-        one: int(np.isfinite(samples.values).sum())
-        for one in candidates
-        if (samples := points.get((one.run_id, one.series_no))) is not None
+        record: int(np.isfinite(samples.values).sum())
+        for record in candidates
+        if (samples := points.get((record.run_id, record.series_no))) is not None
     }
-    enough = [one for one, count in counts.items() if count >= MIN_SAMPLES]
-    same = [one for one in enough if one.metric == enough[0].metric]
+    enough = [record for record, count in counts.items() if count >= MIN_SAMPLES]
+    same = [record for record in enough if record.metric == enough[0].metric]
     return max(same, key=counts.__getitem__, default=None)
 
 

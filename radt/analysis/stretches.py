@@ -26,13 +26,13 @@ def merged(stretches: Iterable[Stretch]) -> Stretches:
     >>> merged([(5, 9), (0, 2), (1, 3)])
     [(0, 3), (5, 9)]
     """
-    found: list[Stretch] = []
+    joined: list[Stretch] = []
     for start_ns, end_ns in sorted(stretches):
-        if found and start_ns <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end_ns))
+        if joined and start_ns <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end_ns))
         else:
-            found.append((start_ns, end_ns))
-    return found
+            joined.append((start_ns, end_ns))
+    return joined
 
 
 def clipped(stretches: Stretches, bounds: Stretch) -> list[Stretch]:
@@ -44,13 +44,13 @@ def clipped(stretches: Stretches, bounds: Stretch) -> list[Stretch]:
     first_ns, last_ns = bounds
     # The one that began last before the bounds may reach into them.
     place = max(0, bisect_left(stretches, (first_ns, first_ns)) - 1)
-    found: list[Stretch] = []
+    parts: list[Stretch] = []
     while place < len(stretches) and stretches[place][0] < last_ns:
         start_ns, end_ns = max(stretches[place][0], first_ns), min(stretches[place][1], last_ns)
         if start_ns < end_ns:
-            found.append((start_ns, end_ns))
+            parts.append((start_ns, end_ns))
         place += 1
-    return found
+    return parts
 
 
 def length_s(stretches: Stretches) -> float | None:

@@ -207,9 +207,9 @@ def workload_summary(
             (
                 baseline_of_row[letter],
                 [
-                    data.recordings[one.run.run_id].epochs.count
-                    for one in row
-                    if one is not None and one.run.status is RunStatus.FINISHED
+                    data.recordings[measures.run.run_id].epochs.count
+                    for measures in row
+                    if measures is not None and measures.run.status is RunStatus.FINISHED
                 ],
             )
             for letter, row in measured.items()
@@ -232,7 +232,7 @@ def workload_summary(
         energy=data.measures.energy,
         host=repeats[-1].host,
         values=values,
-        workload_ids=tuple(one.runs[0].workload_id for one in repeats),
+        workload_ids=tuple(attempt.runs[0].workload_id for attempt in repeats),
         is_adjusted=is_adjusted,
     )
 
@@ -242,7 +242,7 @@ def _row(
     names: Mapping[str, str],
     tags: Mapping[str, Mapping[str, str]],
 ) -> RunSummary:
-    known = [one.run for one in row if one is not None]
+    known = [measures.run for measures in row if measures is not None]
     finished = [run for run in known if run.status is RunStatus.FINISHED]
     run = (finished or known)[-1]
     own = tags.get(run.run_id, {})
@@ -342,9 +342,9 @@ class Interference:
     def at(self, model: str, neighbour: str) -> tuple[Encounter, ...]:
         """Return a cell: one entry for each workload, the fewest neighbours first."""
         return tuple(
-            one
-            for one in self.encounters
-            if one.model == model and one.neighbours[0][0] == neighbour
+            encounter
+            for encounter in self.encounters
+            if encounter.model == model and encounter.neighbours[0][0] == neighbour
         )
 
     def __bool__(self) -> bool:
@@ -357,13 +357,13 @@ def interference(workloads: Iterable[WorkloadSummary]) -> Interference:
     A workload counts if all its runs finished and no profiler slowed it down: a neighbour that
     ended early did not share the device all the time.
     """
-    found = [one for workload in workloads for one in _encounters(workload)]
-    plain = [one for one in found if not one.is_mixed]
+    encounters = [encounter for workload in workloads for encounter in _encounters(workload)]
+    plain = [encounter for encounter in encounters if not encounter.is_mixed]
     return Interference(
-        tuple(dict.fromkeys(one.model for one in plain)),
-        tuple(dict.fromkeys(one.neighbours[0][0] for one in plain)),
-        tuple(sorted(plain, key=lambda one: one.degree)),
-        tuple(one for one in found if one.is_mixed),
+        tuple(dict.fromkeys(encounter.model for encounter in plain)),
+        tuple(dict.fromkeys(encounter.neighbours[0][0] for encounter in plain)),
+        tuple(sorted(plain, key=lambda encounter: encounter.degree)),
+        tuple(encounter for encounter in encounters if encounter.is_mixed),
     )
 
 

@@ -134,7 +134,7 @@ def after_first(epochs: Sequence[MarkerRecord]) -> Window:
     Args:
         epochs: In the order in which they began; those that have not ended do not count.
     """
-    ended = [one for one in epochs if one.end_ns is not None]
+    ended = [epoch for epoch in epochs if epoch.end_ns is not None]
     return _window(_after_first(ended)) if ended else Window()
 
 
@@ -196,14 +196,14 @@ def _draft(
 
 
 def _after_first(epochs: Sequence[MarkerRecord]) -> _Draft:
-    chosen = [_stretch(one) for one in epochs[1:] or epochs]
+    chosen = [_stretch(epoch) for epoch in epochs[1:] or epochs]
     how = "" if len(epochs) > 1 else "only one epoch ended, so it counts"
-    return _Draft([(chosen[0][0], chosen[-1][1])], [(one, (one,)) for one in chosen], how)
+    return _Draft([(chosen[0][0], chosen[-1][1])], [(epoch, (epoch,)) for epoch in chosen], how)
 
 
 def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Draft:
     """Return the requested epochs; the time between two successive ones counts with them."""
-    numbers = [place if one.step is None else one.step for place, one in enumerate(epochs, 1)]
+    numbers = [place if epoch.step is None else epoch.step for place, epoch in enumerate(epochs, 1)]
     last = max(numbers, default=0) if spec.last_epoch is None else spec.last_epoch
     places = [place for place, number in enumerate(numbers) if spec.first_epoch <= number <= last]
     if not places:
@@ -220,13 +220,13 @@ def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Draft:
     ended = {numbers[place] for place in places}
     is_short = spec.last_epoch is not None and len(ended) <= spec.last_epoch - spec.first_epoch
     how = f"of these epochs only {_range(ended)} ended" if is_short else ""
-    return _Draft(merged(stretches), [(one, (one,)) for one in chosen], how)
+    return _Draft(merged(stretches), [(epoch, (epoch,)) for epoch in chosen], how)
 
 
 def _marked(epochs: Sequence[MarkerRecord], stretches: Stretches, spec: WindowSpec) -> _Draft:
     if not stretches:
         return _Draft(missing=f"no {spec.marker_text}")
-    within = [_stretch(one) for one in epochs]
+    within = [_stretch(epoch) for epoch in epochs]
     how = ""
     if within:
         later = clipped(stretches, (within[0][1], LATEST_NS))
@@ -252,8 +252,8 @@ def _steady(
 
 
 def _around(stretch: Stretch, epochs: Sequence[MarkerRecord]) -> _Draft:
-    within = [one for one in map(_stretch, epochs) if _is_within(one, stretch)]
-    return _Draft([stretch], [(one, (one,)) for one in within])
+    within = [epoch for epoch in map(_stretch, epochs) if _is_within(epoch, stretch)]
+    return _Draft([stretch], [(epoch, (epoch,)) for epoch in within])
 
 
 def _within_overlap(draft: _Draft, overlap: Stretch | str) -> _Draft:
@@ -262,7 +262,7 @@ def _within_overlap(draft: _Draft, overlap: Stretch | str) -> _Draft:
     stretches = clipped(draft.stretches, overlap)
     if not stretches:
         return _Draft(missing="nothing in the window while all runs of the workload ran")
-    epochs = [one for one in draft.epochs if _is_within(one[0], overlap)]
+    epochs = [epoch for epoch in draft.epochs if _is_within(epoch[0], overlap)]
     how = draft.how
     if draft.epochs and not epochs:
         problem = "no epoch lies within the time in which all runs of the workload ran"
@@ -299,8 +299,8 @@ def _whole(run: RunRecord) -> Stretch:
     )
 
 
-def _is_within(one: Stretch, other: Stretch) -> bool:
-    return one[0] >= other[0] and one[1] <= other[1]
+def _is_within(stretch: Stretch, bounds: Stretch) -> bool:
+    return stretch[0] >= bounds[0] and stretch[1] <= bounds[1]
 
 
 def _range(numbers: Collection[int]) -> str:

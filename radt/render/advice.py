@@ -168,66 +168,79 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
 def _range(ranges: Sequence[Range]) -> str:
     if not ranges:
         return units.NO_VALUE
-    return _bounds(Range(max(one.low for one in ranges), max(one.high for one in ranges)))
+    return _bounds(
+        Range(max(bounds.low for bounds in ranges), max(bounds.high for bounds in ranges))
+    )
 
 
-def _bounds(found: Range) -> str:
-    return f"{units.significant(found.low)}–{units.significant(found.high)}"
+def _bounds(bounds: Range) -> str:
+    return f"{units.significant(bounds.low)}–{units.significant(bounds.high)}"
 
 
-def _measured(one: Prediction) -> str:
-    if one.ran_out:
+def _measured(prediction: Prediction) -> str:
+    if prediction.ran_out:
         return "OOM"
-    return units.factor(max(one.measured)) if one.measured else units.NO_VALUE
+    return units.factor(max(prediction.measured)) if prediction.measured else units.NO_VALUE
 
 
 def _telling(advice: Advice) -> list[Prediction]:
     """Measured and named candidates, the best sharing of each other one, the best mixes."""
     best: dict[object, Prediction] = {}
-    for one in advice.predictions:
-        known = best.get(one.candidate.models)
-        if known is None or _promise(one) > _promise(known):
-            best[one.candidate.models] = one
+    for prediction in advice.predictions:
+        known = best.get(prediction.candidate.models)
+        if known is None or _promise(prediction) > _promise(known):
+            best[prediction.candidate.models] = prediction
     lowest_no: dict[object, int] = {}
-    for one in best.values():
-        if one.candidate.is_uniform and one.fit is Fit.NO:
-            key = one.candidate.models[0]
-            degree = one.candidate.degree
+    for prediction in best.values():
+        if prediction.candidate.is_uniform and prediction.fit is Fit.NO:
+            key = prediction.candidate.models[0]
+            degree = prediction.candidate.degree
             lowest_no[key] = min(degree, lowest_no.get(key, degree))
 
-    def is_news(one: Prediction) -> bool:
+    def is_news(prediction: Prediction) -> bool:
         """If three do not fit, seven do not either, and are left out."""
-        key, degree = one.candidate.models[0], one.candidate.degree
+        key, degree = prediction.candidate.models[0], prediction.candidate.degree
         return degree <= lowest_no.get(key, degree)
 
     kept = [
-        one
-        for one in advice.predictions
-        if one.candidate.labels
-        or (one.candidate.is_uniform and best[one.candidate.models] is one and is_news(one))
-        or any(one is given.best for given in advice.recommendations)
+        prediction
+        for prediction in advice.predictions
+        if prediction.candidate.labels
+        or (
+            prediction.candidate.is_uniform
+            and best[prediction.candidate.models] is prediction
+            and is_news(prediction)
+        )
+        or any(prediction is given.best for given in advice.recommendations)
     ]
     mixes = sorted(
-        (one for one in best.values() if one not in kept and one.gain is not None),
-        key=lambda one: (one.fit is Fit.NO, -(one.gain or 0.0)),
+        (
+            prediction
+            for prediction in best.values()
+            if prediction not in kept and prediction.gain is not None
+        ),
+        key=lambda prediction: (prediction.fit is Fit.NO, -(prediction.gain or 0.0)),
     )
-    chosen = [*kept, *[one for one in mixes if not one.candidate.is_uniform][:_MIXES]]
+    chosen = [
+        *kept,
+        *[prediction for prediction in mixes if not prediction.candidate.is_uniform][:_MIXES],
+    ]
     return sorted(
         chosen,
-        key=lambda one: (
-            not one.candidate.is_uniform,
-            one.candidate.models[0][3],
-            one.candidate.rows[0].solo.name if one.candidate.is_uniform else "",
-            one.candidate.degree,
-            one.candidate.method,
+        key=lambda prediction: (
+            not prediction.candidate.is_uniform,
+            prediction.candidate.models[0][3],
+            prediction.candidate.rows[0].solo.name if prediction.candidate.is_uniform else "",
+            prediction.candidate.degree,
+            prediction.candidate.method,
         ),
     )
 
 
-def _promise(one: Prediction) -> tuple[bool, bool, float]:
+def _promise(prediction: Prediction) -> tuple[bool, bool, float]:
     """Rank what fits first, then MPS, as recommendations do."""
-    fits = one.fit in (Fit.YES, Fit.TIGHT) and not one.ran_out
-    return fits, one.candidate.method is Method.MPS, one.gain or 0.0
+    fits = prediction.fit in (Fit.YES, Fit.TIGHT) and not prediction.ran_out
+    return fits, prediction.candidate.method is Method.MPS, prediction.gain or 0.0
 
 
 def _accuracy(accuracy: Accuracy) -> Iterator[str]:
@@ -250,16 +263,20 @@ def _accuracy(accuracy: Accuracy) -> Iterator[str]:
         if undecided := len(accuracy.fits) - decided:
             text += f", {undecided} not decided"
         wrong = [
-            f"{one.label} was predicted {'to fit' if one.predicted is Fit.YES else 'not to fit'} "
-            f"and {'did' if one.fitted else 'ran out of memory'}"
-            for one in accuracy.wrong
+            f"{fit.label} was predicted {'to fit' if fit.predicted is Fit.YES else 'not to fit'} "
+            f"and {'did' if fit.fitted else 'ran out of memory'}"
+            for fit in accuracy.wrong
         ]
         yield "; ".join([text, *wrong])
 
 
 def _calibration(advice: Advice) -> str:
     """By which measurements the expected slowdowns come about."""
-    by_method = {one.candidate.method: one.calibrated_by for one in advice.predictions if one.rows}
+    by_method = {
+        prediction.candidate.method: prediction.calibrated_by
+        for prediction in advice.predictions
+        if prediction.rows
+    }
     counts = [f"{method} n = {count}" for method, count in by_method.items() if count]
     if not counts:
         return (
@@ -294,8 +311,10 @@ def advice_json(advice: Advice) -> str:
         ],
         "recommendations": [
             {
-                "for": one.subject,
-                "best": None if one.best is None else _prediction_json(one.best),
+                "for": recommendation.subject,
+                "best": None
+                if recommendation.best is None
+                else _prediction_json(recommendation.best),
                 "reasons": [
                     {
                         "rule": reason.rule.name.lower(),
@@ -303,27 +322,27 @@ def advice_json(advice: Advice) -> str:
                         "text": reason.rule.value.text,
                         "numbers": reason.numbers,
                     }
-                    for reason in one.reasons
+                    for reason in recommendation.reasons
                 ],
             }
-            for one in advice.recommendations
+            for recommendation in advice.recommendations
         ],
-        "predictions": [_prediction_json(one) for one in advice.predictions],
+        "predictions": [_prediction_json(prediction) for prediction in advice.predictions],
         "accuracy": {
             "slowdown_count": len(advice.accuracy.slowdowns),
             "median_error": advice.accuracy.median_error,
             "worst_error": advice.accuracy.worst and abs(advice.accuracy.worst.error),
             "in_range": advice.accuracy.within,
             "fit_count": len(advice.accuracy.decided),
-            "fit_wrong": [one.label for one in advice.accuracy.wrong],
+            "fit_wrong": [fit.label for fit in advice.accuracy.wrong],
             "slowdowns": [
                 {
-                    "workload": one.label,
-                    "model": one.name,
-                    "expected": one.expected,
-                    "measured": one.measured,
+                    "workload": slowdown.label,
+                    "model": slowdown.name,
+                    "expected": slowdown.expected,
+                    "measured": slowdown.measured,
                 }
-                for one in advice.accuracy.slowdowns
+                for slowdown in advice.accuracy.slowdowns
             ],
         },
         "missing": [need.line for need in advice.needs],
@@ -332,15 +351,15 @@ def advice_json(advice: Advice) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _prediction_json(one: Prediction) -> dict[str, Any]:
+def _prediction_json(prediction: Prediction) -> dict[str, Any]:
     return {
-        "models": one.candidate.models_text,
-        "workloads": list(one.candidate.labels),
-        "why": one.candidate.origin.value,
-        "method": one.candidate.method.value,
-        "how": one.candidate.sharing_text,
-        "degree": one.candidate.degree,
-        "fits": one.fit.value,
+        "models": prediction.candidate.models_text,
+        "workloads": list(prediction.candidate.labels),
+        "why": prediction.candidate.origin.value,
+        "method": prediction.candidate.method.value,
+        "how": prediction.candidate.sharing_text,
+        "degree": prediction.candidate.degree,
+        "fits": prediction.fit.value,
         "memory": [
             {
                 "of": pool.name,
@@ -348,12 +367,12 @@ def _prediction_json(one: Prediction) -> dict[str, Any]:
                 "capacity_bytes": pool.capacity_bytes,
                 "margin_bytes": pool.margin_bytes,
             }
-            for pool in one.pools
+            for pool in prediction.pools
             if pool.name
         ],
-        "gain": one.gain,
-        "energy": one.energy,
-        "calibrated_by": one.calibrated_by,
+        "gain": prediction.gain,
+        "energy": prediction.energy,
+        "calibrated_by": prediction.calibrated_by,
         "rows": [
             {
                 "model": row.row.solo.name,
@@ -363,9 +382,9 @@ def _prediction_json(one: Prediction) -> dict[str, Any]:
                 "high": row.range.high,
                 "limit": row.limit,
             }
-            for row in one.rows
+            for row in prediction.rows
         ],
-        "measured_slowdowns": list(one.measured),
-        "measured_fit": one.measured_fit,
-        "unknown": list(one.unknown),
+        "measured_slowdowns": list(prediction.measured),
+        "measured_fit": prediction.measured_fit,
+        "unknown": list(prediction.unknown),
     }

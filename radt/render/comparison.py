@@ -134,13 +134,13 @@ def _value_text(quantity: Quantity, value: float | None) -> str:
 
 def _change_text(finding: Finding) -> str:
     """Return how the mean of B differs from that of A: ``1.32× faster``, ``1.10× lower``."""
-    found = finding.effect
-    if found.value == found.none:
+    effect = finding.effect
+    if effect.value == effect.none:
         return "equal"
-    lower = found.value < found.none
+    lower = effect.value < effect.none
     is_time = finding.quantity.info.unit == _TIME
     word = ("faster" if lower else "slower") if is_time else ("lower" if lower else "higher")
-    return f"{_size(finding)(found.value)} {word}"
+    return f"{_size(finding)(effect.value)} {word}"
 
 
 def _verdict_text(finding: Finding) -> str:

@@ -35,18 +35,23 @@ def _document(
         "confidence": comparison.confidence,
         "window": comparison.window.text,
         "comparisons": len(comparison.tested),
-        "workloads": [_workload(one, comparison.confidence) for one in comparison.workloads],
+        "workloads": [
+            _workload(workload, comparison.confidence) for workload in comparison.workloads
+        ],
         "only_in_a": list(comparison.only_a),
         "only_in_b": list(comparison.only_b),
         "conditions": [
             {
-                "condition": one.condition.text,
-                "quantity": one.condition.quantity.value,
-                "outcome": one.outcome.value,
-                "met_by": [finding.name for finding in one.met],
-                "inconclusive": [*(finding.name for finding in one.inconclusive), *one.missing],
+                "condition": condition.condition.text,
+                "quantity": condition.condition.quantity.value,
+                "outcome": condition.outcome.value,
+                "met_by": [finding.name for finding in condition.met],
+                "inconclusive": [
+                    *(finding.name for finding in condition.inconclusive),
+                    *condition.missing,
+                ],
             }
-            for one in checked
+            for condition in checked
         ],
         "exit_code": int(code),
     }
@@ -62,25 +67,30 @@ def _side(side: Operand) -> Mapping[str, Any]:
         "footnotes": list(side.footnotes),
         "workloads": [
             {
-                "label": one.label,
-                "host": one.host,
-                "repeats": len(one.workload_ids),
-                "workload_ids": list(one.workload_ids),
+                "label": workload.label,
+                "host": workload.host,
+                "repeats": len(workload.workload_ids),
+                "workload_ids": list(workload.workload_ids),
             }
-            for one in side.workloads
+            for workload in side.workloads
         ],
     }
 
 
-def _workload(one: ComparedWorkload, confidence: float) -> Mapping[str, Any]:
+def _workload(workload: ComparedWorkload, confidence: float) -> Mapping[str, Any]:
     return {
-        "name": one.name,
+        "name": workload.name,
         "differences": [
-            {"what": found.what, "a": found.a, "b": found.b, "warning": found.is_warning}
-            for found in one.differences
+            {
+                "what": difference.what,
+                "a": difference.a,
+                "b": difference.b,
+                "warning": difference.is_warning,
+            }
+            for difference in workload.differences
         ],
-        "not_comparable": [quantity.value for quantity in one.missing],
-        "findings": [_finding(finding, confidence) for finding in one.findings],
+        "not_comparable": [quantity.value for quantity in workload.missing],
+        "findings": [_finding(finding, confidence) for finding in workload.findings],
     }
 
 

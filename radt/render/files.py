@@ -50,12 +50,12 @@ class ReportFormat(StrEnum):
         if file is None or str(file) == "-":
             return cls.TABLE
         ending = file.suffix.lower().removeprefix(".")
-        for one in cls:
-            if ending in (one.suffix, one.value):
-                return one
+        for kind in cls:
+            if ending in (kind.suffix, kind.value):
+                return kind
         if ending == "htm":
             return cls.HTML
-        endings = ", ".join(f".{one.suffix}" for one in cls)
+        endings = ", ".join(f".{kind.suffix}" for kind in cls)
         raise UsageError(
             f"Expected a file name with one of {endings}, got {file.name!r}",
             "Rename the file, or set --format",

@@ -77,9 +77,9 @@ class ScaledQuantity:
         return f"{self.number_text(estimate)} {self.spread(estimate)}".rstrip()
 
 
-def scaled(quantity: Quantity, found: Sequence[Estimate]) -> ScaledQuantity:
+def scaled(quantity: Quantity, estimates: Sequence[Estimate]) -> ScaledQuantity:
     """Return a quantity in the unit that suits these values."""
-    return ScaledQuantity(quantity, scale_of(quantity, [estimate.mean for estimate in found]))
+    return ScaledQuantity(quantity, scale_of(quantity, [estimate.mean for estimate in estimates]))
 
 
 def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:

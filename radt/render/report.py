@@ -160,7 +160,7 @@ def _tables(content: Content) -> list[Table]:
     if not content.items:
         return []
     # The table of energies has the shares of the runs, and what none of them used.
-    shown = [one for one in content.quantities if one is not Quantity.ENERGY_OF_RUNS]
+    shown = [quantity for quantity in content.quantities if quantity is not Quantity.ENERGY_OF_RUNS]
     essential = [quantity for quantity in ESSENTIAL if quantity in shown]
     rest = [quantity for quantity in shown if quantity not in essential]
     tables = [_table(content, "", content.lines, essential)]

@@ -176,19 +176,19 @@ def matrices(content: Content) -> list[Matrix]:
 def _matrices(content: Content) -> Iterator[Matrix]:
     for report in content.reports:
         shown = [item.summary for item in content.items if item.experiment == report.experiment]
-        found = interference(shown)
-        encounters = [*found.encounters, *found.mixed]
+        measured = interference(shown)
+        encounters = [*measured.encounters, *measured.mixed]
         if not encounters:
             continue
-        with_way = len({one.collocation for one in encounters}) > 1
-        with_host = len({one.host for one in encounters}) > 1
-        rows = dict.fromkeys(_row(one, with_host=with_host) for one in encounters)
-        by_degree = sorted(encounters, key=lambda one: (one.degree, one.is_mixed))
-        columns = dict.fromkeys(_column(one, with_way=with_way) for one in by_degree)
+        with_way = len({encounter.collocation for encounter in encounters}) > 1
+        with_host = len({encounter.host for encounter in encounters}) > 1
+        rows = dict.fromkeys(_row(encounter, with_host=with_host) for encounter in encounters)
+        by_degree = sorted(encounters, key=lambda encounter: (encounter.degree, encounter.is_mixed))
+        columns = dict.fromkeys(_column(encounter, with_way=with_way) for encounter in by_degree)
         met: dict[tuple[str, str], list[Encounter]] = {}
-        for one in encounters:
-            place = (_row(one, with_host=with_host), _column(one, with_way=with_way))
-            met.setdefault(place, []).append(one)
+        for encounter in encounters:
+            place = (_row(encounter, with_host=with_host), _column(encounter, with_way=with_way))
+            met.setdefault(place, []).append(encounter)
         of = f" of {report.experiment}" if len(content.reports) > 1 else ""
         yield Matrix(
             report.experiment,
@@ -197,30 +197,35 @@ def _matrices(content: Content) -> Iterator[Matrix]:
             "device, relative to the same run alone",
             tuple(rows),
             tuple(columns),
-            tuple(tuple(_cell(met.get((row, one))) for one in columns) for row in rows),
+            tuple(tuple(_cell(met.get((row, column))) for column in columns) for row in rows),
         )
 
 
-def _row(one: Encounter, *, with_host: bool) -> str:
-    return f"{one.model} {one.host}" if with_host else one.model
+def _row(encounter: Encounter, *, with_host: bool) -> str:
+    return f"{encounter.model} {encounter.host}" if with_host else encounter.model
 
 
-def _column(one: Encounter, *, with_way: bool) -> str:
+def _column(encounter: Encounter, *, with_way: bool) -> str:
     return (
-        f"{one.neighbours_text}, {one.collocation or _NAIVE}" if with_way else one.neighbours_text
+        f"{encounter.neighbours_text}, {encounter.collocation or _NAIVE}"
+        if with_way
+        else encounter.neighbours_text
     )
 
 
 def _cell(met: Sequence[Encounter] | None) -> MatrixCell | None:
     if not met:
         return None
-    about = [f"{one.workload}: {describe(Quantity.SLOWDOWN, one.slowdown)}" for one in met]
-    worst = max((one.slowdown for one in met), key=lambda estimate: estimate.mean)
+    about = [
+        f"{encounter.workload}: {describe(Quantity.SLOWDOWN, encounter.slowdown)}"
+        for encounter in met
+    ]
+    worst = max((encounter.slowdown for encounter in met), key=lambda estimate: estimate.mean)
     text = with_unit(Quantity.SLOWDOWN, worst)
     if len(met) > 1:  # the same neighbours in several workloads
         least, most = (
-            Quantity.SLOWDOWN.info.text(one(each.slowdown.mean for each in met))
-            for one in (min, max)
+            Quantity.SLOWDOWN.info.text(extreme(each.slowdown.mean for each in met))
+            for extreme in (min, max)
         )
         text = least if least == most else f"{least} to {most}"
     heat = min(max((worst.mean - 1) / (_HOTTEST - 1), 0.0), 1.0)

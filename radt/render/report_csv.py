@@ -40,10 +40,10 @@ def as_csv(content: Content) -> str:
                 *_workload(item),
                 *(Subject.RUNS.value, len(group.runs), _safe(group.name), group.status.value),
             ]
-            found = list(_values(item, group, shared=False))
-            for quantity, estimate in found:
+            values = list(_values(item, group, shared=False))
+            for quantity, estimate in values:
                 writer.writerow([*lead, *_value(quantity, estimate, window)])
-            if not found:
+            if not values:
                 writer.writerow([*lead, *[""] * (len(COLUMNS) - len(lead))])
         lead = [*_workload(item), Subject.WORKLOAD.value, "", "", ""]
         for quantity, estimate in _values(item, item.groups[0], shared=True):
@@ -52,7 +52,7 @@ def as_csv(content: Content) -> str:
 
 
 def _workload(item: Item) -> list[str]:
-    return [_safe(one) for one in (item.experiment, item.summary.label, item.summary.host)]
+    return [_safe(text) for text in (item.experiment, item.summary.label, item.summary.host)]
 
 
 def _values(
@@ -61,9 +61,9 @@ def _values(
     for quantity in Quantity:
         if (
             is_shared(quantity) is shared
-            and (found := item.summary.estimate(quantity, group)) is not None
+            and (estimate := item.summary.estimate(quantity, group)) is not None
         ):
-            yield quantity, found
+            yield quantity, estimate
 
 
 def _value(quantity: Quantity, estimate: Estimate, window: str) -> list[object]:

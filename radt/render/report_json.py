@@ -59,7 +59,7 @@ def _report(content: Content) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "quantities": {quantity.value: _about(quantity) for quantity in Quantity},
         "workloads": [_workload(item) for item in content.items],
-        "interference": [_matrix(one) for one in matrices(content)],
+        "interference": [_matrix(matrix) for matrix in matrices(content)],
         "tracker": [_tracker(report) for report in content.reports],
         "notes": list(content.notes),
     }
@@ -122,10 +122,10 @@ def _workload(item: Item) -> dict[str, Any]:
 
 def _values(item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
     return {
-        quantity.value: value_of(found)
+        quantity.value: value_of(estimate)
         for quantity in Quantity
         if is_shared(quantity) is shared
-        and (found := item.summary.estimate(quantity, group)) is not None
+        and (estimate := item.summary.estimate(quantity, group)) is not None
     }
 
 
@@ -139,13 +139,13 @@ def _tracker(report: Report) -> dict[str, Any]:
         "journal_bytes": cost.journal_bytes,
         "listeners": [
             {
-                "name": one.listener,
-                "readings": one.readings,
-                "sampling_s": one.sampling_s,
-                "longest_s": one.longest_s,
-                "recorded_s": one.recorded_s,
+                "name": listener.listener,
+                "readings": listener.readings,
+                "sampling_s": listener.sampling_s,
+                "longest_s": listener.longest_s,
+                "recorded_s": listener.recorded_s,
             }
-            for one in cost.listeners
+            for listener in cost.listeners
         ],
     }
 

@@ -198,16 +198,16 @@ def _lines(part: Table, widths: Sequence[int]) -> Iterator[Text]:
     def line(texts: Sequence[str], tones: Sequence[Tone]) -> Iterator[Text]:
         folded = {place: _fold(texts[place], widths[place]) for place in shown}
         for number in range(max(map(len, folded.values()), default=1)):
-            found = Text(" " * indent)
+            composed = Text(" " * indent)
             for place in shown:
                 text = folded[place][number] if number < len(folded[place]) else ""
                 blank = " " * (widths[place] - cell_len(text))
-                found.append(blank if part.columns[place].is_number else "")
-                found.append(text, style=_STYLES[tones[place]])
-                found.append("" if part.columns[place].is_number else blank)
-                found.append(" " * _GAP)
-            found.rstrip()
-            yield found
+                composed.append(blank if part.columns[place].is_number else "")
+                composed.append(text, style=_STYLES[tones[place]])
+                composed.append("" if part.columns[place].is_number else blank)
+                composed.append(" " * _GAP)
+            composed.rstrip()
+            yield composed
 
     if any(column.title for place, column in enumerate(part.columns) if place != heading):
         yield from line(
