@@ -1,4 +1,4 @@
-"""One set of servers for all of these tests, which kill them and start them again."""
+"""A team's servers, and machines that use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 from tests.support import servers
 from tests.support.bench import stop_collectors
 from tests.support.links import Link
-from tests.support.mlflow_server import ArtifactAccess
+from tests.support.mlflow_server import MlflowServer
+from tests.support.postgres import Postgres
+from tests.support.s3 import S3Server
 from tests.team.kit import Machine, Team
 
 #: What Python runs first: the name of a machine is the kernel's, and one for all of a test.
@@ -27,23 +29,18 @@ socket.gethostname = lambda: name
 """
 
 
-@pytest.fixture(scope="session")
-def servers_of_team() -> Iterator[Team]:
-    with (
-        servers.postgres_cluster() as postgres,
-        servers.s3_store() as s3,
-        servers.mlflow_server(postgres, s3, access=ArtifactAccess.DIRECT) as mlflow,
-        Link(postgres.port) as link,
-    ):
-        yield Team(postgres, s3, mlflow, link)
-        postgres.start()  # a failed test may have left it dead, and MLflow's database is dropped
+@pytest.fixture
+def servers_of_team(
+    postgres: Postgres, s3: S3Server, mlflow_server: MlflowServer
+) -> Iterator[Team]:
+    """Those of all tests, and a link; artifacts go through MLflow's server."""
+    with Link(postgres.port) as link:
+        yield Team(postgres, s3, mlflow_server, link)
 
 
 @pytest.fixture
 def team(servers_of_team: Team, monkeypatch: pytest.MonkeyPatch) -> Team:
-    """All of it up, the link in order, and this process told how to reach S3."""
-    servers_of_team.up()
-    servers_of_team.link.pass_through()
+    """The servers, and this process told how to reach S3."""
     for name, value in servers_of_team.mlflow.bucket.environ.items():
         monkeypatch.setenv(name, value)
     return servers_of_team

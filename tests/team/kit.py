@@ -182,7 +182,9 @@ def disagreements(machine: Machine, team: Team, database: str, imported: Path) -
         parent = team.client.get_run(workload.mlflow_run_id)
         if parent.info.status != "FINISHED":
             found.append(f"MLflow: the workload is {parent.info.status}")
-    machine.radt("import", team.mlflow.bucket.uri, "--home", str(imported))
+    experiment_id = parent.info.experiment_id  # the bucket may have archives of other tests
+    bucket = team.mlflow.bucket.uri
+    machine.radt("import", f"{bucket}/{experiment_id}", "--home", str(imported))
     ids = [run.run_id for run in runs]
     # MLflow's ids of a workload come after its runs' archives; all else is the same.
     found += [

@@ -26,7 +26,7 @@ def test_whoever_is_killed_the_next_goes_on(
     print(f"seed {seed}")  # shown if it fails
     chance = random.Random(seed)
     here = machine()
-    here.prepare("killed", steps=3000)
+    here.prepare("killed", steps=1000)
     radt = here.start("experiment.csv", "--quiet")
     wait_until(lambda: points_at(here.store) > 0, "the run is recorded")
     here.open("first")
@@ -54,5 +54,5 @@ def test_whoever_is_killed_the_next_goes_on(
             (loss,) = (one for one in reader.series([run.run_id]) if one.metric == "loss")
             steps = reader.points_after(run.run_id, loss.series_no, 0, 2**40).steps
             assert steps is not None
-            assert steps.tolist() == list(range(9000)), "each value once"
+            assert steps.tolist() == list(range(3000)), "each value once"
     assert len(runs_in_mlflow(team.client, "killed")) == 3

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from radt.store.reader import StoreReader
+from tests.support import servers
 from tests.support.bench import wait_until
+from tests.support.links import Link
+from tests.support.mlflow_server import ArtifactAccess
 from tests.team.kit import Machine, Team, disagreements, points_at, runs_in_mlflow
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[Team]:
+    """Servers that may be killed; clients reach artifacts in S3 directly."""
+    with (
+        servers.postgres_cluster() as postgres,
+        servers.s3_store() as s3,
+        servers.mlflow_server(postgres, s3, access=ArtifactAccess.DIRECT) as mlflow,
+        Link(postgres.port) as link,
+    ):
+        yield Team(postgres, s3, mlflow, link)
+        postgres.start()  # a failed test may have left it dead, and MLflow's database is dropped
+
+
+@pytest.fixture
+def servers_of_team(own_servers: Team) -> Team:
+    """All of it up, and the link in order."""
+    own_servers.up()
+    own_servers.link.pass_through()
+    return own_servers
 
 
 def test_all_servers_are_killed_in_mid_run_and_come_back(

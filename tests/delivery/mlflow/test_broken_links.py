@@ -20,10 +20,10 @@ from radt.home import Home, RunDir
 from radt.model import SOFTWARE, RunStatus
 from radt.store.records import RunRecord
 from tests.delivery.mlflow.lab import Lab, Threads, closing, make_lab, wait_until
-from tests.delivery.mlflow.server import Server
 from tests.support import http_links, servers
 from tests.support.http_links import HttpLink
 from tests.support.links import Link
+from tests.support.mlflow_server import MlflowServer
 from tests.support.s3 import S3Server
 
 POINTS = 2500
@@ -93,7 +93,7 @@ def delivered(lab: Lab) -> Callable[[], bool]:
     )
 
 
-def check_same(lab: Lab, runs: list[RunRecord], server: Server) -> None:
+def check_same(lab: Lab, runs: list[RunRecord], server: MlflowServer) -> None:
     """What MLflow has, asked directly, is what the store has: all of it, in order, once."""
     with closing(make_lab(Home(lab.home.path), server.uri)) as direct:
         experiment = direct.mlflow_run(runs[0]).info.experiment_id
@@ -162,9 +162,9 @@ def trouble_lost_answers(link: HttpLink) -> None:
     "trouble", [trouble_500, trouble_429, trouble_413, trouble_garbage, trouble_lost_answers]
 )
 def test_answers_that_are_none(
-    server: Server, tmp_path: Path, trouble: Callable[[HttpLink], None]
+    mlflow_server: MlflowServer, tmp_path: Path, trouble: Callable[[HttpLink], None]
 ) -> None:
-    with HttpLink(server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+    with HttpLink(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         trouble(link)
         runs = begin(lab, threads)
         wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "created")
@@ -175,7 +175,7 @@ def test_answers_that_are_none(
             end(lab, threads, run)
         wait_until(delivered(lab), "delivered")
         wait_until(lambda: not mlflow_backlogs(lab.reader), "no problem is left")
-        check_same(lab, runs, server)
+        check_same(lab, runs, mlflow_server)
         for run in runs:
             assert artifacts(lab, run, tmp_path)["model.bin"] == content(run, 3000)
         refused = [one for one in link.requests(LOG_BATCH) if one.status == 413]
@@ -185,9 +185,9 @@ def test_answers_that_are_none(
 
 
 def test_a_proxy_that_refuses_everything_for_its_size_drops_nothing(
-    server: Server, tmp_path: Path
+    mlflow_server: MlflowServer, tmp_path: Path
 ) -> None:
-    with HttpLink(server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+    with HttpLink(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         (run,) = begin(lab, threads, 1)
         wait_until(lambda: lab.record(run).mlflow_run_id, "created")
         link.answer(http_links.TOO_LARGE, times=None, path=LOG_BATCH)
@@ -199,13 +199,15 @@ def test_a_proxy_that_refuses_everything_for_its_size_drops_nothing(
         link.pass_through()
         end(lab, threads, run)
         wait_until(delivered(lab), "delivered")
-        check_same(lab, [run], server)
+        check_same(lab, [run], mlflow_server)
         batches = [one for one in link.requests(LOG_BATCH) if one.status == 200]
         assert len(batches) < 20, "they are as large again as before"
 
 
-def test_a_link_that_drops_every_third_connection_and_cuts(server: Server, tmp_path: Path) -> None:
-    with Link(server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+def test_a_link_that_drops_every_third_connection_and_cuts(
+    mlflow_server: MlflowServer, tmp_path: Path
+) -> None:
+    with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         link.drop_every(3)
         link.cut_after(150_000)  # no connection lives long
         runs = begin(lab, threads, 3)
@@ -216,14 +218,14 @@ def test_a_link_that_drops_every_third_connection_and_cuts(server: Server, tmp_p
             end(lab, threads, run)
         wait_until(delivered(lab), "delivered")
         assert link.traffic.dropped > 0
-        check_same(lab, runs, server)
+        check_same(lab, runs, mlflow_server)
 
 
 def test_a_link_that_stalls(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    with Link(server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+    with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         (first,) = begin(lab, threads, 1)
         wait_until(lambda: lab.record(first).mlflow_run_id, "created")
         link.stall()
@@ -234,12 +236,14 @@ def test_a_link_that_stalls(
         link.pass_through()
         end(lab, threads, first)
         wait_until(delivered(lab), "delivered")
-        check_same(lab, [first], server)
+        check_same(lab, [first], mlflow_server)
 
 
-def test_a_run_that_was_created_twice_is_deleted(server: Server, tmp_path: Path) -> None:
+def test_a_run_that_was_created_twice_is_deleted(
+    mlflow_server: MlflowServer, tmp_path: Path
+) -> None:
     """A request that was held up on the way arrives after another one was answered."""
-    with delivering(server.uri, tmp_path) as (lab, threads):
+    with delivering(mlflow_server.uri, tmp_path) as (lab, threads):
         (run,) = begin(lab, threads, 1)
         wait_until(lambda: lab.record(run).mlflow_run_id, "created")
         info = lab.mlflow_run(run).info
@@ -259,23 +263,24 @@ def test_a_run_that_was_created_twice_is_deleted(server: Server, tmp_path: Path)
         assert lab.mlflow_run(run).info.lifecycle_stage == "active"
 
 
-def test_the_server_is_killed_and_started_again(server: Server, tmp_path: Path) -> None:
-    with delivering(server.uri, tmp_path) as (lab, threads):
+def test_the_server_goes_away_and_comes_back(mlflow_server: MlflowServer, tmp_path: Path) -> None:
+    """That it may be killed is tested in ``tests/team/test_outages.py``."""
+    with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         runs = begin(lab, threads)
         wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "created")
         for run in runs:
             train(lab, run, 0, 1000)
         threads.poke()
         wait_until(lambda: lab.reader.delivered(runs[0].run_id).get(0, 0) > 0, "some are there")
-        server.kill()
+        link.refuse()
         for run in runs:
             train(lab, run, 1000, 1500)
         end(lab, threads, runs[0])
         wait_until(lambda: mlflow_backlogs(lab.reader)[0].problem, "noticed")
         end(lab, threads, runs[1])
-        server.up()
+        link.pass_through()
         wait_until(delivered(lab), "delivered")
-        check_same(lab, runs, server)
+        check_same(lab, runs, mlflow_server)
         assert not mlflow_backlogs(lab.reader)
 
 
@@ -330,10 +335,10 @@ def objects(server: S3Server, run_id: str) -> dict[str, Any]:
 
 
 def test_s3_is_killed_in_mid_upload_and_comes_back(
-    server: Server, own_s3: S3Server, s3_link: Link, tmp_path: Path
+    mlflow_server: MlflowServer, own_s3: S3Server, s3_link: Link, tmp_path: Path
 ) -> None:
     size = 12 * 2**20 + 5
-    with delivering_to_s3(server.uri, tmp_path) as (lab, threads):
+    with delivering_to_s3(mlflow_server.uri, tmp_path) as (lab, threads):
         (run,) = lab.add_workload(experiment="in S3")
         lab.start(run)
         threads.poke()
@@ -359,7 +364,11 @@ def test_s3_is_killed_in_mid_upload_and_comes_back(
 
 
 def test_s3_gets_content_with_type_and_any_name(
-    server: Server, own_s3: S3Server, s3_link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mlflow_server: MlflowServer,
+    own_s3: S3Server,
+    s3_link: Link,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MLFLOW_S3_UPLOAD_EXTRA_ARGS", json.dumps({"Metadata": {"made-by": "me"}}))
     folder = s3.S3Folder.of("s3://artifacts/x")

@@ -13,22 +13,22 @@ from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.home import Home, RunDir
 from radt.model import RunStatus
-from tests.delivery.mlflow.lab import Lab, closing, count_points, finish, make_lab, poke, wait_until
-from tests.delivery.mlflow.server import Server
+from tests.delivery.mlflow.lab import Lab, closing, finish, make_lab, poke, wait_until
 from tests.support.links import Link
+from tests.support.mlflow_server import MlflowServer
 
 
 @pytest.fixture
-def remote(tmp_path: Path, server: Server) -> Iterator[Lab]:
+def remote(tmp_path: Path, mlflow_server: MlflowServer) -> Iterator[Lab]:
     """A data folder whose runs go to the server."""
     home = Home(tmp_path / "radt-data").create()
-    with closing(make_lab(home, server.uri)) as lab:
+    with closing(make_lab(home, mlflow_server.uri)) as lab:
         yield lab
 
 
-def test_server_down_at_the_start_then_up(tmp_path: Path, server: Server) -> None:
+def test_server_down_at_the_start_then_up(tmp_path: Path, mlflow_server: MlflowServer) -> None:
     home = Home(tmp_path / "radt-data").create()
-    with Link(server.port, refusing=True) as link, closing(make_lab(home, link.uri)) as lab:
+    with Link(mlflow_server.port, refusing=True) as link, closing(make_lab(home, link.uri)) as lab:
         (early,) = lab.add_workload()
         finish(lab.start_deliverer())  # gives up in the end: its collector has gone
         assert lab.record(early).mlflow_run_id is None
@@ -66,7 +66,7 @@ def test_server_down_at_the_start_then_up(tmp_path: Path, server: Server) -> Non
         assert "delivery to MLflow resumed after" in lab.log_text()
 
 
-def test_everything_of_a_run_over_http(remote: Lab, server: Server) -> None:
+def test_everything_of_a_run_over_http(remote: Lab) -> None:
     hostile = "ünï 'q' \"d\"\nx, 精度 100 % #1?"
     (run,) = remote.add_workload(experiment=hostile, label="7", name=hostile)
     remote.start(run)
@@ -92,7 +92,7 @@ def test_everything_of_a_run_over_http(remote: Lab, server: Server) -> None:
     biggest = 1.7976931348623157e308
     values = [repr(v) for _, v, _ in remote.history(run, key.removeprefix("radt.metric."))]
     assert values == ["0.5", "nan", repr(biggest), repr(-biggest)]
-    assert count_points(server.database, remote.mlflow_id(run), "many") == 2500
+    assert len(remote.history(run, "many")) == 2500
     assert len(remote.history(run, "system/cpu")) == 3
     paths = {
         file.path
@@ -107,7 +107,7 @@ def test_everything_of_a_run_over_http(remote: Lab, server: Server) -> None:
     assert f"{artifact_path(folder.name)}/a file.txt" in paths, remote.log_text()
 
 
-def test_run_deleted_on_the_server(remote: Lab, server: Server) -> None:
+def test_run_deleted_on_the_server(remote: Lab) -> None:
     gone, kept = remote.add_workload(2)
     remote.deliver_all()
     remote.client.delete_run(remote.mlflow_id(gone))
@@ -119,7 +119,9 @@ def test_run_deleted_on_the_server(remote: Lab, server: Server) -> None:
     assert remote.mlflow_run(kept).info.status == "FINISHED"
 
 
-def test_at_an_address_that_is_no_mlflow_nothing_is_given_up(remote: Lab, server: Server) -> None:
+def test_at_an_address_that_is_no_mlflow_nothing_is_given_up(
+    remote: Lab, mlflow_server: MlflowServer
+) -> None:
     with pytest.raises(DeliveryError) as caught:
-        MlflowTarget(f"{server.uri}/static-files").connect()
+        MlflowTarget(f"{remote.tracking_uri}/static-files").connect()
     assert caught.value.kind in (ErrorKind.UNREACHABLE, ErrorKind.BUSY)

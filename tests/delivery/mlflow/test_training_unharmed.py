@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from tests.delivery.mlflow.server import Server
 from tests.support.bench import Bench, bench_in, wait_until
 from tests.support.links import Link
+from tests.support.mlflow_server import MlflowServer
 
 SCRIPT = """
 import radt
@@ -31,9 +31,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def test_a_link_that_stalls_and_refuses_in_mid_run(bench: Bench, server: Server) -> None:
+def test_a_link_that_stalls_and_refuses_in_mid_run(
+    bench: Bench, mlflow_server: MlflowServer
+) -> None:
     name = uuid.uuid4().hex
-    with Link(server.port) as link:
+    with Link(mlflow_server.port) as link:
         bench.env["RADT_TRACKING_URI"] = link.uri
         bench.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "2"
         bench.script("train.py", SCRIPT)
@@ -54,7 +56,7 @@ def test_a_link_that_stalls_and_refuses_in_mid_run(bench: Bench, server: Server)
         assert (bench.folder / "done").read_text() == "x"
         link.refuse()
         link.pass_through()
-        client = MlflowClient(server.uri)
+        client = MlflowClient(mlflow_server.uri)
 
         def brought() -> bool:
             runs = bench.reader.runs()
