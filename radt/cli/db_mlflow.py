@@ -33,10 +33,8 @@ _WITH_MLFLOW_RUN = text(
 def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> Iterator[Finding]:
     """Yield runs of MLflow whose samples are not in the store, and the reverse.
 
-    In a shared MLflow, a data folder is only expected to have the runs of its own machine.
-
-    Args:
-        home: The store's data folder; None for a shared store.
+    In a shared MLflow, a data folder (`home`, None for a shared store) is only expected to have the
+    runs of its own machine.
 
     Raises:
         TrackingError: MLflow does not answer.

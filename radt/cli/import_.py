@@ -149,15 +149,7 @@ PREFIX = "mlflow:"
 
 
 def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddress) -> int:
-    """Import runs and print the result.
-
-    Args:
-        uri: MLflow's server, database or folder.
-        experiments: Names of those to import; empty for all.
-        address: The store.
-
-    Returns:
-        The exit code.
+    """Import runs of all or some experiments, print the result, and return the exit code.
 
     Raises:
         UsageError: MLflow has no such experiment, or the URI is not one of MLflow.

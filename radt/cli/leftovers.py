@@ -90,11 +90,7 @@ def end_process(process: LeftoverProcess) -> bool:
 
 
 def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]:
-    """Return unended runs of this machine without a process and without a collector.
-
-    Args:
-        recorded: Runs that the collector knows.
-    """
+    """Return unended runs of this machine without a process that the collector does not know."""
     alive = {variable(pid, RUN_ID_VARIABLE) for pid in procfs.all_pids() if pid != os.getpid()}
     here = platform.node()
     return [

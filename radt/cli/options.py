@@ -31,11 +31,9 @@ _FILE_END = re.compile(r"(?<=\.csv|\.yml)(?=$|[/@])|(?<=\.yaml)(?=$|[/@])", re.I
 
 
 def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
-    """The option of a setting: a text that `radt.settings` reads, None if it is not given.
+    """Return the option of a setting: a text that `radt.settings` reads, None if it is not given.
 
-    Args:
-        setting: A switch gets ``--name/--no-name`` unless ``names`` say otherwise.
-        names: Further names, such as ``-q``.
+    A switch gets ``--name/--no-name`` unless `names` say otherwise; `names` may add ``-q``.
     """
     option = f"--{setting.name}"
     variable = setting.name.replace("-", "_")
@@ -112,11 +110,9 @@ def places_of(home: str | None, store_uri: str | None) -> Places:
 
 
 def experiment_of(text: str, places: Places) -> str:
-    """Return what the user named, with an experiment file replaced by the experiment's name.
+    """Return the user's text with an experiment file replaced by the experiment's name.
 
-    Args:
-        text: ``study``, ``study.csv``, or with more behind it, ``study.csv/three@gpu-01``.
-        places: Stores that have its runs.
+    The text may be ``study``, ``study.csv``, or have more behind it: ``study.csv/three@gpu-01``.
 
     Raises:
         ExperimentError: The file cannot be read.
@@ -171,10 +167,10 @@ class ChosenStore:
 
 
 def given_store(home: Path | None, store_uri: str | None) -> ChosenStore:
-    """The one that is named, else that of the data folder.
+    """Return the named store, else that of the data folder.
 
     Raises:
-        UsageError: Both are named, or the address is none.
+        UsageError: Both are named, or the address is not valid.
     """
     return _named(home, store_uri) or _of(Home.resolve(home))
 

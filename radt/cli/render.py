@@ -74,12 +74,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def folded(text: Text, console: Console, indent: int) -> Iterator[Text]:
-    """A line as a terminal has room for it, by words; programs get it whole.
+    """Fold a line by words on a terminal, with a hanging indent; programs get it whole.
 
-    Args:
-        text: The line.
-        console: Where it will be printed, with ``soft_wrap``.
-        indent: Columns before what does not fit on the first line.
+    Print the lines with ``soft_wrap``.
     """
     if not console.is_terminal:
         yield text

@@ -71,11 +71,8 @@ def wait_until_free(
 ) -> list[Occupant]:
     """Apply the policy to processes of others on these devices; return those left at the end.
 
-    Args:
-        gpus: As for `foreign_processes`, as ``own`` and ``own_runs``.
-        policy: WAIT returns when all are free, or when cancelled; IGNORE returns at once.
-        say: Gets a sentence about the processes, again only when it has changed.
-        cancelled: Whether to stop waiting.
+    WAIT returns when all are free, or when cancelled; IGNORE returns at once. `say` gets a sentence
+    about the processes, again only when it has changed. See `foreign_processes`.
 
     Raises:
         DeviceError: The policy is FAIL and a device is in use, or NVIDIA's driver does not respond.
@@ -202,11 +199,9 @@ def compute_mode(lists: ProcessLists, gpu: DeviceName) -> ComputeMode | None:
 def compute_mode_problem(
     lists: ProcessLists, gpu: DeviceName, *, processes: int, mps: bool
 ) -> DeviceError | None:
-    """Return why a GPU's compute mode does not allow the runs; None if it does.
+    """Return why a GPU's compute mode does not allow so many processes at a time; None if it does.
 
-    Args:
-        processes: How many will use it at a time.
-        mps: Whether they are clients of one MPS daemon, which counts as one process.
+    Clients of one MPS daemon (`mps`) count as one process.
     """
     mode = compute_mode(lists, gpu)
     exclusive = mode in (ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.EXCLUSIVE_THREAD)

@@ -210,8 +210,7 @@ def not_permitted(
 ) -> PlacementError:
     """Return the error for instances that this user may not create.
 
-    Args:
-        places: Where the GPU instances of these slots fit; None if that cannot be known.
+    `places` is where the GPU instances of these slots fit; None if that cannot be known.
     """
     keys = [key for slot in slots for key in slot.keys]
     return PlacementError(
@@ -236,8 +235,7 @@ def create_commands(
 ) -> str:
     """Return what an administrator runs to create these instances.
 
-    Args:
-        places: Where the GPU instances of these slots fit; None to let the driver choose.
+    `places` is where the GPU instances of these slots fit; None to let the driver choose.
     """
     contents = gpu_instances_for(slots)
     order = sorted(

@@ -29,11 +29,7 @@ _MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
 
 
 def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
-    """Query the driver, if there is one.
-
-    Args:
-        only: NVML indices of the GPUs to read; all by default.
-        ledger: Lists what radt has created; this user's by default.
+    """Query the driver, if there is one, for all GPUs or those of some NVML indices.
 
     Raises:
         DeviceError: There is a driver and it does not work.

@@ -192,11 +192,7 @@ class Damaged:
 
 
 class Ledger:
-    """All entries of this user and machine.
-
-    Args:
-        folder: Where they are; by default ``created`` in the runtime folder.
-    """
+    """All entries of this user and machine, in ``created`` in the runtime folder unless given."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder if folder is not None else runtime_dir() / "created"

@@ -50,8 +50,7 @@ def read_profiles(
 ) -> list[InstanceProfile]:
     """Return the GPU's profiles, without placements: those are for privileged users.
 
-    Args:
-        gpu_memory_bytes: Names of profiles come from it if the driver does not report them.
+    If the driver does not report their names, these come from ``gpu_memory_bytes``.
     """
     indices = range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
     profiles = (_profile(nvml, gpu, index, gpu_memory_bytes) for index in indices)

@@ -242,11 +242,8 @@ _MAX_SOCKET_PATH = 107
 class MpsServer:
     """One daemon, from start to end. Use as a context manager, or stop it.
 
-    Args:
-        devices: UUIDs of the GPUs, or of the one MIG device, that its clients share.
-        ledger: Where it is noted before it is started.
-        run_id: Its run, if it serves only one.
-        workload_id: Its workload.
+    ``devices`` are the UUIDs of the GPUs, or of the one MIG device, that its clients share. The
+    ledger notes it before it is started, with the run or workload that it serves.
     """
 
     def __init__(
@@ -303,8 +300,7 @@ class MpsServer:
     def client_environment(self, percentage: float | None = None) -> dict[str, str]:
         """Return the variables that make a process a client of this daemon.
 
-        Args:
-            percentage: Share of the SMs that it may use, above 0 and up to 100; None for all.
+        ``percentage`` is the share of the SMs that it may use, above 0 and up to 100; None for all.
         """
         variables = {PIPE_VARIABLE: str(self._paths.pipes), LOG_VARIABLE: str(self._paths.logs)}
         if percentage is not None:

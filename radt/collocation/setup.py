@@ -73,12 +73,8 @@ class _Made:
 class DeviceSetup:
     """The devices of one workload, from set-up to clean-up.
 
-    Args:
-        plan: The plan of the workload's rows (`radt.collocation.planner.plan_devices`).
-        run_ids: The run of each key, noted in the ledger.
-        workload_id: The workload, noted in the ledger.
-        ledger: This user's by default.
-        verify_interval_s: Seconds between two checks of `verify`.
+    The ledger notes ``run_ids`` (the run of each key of the plan) and the workload. `verify` checks
+    every ``verify_interval_s``.
     """
 
     def __init__(

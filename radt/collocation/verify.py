@@ -66,9 +66,8 @@ class _State:
 class Verifier:
     """Looks for the processes of a workload's runs among those on the GPUs.
 
-    Args:
-        expected: What each run's row says; runs without a device are left out.
-        gpus: NVML indices of all GPUs to check, also those without a run.
+    ``expected`` is what each run's row says, without runs that have no device; ``gpus`` are the
+    NVML indices of all GPUs to check, also those without a run.
     """
 
     def __init__(self, expected: Mapping[str, Expectation], gpus: Sequence[int]) -> None:

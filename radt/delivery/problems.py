@@ -66,12 +66,10 @@ def read_problems(path: Path) -> dict[str, Problem]:
 
 
 class ProblemLog:
-    """Keeps the problems of one uploader. Thread-safe; a disk that is full changes nothing.
+    """Keeps the problems of one uploader. Thread-safe; a full disk changes nothing.
 
-    Args:
-        path: The file; None keeps them in memory only.
-        label: The tracking URI, for the file and the log; masked here.
-        now_ns: The wall clock.
+    Without a path they are in memory only. ``label`` is the tracking URI, for the file and the log;
+    masked here.
     """
 
     def __init__(
@@ -92,14 +90,9 @@ class ProblemLog:
             return dict(self._problems)
 
     def note(self, subject: str, text: str) -> bool:
-        """Something failed; logged if it had not failed before, or had for another reason.
+        """Record a failure of a run, a workload or `EVERYTHING`; return whether it was logged.
 
-        Args:
-            subject: The id of the run or workload, or `EVERYTHING`.
-            text: Why, the same each time for the same cause.
-
-        Returns:
-            Whether it was logged.
+        It is logged if it is new, or has another reason: the text is the same for the same cause.
         """
         text = masked(" ".join(text.split()))[:_TEXT_LIMIT]
         with self._lock:
@@ -117,7 +110,7 @@ class ProblemLog:
             return logged
 
     def solved(self, subject: str) -> None:
-        """It worked, or there is nothing left to do; logged if there had been a problem."""
+        """Record that delivery works again; log that if there had been a problem."""
         with self._lock:
             known = self._problems.pop(subject, None)
             if known is None:
@@ -131,7 +124,7 @@ class ProblemLog:
                 log.warning("%s resumed after %s: %s", _shown(subject), lasted, known.text)
 
     def keep(self, subjects: Collection[str]) -> None:
-        """Forget problems of runs and workloads that are not among these: they are done with."""
+        """Forget problems of all other runs and workloads: nothing of them is left to deliver."""
         for subject in self.problems:
             if subject not in (EVERYTHING, STORE) and subject not in subjects:
                 self.solved(subject)
@@ -177,9 +170,7 @@ def _shown(subject: str) -> str:
 class Reports:
     """Collects the successes and failures of the uploader's threads.
 
-    Args:
-        problem_log: Where it is kept.
-        answers: How many requests MLflow has answered.
+    ``answers`` returns how many requests MLflow has answered.
     """
 
     def __init__(
@@ -190,24 +181,24 @@ class Reports:
         self._answers_then = 0
 
     def failed(self, subject: str, error: Exception) -> None:
-        """A run or workload has to wait."""
+        """Record that a run or workload has to wait."""
         if self._problem_log.note(subject, _text(error)) and not isinstance(error, RadtError):
             log.error("internal error of radt", exc_info=error)
 
     def everything_failed(self, error: Exception) -> None:
-        """All have to wait."""
+        """Record that all have to wait."""
         self._answers_then = self._answers()
         self.failed(STORE if isinstance(error, StoreError) else EVERYTHING, error)
 
     def worked(self, subject: str) -> None:
-        """A run or workload is as far as it can be."""
+        """Record that a run or workload is delivered as far as possible."""
         self._problem_log.solved(subject)
         self._problem_log.solved(STORE)
         if self._answers() > self._answers_then:  # it had something to say to MLflow
             self._problem_log.solved(EVERYTHING)
 
     def keep(self, subjects: Collection[str]) -> None:
-        """There is nothing to do for any other run or workload."""
+        """Forget all other runs and workloads: nothing of them is left to deliver."""
         self._problem_log.keep(subjects)
 
 
@@ -218,7 +209,7 @@ def _text(error: Exception) -> str:
 
 
 def latest(problems: Collection[Problem]) -> Problem | None:
-    """Return the one that was met last, with the time since when there has been any."""
+    """Return the newest problem, with the start of the oldest."""
     if not problems:
         return None
     last = max(problems, key=lambda problem: problem.last_ns)

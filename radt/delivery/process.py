@@ -88,10 +88,9 @@ class Queue(Enum):
 class Task:
     """Something to deliver.
 
-    Attributes:
-        subject: The id of the run or workload; two tasks of one are never done at a time.
-        key: Tells what a run needs once it has ended from what it needed before.
-        repeat_s: What is still running is repeated.
+    Two tasks of one ``subject``, the id of a run or workload, are never done at a time. The ``key``
+    tells what a run needs once it has ended from what it needed before. A task of a running run is
+    repeated after ``repeat_s``.
     """
 
     subject: str
@@ -116,11 +115,9 @@ SIDE_BY_SIDE: Mapping[Queue, int] = {Queue.ENDED: 3, Queue.RUNNING: 4}
 
 
 class Queues:
-    """Workers that do tasks.
+    """Workers that do tasks; a queue without workers has its tasks done by the other's.
 
-    Args:
-        workers: How many a queue has; one without any has its tasks done by the other's.
-        on_done: Called from a worker after each task.
+    ``on_done`` is called from a worker after each task.
     """
 
     def __init__(self, workers: Mapping[Queue, int], on_done: Callable[[], None]) -> None:
@@ -137,12 +134,12 @@ class Queues:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, and all outcomes were taken."""
+        """Whether no task is under way and all outcomes were taken."""
         with self._lock:
             return not self._busy and not self._done
 
     def start(self, task: Task) -> bool:
-        """Begin it, if there is a worker and nothing else of its subject is under way.
+        """Start a task if a worker is free and no other task of its subject is under way.
 
         Not before outcomes were taken, which may say that nothing works at present.
         """
@@ -156,13 +153,13 @@ class Queues:
         return True
 
     def outcomes(self) -> list[Outcome]:
-        """Return those since the last call."""
+        """Return the outcomes since the last call."""
         with self._lock:
             done, self._done = self._done, []
             return done
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the tasks under way."""
         for pool in self._pools.values():
             pool.shutdown()
 
@@ -189,25 +186,25 @@ class Wakeup:
         self.finishing = False
 
     def poke(self) -> None:
-        """Something may be new."""
+        """Wake the thread: there may be something new."""
         with self._condition:
             self._poked = True
             self._condition.notify_all()
 
     def nudge(self) -> None:
-        """Something that the thread itself began is done; ends every wait."""
+        """Wake the thread whatever it waits for: a task that it started is done."""
         with self._condition:
             self._nudged = True
             self._condition.notify_all()
 
     def finish(self) -> None:
-        """Do what is left and end."""
+        """Tell the thread to finish what is left and to end."""
         with self._condition:
             self.finishing = True
             self._condition.notify_all()
 
     def wait(self, timeout_s: float | None, *, for_poke: bool = True) -> None:
-        """Until poked (unless ``for_poke`` is false), nudged, told to finish, or the time is over.
+        """Wait until poked (unless ``for_poke`` is false), nudged, told to finish, or the timeout.
 
         Pokes that were not waited for are kept.
         """
@@ -220,7 +217,7 @@ class Wakeup:
                 self._poked = False
 
     def wait_for_nudge(self, timeout_s: float | None = None) -> None:
-        """Until nudged, or the time is over, also when told to finish."""
+        """Wait until nudged or the timeout, also when told to finish."""
         with self._condition:
             self._condition.wait_for(lambda: self._nudged, timeout_s)
             self._nudged = False
@@ -234,10 +231,9 @@ class _Reason:
 
 
 class Deferred:
-    """Knows which runs or workloads wait, until when (monotonic), and why.
+    """Runs or workloads that failed, when to retry them (monotonic time), and why they failed.
 
-    Args:
-        longest_s: How long one waits at most before it is tried again.
+    ``longest_s`` is the longest wait before a retry.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -245,27 +241,27 @@ class Deferred:
         self._reasons: dict[str, _Reason] = {}
 
     def put(self, run_id: str, why: str) -> None:
-        """It failed, once more perhaps."""
+        """Defer a run after a failure."""
         known = self._reasons.get(run_id)
         backoff = Backoff(longest_s=self._longest_s) if known is None else known.backoff
         until_s = time.monotonic() + backoff.next_s()
         self._reasons[run_id] = _Reason(why, until_s, backoff)
 
     def drop(self, run_id: str) -> None:
-        """It worked."""
+        """Remove a run: it worked."""
         self._reasons.pop(run_id, None)
 
     def keep(self, run_ids: Container[str]) -> None:
-        """Forget all others: nothing of them is left to deliver."""
+        """Remove all others: nothing of them is left to deliver."""
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in run_ids}
 
     def hurry(self) -> None:
-        """Try all again now."""
+        """Retry all now."""
         for reason in self._reasons.values():
             reason.until_s = 0.0
 
     def waits(self, run_id: str) -> bool:
-        """Return whether it is not to be tried yet."""
+        """Return whether it is too early to retry a run."""
         known = self._reasons.get(run_id)
         return known is not None and time.monotonic() < known.until_s
 
@@ -274,12 +270,12 @@ class Deferred:
 
     @property
     def next_s(self) -> float:
-        """When the first is to be tried again; infinity if there is none."""
+        """Time of the first retry; infinity without one."""
         return min((reason.until_s for reason in self._reasons.values()), default=math.inf)
 
     @property
     def problem(self) -> str:
-        """Of one of them, for people; empty if there is none."""
+        """One of the failures, for people; empty without one."""
         for run_id, reason in self._reasons.items():
             return f"run {run_id}: {reason.why}"
         return ""

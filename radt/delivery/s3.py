@@ -63,9 +63,7 @@ _VARIABLES = (
 class S3Error(ArchiveError):
     """A request to S3 failed.
 
-    Attributes:
-        reason: The message without the address.
-        code: S3's error code; empty if there was no answer.
+    ``reason`` is the message without the address; ``code`` is S3's, empty if there was no answer.
     """
 
     def __init__(self, where: str, reason: str, code: str = "") -> None:

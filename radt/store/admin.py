@@ -119,8 +119,7 @@ def mlflow_schema(connection: Connection) -> str | None:
 def put_views(connection: Connection, *, public: bool) -> Source:
     """Make the views, or make them anew; in the caller's transaction.
 
-    Args:
-        public: Also in schema ``public``, in the place of any of their names that are there.
+    With `public` also in schema ``public``, replacing any of their names there.
     """
     schema = mlflow_schema(connection)
     for name in NAMES:
@@ -173,10 +172,8 @@ class Upgraded:
 def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
     """Apply the migrations that are missing; an empty Postgres database becomes a store.
 
-    In Postgres the views of the first front-end are made anew as well.
-
-    Args:
-        public_views: Have these views in schema ``public``, too.
+    In Postgres the views of the first front-end are made anew, with `public_views` also in schema
+    ``public``.
 
     Raises:
         StoreError: There is no such file, or it cannot be written.
@@ -249,8 +246,7 @@ class Granted:
 def grant_reader(address: StoreAddress, name: str, password: str | None) -> Granted:
     """Let a role read the store; it is made if it is not there. Again is harmless.
 
-    Args:
-        password: Its new password; None to leave the one it has.
+    Without a password the role keeps its own.
 
     Raises:
         UsageError: The name cannot be a reader's.

@@ -372,10 +372,9 @@ class _Times:
 def check_deep(
     reader: StoreReader, progress: Callable[[int], object] = lambda _points: None
 ) -> Iterator[Finding]:
-    """Chunks that cannot be decoded, or whose header is wrong, and points that are there twice.
+    """Yield chunks that cannot be decoded or have a wrong header, and duplicate points.
 
-    Args:
-        progress: Told now and then how many points were read.
+    `progress` is called now and then with the number of points read.
 
     Raises:
         StoreError: The store cannot be read.

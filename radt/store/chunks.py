@@ -51,14 +51,10 @@ def copy_rows(
     columns: Mapping[str, Callable[[Any], bytes]],
     rows: Iterable[Mapping[str, Value]],
 ) -> None:
-    """Insert rows; they must not be there.
+    """Insert rows, which must not be there, into a table of Postgres, in the caller's transaction.
 
-    Args:
-        connection: Of Postgres, in a transaction.
-        table: Its name.
-        columns: How each column is encoded: this module's constants, which must be the table's
-            types.
-        rows: Values by column; None is NULL.
+    ``columns`` says how each column is encoded: this module's constants, which must be the table's
+    types. A value of None is NULL.
     """
     buffer = BytesIO()
     buffer.write(_SIGNATURE)
@@ -252,9 +248,7 @@ def thinned_row(
 ) -> dict[str, Value]:
     """Return a row for `insert` that holds fewer points than it describes.
 
-    Args:
-        kept: The points that stay, in time order.
-        header: Columns of `header_of` for all that were.
+    ``kept`` are the points that stay, in time order; ``header`` is `header_of` all that were.
     """
     row = _row(run_id, series_no, kept, encode(kept), sealed=True)
     return {**row, "chunk_no": chunk_no, **header, "kept_count": len(kept)}

@@ -111,14 +111,7 @@ def series_frame(
     *,
     with_run_id: bool = False,
 ) -> pd.DataFrame:
-    """Return the points of some series below each other.
-
-    Args:
-        runs: The runs of the series.
-        series: The series.
-        samples: The points of each.
-        with_run_id: Whether ``run_id`` is the first column.
-    """
+    """Return the points of some series below each other, with ``run_id`` first if wanted."""
     filled = [position for position, points in enumerate(samples) if len(points)]
     series, samples = [series[i] for i in filled], [samples[i] for i in filled]
     counts = [len(points) for points in samples]
@@ -189,10 +182,7 @@ def export_run(
     file_format: ExportFormat,
     metrics: Sequence[str] | None = None,
 ) -> int:
-    """Write a run's samples; the file appears when it is complete.
-
-    Returns:
-        The number of values written.
+    """Write a run's samples; return their number. The file appears when it is complete.
 
     Raises:
         UsageError: The run has none of the metrics, or the file cannot be written.

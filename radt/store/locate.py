@@ -38,11 +38,7 @@ class Places:
 
     @classmethod
     def of(cls, home: Path | str | None = None, store_uri: str | None = None) -> Places:
-        """Return where to look.
-
-        Args:
-            home: A data folder that was named, else None for what variables and settings say.
-            store_uri: A Postgres store that was named, likewise.
+        """Return where to look, given the data folder and Postgres store that the user named, if any.
 
         Raises:
             UsageError: The URI is none of a Postgres database, or the settings file is wrong.
@@ -197,15 +193,11 @@ def open_reader_with(
         with open_reader_with("3f2a91", home=home, store_uri=store_uri) as (reader, record):
             export_run(reader, record, ...)
 
-    Of several runs, each may be in another store: use one `Readers` for all of them
-    (``Readers(Places.of(home, store_uri)).find_run(one)`` in a ``with``). Commands get their
-    `Places` from `radt.cli.options.reading_options`, which adds ``--home`` and ``--store-uri``.
-
-    Args:
-        run: Its id, radt's or MLflow's, or 4 or more of its first characters.
-        home: A data folder that the user named; None (not a default) if none was.
-        store_uri: A Postgres store that the user named, likewise. Without either it is looked in
-            the usual data folder's file, then in ``RADT_STORE_URI`` or what the settings file says.
+    ``run`` is its id, radt's or MLflow's, or 4 or more of its first characters. Of several runs,
+    each may be in another store: use one `Readers` for all of them. ``home`` and ``store_uri`` are
+    what the user named (no defaults); without either, the usual data folder's file is searched,
+    then the store of ``RADT_STORE_URI`` or the settings file. Commands get their `Places` from
+    `radt.cli.options.reading_options`.
 
     Raises:
         RunNotFoundError: No run matches, or more than one; the message says where was looked.

@@ -116,12 +116,9 @@ def check_not_older(backend: Backend, version: int) -> None:
 
 
 def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False) -> None:
-    """Have an up-to-date store, waiting for others that open the same new one.
+    """Make the store up to date; wait for others that open the same new one.
 
-    Args:
-        backend: The store's.
-        engine: Its writer's.
-        upgrade: Also upgrade a Postgres store that is not empty.
+    A Postgres store that is not empty is only upgraded with `upgrade`.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.

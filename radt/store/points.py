@@ -40,12 +40,7 @@ def fetch(
     parameters: Mapping[str, Value],
     kinds: Sequence[type[int | bytes]],
 ) -> list[tuple[Value, ...]]:
-    """Return the rows of a SELECT.
-
-    Args:
-        statement: A text whose parameters are single values.
-        parameters: These.
-        kinds: What the columns are: whole numbers or blobs.
+    """Return the rows of a SELECT whose columns are whole numbers or blobs.
 
     Raises:
         StoreError: The answer of the database cannot be read.

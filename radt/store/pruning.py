@@ -262,15 +262,10 @@ def prune_run(
     keep: Keep,
     take_along: Callable[[], object] = lambda: None,
 ) -> Pruned | None:
-    """Take away of an ended run what is not to be kept; None if somebody has written it meanwhile.
+    """Delete of an ended run what is not to be kept; None if somebody has written it meanwhile.
 
-    Args:
-        reader: Of the store.
-        writer: Of the same store.
-        run_id: The run.
-        keep: What stays.
-        take_along: Removes what belongs to the run elsewhere; called when it is sure that the run
-            is pruned, before the store forgets it.
+    `take_along` removes what belongs to the run elsewhere; it is called when it is sure that the
+    run is pruned, before the store forgets it.
 
     Raises:
         CodecError: A chunk is damaged; nothing was changed.

@@ -127,11 +127,7 @@ class StoreReader:
         )
 
     def workload(self, workload_id: str) -> WorkloadRecord:
-        """One workload.
-
-        Raises:
-            RunNotFoundError: It is not there.
-        """
+        """Return a workload; raise RunNotFoundError if it does not exist."""
         for workload in self._database.select(
             WORKLOADS, {"workload_id": workload_id}, "workload_id"
         ):
@@ -168,11 +164,7 @@ class StoreReader:
         ]
 
     def run(self, run_id: str) -> RunRecord:
-        """One run by its id.
-
-        Raises:
-            RunNotFoundError: It is not there.
-        """
+        """Return a run by its id; raise RunNotFoundError if it does not exist."""
         for run in self._database.select(RUNS, {"run_id": run_id}, "run_id"):
             return run
         raise RunNotFoundError(
@@ -262,13 +254,9 @@ class StoreReader:
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> Samples:
-        """Points of a series at full resolution, in time order; none if there is no such series.
+        """Return the points of a series in a range of time, in time order, at full resolution.
 
-        Args:
-            run_id: The run.
-            series_no: The series' number in it.
-            start_ns: Leave out points before this time.
-            end_ns: Leave out points after this time.
+        There are none if there is no such series.
 
         Raises:
             CodecError: A chunk is damaged.

@@ -306,11 +306,7 @@ def update(
 
 
 def check_exists(connection: Connection, table: Table[Any], key: str) -> None:
-    """Make sure that a row is there.
-
-    Raises:
-        RunNotFoundError: It is not.
-    """
+    """Raise RunNotFoundError unless the row exists."""
     statement = text(
         f"SELECT 1 FROM {table.name} WHERE {table.keys[0]} = :key"  # noqa: S608 - our own names
     )

@@ -107,11 +107,7 @@ def tidy_table(
 ) -> pa.Table:
     """Return the points of some series of one run below each other, in the order given.
 
-    Args:
-        run: The run.
-        series: The series.
-        samples: The points of each.
-        schema: `SCHEMA` or `NUMBERED_SCHEMA`.
+    The schema is `SCHEMA` or `NUMBERED_SCHEMA`.
     """
     counts = np.array([len(points) for points in samples], dtype=np.int64)
     together = joined(samples)

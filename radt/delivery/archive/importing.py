@@ -42,15 +42,10 @@ class Imported:
 def import_archive(
     where: Archive | str | Path, writer: StoreWriter, tracking_uri: str = ""
 ) -> Imported:
-    """Add to the store what an archive has and the store lacks.
+    """Add to the store what an archive (or the one at a place, `location_of`) has and it lacks.
 
     All files are checked before anything is written. A run that is imported is never uploaded to
     MLflow from here.
-
-    Args:
-        where: The archive, or where it is (`radt.delivery.archive.locations.location_of`).
-        writer: The store.
-        tracking_uri: Where MLflow knows its runs from.
 
     Raises:
         ArchiveError: There is none, it is damaged, or the store has another run of this id.

@@ -168,14 +168,12 @@ def is_address(given: str | Path) -> bool:
 
 
 def location_of(given: str | Path, tracking_uri: str = "") -> Location:
-    """The place that an address names; whether anything is there is not asked of folders and S3.
+    """Return the place of a folder, ``s3://bucket/prefix``, ``runs:/ID`` or id of a run in MLflow.
 
-    Args:
-        given: A folder, ``s3://bucket/prefix``, ``runs:/ID``, or the id of a run in MLflow.
-        tracking_uri: Where MLflow knows its runs from.
+    Whether anything is there is not asked of folders and S3.
 
     Raises:
-        ArchiveError: It names nothing that is known here, or MLflow has no such run.
+        ArchiveError: It is none of these, or MLflow has no such run.
     """
     text = str(given)
     if text.endswith(f"/{MANIFEST_FILE}"):

@@ -155,14 +155,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Manifest:
-        """Read ``run.json``.
-
-        Args:
-            text: What is in it.
-            where: The file, for messages.
+        """Parse ``run.json``; `where` names the file in messages.
 
         Raises:
-            ArchiveError: It is of a newer format, or is not what it should be.
+            ArchiveError: It is of a newer format, or damaged.
         """
         try:
             data = json.loads(text)
@@ -329,10 +325,6 @@ def _text(value: str) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sum of a file as hexadecimal digits.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return the SHA-256 of a file as hexadecimal digits; raise OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

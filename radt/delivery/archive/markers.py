@@ -47,11 +47,7 @@ class Fingerprints:
 
     @classmethod
     def load(cls, path: Path) -> Fingerprints:
-        """Return the fingerprints in a file.
-
-        Raises:
-            OSError, ValueError: There is none, or it is damaged.
-        """
+        """Return the fingerprints in a file; OSError, ValueError: it is missing or damaged."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls(arrays["numbers"], arrays["hashes"])
 
@@ -124,11 +120,7 @@ def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
 
 
 def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
-    """Yield the markers of a part, in blocks.
-
-    Raises:
-        OSError, ValueError, KeyError: The file is not what it should be.
-    """
+    """Yield the markers of a part, in blocks; OSError, ValueError, KeyError: it is damaged."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_BLOCK):
             yield list(_records(batch, run_id))

@@ -56,11 +56,7 @@ class Archive:
 
     @classmethod
     def open(cls, where: str | Path | Location, tracking_uri: str = "") -> Archive:
-        """Read the manifest.
-
-        Args:
-            where: The archive or its parent (`location_of`).
-            tracking_uri: Where MLflow knows its runs from.
+        """Read the manifest of an archive, or of the one in a folder (`location_of`).
 
         Raises:
             FileMissingError: There is no archive.

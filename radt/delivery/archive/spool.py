@@ -74,13 +74,10 @@ class ArchiveSpool:
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Keep all others out.
-
-        Args:
-            wait: For whoever is there to finish; else that is an error.
+        """Lock the folder; with `wait`, after whoever holds the lock.
 
         Raises:
-            ArchiveBusyError: Somebody else is there.
+            ArchiveBusyError: Another process holds the lock.
             OSError: The folder cannot be made.
         """
         self.path.mkdir(parents=True, exist_ok=True)
@@ -191,7 +188,8 @@ class RunProgress:
 
 
 def progress_of(reader: StoreReader, run_id: str) -> RunProgress:
-    """
+    """Return how far a run is.
+
     Raises:
         RunNotFoundError: There is no such run.
         StoreError: The store cannot be read.
@@ -216,10 +214,7 @@ class Outcome:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """
-        Raises:
-            ValueError: It is something else.
-        """
+        """Parse a line; raise ValueError if it is something else."""
         try:
             return cls(**json.loads(line))
         except TypeError as error:

@@ -44,8 +44,7 @@ MAX_RUNS = 64
 class ArchiveUploader:
     """Uploads archives for `radt.delivery.mlflow.uploader.Uploader`; as thread-safe as that.
 
-    Args:
-        before_request: Called before each request; may wait until others are done.
+    ``before_request`` is called before each request and may wait until others are done.
     """
 
     def __init__(
@@ -211,11 +210,9 @@ def archive_spool(run: RunRecord) -> ArchiveSpool:
 
 
 class Archiver:
-    """The processes of one store, one at a time. Thread-safe.
+    """Starts the archive processes of one store, one at a time. Thread-safe.
 
-    Args:
-        store: The store's file.
-        interval_s: Between archives of a running run.
+    ``interval_s`` is the time between two archives of a running run.
     """
 
     def __init__(self, store: Path, interval_s: float) -> None:
@@ -240,12 +237,11 @@ class Archiver:
             self._lock.release()
 
     def complete(self, run: RunRecord, wanted: Callable[[], Sequence[str]]) -> None:
-        """Have the archive of an ended run complete, and return then.
+        """Complete the archive of an ended run, and return then.
 
-        Args:
-            run: The run.
-            wanted: Ids of all runs whose archives shall be completed, this one first; none if it
-                is complete. Called when no other process is at work for a run that has ended.
+        `wanted` returns the ids of all runs whose archives are to be completed, this one first;
+        none if it is complete. It is called when no other process is at work for a run that has
+        ended.
 
         Raises:
             UnarchivableError: There will be none.

@@ -159,13 +159,10 @@ def _linked(file: Path, other: Path) -> bool:
 
 
 def shares_folder(folder: Path) -> bool:
-    """Return whether this machine has the folder of an experiment's artifacts that a server names.
+    """Return whether this machine has the folder of a run's artifacts that a server names.
 
-    A server that was told of a plain folder means its own. Writing to a folder of the same name
-    here would lose the files where nobody looks, unless it is shared (NFS): then what the
-    experiments are in is here, too.
-
-    Args:
-        folder: Of a run: ``ROOT/EXPERIMENT/RUN/artifacts``.
+    ``folder`` is ``ROOT/EXPERIMENT/RUN/artifacts``. A server that was given a plain folder means
+    its own. Writing to a folder of the same name here would lose the files where nobody looks,
+    unless it is shared (NFS): then the folder of the experiments is here, too.
     """
     return any(parent.is_dir() for parent in folder.parents[:3] if parent != Path(parent.anchor))

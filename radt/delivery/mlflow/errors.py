@@ -60,12 +60,9 @@ class ErrorKind(StrEnum):
 class DeliveryError(TrackingError):
     """A request to MLflow failed.
 
-    Args:
-        trouble: What to make of it.
-        message: Why; the same text for the same cause, because problems are said once.
-        retry_after_s: When the server asks to be left alone: for how long.
-        too_large: It was refused for its size: less of the same may be accepted.
-        slow: It took too long: less of the same may be in time.
+    The message is the same for the same cause, because a problem is logged once. ``retry_after_s``
+    is how long the server asks to be left alone. With ``too_large`` less of the same may be
+    accepted, with ``slow`` less of the same may be in time.
     """
 
     def __init__(
@@ -303,8 +300,7 @@ def _rewind(data: Any) -> None:
 def problem_of(answer: requests.Response, *, streamed: bool = False) -> DeliveryError | None:
     """Return what is wrong with an answer; None if it is one of MLflow, be it a refusal.
 
-    Args:
-        streamed: Its body is a file, which is not looked at.
+    The body of a `streamed` answer is a file and is not read.
     """
     status = answer.status_code
     if status == 413:
@@ -355,9 +351,7 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
 def retry_after(header: str | None, date: str | None = None) -> float | None:
     """Seconds that a ``Retry-After`` header asks for (RFC 9110, 10.2.3); None without a valid one.
 
-    Args:
-        header: A number, or a time by the server's clock.
-        date: The header ``Date``: what that clock says now.
+    A time is by the server's clock: the header ``Date`` says what that shows now.
 
     >>> retry_after("7"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon")
     (7.0, 0.0, None)

@@ -148,11 +148,7 @@ def command_line_names(text: str) -> frozenset[str]:
 def deliverable_tags(
     run: RunRecord, tags: Mapping[str, str], keys: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the run's tags, how it ended, and the real names of series that MLflow does not allow.
-
-    Args:
-        keys: MLflow's key of each name of a series.
-    """
+    """Return the run's tags, its end, and the real names of series whose key in MLflow differs."""
     tag_keys = unique_keys(tags)
     texts = {tag_keys[name]: value for name, value in tags.items()}
     for name, key in keys.items():
@@ -179,10 +175,9 @@ _SMALL_BYTES = 1000
 
 
 class Sender:
-    """Sends items as large batches as the server takes. Thread-safe.
+    """Sends items in batches as large as the server takes. Thread-safe.
 
-    Args:
-        before_request: Called before each request; may wait until others are done.
+    ``before_request`` is called before each request and may wait until others are done.
     """
 
     def __init__(self, before_request: Callable[[], object]) -> None:
@@ -195,13 +190,9 @@ class Sender:
         notes: Notes,
         batch: BatchSize,
     ) -> None:
-        """Send all that MLflow accepts: of a request that it refuses, each half by itself.
+        """Send all items that MLflow accepts; halve a request that it refuses.
 
-        Args:
-            items: What to send.
-            send: Sends some of it.
-            notes: Gets what was left out.
-            batch: Learns how much goes into one request.
+        `notes` gets what was left out, `batch` learns how much goes into one request.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -233,13 +224,10 @@ class Sender:
 
 
 class BatchSize:
-    """The number of items for the next request. Thread-safe.
+    """The number of items for the next request, at most MLflow's own limit. Thread-safe.
 
     It is halved where a request was refused for its size, which is remembered, and where one was
     not answered in time, from which it recovers.
-
-    Args:
-        most: MLflow's own limit.
     """
 
     def __init__(self, most: int) -> None:

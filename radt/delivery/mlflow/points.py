@@ -82,9 +82,7 @@ def software_points(key: str, samples: Samples, first_index: int) -> list[Point]
     """Return every point as it is. Points without a step get their number in the series as one.
 
     MLflow cuts histories in which points share a step, so 0 for all would lose them in its charts.
-
-    Args:
-        first_index: Number in the series of the first of the samples.
+    ``first_index`` is the number in the series of the first sample.
     """
     times_ms = (samples.times_ns // NS_PER_MS).tolist()
     indices = range(first_index, first_index + len(samples))
@@ -215,12 +213,9 @@ def summary_values(
 ) -> dict[str, float]:
     """Return the run in a few numbers, by name: what tables of runs are sorted by.
 
-    Mean and maximum of each hardware series, the increase of counters, duration of the run and of
-    its epochs (the mean without the first, which is warm-up, if there are others), and how complete
-    the samples are.
-
-    Args:
-        totals: How much each counter grew (`radt.store.counters.total_of`), by number of series.
+    Mean and maximum of each hardware series, the increase of counters (``totals``, by number of
+    series), duration of the run and of its epochs (the mean without the first, which is warm-up, if
+    there are others), and how complete the samples are.
     """
     values: dict[str, float | None] = {}
     names = _told_apart([summary.series for summary in summaries], _summary_name)
@@ -267,14 +262,9 @@ class PointUploader:
         key_of: Mapping[int, str],
         notes: Notes,
     ) -> None:
-        """All new points, several series in one request; how far is noted after each request.
+        """Send all new points, several series in a request; record progress after each request.
 
-        Args:
-            run: As it is in the store.
-            mlflow_id: Of its MLflow run.
-            series: All of the run's.
-            key_of: MLflow's key of each, by its number.
-            notes: Gets what MLflow refused.
+        `key_of` is MLflow's key of each series, by number; `notes` gets what MLflow refused.
 
         Raises:
             DeliveryError: MLflow failed.

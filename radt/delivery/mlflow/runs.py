@@ -47,13 +47,8 @@ class RunCreator:
     """Creates what MLflow lacks and notes the ids in the store.
 
     A process that was killed between creating a run and noting its id leaves a run that nobody
-    knows. So runs that an earlier attempt may have created are looked for by their ``radt.run_id``
-    tag first.
-
-    Args:
-        since_ns: Wall-clock time when this process began; of workloads created before it, an
-            earlier process may have created runs.
-        reports: Told of workloads that have to wait.
+    knows. So runs that an earlier attempt may have created (of workloads older than ``since_ns``,
+    the wall-clock time when this process began) are looked for by their ``radt.run_id`` tag first.
     """
 
     def __init__(
@@ -82,10 +77,9 @@ class RunCreator:
         return None if left_s == math.inf else max(0.0, left_s)
 
     def register_pending(self, *, everything: bool = False) -> int:
-        """Create all that is missing; returns how many MLflow runs were created.
+        """Create all missing MLflow runs and return their number.
 
-        Args:
-            everything: Also of workloads that failed a moment ago.
+        With `everything`, also those of workloads that failed a moment ago.
 
         Raises:
             DeliveryError: MLflow failed; what was created until then is in the store.

@@ -70,10 +70,8 @@ class KnownExperiment:
 class MlflowTarget:
     """One MLflow, by its tracking URI. Methods raise `DeliveryError`; used by several threads.
 
-    Args:
-        tracking_uri: Any that MLflow knows.
-        artifact_root: Where experiments made here keep their artifacts, a folder or a URI; None for
-            MLflow's choice.
+    ``artifact_root`` is where experiments made here keep their artifacts, a folder or a URI; None
+    for MLflow's choice.
     """
 
     def __init__(self, tracking_uri: str, artifact_root: Path | str | None = None) -> None:
@@ -278,8 +276,7 @@ class MlflowTarget:
     def _run_errors(self, run_id: str, *, watched: bool = True) -> Iterator[None]:
         """Tell a refusal because the run was deleted from one because of its content.
 
-        Args:
-            watched: Unless it may take as long as it likes.
+        A request that is not `watched` may take as long as it likes.
         """
         try:
             with self._request() if watched else translated_errors():

@@ -83,8 +83,7 @@ class RunCreatorThread(threading.Thread):
 class UploaderThread(threading.Thread):
     """Delivers ended runs at once and running ones every ``live_interval_s``.
 
-    Args:
-        workers: How many deliveries may be under way; see `radt.delivery.process`.
+    ``workers`` is how many deliveries may be under way; see `radt.delivery.process`.
     """
 
     def __init__(

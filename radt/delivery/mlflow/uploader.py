@@ -52,11 +52,9 @@ class _Sent:
 
 
 class Uploader:
-    """Delivers runs that have their MLflow run.
+    """Delivers runs that have their MLflow run; without an archiver, no archives.
 
-    Args:
-        before_request: Called before each request; may wait until others are done.
-        archiver: Has archives written; None for none.
+    ``before_request`` is called before each request and may wait until others are done.
     """
 
     def __init__(

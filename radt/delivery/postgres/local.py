@@ -191,12 +191,7 @@ class LocalStore:
 
 
 class ReplicationCursor:
-    """Record in the store on this machine what a store elsewhere has.
-
-    Args:
-        path: The store's file.
-        label: The other one's address, for people.
-    """
+    """Records in the store on this machine what another store has; ``label`` is its address."""
 
     def __init__(self, path: Path, label: str) -> None:
         self._backend = backend_of(StoreAddress.of(path))

@@ -42,12 +42,7 @@ class GoneError(StoreError):
 
 
 class Replicator:
-    """Copy what is due whenever it is called; keep the connections in between.
-
-    Args:
-        store: The file on this machine.
-        address: The store in Postgres.
-        pace: How often what is copied.
+    """Copies what is due whenever it is called, and keeps the connections in between.
 
     Raises:
         StoreError: The file cannot be read or written.
@@ -81,14 +76,13 @@ class Replicator:
     # -- one turn ---------------------------------------------------------------------------------
 
     def turn(self, *, everything: bool = False) -> float | None:
-        """Copy what is due; seconds until more is, None if that needs news first.
+        """Copy what is due, at the end `everything`; return the seconds until more is due.
 
-        Args:
-            everything: Whatever its time: this is the end.
+        None if that needs news first.
 
         Raises:
-            GoneError: There is nothing to read from any more.
-            StoreError: One side failed; what was not copied is by a later turn.
+            GoneError: The store on this machine is gone.
+            StoreError: One side failed; a later turn copies what is left.
         """
         try:
             wait_s = self._turn(everything=everything)

@@ -88,12 +88,9 @@ class RunCopy:
     # -- what -------------------------------------------------------------------------------------
 
     def plan(self, shipment: Shipment, settle: Settle, *, final: bool) -> bool:
-        """Add what is new to a shipment; whether there is more than goes into one.
+        """Add what is new to a shipment, which may have another run's rows; whether more is left.
 
-        Args:
-            shipment: Another run's rows may be in it.
-            settle: See `Settle`.
-            final: The run has ended: its pieces are made as large as they get.
+        Of a run that has ended (`final`), pieces are made as large as they get.
         """
         assert self.progress is not None
         revision = self.seen_revision
@@ -363,11 +360,7 @@ class Pace:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Pace:
-        """Return the pace that ``RADT_REPLICATION_S`` sets.
-
-        Raises:
-            UsageError: It is not a number above 0.
-        """
+        """Return the pace of ``RADT_REPLICATION_S``; UsageError: it is not a number above 0."""
         setting = settings.variable(settings.REPLICATION_S, environ)
         if setting.problem is not None:
             raise setting.problem
