@@ -315,7 +315,7 @@ class DcgmListener(Listener):
         self._pause_ns = min(_LONGEST_PAUSE_NS, 2 * self._pause_ns)
 
     def _card(self, plan: Plan) -> Iterator[Reading | Occurrence]:
-        """Yield everything of one card, read once, for all names that it has.
+        """Yield all readings of a card, read once, under each of its names.
 
         Raises:
             HostengineError: It cannot be watched or read; nothing was yielded.

@@ -151,7 +151,7 @@ class SmTimeReader:
     def read(
         self, nvml: Any, handle: Any, now_ns: int, utilization: float | None
     ) -> SmTime | MissingReason | None:
-        """What was used since the previous time; None if it is too early to tell.
+        """Return what was used since the last call; None if it is too early to know.
 
         Args:
             nvml: `pynvml`.

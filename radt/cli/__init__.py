@@ -101,7 +101,7 @@ def group() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """The ``radt`` command. Errors become a clean paragraph on stderr and an exit code."""
+    """Run the ``radt`` command. Errors become a paragraph on stderr and an exit code."""
     _tolerate_any_character()
     try:
         result = group.main(

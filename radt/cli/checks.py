@@ -158,7 +158,7 @@ def database(home: Home) -> Iterator[Check]:
 
 
 def store_version(address: StoreAddress) -> int:
-    """The schema version of a store; 0 of an empty one.
+    """Return the schema version of a store; 0 for an empty one.
 
     Raises:
         StoreError: It cannot be reached, or is not a store.

@@ -73,7 +73,7 @@ def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
 def _table(
     values: Sequence[Found[Any]], settings: Settings, width: int, *, verbose: bool
 ) -> list[list[Text]]:
-    """The lines of each setting, in columns."""
+    """Return the lines of each setting, in columns."""
     names = max(len(value.setting.label) for value in values)
     room = min(_MAX_VALUE, max(cell_len(_text(value)) for value in values))
     table: list[list[Text]] = []

@@ -152,7 +152,7 @@ def _is_mine(pid: int) -> bool:
 
 
 def _ancestors() -> Iterator[int]:
-    """This process and those that it descends from: a shell that a run has left is still in use."""
+    """Yield this process and its ancestors: a shell that a run has left is still in use."""
     pid = os.getpid()
     while pid > 0:
         yield pid

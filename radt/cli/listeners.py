@@ -109,14 +109,14 @@ class Entry:
 
 
 def all_entries(registry: Registry) -> list[Entry]:
-    """What works first, then what does not, then what cannot be loaded; by name."""
+    """Return what works, then what does not, then what cannot be loaded; by name."""
     entries = [_entry(name, kind) for name, kind in _kinds(registry).items()]
     entries += [Entry(name, failure=reason) for name, reason in registry.broken.items()]
     return sorted(entries, key=lambda entry: (bool(entry.failure), not entry.works, entry.name))
 
 
 def entry_of(registry: Registry, name: str) -> Entry | None:
-    """The entry of this name; None if there is nothing of it."""
+    """Return the entry of this name; None if there is none."""
     if (kind := registry.find(name)) is not None:
         return _entry(name, kind)
     failure = registry.broken.get(name)
@@ -157,7 +157,7 @@ _BETWEEN = " · "
 
 
 def overview_lines(entries: Sequence[Entry], width: int, *, verbose: bool) -> Iterator[Text]:
-    """All names; the series of those that work, with ``verbose`` of all."""
+    """Yield all names, with the series of those that work, or with ``verbose`` of all."""
     listeners = [entry for entry in entries if not entry.failure and not entry.is_profiler]
     profilers = [entry for entry in entries if entry.is_profiler]
     broken = [entry for entry in entries if entry.failure]
@@ -230,7 +230,7 @@ def _parts(entry: Entry, *, with_series: bool) -> Iterator[_Part]:
 
 
 def _family(metrics: Sequence[Metric]) -> str:
-    """What all these names begin with, up to a dot; nothing where one is alone."""
+    """Return the common prefix of these names, up to a dot; empty for a single name."""
     names = [metric.name.split(".")[:-1] for metric in metrics]
     common = commonprefix(names)  # noqa: RUF071 - of lists, part by part
     return "".join(f"{part}." for part in common) if len(metrics) > 1 else ""
@@ -266,7 +266,7 @@ def _legend(entries: Iterable[Entry], width: int) -> Iterator[Text]:
 
 
 def source_lines(entry: Entry, width: int) -> Iterator[Text]:
-    """Everything there is to say of one."""
+    """Yield everything about one entry."""
     name = printable(entry.name)
     if entry.failure:
         yield Text.assemble((name, "bold"), " · ", ("cannot be loaded", "red"))
@@ -322,7 +322,7 @@ def _default(entry: Entry) -> str:
 
 
 def _series(entry: Entry, width: int) -> Iterator[Text]:
-    """The series by scope, and how their values come about, each way once."""
+    """Yield the series by scope, and each method by which values are obtained."""
     ordered = [metric for scope in _SCOPES for metric in entry.of_scope(scope)]
     methods = list(dict.fromkeys(metric.method for metric in ordered if metric.method))
     names = max(len(printable(metric.name)) for metric in entry.metrics)
@@ -377,7 +377,7 @@ def _interval(entry: Entry) -> str:
 
 
 def _block(lead: Text, parts: Sequence[_Part], width: int) -> Iterator[Text]:
-    """What there is to say beside what stands before it, each on lines of its own."""
+    """Yield texts, wrapped, to the right of ``lead``."""
     indent = lead.cell_len
     first = True
     for part in parts or (Text(),):
@@ -419,10 +419,10 @@ def _wrapped(text: Text, width: int) -> Iterator[Text]:
 
 
 def _other(entry: Entry) -> str:
-    """An interval as an example, that makes sense beside the usual one."""
+    """Return another interval as an example."""
     return "500ms" if (entry.interval_s or 0) <= 1 else "30s"
 
 
 def _summary(entry: Entry) -> str:
-    """The first line of a docstring, without its markup."""
+    """Return the first line of a docstring, without its markup."""
     return printable(entry.summary).rstrip(".").replace("``", "")

@@ -55,7 +55,7 @@ def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
 
 
 def call(file: Path, command: str = "") -> str:
-    """How a command is called with a file, as in a shell: ``radt stop 'my study.csv'``."""
+    """Return the shell's call of a command with a file: ``radt stop 'my study.csv'``."""
     return " ".join(filter(None, ("radt", command, shlex.quote(str(file)))))
 
 
@@ -176,7 +176,7 @@ def given_store(home: Path | None, store_uri: str | None) -> ChosenStore:
 
 
 def all_stores(home: Path | None, store_uri: str | None) -> Sequence[ChosenStore]:
-    """The one that is named, else that of the data folder, if any, and the shared one, if any.
+    """Return the named store, else those of the data folder and the shared one, if they exist.
 
     Raises:
         UsageError: Both are named, or an address is none.
@@ -191,7 +191,7 @@ def all_stores(home: Path | None, store_uri: str | None) -> Sequence[ChosenStore
 
 
 def shared_store(home: Home) -> ChosenStore | None:
-    """The Postgres store of a data folder; None if it has none.
+    """Return the Postgres store of a data folder; None if it has none.
 
     Raises:
         UsageError: The address is none.

@@ -175,7 +175,7 @@ def _environment(row: _Row) -> str:
 
 
 def _model(row: _Row) -> str:
-    """The model, unless it is seen in the run's name or its command."""
+    """Return the model, unless it is seen in the run's name or its command."""
     run = row.run
     return "" if run.model == run.label or run.model in run.arguments else run.model
 
@@ -270,7 +270,7 @@ def _command_text(row: _Row, plan: ExperimentPlan, details: Sequence[_Column]) -
 
 
 def _command(run: RunPlan, plan: ExperimentPlan) -> str:
-    """The script, as seen from the experiment file's folder if it is in it, and its arguments."""
+    """Return the script, relative to the experiment file's folder if possible, and arguments."""
     folder = plan.path.parent.resolve()
     path = run.program.path
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path

@@ -64,7 +64,7 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
 
 
 def home_of(file: Path, given: str | None) -> Home:
-    """The data folder of an experiment file.
+    """Return the data folder of an experiment file.
 
     Raises:
         UsageError: The settings do not name a usable folder.

@@ -290,7 +290,7 @@ def _fits(slots: Sequence[Slot], card: Card) -> bool:
 
 
 def _largest_part(slots: Sequence[Slot], card: Card) -> list[Slot]:
-    """Return as many of the slots as fit together, of those the largest."""
+    """Return as many of the slots as fit together, the largest ones."""
     kinds: dict[str, list[Slot]] = {}
     for slot in sorted(slots, key=slot_order):
         kinds.setdefault(slot.name, []).append(slot)

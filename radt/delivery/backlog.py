@@ -173,7 +173,7 @@ def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
 
 
 def compare_again(store: Path, uri: str) -> None:
-    """Have every run compared with its copy in a database, as after restoring it from a backup.
+    """Compare every run with its copy in a database again, as after restoring it from a backup.
 
     Raises:
         StoreError: The store cannot be read or written.

@@ -137,7 +137,7 @@ class S3Folder:
     # -- writing ----------------------------------------------------------------------------------
 
     def put(self, path: str, file: Path) -> None:
-        """Upload a file to ``path``, replacing what is there: all of it, or nothing."""
+        """Upload a file to ``path`` whole or not at all, replacing an existing one."""
         target = {"Bucket": self.bucket, "Key": self.key(path)}
         if owner := os.environ.get("MLFLOW_S3_EXPECTED_BUCKET_OWNER"):
             target["ExpectedBucketOwner"] = owner

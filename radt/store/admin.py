@@ -110,7 +110,7 @@ class Source(StrEnum):
 
 
 def mlflow_schema(connection: Connection) -> str | None:
-    """The schema of this database that MLflow's tables are in and may be read; None for none."""
+    """Return the schema in which MLflow's tables are and may be read; None without one."""
     row = {"names": list(_NEEDED), "count": len(_NEEDED)}
     schema = connection.execute(_MLFLOW_SCHEMA, row).scalar()
     return None if schema is None else str(schema)
@@ -370,7 +370,7 @@ def _mlflow_tables(connection: Connection, schema: str) -> list[str]:
 def _check_reads_only(
     connection: Connection, address: StoreAddress, name: str, schema: str | None
 ) -> None:
-    """It may have rights of its own, or of a role that it is a member of."""
+    """Check the role's rights: its own, and those of a role that it is a member of."""
     row = {"name": name, "radt": SCHEMA, "mlflow": schema or SCHEMA}
     table = connection.execute(_WRITABLE, row).scalar()
     creates = connection.execute(_MAY_CREATE, {"name": name, "schema": SCHEMA}).scalar()

@@ -288,7 +288,7 @@ def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """All parts one after the other; where only some have steps, the others get `NO_STEP`."""
+    """Return all parts joined; where only some have steps, the others get `NO_STEP`."""
     if not parts:
         return Samples(_EMPTY_TIMES, _EMPTY_VALUES)
     if len(parts) == 1:

@@ -177,7 +177,7 @@ def has_steps(connection: Connection, run_id: str, series_no: int) -> bool:
 
 
 def newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
-    """When the newest sample of each run was, as far as it is in a loose chunk."""
+    """Return the time of each run's newest sample, if that is in a loose chunk."""
     rows = connection.execute(_NEWEST, {"ids": list(run_ids)})
     return {str(run_id): int(last_ns) for run_id, last_ns in rows}
 

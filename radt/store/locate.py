@@ -38,7 +38,7 @@ class Places:
 
     @classmethod
     def of(cls, home: Path | str | None = None, store_uri: str | None = None) -> Places:
-        """Return where to look, given the data folder and Postgres store that the user named, if any.
+        """Return where to look, given the data folder and Postgres store that the user named.
 
         Raises:
             UsageError: The URI is none of a Postgres database, or the settings file is wrong.
@@ -137,7 +137,7 @@ class Readers:
         self._stack.close()
 
     def find_run(self, given: str) -> tuple[StoreReader, RunRecord]:
-        """The run that an id, radt's or MLflow's, or the beginning of one means, and its store.
+        """Return the run of an id, radt's or MLflow's, or of the beginning of one, and its store.
 
         Raises:
             RunNotFoundError: It is in none of the stores, or several match in the nearest that has
@@ -161,7 +161,7 @@ class Readers:
                 yield reader
 
     def _reader(self, address: StoreAddress) -> StoreReader | None:
-        """The open store; None for a file that is not there while there is another place to look.
+        """Return the open store; None for a missing file while there is another place to look.
 
         Raises:
             StoreError: It cannot be read. For one of several the message also says that.

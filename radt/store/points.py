@@ -209,7 +209,7 @@ def _chunks_where(
 def chunks_after(
     connection: Connection, run_id: str, series_no: int, skip: int, limit: int
 ) -> StoredChunks:
-    """The chunks that hold ``limit`` points behind the ``skip`` ones that were written first."""
+    """Return the chunks that hold ``limit`` points after the first ``skip`` that were written."""
     parameters: dict[str, Value] = {
         "run_id": run_id,
         "series_no": series_no,

@@ -141,7 +141,7 @@ class PostgresBackend(Backend):
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Also those of the driver's own cursors, which COPY takes."""
+        """Translate also errors of the driver's own cursors, which COPY takes."""
         try:
             with super().translated_errors():
                 yield
@@ -161,7 +161,7 @@ class _Revisions(Changes):
         return hash(tuple(int(number) for number in row)) % 2**53
 
     def close(self) -> None:
-        """Nothing is held: the engine is the reader's."""
+        """Do nothing: the engine is the reader's."""
 
 
 _REVISIONS = text(

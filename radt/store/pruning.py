@@ -106,7 +106,7 @@ def _shrink(store: sqlite3.Connection, path: Path) -> str:
 
 
 def _pages_bytes(store: sqlite3.Connection, count: str) -> int:
-    """The file itself says less: what was written last may be in the write-ahead log."""
+    """Return pages in bytes; the file's size lacks what is in the write-ahead log."""
     return _pragma(store, count) * _pragma(store, "page_size")
 
 

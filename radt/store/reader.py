@@ -84,7 +84,7 @@ class StoreReader:
         self._database.close()
 
     def change_token(self) -> int:
-        """A number that changes whenever somebody has written to the store; costs microseconds.
+        """Return a number that changes with every write to the store; costs microseconds.
 
         It is below 2**53, so that JavaScript keeps it exactly.
         """
@@ -92,7 +92,7 @@ class StoreReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Yield a connection that sees the store as it is now, for statements of one's own."""
+        """Yield a connection that sees the store as it is now, for other statements."""
         with self._database.snapshot() as connection:
             yield connection
 
@@ -172,7 +172,7 @@ class StoreReader:
         )
 
     def find_run(self, given: str) -> RunRecord:
-        """Return the run that radt's or MLflow's id, or the beginning of one, stands for.
+        """Return the run of an id, radt's or MLflow's, or of the beginning of one.
 
         Raises:
             RunNotFoundError: None or several match, or fewer than 4 characters were given.
@@ -188,7 +188,7 @@ class StoreReader:
         raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")
 
     def matching_runs(self, given: str) -> list[RunRecord]:
-        """Return the run with that id, radt's or MLflow's, else some of those whose ids begin so.
+        """Return the run with that id, radt's or MLflow's, else some runs whose ids begin with it.
 
         Raises:
             RunNotFoundError: Fewer than 4 characters were given.
@@ -235,7 +235,7 @@ class StoreReader:
         return self._database.texts("tag", run_ids)
 
     def tagged(self, key: str, experiment: str) -> dict[str, str]:
-        """The values of one tag by run; runs of the experiment that do not have it are left out."""
+        """Return the values of one tag by run; runs of the experiment without it are left out."""
         with self._database.snapshot() as connection:
             rows = connection.execute(TAGGED, {"key": key, "experiment": experiment}).all()
         return {str(run_id): str(value) for run_id, value in rows}
@@ -271,7 +271,7 @@ class StoreReader:
             return point_counts(connection, run_id)
 
     def points_after(self, run_id: str, series_no: int, skip: int, limit: int) -> Samples:
-        """At most ``limit`` points in the order they were written, without the first ``skip``.
+        """Return at most ``limit`` points in the order they were written, after the first ``skip``.
 
         That order never changes, so a reader that counts what it got misses none and gets none
         twice, even where times go backwards.

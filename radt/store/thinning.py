@@ -47,7 +47,7 @@ class _Header:
     value_sum: float | None = None
 
     def add(self, row: Row) -> None:
-        """The header of more points of the stretch, as in `chunks`, written after those before."""
+        """Add the header of more points of the stretch, as in `chunks`, written later."""
         first_ns, last_ns = _integer(row["first_ns"]), _integer(row["last_ns"])
         if not self.point_count or first_ns < self.first_ns:
             self.first_ns, self.first_value = first_ns, _number(row["first_value"])
@@ -102,7 +102,7 @@ def thin_run(reader: StoreReader, run_id: str) -> ThinnedRun:
 
 
 def _cuts(markers: Sequence[MarkerRecord]) -> Sequence[int]:
-    """Where series are cut: begin and end of the epochs that count, those after the first."""
+    """Return where series are cut: begin and end of the epochs that count, all but the first."""
     epochs = [
         marker
         for marker in markers
@@ -152,7 +152,7 @@ def _pages(reader: StoreReader, series: SeriesRecord) -> Iterator[Samples]:
 
 
 def _thinned(samples: Samples, max_points: int, counter: bool) -> Samples:
-    """Return the points that stay of those given in time order."""
+    """Return the points to keep; the given ones are in time order."""
     chosen = envelope_indices(samples, max_points)
     if len(chosen) == len(samples):
         return samples

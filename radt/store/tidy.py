@@ -89,7 +89,7 @@ NUMBERED_SCHEMA = pa.schema([NUMBERED, *_FIELDS], metadata=pandas_notes([NUMBERE
 
 
 def origin_ns(run: RunRecord) -> int:
-    """When a run started, or was made if it never started: where ``elapsed_s`` counts from."""
+    """Return when a run started, else was created: where ``elapsed_s`` counts from."""
     return run.created_ns if run.started_ns is None else run.started_ns
 
 

@@ -302,7 +302,7 @@ class StoreWriter:
 
     @contextmanager
     def rewriting(self, run_id: str) -> Iterator[Connection]:
-        """A transaction for who changes stored points of a run: nobody else does meanwhile."""
+        """Yield a transaction in which no other process changes stored points of a run."""
         with self._writing() as connection:
             self._backend.lock_run(connection, run_id)
             self._changed_runs.add(run_id)

@@ -69,7 +69,7 @@ class Fingerprints:
 def new_markers(
     reader: StoreReader, run_id: str, known: Fingerprints
 ) -> Iterator[tuple[Fingerprints, Sequence[MarkerRecord]]]:
-    """All markers of a run in blocks: their prints, and those of them that are not ``known``."""
+    """Yield blocks of a run's markers: their prints, and the markers that are not ``known``."""
     after = -1
     while block := reader.markers_after(run_id, after, _BLOCK):
         numbers = np.array([marker.marker_no for marker in block], dtype=np.int64)

@@ -86,7 +86,7 @@ class Archive:
 
     @contextmanager
     def files(self, parts: Sequence[Part]) -> Iterator[list[Path]]:
-        """The files of parts, whole and as they were written; copied here if they are elsewhere.
+        """Yield the files of parts, checked; remote files are copied here.
 
         Raises:
             ArchiveError: One is missing or damaged; the message names it.
@@ -151,7 +151,7 @@ class Archive:
             raise _damaged(where, f"it has {count:,} markers instead of {part.rows:,}")
 
     def samples_of(self, series: Sequence[SeriesRecord]) -> list[Samples]:
-        """All points of each of some series, in time order, as `StoreReader.samples` gives them.
+        """Return all points of each of some series, as `StoreReader.samples` does.
 
         Raises:
             ArchiveError: A part is missing or damaged.

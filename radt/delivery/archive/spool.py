@@ -100,7 +100,7 @@ class ArchiveSpool:
             return None  # an upgrade or a broken disk: it is written once more, from the start
 
     def waiting(self) -> list[Waiting]:
-        """What has to be delivered, in this order: the manifest comes behind what it lists."""
+        """Return the files to deliver, in order: the manifest comes after what it lists."""
         stamp = self._stamp()
         if not stamp or self._delivered() == stamp:
             return []
@@ -116,7 +116,7 @@ class ArchiveSpool:
         return files
 
     def delivered(self, waiting: Waiting) -> None:
-        """A file has been delivered: remember that, and give its space back."""
+        """Record that a file has been delivered, and free its space."""
         if waiting.file == self.manifest_file:
             self._delivered_file.write_text(self._stamp(), encoding="ascii")
         else:
@@ -148,7 +148,7 @@ class ArchiveSpool:
         )
 
     def remove(self) -> None:
-        """All of it has been delivered and nothing will follow."""
+        """Delete the folder: all of it has been delivered and nothing will follow."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _stamp(self) -> str:
@@ -170,7 +170,7 @@ class ArchiveSpool:
 
 
 def settle(path: Path) -> None:
-    """Have a file, or what a folder lists, on the disk, should the power fail."""
+    """Flush a file, or a folder's list, to the disk, so that it survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -112,7 +112,7 @@ def _check_whole(reader: StoreReader, run_id: str) -> None:
 def _continued(
     manifest: Manifest | None, run_id: str, counts: Mapping[int, int]
 ) -> Manifest | None:
-    """What was written before, unless it is of another run or the store was replaced since."""
+    """Return the earlier manifest, unless it is of another run or the store was replaced since."""
     if manifest is None or manifest.run.run_id != run_id:
         return None
     if any(count > counts.get(number, 0) for number, count in manifest.point_counts().items()):

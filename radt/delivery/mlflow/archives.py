@@ -93,7 +93,7 @@ class ArchiveUploader:
             log.warning("the archive of run %s waits: %s", run.run_id, trouble)
 
     def complete(self, run: RunRecord, mlflow_id: str) -> str:
-        """Have the rest of an ended run archived, and upload it; why there will be none, if so.
+        """Archive the rest of an ended run and upload it; return why that will never work, if so.
 
         Raises:
             DeliveryError: It did not work, and is to be tried again.
@@ -120,7 +120,7 @@ class ArchiveUploader:
         return ""
 
     def _incomplete(self, run: RunRecord) -> list[str]:
-        """A run that has ended, and others, whose archives are not complete; none if its own is."""
+        """Return an ended run and others with incomplete archives; none if its own is complete."""
         if self._is_complete(run):
             return []
         others = (
@@ -197,7 +197,7 @@ class UnarchivableError(ArchiveError):
 
 
 def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """How often a running run is archived; None for no archives at all (``RADT_ARCHIVE_S=0``)."""
+    """Return how often a running run is archived; None for no archives (``RADT_ARCHIVE_S=0``)."""
     setting = settings.variable(settings.ARCHIVE_S, environ)
     if setting.problem is not None:
         log.warning("%s; the default is used", setting.problem)
@@ -223,7 +223,7 @@ class Archiver:
         self._due_s: dict[str, float] = {}
 
     def keep_up(self, run: RunRecord) -> None:
-        """Have a running run archived in the background when it is due; failures are logged."""
+        """Archive a running run in the background when it is due; failures are logged."""
         if not self._lock.acquire(blocking=False):
             return  # ended runs come first
         try:

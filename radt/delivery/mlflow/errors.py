@@ -148,7 +148,7 @@ def _kind_of(error: BaseException) -> ErrorKind:
 
 
 def _database_error(error: SQLAlchemyError) -> DeliveryError:
-    """Of a tracking database that we write to ourselves."""
+    """Return the problem of a tracking database that this process writes to itself."""
     if isinstance(error, DataError | IntegrityError | ProgrammingError):
         return DeliveryError(ErrorKind.REFUSED, _one_line(str(error)))
     if isinstance(error, DBAPIError) and error.orig is not None:

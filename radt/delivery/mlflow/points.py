@@ -44,7 +44,7 @@ EPOCH_KEY = "epoch/duration_s"
 
 
 def series_names(series: Sequence[SeriesRecord]) -> dict[int, str]:
-    """The name of each series of a run by its number: `series_name`, as long as that is one's own.
+    """Return the name of each series of a run by its number: `series_name`, made unique.
 
     Several listeners may read the same thing (``gpu.power`` by NVML and by DCGM). Put together they
     would be a line that jumps between two sources: the first in the run has the name, what comes
@@ -345,7 +345,7 @@ class PointUploader:
             yield points, until_ns
 
     def send_summary(self, run: RunRecord, mlflow_id: str, notes: Notes) -> None:
-        """The run in a few numbers, and how long its epochs took.
+        """Send the run in a few numbers, and the durations of its epochs.
 
         Raises:
             DeliveryError: MLflow failed.

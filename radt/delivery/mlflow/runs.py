@@ -150,7 +150,7 @@ class RunCreator:
         return experiment_id
 
     def _forget_experiment(self, workload: WorkloadRecord, error: DeliveryError) -> None:
-        """It may have been deleted in MLflow since it was looked up; the next attempt sees."""
+        """Look the experiment up again next time: it may have been deleted in MLflow."""
         self._experiments.pop(workload.experiment, None)
         if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
             self._writer.update_workload(workload.workload_id, mlflow_experiment_id=None)
@@ -179,7 +179,7 @@ class RunCreator:
         return parent_id
 
     def _run_tags(self, run: RunRecord, parent_id: str | None) -> dict[str, str]:
-        """What the run is found by must be there from its first moment."""
+        """Return the tags by which the run is found, which it must have from its first moment."""
         tags = {
             RUN_ID: run.run_id,
             WORKLOAD_ID: run.workload_id,

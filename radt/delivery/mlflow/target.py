@@ -164,7 +164,7 @@ class MlflowTarget:
     def create_run(
         self, experiment_id: str, name: str, start_ms: int, tags: Mapping[str, str]
     ) -> str:
-        """A new run, RUNNING. After a `DeliveryError` it may be there: look before the next try."""
+        """Create a run, RUNNING. After a `DeliveryError` it may exist: look before the next try."""
         with self._request():
             run = self.client.create_run(
                 experiment_id, start_time=start_ms, tags=dict(tags), run_name=name
@@ -179,7 +179,7 @@ class MlflowTarget:
     def empty_runs_with_tag(
         self, experiment_id: str, key: str, value: str
     ) -> dict[str, dict[str, str]]:
-        """As `runs_with_tag`, of those that nothing but tags was ever uploaded to."""
+        """Return as `runs_with_tag` only runs to which nothing but tags was ever uploaded."""
         runs = self._tagged(experiment_id, key, value, ViewType.ACTIVE_ONLY)
         return {
             str(run.info.run_id): dict(run.data.tags)
@@ -205,7 +205,7 @@ class MlflowTarget:
             self.client.delete_run(run_id)
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
-        """At most `MAX_POINTS`. Points that MLflow has already are not stored twice."""
+        """Upload at most `MAX_POINTS`. Points that MLflow has already are not stored twice."""
         metrics = [
             Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points
         ]
@@ -213,7 +213,7 @@ class MlflowTarget:
             self.client.log_batch(run_id, metrics=metrics)
 
     def log_params(self, run_id: str, params: Sequence[tuple[str, str]]) -> None:
-        """At most `MAX_PARAMS`; a value that differs from the one MLflow has is refused."""
+        """Upload at most `MAX_PARAMS`; a value that differs from the one MLflow has is refused."""
         with self._run_errors(run_id):
             self.client.log_batch(run_id, params=[Param(key, value) for key, value in params])
 

@@ -50,7 +50,7 @@ class RunCreatorThread(threading.Thread):
         self.idle.set()
 
     def run(self) -> None:
-        """Until told to finish and nothing is left to create, or `LAST_TRIES` are over."""
+        """Run until told to finish and nothing is left to create, or `LAST_TRIES` are over."""
         backoff = Backoff()
         while not self._wakeup.finishing:
             problem = self._register(everything=False)
@@ -114,7 +114,7 @@ class UploaderThread(threading.Thread):
         self._backoff = Backoff()
 
     def run(self) -> None:
-        """Until told to finish and nothing is left, or `LAST_TRIES` are over."""
+        """Run until told to finish and nothing is left, or `LAST_TRIES` are over."""
         while not self._wakeup.finishing:
             try:
                 self._settle_all()
@@ -141,7 +141,7 @@ class UploaderThread(threading.Thread):
     # -- rounds -----------------------------------------------------------------------------------
 
     def _start_due(self) -> None:
-        """Begin as many of the tasks that are due as there are workers."""
+        """Start as many of the due tasks as there are free workers."""
         now_s = time.monotonic()
         self._look_again = bool(self._queue) and now_s - self._looked_s < _LOOK_S
         if not self._look_again:
@@ -156,7 +156,7 @@ class UploaderThread(threading.Thread):
         return True
 
     def _look(self) -> None:
-        """Read from the store what there is to do."""
+        """Read the tasks from the store."""
         self._queue = self._tasks()
         keys = {task.key for task in self._queue}
         self._due_s = {key: due for key, due in self._due_s.items() if key in keys}

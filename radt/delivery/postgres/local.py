@@ -203,7 +203,7 @@ class ReplicationCursor:
         self._engine.dispose()
 
     def mark(self, target: str, revisions: Mapping[str, int]) -> None:
-        """The other store has these runs or workloads as they were at these revisions."""
+        """Record that the other store has these revisions of runs or workloads."""
         if revisions:
             rows = [
                 {"target": target, "key": key, "revision": revision}
@@ -213,7 +213,7 @@ class ReplicationCursor:
                 connection.execute(_MARK, rows)
 
     def reached(self, target: str, *, everything: bool) -> None:
-        """The other store works, and has all that is here if ``everything``."""
+        """Record that the other store works, and has all that is here if ``everything``."""
         now_ns = time.time_ns() if everything else None
         with self._backend.translated_errors(), self._engine.begin() as connection:
             row = {"target": target, "label": self._label, "now_ns": now_ns}

@@ -175,7 +175,7 @@ class Remote:
     # -- what is there ----------------------------------------------------------------------------
 
     def progress(self, run_ids: Sequence[str]) -> dict[str, RunProgress]:
-        """Return what is there of runs, all at one instant."""
+        """Return what the other store has of some runs, all at one instant."""
         progress = {run_id: RunProgress() for run_id in run_ids}
         ids = {"ids": list(run_ids)}
         with self._transaction() as connection:
@@ -193,7 +193,7 @@ class Remote:
         return progress
 
     def removed(self, run_ids: Sequence[str]) -> set[str]:
-        """Return those that were there, and taken away on purpose (`radt.store.pruning`)."""
+        """Return the runs that were deleted there on purpose (`radt.store.pruning`)."""
         with self._transaction() as connection:
             row = {"ids": list(run_ids), "kept": str(Keep.NOTHING)}
             return set(connection.execute(_REMOVED, row).scalars())

@@ -225,7 +225,7 @@ class Replicator:
         self._workloads = {}
 
     def _copy_live(self) -> None:
-        """A piece of each run that is due, of many in one transaction."""
+        """Copy a piece of each run that is due, many in one transaction."""
         now_s = time.monotonic()
         for run in self._live:
             if run.run_id not in self._copies:
@@ -237,7 +237,7 @@ class Replicator:
             due = self._copy_together(due)
 
     def _copy_together(self, copies: Sequence[RunCopy], *, final: bool = False) -> list[RunCopy]:
-        """Ship as much as goes into one shipment; those that have more."""
+        """Ship as much as fits into one shipment; return the runs that have more."""
         self._ask(copies)
         assert self._remote is not None
         shipment, inside, left = Shipment(durable=final), [], []
@@ -264,7 +264,7 @@ class Replicator:
         return [copy for copy in left if copy not in inside]
 
     def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
-        """Ship all there is of one run, or put it off."""
+        """Ship all of one run, or defer it."""
         assert self._remote is not None
         stale = 0
         more = True
@@ -290,7 +290,7 @@ class Replicator:
             self._deferred.drop(copy.run_id)
 
     def _copy_ended(self, *, everything: bool) -> None:
-        """All of the runs that have ended, the newest first, until there may be something new."""
+        """Copy the runs that have ended, the newest first, until there may be something new."""
         due = [run for run in self._ended if not self._deferred.waits(run.run_id)]
         for start in range(0, len(due), _RUNS_AT_A_TIME):
             some = due[start : start + _RUNS_AT_A_TIME]
@@ -316,7 +316,7 @@ class Replicator:
                 return
 
     def _complete(self, copies: Sequence[RunCopy]) -> set[str]:
-        """Copy all of runs that have ended, and make sure that it is there; those of which it is.
+        """Copy runs that have ended and verify the copies; return the runs whose copy is complete.
 
         The others are put off.
         """
@@ -371,7 +371,7 @@ class Replicator:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _ask(self, copies: Sequence[RunCopy]) -> None:
-        """Have for each what is there of it."""
+        """Ask the other store what it has of runs whose progress is not known."""
         unknown = [copy for copy in copies if copy.progress is None]
         if unknown:
             assert self._remote is not None

@@ -82,7 +82,7 @@ class RunCopy:
         return min(self._texts_due_s, self._samples_due_s)
 
     def hurry(self) -> None:
-        """It has ended, or everything shall be copied now."""
+        """Make it due now: it has ended, or everything is to be copied."""
         self._texts_due_s = self._samples_due_s = 0.0
 
     # -- what -------------------------------------------------------------------------------------
@@ -129,25 +129,25 @@ class RunCopy:
         return more
 
     def shipped(self) -> None:
-        """The shipment is there."""
+        """Record that the shipment has arrived."""
         assert self._next is not None
         self._next.revision = 0 if self._next.revision is None else self._next.revision + 1
         self.progress = self._next
         self._sent |= self._sending
 
     def lost(self) -> None:
-        """It may or may not be there: nothing is known any more."""
+        """Forget the progress: the shipment may or may not have arrived."""
         self.forget()
         self.sent_revision = -1
         self.hurry()
 
     def forget(self) -> None:
-        """All is there; by the time there is more, somebody else may have written, too."""
+        """Forget the progress: until there is more, another process may have written, too."""
         self.progress = None
         self._sent.clear()
 
     def redo(self, difference: Difference, series: Sequence[SeriesRecord]) -> list[Cut]:
-        """Begin anew what is there and not the same; the cuts that take points away there.
+        """Restart what differs in the copy; return the cuts that delete its points there.
 
         All series of a listener, as they share their times. None is taken away there that cannot be
         read here.
@@ -203,7 +203,7 @@ class RunCopy:
         return self._plan_markers(shipment)
 
     def _plan_markers(self, shipment: Shipment) -> bool:
-        """New ones, and those that were open: there may be a million that never change again."""
+        """Add new markers and those that were open: a million others may never change again."""
         assert self._next is not None
         progress = self._next
         if self._all_markers:
@@ -251,7 +251,7 @@ class RunCopy:
         return piece.more
 
     def _piece(self, known: Mapping[int, SeriesProgress], limit: int) -> _Piece:
-        """Return at most ``limit`` points of each series, behind what is there."""
+        """Return at most ``limit`` points of each series, after those that were copied."""
         piece, times = _Piece(), chunks.SharedTimes()
         skip = {number: state.points for number, state in known.items()}
         for number, stored in self._local.points_after(self.run_id, skip, limit).items():

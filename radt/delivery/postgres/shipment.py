@@ -110,7 +110,7 @@ KIND_OF: Mapping[type, tuple[Kind, Table[Any]]] = {
 
 
 def row_of(record: object) -> tuple[Kind, Row]:
-    """The row of a record, and its table; without passwords, as many read what it goes to."""
+    """Return the row of a record and its table; without passwords, as many people read the copy."""
     kind, table = KIND_OF[type(record)]
     values = table.row(record)
     if isinstance(record, RunRecord | WorkloadRecord):
