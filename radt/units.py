@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from radt.errors import UsageError
@@ -93,6 +94,12 @@ def factor(value: float | None) -> str:
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """``1 run``, ``6 runs``, ``12,480 runs``; ``nouns`` where an s does not make the plural."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """``1a, 1b and 4 more``: the first ``most`` texts, and how many follow."""
+    rest = len(texts) - most
+    return separator.join(texts[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 _UNITS_S = {

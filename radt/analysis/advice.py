@@ -9,8 +9,9 @@ from radt import units
 from radt.analysis.advice_candidates import PlannedRows, candidates_of, mixed_too_many
 from radt.analysis.advice_choice import Preferences, Recommendation, recommend
 from radt.analysis.advice_measurements import Measurements, read_measurements
-from radt.analysis.advice_model import ModelKey, Prediction, Resource, Solo
+from radt.analysis.advice_model import Prediction, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy, Predictor, compare
+from radt.analysis.baselines import BaselineKey
 from radt.analysis.memory_fit import DEFAULT_MARGIN
 from radt.store.reader import StoreReader
 
@@ -27,7 +28,7 @@ class MissingMeasurement:
 
     name: str
     text: str
-    key: ModelKey | None = None
+    key: BaselineKey | None = None
     to_run: bool = True
 
     @property
@@ -157,8 +158,7 @@ def _notes(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
     if disturbed := list(_disturbed(measurements, solos)):
         yield (
             "other processes used the CPUs while these ran alone, which slows them down: "
-            f"{', '.join(disturbed[:5])}"
-            + (f" and {len(disturbed) - 5} more" if len(disturbed) > 5 else "")
+            f"{units.listed(disturbed, 5)}"
         )
     once = [solo for solo in solos if solo.count < 2]
     if once:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from radt.analysis.advice_facts import Facts, MigGpu
 from radt.analysis.advice_measurements import Measurements
-from radt.analysis.advice_model import Candidate, Fit, Method, ModelKey, Origin, Resource, Row, Solo
+from radt.analysis.advice_model import Candidate, Fit, Method, Origin, Resource, Row, Solo
+from radt.analysis.baselines import BaselineKey
 from radt.analysis.memory_fit import fits_alone
 from radt.collocation.spec import Collocation, Mps
 from radt.errors import ExperimentError, Problem, UsageError
@@ -134,7 +135,7 @@ def _divided(
         names = [profile.name for profile in mig_gpu.plain()]
         pool = [name for name in names if fits_alone(row, mig_gpu, name, margin) is not Fit.NO]
         choices.append(pool)
-    best: tuple[float, float, dict[ModelKey, str]] | None = None
+    best: tuple[float, float, dict[BaselineKey, str]] | None = None
     for assigned in product(*choices):
         chosen = dict(zip(models, assigned, strict=True))
         if not mig_gpu.packs([chosen[solo.key] for solo in solos]):
@@ -191,7 +192,7 @@ class PlannedRows:
                     candidates.append(Candidate(together, Origin.FILE, (label,)))
         return candidates
 
-    def missing(self, measurements: Measurements) -> dict[ModelKey, str]:
+    def missing(self, measurements: Measurements) -> dict[BaselineKey, str]:
         """Models of its rows that ran alone on no machine, by key; not those that ran with others.
 
         What those need, the measurements knows (`Measurements.missing`).
@@ -199,7 +200,7 @@ class PlannedRows:
         hosts = _hosts(measurements) or [""]
         ran = {key[:2] for key in measurements.missing}
         return {
-            (*_model(row), hosts[0]): row.label
+            BaselineKey(*_model(row), hosts[0]): row.label
             for rows in self.workloads.values()
             for row in rows
             if not any(self._solo(row, host, measurements) for host in hosts)
@@ -211,22 +212,19 @@ class PlannedRows:
         return {_model(row): row for rows in self.workloads.values() for row in rows}
 
     def _solo(self, row: RunPlan, host: str, measurements: Measurements) -> Solo | None:
-        solo = measurements.solos.get((*_model(row), host))
+        solo = measurements.solos.get(BaselineKey(*_model(row), host))
         if solo is not None or row.line not in self.anywhere:
             return solo
         same = (
             solo
             for key, solo in measurements.solos.items()
-            if key[:2] == _model(row)[:2] and key[3] == host
+            if key[:2] == _model(row)[:2] and key.host == host
         )
         return next(same, None)
 
 
 def read_planned(path: Path) -> PlannedRows:
-    """Read an experiment file.
-
-    Args:
-        path: A CSV file.
+    """Read an experiment's CSV file.
 
     Raises:
         ExperimentError: The file has problems.
@@ -282,7 +280,7 @@ def _with_any_gpu(here: Machine) -> Machine:
 
 
 def _model(row: RunPlan) -> tuple[str, str, str]:
-    """As the runner records it, see `radt.analysis.report`."""
+    """Return file, parameters and devices as the runner records them (`BaselineKey`)."""
     return row.program.module or row.program.path.name, row.arguments, str(row.devices)
 
 

@@ -12,15 +12,7 @@ from enum import Enum
 
 from radt import units
 from radt.analysis.advice_facts import Facts
-from radt.analysis.advice_model import (
-    Candidate,
-    Fit,
-    Goal,
-    Method,
-    Prediction,
-    Resource,
-    Solo,
-)
+from radt.analysis.advice_model import Candidate, Fit, Goal, Method, Prediction, Resource, Solo
 
 #: A smaller gain is not worth sharing for.
 MIN_GAIN = 1.05
@@ -118,33 +110,39 @@ def _best(predictions: Iterable[Prediction], preferences: Preferences) -> Predic
     possible = [prediction for prediction in possible if _is_worth_it(prediction, preferences)]
     if not possible:
         return None
-    top = max(prediction.gain or 0.0 for prediction in possible)
+    top = max(map(_gain, possible))
     if preferences.goal is Goal.ENERGY:
         known = [prediction for prediction in possible if prediction.energy is not None]
         if known:
-            least = min(prediction.energy or 0.0 for prediction in known)
+            least = min(map(_energy, known))
             if least > _MAX_ENERGY:
                 return None
             possible = [
-                prediction for prediction in known if (prediction.energy or 0.0) <= least / _AS_GOOD
+                prediction for prediction in known if _energy(prediction) <= least / _AS_GOOD
             ]
-        close = [
+        on_mig = [
             prediction
             for prediction in possible
-            if prediction.candidate.method is Method.MIG
-            and (prediction.gain or 0.0) >= top * _CLOSE
+            if prediction.candidate.method is Method.MIG and _gain(prediction) >= top * _CLOSE
         ]
-        possible = close or possible
-        top = max(prediction.gain or 0.0 for prediction in possible)
-    good = [prediction for prediction in possible if (prediction.gain or 0.0) >= top * _AS_GOOD]
+        possible = on_mig or possible
+        top = max(map(_gain, possible))
     return min(
-        good,
+        (prediction for prediction in possible if _gain(prediction) >= top * _AS_GOOD),
         key=lambda prediction: (
             prediction.candidate.degree,
             _ORDER.index(prediction.candidate.method),
-            -(prediction.gain or 0.0),
+            -_gain(prediction),
         ),
     )
+
+
+def _gain(prediction: Prediction) -> float:
+    return prediction.gain or 0.0
+
+
+def _energy(prediction: Prediction) -> float:
+    return prediction.energy or 0.0
 
 
 def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:

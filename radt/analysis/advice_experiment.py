@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from radt.analysis.advice import Advice
-from radt.analysis.advice_model import ModelKey, Prediction
+from radt.analysis.advice_model import Prediction
+from radt.analysis.baselines import BaselineKey
 from radt.errors import RadtError, UsageError
 from radt.experiment.columns import Column
 from radt.experiment.plan import RunPlan
@@ -59,10 +60,6 @@ class _Template:
 
 def write_experiment(advice: Advice, path: Path) -> Written:
     """Write the runs that advice is missing; without any, the runs that would verify it.
-
-    Args:
-        advice: The advice.
-        path: A file that does not exist yet.
 
     Raises:
         UsageError: The file exists, its name does not end in .csv, or no run is missing.
@@ -151,7 +148,9 @@ def _label(wanted: str, taken: set[str]) -> str:
     return label
 
 
-def _template(advice: Advice, key: ModelKey, *, measured_badly: bool = False) -> _Template | None:
+def _template(
+    advice: Advice, key: BaselineKey, *, measured_badly: bool = False
+) -> _Template | None:
     """Of the file, where it was given: the store does not tell the user's own columns from what
     scripts log."""
     row = advice.planned.rows().get(key[:3])

@@ -24,7 +24,6 @@ from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SummaryRecord
 from radt.tags import CPU_COUNT, GPUS
 
-#: Tags that say what a machine has.
 #: A CUDA context and the kernels loaded into it, which PyTorch's allocator does not count, and
 #: which MPS has once more for its server. An allowance, not a measurement: they take some hundred
 #: megabytes.

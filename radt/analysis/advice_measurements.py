@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from radt.analysis.advice_facts import Facts, RunFacts, read_facts
-from radt.analysis.advice_model import (
-    Candidate,
-    ModelKey,
-    Origin,
-    PaceKind,
-    Resource,
-    Row,
-    Solo,
-)
+from radt.analysis.advice_model import CPU_DEVICES, Candidate, Origin, PaceKind, Resource, Row, Solo
+from radt.analysis.baselines import BaselineKey
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import Report, read_report
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
@@ -60,11 +53,11 @@ class Measurements:
     """
 
     experiment: str
-    solos: Mapping[ModelKey, Solo] = field(default_factory=dict)
+    solos: Mapping[BaselineKey, Solo] = field(default_factory=dict)
     measured: Sequence[MeasuredWorkload] = ()
     facts: Facts = field(default_factory=Facts)
-    missing: Mapping[ModelKey, str] = field(default_factory=dict)
-    records: Mapping[ModelKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
+    missing: Mapping[BaselineKey, str] = field(default_factory=dict)
+    records: Mapping[BaselineKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     labels: frozenset[str] = frozenset()
 
@@ -73,7 +66,7 @@ class Measurements:
 class _Alone:
     """A workload of one run that finished."""
 
-    key: ModelKey
+    key: BaselineKey
     workload: WorkloadSummary
     group: GroupSummary
     run: RunRecord
@@ -99,13 +92,13 @@ def read_measurements(
         row.run for workload in report.workloads for group in workload.groups for row in group.runs
     ]
     params = reader.params_of([run.run_id for run in runs])
-    keys = {run.run_id: model_key(run, params.get(run.run_id, {})) for run in runs}
+    keys = {run.run_id: BaselineKey.of(run, params.get(run.run_id, {})) for run in runs}
     records = {
         keys[run.run_id]: (run, params.get(run.run_id, {}))
         for run in sorted(runs, key=lambda run: run.created_ns)
     }
     left_out = []
-    several = {key for key in records if "+" in key[2]}
+    several = {key for key in records if "+" in key.devices}
     if several:
         left_out.append("runs on several GPUs at once: their memory and load are not divided")
     alone = [single for single in _alone(report, keys) if single.key not in several]
@@ -143,11 +136,6 @@ def read_measurements(
     )
 
 
-def model_key(run: RunRecord, params: Mapping[str, str]) -> ModelKey:
-    """What makes runs the same model, as for the baselines of reports."""
-    return params.get("File", ""), params.get("Params", ""), run.devices, run.host
-
-
 def collocation_of(run: RunRecord) -> Collocation:
     """How a run shared its device; as it is, where what is recorded cannot be understood."""
     try:
@@ -156,7 +144,7 @@ def collocation_of(run: RunRecord) -> Collocation:
         return Collocation()
 
 
-def _alone(report: Report, keys: Mapping[str, ModelKey]) -> list[_Alone]:
+def _alone(report: Report, keys: Mapping[str, BaselineKey]) -> list[_Alone]:
     alone = []
     for workload in report.workloads:
         if workload.run_count != 1:
@@ -179,7 +167,7 @@ def _alone(report: Report, keys: Mapping[str, ModelKey]) -> list[_Alone]:
 
 def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
     """For each model what stands for it: naively before under MPS; instances do not."""
-    newest: dict[ModelKey, _Alone] = {}
+    newest: dict[BaselineKey, _Alone] = {}
     for single in alone:
         if single.collocation.mig is not None:
             continue
@@ -191,8 +179,8 @@ def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
 
 def _solos(
     alone: Sequence[_Alone], facts: Facts, params: Mapping[str, Mapping[str, str]]
-) -> dict[ModelKey, Solo]:
-    on_profile: dict[ModelKey, dict[str, Mapping[PaceKind, float]]] = {}
+) -> dict[BaselineKey, Solo]:
+    on_profile: dict[BaselineKey, dict[str, Mapping[PaceKind, float]]] = {}
     for single in alone:
         if single.collocation.mig is not None and single.collocation.mps is None:
             its = on_profile.setdefault(single.key, {})
@@ -239,7 +227,7 @@ def _shares(
 ) -> tuple[dict[Resource, float], bool]:
     used = single.group.cpu_cores
     shares = {} if used is None or not cores else {Resource.CORES: used / cores}
-    if single.key[2] == "cpu":
+    if single.key.devices == CPU_DEVICES:
         return shares, False
     active, busy = _mean(single, Quantity.SM_ACTIVE), _mean(single, Quantity.GPU_UTILIZATION)
     kernel = known.kernel_time if known.kernel_time is not None else busy
@@ -259,15 +247,15 @@ def _mean(single: _Alone, quantity: Quantity) -> float | None:
     return None if estimate is None else estimate.mean
 
 
-def _names(report: Report, keys: Mapping[str, ModelKey]) -> dict[ModelKey, str]:
+def _names(report: Report, keys: Mapping[str, BaselineKey]) -> dict[BaselineKey, str]:
     """One name a model; where several have the same, their parameters or devices tell them."""
-    names: dict[ModelKey, str] = {}
+    names: dict[BaselineKey, str] = {}
     for workload in report.workloads:
         for group in workload.groups:
             for run in group.runs:
                 names[keys[run.run.run_id]] = run.name
     for place, telling in ((1, "{} {}"), (2, "{} on {}"), (3, "{} at {}")):
-        called: dict[str, list[ModelKey]] = {}
+        called: dict[str, list[BaselineKey]] = {}
         for key, name in names.items():
             called.setdefault(name, []).append(key)
         for name, same in called.items():
@@ -277,7 +265,7 @@ def _names(report: Report, keys: Mapping[str, ModelKey]) -> dict[ModelKey, str]:
 
 
 def _measured(
-    workload: WorkloadSummary, keys: Mapping[str, ModelKey], solos: Mapping[ModelKey, Solo]
+    workload: WorkloadSummary, keys: Mapping[str, BaselineKey], solos: Mapping[BaselineKey, Solo]
 ) -> MeasuredWorkload | None:
     """None where a row's model never ran alone, or nothing can be learnt from how it ended."""
     rows, slowdowns, statuses = [], [], []

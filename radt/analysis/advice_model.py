@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from radt.analysis.baselines import BaselineKey
 from radt.collocation.spec import Collocation
 
-#: A run's file, parameters, devices and machine: runs that agree in them are the same model.
-ModelKey = tuple[str, str, str, str]
 #: Devices of a run that uses no GPU.
 CPU_DEVICES = "cpu"
 
@@ -104,7 +103,7 @@ class Solo:
         on_profile: Seconds likewise of the same model alone on MIG instances, by profile.
     """
 
-    key: ModelKey
+    key: BaselineKey
     name: str
     run_id: str
     count: int = 1
@@ -120,11 +119,11 @@ class Solo:
 
     @property
     def devices(self) -> str:
-        return self.key[2]
+        return self.key.devices
 
     @property
     def host(self) -> str:
-        return self.key[3]
+        return self.key.host
 
     @property
     def is_cpu(self) -> bool:
@@ -163,12 +162,12 @@ class Candidate:
     labels: tuple[str, ...] = ()
 
     @property
-    def identity(self) -> tuple[tuple[ModelKey, str], ...]:
+    def identity(self) -> tuple[tuple[BaselineKey, str], ...]:
         """What two candidates that are the same have in common."""
         return tuple(sorted((row.solo.key, str(row.collocation)) for row in self.rows))
 
     @property
-    def models(self) -> tuple[ModelKey, ...]:
+    def models(self) -> tuple[BaselineKey, ...]:
         """What runs, however it shares."""
         return tuple(sorted(row.solo.key for row in self.rows))
 

@@ -14,13 +14,13 @@ from radt.analysis.advice_model import (
     Fit,
     MemoryPool,
     Method,
-    ModelKey,
     Prediction,
     Range,
     Resource,
     Row,
     RowPrediction,
 )
+from radt.analysis.baselines import BaselineKey
 from radt.analysis.memory_fit import Part, impossible, memory_pools, parts_of
 
 #: Where both ends of a range are nearer to each other, a measurement says nothing of its place.
@@ -33,7 +33,7 @@ _MAX_PLACE = 2.0
 class RangePosition:
     """Where one measured slowdown lay in its range: 0 at the lower end, 1 at the upper."""
 
-    models: tuple[ModelKey, ...]
+    models: tuple[BaselineKey, ...]
     method: Method
     place: float
 
@@ -125,7 +125,7 @@ class Predictor:
         rows = self._bare(workload.candidate).rows
         if not rows or not workload.slowdowns:
             return []
-        places: dict[ModelKey, list[float]] = {}
+        places: dict[BaselineKey, list[float]] = {}
         for row, slowdown in zip(rows, workload.slowdowns, strict=True):
             place = place_in(row.range, slowdown)
             if place is not None:
@@ -167,13 +167,9 @@ MEASURED_THERE = "measured on this instance"
 def slowdown_of(
     candidate: Candidate, place: int, parts: Sequence[Part], facts: Facts
 ) -> tuple[Range, str] | None:
-    """The range of one row's slowdown and what limits it; None where a share is missing.
+    """Return the range of one row's slowdown and what limits it; None where a share is missing.
 
-    Args:
-        candidate: The workload.
-        place: The row's position in it.
-        parts: `radt.analysis.memory_fit.parts_of`.
-        facts: Of the machine.
+    `place` is the row's position in the candidate, `parts` come from `memory_fit.parts_of`.
     """
     row = candidate.rows[place]
     cpu = _cpu(candidate, row, facts)
@@ -342,7 +338,7 @@ def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accur
             fits.append(ComparedFit(workload.label, prediction.fit, workload.fits))
         if not prediction.rows or not workload.slowdowns:
             continue
-        by_model: dict[ModelKey, list[int]] = {}
+        by_model: dict[BaselineKey, list[int]] = {}
         for place, row in enumerate(workload.candidate.rows):
             by_model.setdefault(row.solo.key, []).append(place)
         for places in by_model.values():

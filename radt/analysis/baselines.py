@@ -156,11 +156,7 @@ def baseline_of(
 ) -> Baseline | None:
     """Return a workload of one run as a baseline; None if it never finished.
 
-    Args:
-        repeats: Its starts.
-        measures: Its values.
-        recordings: How its runs were recorded, by id.
-        is_current: Whether the report shows it.
+    `recordings` are by run id; `is_current` says that the report shows the workload.
     """
     if not any(attempt.finished for attempt in repeats):
         return None

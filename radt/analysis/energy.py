@@ -67,11 +67,7 @@ def gpus_j(
     read it, one counts, as each may start from another value: the listener that apportioned the
     energy, so that shares add up to the whole; else the one that more runs have.
 
-    Args:
-        runs: The runs.
-        series: Their series of energy.
-        points: The points of these.
-        within: Count only these stretches of time; None for all.
+    `series` are those of energy, by run id. Only the stretches `within` count; None for all.
     """
     records = [record for run in runs for record in series[run.run_id]]
     apportioned = {record.listener for record in records if record.metric == RUN_ENERGY}
@@ -89,11 +85,7 @@ def emissions_g(
 ) -> float | None:
     """Return the grams of CO2 equivalent of one start of a workload, as ``carbon`` estimates them.
 
-    Args:
-        runs: The runs.
-        series: Their series of emissions.
-        points: The points of these.
-        within: Count only these stretches of time; None for all.
+    `series` are those of emissions, by run id. Only the stretches `within` count; None for all.
     """
     readings: dict[tuple[str, ...], dict[str, list[SeriesRecord]]] = {}
     for run in runs:
@@ -114,12 +106,8 @@ def _counted_once(
 ) -> float | None:
     """Return how much the counters of devices grew, each device counted once.
 
-    Args:
-        readings: The series of each device by counter. The counter that most runs have stands for
-            the device.
-        points: The points of these.
-        within: Count only these stretches of time; None for all.
-        prefer: Counters that go before others.
+    `readings` are the series of each device by counter. The counter that most runs have stands for
+    the device; counters to `prefer` go before others.
     """
     totals = []
     for by_counter in readings:

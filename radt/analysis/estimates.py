@@ -251,9 +251,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-_ROUNDING = 1e-12
-
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """One quantity of a workload, or of its like runs.

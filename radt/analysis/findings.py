@@ -152,14 +152,9 @@ def compare(
     confidence: float = CONFIDENCE,
     window: WindowSpec = DEFAULT_WINDOW,
 ) -> Comparison:
-    """Compare A and B, workload by workload.
+    """Compare B with the reference A, workload by workload, in the quantities that both have.
 
-    Args:
-        a: The reference.
-        b: The other operand.
-        quantities: Those that A and B both have are compared.
-        confidence: Of the intervals.
-        window: The window of the reports of both.
+    `confidence` is that of the intervals, `window` that of both reports.
 
     Raises:
         UsageError: A or B is an experiment with several workloads and the other is not.

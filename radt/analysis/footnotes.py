@@ -215,7 +215,4 @@ _COMPARED: tuple[tuple[str, Callable[[Environment], str]], ...] = (
 
 def _listed(texts: Iterable[str], separator: str = ", ") -> str:
     """Return the first few texts, each once, and how many more there are."""
-    names = list(dict.fromkeys(texts))
-    rest = len(names) - _MOST_NAMES
-    listed = separator.join(names[:_MOST_NAMES])
-    return f"{listed} and {rest:,} more" if rest > 0 else listed
+    return units.listed(list(dict.fromkeys(texts)), _MOST_NAMES, separator)

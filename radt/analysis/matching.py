@@ -13,7 +13,7 @@ from radt.errors import UsageError
 from radt.model import RunStatus
 from radt.store.records import RunRecord
 from radt.tags import CPU, DRIVER, GIT_COMMIT, GIT_DIRTY, GPUS, PROFILED, PRUNED, PYTHON
-from radt.units import NO_VALUE
+from radt.units import NO_VALUE, listed
 
 ItemT = TypeVar("ItemT")
 Key = tuple[Hashable, ...]
@@ -291,11 +291,9 @@ def _values_text(values: Sequence[str]) -> str:
 def difference_sentences(
     workloads: Sequence[tuple[str, Sequence[Difference]]], *, warnings: bool
 ) -> Iterator[str]:
-    """Yield differences in all workloads once, and the others with the workloads' names.
+    """Yield the warnings or the other differences of named workloads.
 
-    Args:
-        workloads: Names of workloads with their differences.
-        warnings: Yield the warnings; else the others.
+    A difference in all workloads is yielded once; the others follow the workloads' names.
     """
     places: dict[str, list[str]] = {}
     for name, differences in workloads:
@@ -310,5 +308,4 @@ def difference_sentences(
         if len(names) < len(workloads):
             by_names.setdefault(tuple(names), []).append(text)
     for some, texts in by_names.items():
-        named = ", ".join(some[:3]) + (f" and {len(some) - 3} more" if len(some) > 3 else "")
-        yield f"{named}: {'; '.join(texts)}"
+        yield f"{listed(some, 3)}: {'; '.join(texts)}"

@@ -140,10 +140,9 @@ class OperandFinder:
 
     def _unknown(self, given: str, known: Sequence[str]) -> UsageError:
         near = difflib.get_close_matches(re.split("[/@]", given)[0], known, 1)
-        listed = ", ".join(known[:_SHOWN]) + (", …" if len(known) > _SHOWN else "")
         return UsageError(
             f"{given!r} is neither an experiment nor a run in {self._places}",
-            f"Did you mean {near[0]!r}?" if near else f"Experiments: {listed or 'none yet'}",
+            f"Did you mean {near[0]!r}?" if near else f"Experiments: {_first(known) or 'none yet'}",
         )
 
     def _of_experiment(self, reader: StoreReader, given: str, experiment: str) -> Operand:
@@ -159,13 +158,12 @@ class OperandFinder:
             raise problem
         wanted = given[len(experiment) + 1 :]
         near = difflib.get_close_matches(wanted, labels, 1)
-        listed = ", ".join(list(labels)[:_SHOWN]) + (", …" if len(labels) > _SHOWN else "")
         raise _NotFoundError(
             UsageError(
                 f"{experiment!r} has no workload {wanted!r}",
                 f"Did you mean {f'{experiment}/{near[0]}'!r}?"
                 if near
-                else f"Its workloads: {listed or 'none with a name'}",
+                else f"Its workloads: {_first(list(labels)) or 'none with a name'}",
             )
         )
 
@@ -300,6 +298,10 @@ class OperandFinder:
         )
 
 
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+
+
 def _starts_at(
     reader: StoreReader, experiment: str, runs: Sequence[RunRecord], commit: str
 ) -> frozenset[str]:
@@ -401,10 +403,7 @@ def experiments_in(text: str, names: Iterable[str]) -> list[str]:
 def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Reading]:
     """Yield the ways to read a text that begins with an experiment's name, the likeliest first.
 
-    Args:
-        text: The text.
-        experiment: The experiment's name.
-        labels: The labels of its workloads.
+    `labels` are those of the experiment's workloads.
     """
     rest = text[len(experiment) :]
     if not rest.startswith("/"):

@@ -7,7 +7,7 @@ take a minute, and an hour from a database on another machine, so some hundred r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -118,10 +118,8 @@ def series_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    by_run: dict[str, list[SeriesRecord]] = {run_id: [] for run_id in run_ids}
-    for record in map(SERIES.read, rows_of(reader, _SERIES, run_ids, metrics=list(metrics))):
-        by_run[record.run_id].append(record)
-    return by_run
+    records = map(SERIES.read, rows_of(reader, _SERIES, run_ids, metrics=list(metrics)))
+    return _by_run(run_ids, ((record.run_id, record) for record in records))
 
 
 def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
@@ -130,10 +128,8 @@ def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[Mar
     Raises:
         StoreError: The store cannot be read.
     """
-    by_run: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
-    for marker in map(MARKERS.read, rows_of(reader, _EPOCHS, run_ids)):
-        by_run[marker.run_id].append(marker)
-    return by_run
+    markers = map(MARKERS.read, rows_of(reader, _EPOCHS, run_ids))
+    return _by_run(run_ids, ((marker.run_id, marker) for marker in markers))
 
 
 def marked_of(
@@ -144,11 +140,9 @@ def marked_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    by_run: dict[str, list[Stretch]] = {run_id: [] for run_id in run_ids}
     values = [kind.value for kind in kinds]
-    for run_id, start_ns, end_ns in rows_of(reader, _MARKED, run_ids, name=name, kinds=values):
-        by_run[run_id].append((start_ns, end_ns))
-    return by_run
+    rows = rows_of(reader, _MARKED, run_ids, name=name, kinds=values)
+    return _by_run(run_ids, ((run_id, (start_ns, end_ns)) for run_id, start_ns, end_ns in rows))
 
 
 def marked_names_of(
@@ -159,11 +153,18 @@ def marked_names_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    by_run: dict[str, dict[str, None]] = {run_id: {} for run_id in run_ids}
     values = [kind.value for kind in kinds]
-    for run_id, _, name in rows_of(reader, _MARKED_NAMES, run_ids, kinds=values):
-        by_run[run_id][name] = None
-    return {run_id: list(names) for run_id, names in by_run.items()}
+    rows = rows_of(reader, _MARKED_NAMES, run_ids, kinds=values)
+    names = _by_run(run_ids, ((run_id, name) for run_id, _, name in rows))
+    return {run_id: list(dict.fromkeys(own)) for run_id, own in names.items()}
+
+
+def _by_run(run_ids: Sequence[str], pairs: Iterable[tuple[str, ItemT]]) -> dict[str, list[ItemT]]:
+    """Group items by run id; every run has an entry."""
+    by_run: dict[str, list[ItemT]] = {run_id: [] for run_id in run_ids}
+    for run_id, item in pairs:
+        by_run[run_id].append(item)
+    return by_run
 
 
 def gauge_stats(

@@ -223,14 +223,14 @@ class ListenerOverhead:
     """The readings of one listener; one that several runs share counts once.
 
     Attributes:
-        listener: Its name.
+        name: The listener's.
         readings: How many.
         sampling_s: How long they took in all, waiting for devices included.
         longest_s: The longest of them.
         recorded_s: The time over which it read.
     """
 
-    listener: str
+    name: str
     readings: int
     sampling_s: float
     longest_s: float
@@ -281,8 +281,7 @@ class TrackerOverhead:
             parts.append(f"journals {units.size(self.journal_bytes)}")
         if self.listeners:
             means = (
-                f"{listener.listener} {units.duration(listener.mean_s)}"
-                for listener in self.listeners
+                f"{listener.name} {units.duration(listener.mean_s)}" for listener in self.listeners
             )
             parts.append(f"a reading {', '.join(means)}")
         return " · ".join(parts)
@@ -300,12 +299,7 @@ def tracker_cpu(
 def overhead_of(
     repeats: Sequence[Attempt], recordings: Mapping[str, RunRecording]
 ) -> TrackerOverhead:
-    """Return the overhead of all starts of a workload.
-
-    Args:
-        repeats: Its starts.
-        recordings: How their runs were recorded, by id.
-    """
+    """Return the overhead of all starts of a workload; `recordings` are by run id."""
     spent = [_spent(attempt, recordings) for attempt in repeats]
     known = [start for start in spent if start is not None]
     return TrackerOverhead(
@@ -388,7 +382,7 @@ def _by_listener(overheads: Iterable[ListenerOverhead]) -> tuple[ListenerOverhea
     """Return one overhead a listener, the largest share first."""
     by_name: dict[str, list[ListenerOverhead]] = {}
     for overhead in overheads:
-        by_name.setdefault(overhead.listener, []).append(overhead)
+        by_name.setdefault(overhead.name, []).append(overhead)
     summed = (
         ListenerOverhead(
             listener,

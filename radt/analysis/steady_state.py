@@ -84,12 +84,7 @@ def steady_stretch(samples: Samples) -> Stretch | None:
 def find_steady_states(
     reader: StoreReader, series: Mapping[str, Sequence[SeriesRecord]], run_ids: Sequence[str]
 ) -> dict[str, SteadyState]:
-    """Return the steady states of many runs.
-
-    Args:
-        reader: The store.
-        series: The series of each run.
-        run_ids: The runs.
+    """Return the steady states of many runs, given the series of each.
 
     Raises:
         CodecError: A chunk is damaged.

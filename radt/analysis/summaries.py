@@ -188,15 +188,9 @@ def workload_summary(
     tags: Mapping[str, Mapping[str, str]],
     baselines: Mapping[BaselineKey, Baseline],
 ) -> WorkloadSummary:
-    """Summarise a workload.
+    """Summarise a workload from the data of its starts.
 
-    Args:
-        repeats: Its starts.
-        data: What was read of them.
-        keys: By which runs are alike, by run id.
-        names: The runs' names, by id.
-        tags: The runs' tags, by id.
-        baselines: Those of its runs, as far as they have one.
+    Runs with equal `keys` are alike. `keys`, `names` and `tags` are by run id.
     """
     measured = data.measures.rows
     rows = {letter: _row(row, names, tags) for letter, row in measured.items()}

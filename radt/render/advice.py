@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,18 +10,8 @@ from radt.analysis.advice import Advice
 from radt.analysis.advice_choice import Recommendation
 from radt.analysis.advice_model import Fit, Method, Prediction, Range, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy
-from radt.render.model import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    Tone,
-)
+from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.render.report_json import json_text
 
 #: Mixes that are shown unless all are asked for, the best ones.
 _MIXES = 6
@@ -348,7 +337,7 @@ def advice_json(advice: Advice) -> str:
         "missing": [need.line for need in advice.needs],
         "notes": list(advice.notes),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return json_text(document)
 
 
 def _prediction_json(prediction: Prediction) -> dict[str, Any]:

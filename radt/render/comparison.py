@@ -13,19 +13,8 @@ from radt.analysis.findings import MARGIN, ComparedWorkload, Comparison, Finding
 from radt.analysis.matching import difference_sentences
 from radt.analysis.operands import Operand, OperandKind
 from radt.analysis.quantities import Quantity
-from radt.render.model import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    Tone,
-)
-from radt.units import NO_VALUE, plural, significant
+from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.units import NO_VALUE, listed, plural, significant
 
 #: Quantities in this unit are faster or slower, all others higher or lower.
 _TIME = "s"
@@ -58,7 +47,7 @@ _NAMED = 5
 def comparison_document(
     comparison: Comparison, checked: Sequence[CheckedCondition] = ()
 ) -> Document:
-    """Return a comparison: operands, conditions, sentences, a table, and _notes."""
+    """Return a comparison: operands, conditions, sentences, a table, and notes."""
     a, b = comparison.a, comparison.b
     shown = _shown(comparison.workloads)
     hidden = len(comparison.workloads) - len(shown)
@@ -106,7 +95,7 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
         # Findings of all runs first, then those of each kind of runs.
         kinds = ["", *dict.fromkeys(finding.runs for finding in workload.findings)]
         for finding in sorted(workload.findings, key=lambda finding: kinds.index(finding.runs)):
-            a, b = (_value_text(finding.quantity, side.mean) for side in (finding.a, finding.b))
+            a, b = (finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
             verdict = f"{_SIGNS[finding.verdict]} {_verdict_text(finding)}"
             several = finding.effect.method is not Method.NONE
             cells = [
@@ -125,11 +114,6 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
 def _noun(quantity: Quantity) -> str:
     """Return a quantity as in a sentence: ``time per epoch``."""
     return re.sub(r"/(epoch|sample)\b", r" per \1", quantity.info.title)
-
-
-def _value_text(quantity: Quantity, value: float | None) -> str:
-    """Return a value with its unit."""
-    return quantity.info.text(value)
 
 
 def _change_text(finding: Finding) -> str:
@@ -189,7 +173,7 @@ def _repeats_needed_text(finding: Finding) -> str:
 def sentence(finding: Finding, confidence: float) -> str:
     """Return a finding: ``three: B is 1.32× faster (time per epoch 2.69 s → 2.04 s, …)``."""
     noun = _noun(finding.quantity)
-    values = " → ".join(_value_text(finding.quantity, side.mean) for side in (finding.a, finding.b))
+    values = " → ".join(finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
     repeats = f"n = {_count_text(finding).replace(', ', ' and ')}"
     if finding.effect.method is not Method.NONE:
         repeats += f", {finding.effect.method}"
@@ -307,7 +291,7 @@ def warnings(comparison: Comparison) -> list[str]:
     ]
     for name, missing in (("A", comparison.only_a), ("B", comparison.only_b)):
         if missing:
-            texts.append(f"only in {name}: {_listed(missing)}")
+            texts.append(f"only in {name}: {listed(missing, _NAMED)}")
     return texts
 
 
@@ -351,21 +335,16 @@ def _condition_text(checked: CheckedCondition) -> str:
     if checked.inconclusive:
         parts.append(_found(checked.inconclusive))
     if checked.missing:
-        parts.append(f"not measured on both sides of {_listed(checked.missing)}")
+        parts.append(f"not measured on both sides of {listed(checked.missing, _NAMED)}")
     return f"inconclusive: {'; '.join(parts) or 'nothing was compared'}"
 
 
 def _found(findings: Sequence[Finding]) -> str:
-    return _listed([_short_text(finding) for finding in findings])
+    return listed([_short_text(finding) for finding in findings], _NAMED)
 
 
 def _short_text(finding: Finding) -> str:
-    a, b = (_value_text(finding.quantity, side.mean) for side in (finding.a, finding.b))
+    a, b = (finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
     alone = finding.effect.interval is None
     interval = "one repeat" if alone else f"CI {_interval_text(finding)}"
     return f"{finding.name} ({a} → {b}, {_change_text(finding)}, {interval})"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from radt.analysis.estimates import Estimate, Interval
+from radt.analysis.estimates import Estimate
 from radt.analysis.fail_if import CheckedCondition, ExitCode
 from radt.analysis.findings import ComparedWorkload, Comparison, Finding
 from radt.analysis.operands import Operand
 from radt.render.comparison import sentence
+from radt.render.report_json import json_text, value_of
 
 #: Raised when a field changes its meaning or is removed.
 VERSION = 1
@@ -21,14 +20,7 @@ def comparison_json(
     comparison: Comparison, checked: Sequence[CheckedCondition] = (), code: ExitCode = ExitCode.FINE
 ) -> str:
     """Return all of a comparison; an unknown value is null."""
-    document = _document(comparison, checked, code)
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _document(
-    comparison: Comparison, checked: Sequence[CheckedCondition], code: ExitCode
-) -> Mapping[str, Any]:
-    return {
+    document = {
         "version": VERSION,
         "a": _side(comparison.a),
         "b": _side(comparison.b),
@@ -55,6 +47,7 @@ def _document(
         ],
         "exit_code": int(code),
     }
+    return json_text(document)
 
 
 def _side(side: Operand) -> Mapping[str, Any]:
@@ -95,6 +88,7 @@ def _workload(workload: ComparedWorkload, confidence: float) -> Mapping[str, Any
 
 
 def _finding(finding: Finding, confidence: float) -> Mapping[str, Any]:
+    interval = finding.effect.interval
     return {
         "quantity": finding.quantity.value,
         "unit": finding.quantity.info.unit,
@@ -102,9 +96,9 @@ def _finding(finding: Finding, confidence: float) -> Mapping[str, Any]:
         "a": _estimate(finding.a),
         "b": _estimate(finding.b),
         "scale": finding.effect.scale.value,
-        "effect": _number(finding.effect.value),
-        "interval": _interval(finding.effect.interval),
-        "p_value": _number(finding.effect.p_value),
+        "effect": finding.effect.value,
+        "interval": interval and [interval.low, interval.high],
+        "p_value": finding.effect.p_value,
         "method": finding.effect.method.value,
         "verdict": finding.verdict.value,
         "holds": finding.holds,
@@ -114,17 +108,5 @@ def _finding(finding: Finding, confidence: float) -> Mapping[str, Any]:
 
 
 def _estimate(estimate: Estimate) -> Mapping[str, Any]:
-    return {
-        "mean": _number(estimate.mean),
-        "repeats": [_number(value) for value in estimate.repeats],
-        "metrics": list(estimate.metrics),
-        "estimated": estimate.is_estimated,
-    }
-
-
-def _interval(interval: Interval | None) -> list[float | None] | None:
-    return None if interval is None else [_number(interval.low), _number(interval.high)]
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    values = value_of(estimate)
+    return {name: values[name] for name in ("mean", "repeats", "metrics", "estimated")}

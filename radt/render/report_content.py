@@ -168,12 +168,8 @@ class Matrix:
     cells: tuple[tuple[MatrixCell | None, ...], ...]
 
 
-def matrices(content: Content) -> list[Matrix]:
-    """Return one matrix for each experiment whose models ran both alone and with others."""
-    return list(_matrices(content))
-
-
-def _matrices(content: Content) -> Iterator[Matrix]:
+def matrices(content: Content) -> Iterator[Matrix]:
+    """Yield one matrix for each experiment whose models ran both alone and with others."""
     for report in content.reports:
         shown = [item.summary for item in content.items if item.experiment == report.experiment]
         measured = interference(shown)

@@ -34,24 +34,36 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 from radt.analysis.estimates import CONFIDENCE, Estimate
 from radt.analysis.quantities import Quantity
-from radt.analysis.report import Report
 from radt.analysis.summaries import GroupSummary
 from radt.render.report_content import Content, Item, Matrix, is_shared, matrices
 
 FORMAT, VERSION = "radt-report", 1
 
 
+def json_text(document: object) -> str:
+    """Return a document as JSON, in which infinity and NaN become null."""
+    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value
+
+
 def as_json(content: Content) -> str:
-    """All values of a report."""
-    return json.dumps(_report(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _report(content: Content) -> dict[str, Any]:
-    return {
+    """Return all values of a report."""
+    document = {
         "format": FORMAT,
         "version": VERSION,
         "experiments": [report.experiment for report in content.reports],
@@ -60,9 +72,13 @@ def _report(content: Content) -> dict[str, Any]:
         "quantities": {quantity.value: _about(quantity) for quantity in Quantity},
         "workloads": [_workload(item) for item in content.items],
         "interference": [_matrix(matrix) for matrix in matrices(content)],
-        "tracker": [_tracker(report) for report in content.reports],
+        "tracker": [
+            {"experiment": report.experiment, **asdict(report.tracker)}
+            for report in content.reports
+        ],
         "notes": list(content.notes),
     }
+    return json_text(document)
 
 
 def _about(quantity: Quantity) -> dict[str, Any]:
@@ -87,15 +103,7 @@ def _workload(item: Item) -> dict[str, Any]:
         "energy": {
             "gpus_j": summary.energy.gpus_j,
             "rest_j": summary.energy.rest_j,
-            "runs": [
-                {
-                    "letter": run.letter,
-                    "name": run.name,
-                    "estimated_j": run.estimated_j,
-                    "method": run.method,
-                }
-                for run in summary.energy.runs
-            ],
+            "runs": [asdict(run) for run in summary.energy.runs],
         },
         "groups": [
             {
@@ -129,27 +137,6 @@ def _values(item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
     }
 
 
-def _tracker(report: Report) -> dict[str, Any]:
-    cost = report.tracker
-    return {
-        "experiment": report.experiment,
-        "cpu_s": cost.cpu_s,
-        "workload_s": cost.workload_s,
-        "unknown": cost.unknown,
-        "journal_bytes": cost.journal_bytes,
-        "listeners": [
-            {
-                "name": listener.listener,
-                "readings": listener.readings,
-                "sampling_s": listener.sampling_s,
-                "longest_s": listener.longest_s,
-                "recorded_s": listener.recorded_s,
-            }
-            for listener in cost.listeners
-        ],
-    }
-
-
 def _matrix(matrix: Matrix) -> dict[str, Any]:
     return {
         "experiment": matrix.experiment,
@@ -163,20 +150,16 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
 
 
 def value_of(estimate: Estimate) -> dict[str, Any]:
-    """A value as the module's text has it."""
+    """Return a value as described above."""
     interval = estimate.interval
     return {
-        "mean": _finite(estimate.mean),
-        "low": None if interval is None else _finite(interval.low),
-        "high": None if interval is None else _finite(interval.high),
+        "mean": estimate.mean,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
         "n": estimate.count,
-        "repeats": [_finite(value) for value in estimate.repeats],
-        "parts": [_finite(value) for value in estimate.parts],
+        "repeats": list(estimate.repeats),
+        "parts": list(estimate.parts),
         "metrics": list(estimate.metrics),
         "methods": list(estimate.methods),
         "estimated": estimate.is_estimated,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

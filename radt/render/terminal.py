@@ -14,17 +14,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from radt.render.model import (
-    Charts,
-    Column,
-    Document,
-    Role,
-    Row,
-    Scope,
-    Table,
-    Tone,
-    printable,
-)
+from radt.render.model import Charts, Column, Document, Role, Row, Scope, Table, Tone, printable
 
 _GAP, _INDENT = 2, 2
 #: Columns of words may be as narrow as this before a table is split.
@@ -51,10 +41,7 @@ def print_document(console: Console, document: Document) -> None:
 def document_lines(document: Document, width: int, *, wrap: bool) -> Iterator[Text]:
     """Yield the lines of a document, with a blank line before, between, and after its blocks.
 
-    Args:
-        document: The document.
-        width: Of tables.
-        wrap: Break sentences at the width, too.
+    Tables have this width in characters; `wrap` also wraps sentences.
     """
 
     def wrapped(text: str, style: str, indent: int) -> Iterator[Text]:
@@ -96,7 +83,7 @@ def table_lines(table: Table, width: int) -> Iterator[Text]:
 
 
 def _parts(table: Table, width: int) -> Iterator[tuple[Table, list[int]]]:
-    """The table in parts that fit, each with the widths of its columns.
+    """Yield the table in parts that fit, each with the widths of its columns.
 
     The first part takes as many values as fit. What remains is shared out evenly, values of rows
     before those of groups of rows, which need fewer rows.
@@ -120,7 +107,7 @@ def _parts(table: Table, width: int) -> Iterator[tuple[Table, list[int]]]:
 
 
 def _counts(table: Table, values: Sequence[Column], width: int, most: int) -> list[int]:
-    """How many values each part has."""
+    """Return how many values each part has."""
     counts = []
     while values:
         counts.append(_fitting(table, values[:most], width))
@@ -129,7 +116,7 @@ def _counts(table: Table, values: Sequence[Column], width: int, most: int) -> li
 
 
 def _fitting(table: Table, values: Sequence[Column], width: int) -> int:
-    """How many of the values fit beside what leads them; one at least."""
+    """Return how many of the values fit beside the lead columns; at least one."""
     count = 1
     while count < len(values) and _needed(table.part(values[: count + 1])) <= width:
         count += 1
@@ -158,7 +145,7 @@ def _folds(column: Column) -> bool:
 
 
 def _natural(part: Table) -> list[int]:
-    """Widths at which nothing is folded, up to the widest for words."""
+    """Return the widths at which nothing is folded; columns of words have a maximum."""
     widths = [max(cell_len(text) for text in texts) for texts in zip(*_texts(part), strict=True)]
     return [
         min(width, column.widest) if _folds(column) else width
@@ -173,7 +160,7 @@ def _texts(part: Table) -> Iterator[list[str]]:
 
 
 def _fitted(table: Table, values: Sequence[Column], width: int) -> tuple[Table, list[int]]:
-    """A part and its widths: columns of words give way where values need the room."""
+    """Return a part and its widths: columns of words shrink where values need the room."""
     part = table.part(values)
     widths = _natural(part)
     missing = _total(part, widths) - width

@@ -14,14 +14,7 @@ from radt.model import Scope
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, RunRecord, Samples
 from radt.trace.chrome import BrokenTraceError, TraceFile, written
-from radt.trace.gather import (
-    Curve,
-    FolderOf,
-    Gathered,
-    TracedRun,
-    folder_as_stored,
-    gather,
-)
+from radt.trace.gather import Curve, FolderOf, Gathered, TracedRun, folder_as_stored, gather
 from radt.trace.torch_trace import ClockMap, TorchMerger, TorchTrace
 from radt.trace.tracks import merged, steps, unit_of, write_rows
 
@@ -32,7 +25,7 @@ MAX_POINTS = 1_000_000
 def fair_limit(counts: Sequence[int], total: int = MAX_POINTS) -> int:
     """Return the number of points that no series exceeds if all of them together have ``total``.
 
-    Short series stay whole; what they leave of their share, the long ones have.
+    Short series stay whole; long series get what those leave of their share.
 
     >>> fair_limit([10, 100, 100], 150), fair_limit([10, 20], 150)
     (70, 20)
@@ -49,7 +42,7 @@ def fair_limit(counts: Sequence[int], total: int = MAX_POINTS) -> int:
 
 #: Places in the list of processes: a run, then its PyTorch processes, then the next run.
 _PLACES_A_RUN = 10
-#: A value that is no number is marked this often in a series; then it is known.
+#: At most so many marks in a series for values that are not numbers.
 _MAX_STRANGE = 20
 
 
@@ -64,10 +57,10 @@ class MergedTorch:
 
 @dataclass(slots=True)
 class Contents:
-    """What is in the file, and what is not.
+    """The content of a trace file, counted, and what was left out.
 
-    ``shortened`` series keep ``limit`` points each, their extremes among them. ``broken`` has
-    PyTorch's traces that could not be read and why; ``foreign`` are reports for other programs.
+    ``shortened`` series keep ``limit`` points each, their extremes among them. ``broken`` are
+    PyTorch traces that could not be read, and why; ``foreign`` are reports for other programs.
     """
 
     runs: int = 0
@@ -102,7 +95,7 @@ def write_trace(
         folder_of: Where the files of each run are.
 
     Raises:
-        UsageError: Nothing is known of the run, or the file cannot be written.
+        UsageError: The run has no data yet, or the file cannot be written.
     """
     gathered = gather(reader, run, alone=alone, folder_of=folder_of)
     contents = Contents(runs=len(gathered.runs))
@@ -152,7 +145,7 @@ class _Builder:
         self._gaps: list[GapRecord] = [gap for run in gathered.runs for gap in run.gaps]
 
     def write(self, traces: Sequence[Sequence[TorchTrace]]) -> None:
-        """Everything; ``traces`` are PyTorch's of each run."""
+        """Write all runs; ``traces`` are the PyTorch traces of each."""
         devices = len(self._gathered.shared)
         end_ns = max(run.end_ns for run in self._gathered.runs)
         for number, run in enumerate(self._gathered.runs):
@@ -205,7 +198,7 @@ class _Builder:
         return gap.series_no < 0 and any(part.series.run_id == gap.run_id for part in curve.parts)
 
     def _strange(self, pid: int, name: str, samples: Samples) -> None:
-        """Say where a logged value is no number: a loss that diverged is drawn as nothing."""
+        """Mark values that are not numbers: counters cannot show a loss that diverged."""
         strange = ~np.isfinite(samples.values)
         if not strange.any():
             return

@@ -31,24 +31,21 @@ from radt.store.whole_file import whole_file
 
 EVENTS_KEY = "traceEvents"
 _WINDOW = 1 << 20
-#: An event longer than this is none.
+#: A longer value is not an event.
 _MAX_VALUE = 1 << 26
 _SPACE = " \t\r\n"
 
 
 class BrokenTraceError(Exception):
-    """The file is no trace in JSON, or ends too early."""
+    """The file is not a JSON trace, or ends too early."""
 
 
 def trace_parts(path: Path) -> Iterator[tuple[str, Any]]:
-    """The top-level keys of a trace with their values; `EVENTS_KEY` comes once for each event.
-
-    Args:
-        path: The file, plain or gzip.
+    """Yield the top-level keys of a plain or gzip trace with their values, each event by itself.
 
     Raises:
-        BrokenTraceError: See there.
-        OSError: It cannot be read.
+        BrokenTraceError: The file is not a JSON trace, or ends too early.
+        OSError: The file cannot be read.
     """
     try:
         with _opened(path) as file:
@@ -94,7 +91,7 @@ def _items(window: _Window) -> Iterator[Any]:
 
 
 class _Window:
-    """The part of the text that is looked at."""
+    """A part of the text, which moves on and grows for values that do not fit."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -104,7 +101,7 @@ class _Window:
         self._ended = False
 
     def symbol(self) -> str:
-        """Return the next character that is no space, which is then behind."""
+        """Skip spaces, consume the next character and return it."""
         while True:
             while self._at < len(self._text):
                 symbol = self._text[self._at]
@@ -115,7 +112,7 @@ class _Window:
                 raise BrokenTraceError("it ends too early")
 
     def back(self) -> None:
-        """The last symbol belongs to the value that follows."""
+        """Put the last symbol back: it belongs to the value that follows."""
         self._at -= 1
 
     def value(self) -> Any:
@@ -135,7 +132,7 @@ class _Window:
                 return value
 
     def _more(self) -> bool:
-        """Read on; False if there is no more, or the value is too long."""
+        """Read the next part; return False at the end, or if the value is too long."""
         if self._ended or len(self._text) - self._at > _MAX_VALUE:
             return False
         # Twice as much for what did not fit in, so that long values cost no square of their length.
@@ -165,7 +162,7 @@ class Track:
 
 
 class TraceFile:
-    """Takes events one after the other; nothing is kept in memory.
+    """Writes events one after the other and keeps none in memory.
 
     Times are wall-clock nanoseconds of radt's clock. The file has microseconds since ``base_ns``:
     as microseconds since 1970 they would lose their last digits in a JSON number.
@@ -183,7 +180,7 @@ class TraceFile:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
 
     def number(self) -> int:
-        """Return a number that no process and no thread of this file has."""
+        """Return a number that no other process or thread of this file has."""
         return next(self._numbers)
 
     def process(self, name: str, order: int) -> int:
@@ -205,25 +202,25 @@ class TraceFile:
     def slice(
         self, track: Track, name: str, start_ns: int, end_ns: int, category: str, args: Event
     ) -> None:
-        """A stretch of time; those of one track must nest."""
+        """Write a stretch of time; those of one track must nest."""
         place = {"pid": track.pid, "tid": track.tid, "ts": self.us(start_ns)}
         length = {"dur": (end_ns - start_ns) / 1000}
         self.event({"ph": "X", "name": name, "cat": category, **place, **length, "args": args})
 
     def instant(self, track: Track, name: str, at_ns: int, category: str, args: Event) -> None:
-        """Something without duration."""
+        """Write an event without duration."""
         place = {"pid": track.pid, "tid": track.tid, "ts": self.us(at_ns)}
         self.event({"ph": "i", "s": "t", "name": name, "cat": category, **place, "args": args})
 
     def counter(self, pid: int, name: str, unit: str, points: Iterable[tuple[int, float]]) -> None:
-        """Values of a counter track, finite ones: times in ns and values in ``unit``."""
+        """Write a counter track from times in ns and finite values in ``unit``."""
         head = self._encode({"ph": "C", "name": name, "pid": pid})[:-1]
         label = self._encode(unit)
         for at_ns, value in points:
             self._put(f'{head},"ts":{self.us(at_ns)!r},"args":{{{label}:{value!r}}}}}')
 
     def event(self, event: Event) -> None:
-        """Any event as it is; its numbers and times are those of this file."""
+        """Write an event whose numbers and times are those of this file."""
         try:
             text = self._encode(event)
         except ValueError:  # NaN and infinity are no JSON
@@ -235,7 +232,7 @@ class TraceFile:
         return (at_ns - self.base_ns) / 1000
 
     def close(self, other: Mapping[str, object]) -> None:
-        """Write what is left, and what is said of the whole trace."""
+        """Write the pending events and the metadata of the trace."""
         self._flush()
         self._file.write('\n],"otherData":' + self._encode(_finite(other)) + "}\n")
 
@@ -254,7 +251,7 @@ class TraceFile:
 
 
 def _finite(value: object) -> Any:
-    """Return the value with words in place of numbers that JSON does not have."""
+    """Return the value with NaN and infinity as text, which JSON does not have as numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -269,7 +266,7 @@ def written(path: Path) -> Iterator[IO[str]]:
     """Yield a text file that takes the place of ``path`` when it is complete; gzip, if so named.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: The file cannot be written.
     """
     with (
         whole_file(path) as temporary,
@@ -281,7 +278,7 @@ def written(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def _text(raw: IO[bytes], *, compressed: bool) -> Iterator[IO[str]]:
-    """Text on top of a binary file; broken halves of characters become question marks."""
+    """Yield a text file on a binary file; unpaired surrogates become question marks."""
     with (
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if compressed else raw as binary,
         io.TextIOWrapper(binary, "utf-8", "replace", newline="\n") as text,

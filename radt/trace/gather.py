@@ -1,4 +1,4 @@
-"""What of a run, and of those it shared the machine with, goes into a trace."""
+"""Gather the data for the trace of a run and of the runs that shared its machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FolderOf = Callable[[RunRecord], Path | None]
 
 
 def folder_as_stored(run: RunRecord) -> Path | None:
-    """Return where the store says: for those who trust who wrote it."""
+    """Return the folder that the store names; only for stores from a trusted writer."""
     return Path(run.spool) if run.spool else None
 
 
@@ -39,7 +39,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Curve:
-    """What becomes one counter track: a series, or one of a device that several runs have."""
+    """A counter track: a series, or the series of a device in several runs."""
 
     name: str
     parts: list[Stored] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class TracedRun:
-    """A run with all that is its own."""
+    """A run with its markers, gaps, curves and files."""
 
     record: RunRecord
     last_ns: int
@@ -69,14 +69,14 @@ class TracedRun:
 
     @property
     def name(self) -> str:
-        """As people know it: ``1a resnet50``."""
+        """Workload, letter and name: ``1a resnet50``."""
         record = self.record
         numbered = f"{record.workload}{record.letter} {record.name}".strip()
         return numbered or record.run_id[:8]
 
     @property
     def end_ns(self) -> int:
-        """When it ended, or the last that is known of it."""
+        """The end of the run, or its last recorded time."""
         return max(self.last_ns, self.record.ended_ns or 0)
 
 
@@ -103,7 +103,7 @@ def gather(
     alone: bool = False,
     folder_of: FolderOf = folder_as_stored,
 ) -> Gathered:
-    """Look up what there is; no values are read.
+    """Look up the runs, markers, series and files; no values are read.
 
     Args:
         reader: The store.
@@ -112,7 +112,7 @@ def gather(
         folder_of: Where the files of each run are.
 
     Raises:
-        UsageError: Nothing is known of the run yet.
+        UsageError: The run has no data yet.
     """
     records = [run]
     if not alone:
@@ -183,7 +183,7 @@ def _foreign_reports(spool: Path) -> list[Path]:
 
 
 def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
-    """Return the process that a device is shown as, and what is left of the series' entity."""
+    """Return the process that shows a device, and the rest of the series' entity."""
     host = f" of {record.host}" if record.host else ""
     if series.scope is Scope.HOST:
         return f"host{f' {record.host}' if record.host else ''}", series.entity
@@ -194,7 +194,8 @@ def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
 def _name(curves: Mapping[tuple[str, ...], Curve]) -> None:
     """Name the tracks of a process, each unlike the others.
 
-    What two listeners have read is named after both; the sum of a machine's devices is its total.
+    A metric that two listeners read carries the listener's name; the sum of a machine's devices is
+    called its total.
     """
     readers = Counter((metric, entity) for _, metric, entity in curves)
     divided = {(listener, metric) for listener, metric, entity in curves if entity}
@@ -210,7 +211,7 @@ def _name(curves: Mapping[tuple[str, ...], Curve]) -> None:
 
 
 def _offset_ns(spool: Path) -> int | None:
-    """Wall-clock less monotonic time, of radt's clock; None when the run's journal is gone."""
+    """Return wall-clock minus monotonic time of radt's clock; None without the run's journal."""
     for path in sorted(RunDir(spool).journal.glob(f"*/{META_FILE}")):
         try:
             meta = JournalMeta.from_json(json.loads(path.read_text(encoding="utf-8")))

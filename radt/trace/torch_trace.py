@@ -40,9 +40,9 @@ class Alignment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What the profiled process noted, in order of time (N,).
+    """Clock readings of the profiled process, in order of time (N,).
 
-    ``offset_ns``, added to monotonic times, makes times of radt's clock; None if it is not said.
+    ``offset_ns``, added to monotonic times, gives times of radt's clock; None if it was not noted.
     (What the wall clock showed is noted, too, but may have been stepped since radt's was set.)
     """
 
@@ -79,7 +79,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 class ClockMap:
     """From times of the trace to times of radt's clock, never backwards; nanoseconds.
 
-    ``error_ns`` is how far off a time may be; None if nobody knows.
+    ``error_ns`` is the largest error of a time; None if unknown.
     """
 
     anchors_ns: tuple[int, ...]  # of the trace
@@ -148,16 +148,16 @@ _PATTERN = "torch-*.json*"
 _BOUND = frozenset("stfbneSTFPNOD")
 #: Numbers of bound events are unique in their trace only. Below 2**53, which JavaScript keeps.
 _IDS_A_TRACE = 1 << 40
-#: There are two a trace. A name that occurs more often is none of ours.
+#: radt writes two marks a trace; a name that occurs more often is not radt's.
 _MAX_MARKS = 1000
 #: Kineto puts GPUs from here on, and what is neither process nor GPU behind them.
 _FIRST_GPU, _FIRST_OTHER = 5_000_000, 536_870_912
 
 
 def torch_traces(spool: Path) -> list[Path]:
-    """Traces that profilers left among the artifacts of a run, in order of their names.
+    """Return the traces that profilers left in the artifacts of a run, sorted by name.
 
-    Links to what lies elsewhere are none.
+    Links that lead out of the run's folder are left out.
     """
     real = spool.resolve()
     return sorted(
@@ -169,7 +169,7 @@ def torch_traces(spool: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class TorchTrace:
-    """What is known of a trace before its events are written."""
+    """A trace before its events are written."""
 
     path: Path
     clock: ClockMap
@@ -181,8 +181,8 @@ class TorchTrace:
         """Read a trace once for its marks and its first time.
 
         Raises:
-            BrokenTraceError: It is no trace, or is cut off.
-            OSError: It cannot be read.
+            BrokenTraceError: The file is not a trace, or is cut off.
+            OSError: The file cannot be read.
         """
         header: dict[str, Any] = {}
         begun_us: dict[str, list[float]] = {}
@@ -236,7 +236,7 @@ class TorchMerger:
     _tids: dict[tuple[_Process, object], int] = field(default_factory=dict)
 
     def write(self, trace: TorchTrace, number: int) -> int:
-        """Write all events; ``number`` is that of the trace in the file. How many there were."""
+        """Write all events of the trace with this number in the file; return their count."""
         events = 0
         for key, event in trace_parts(trace.path):
             if key == EVENTS_KEY and isinstance(event, dict):
@@ -292,7 +292,7 @@ class TorchMerger:
         return number
 
     def _renamed(self, event: dict[str, Any], process: _Process) -> None:
-        """Names of processes say of which run they are; the order is that of the whole file."""
+        """Prefix names of processes with the run's name, and order them within the whole file."""
         args = event.get("args")
         if not isinstance(args, dict):
             return
@@ -308,7 +308,7 @@ class TorchMerger:
 
 
 def _place(index: int) -> int:
-    """Kineto's place of a process, as near to 0 as its order allows: it is a 32-bit number."""
+    """Map Kineto's sort index, a 32-bit number, to 0 (CPU), 1 (GPU) or 2 (other)."""
     if index >= _FIRST_OTHER:
         return 2
     return 1 if index >= _FIRST_GPU else 0

@@ -31,7 +31,7 @@ from radt.trace.gather import TracedRun
 GAP_INTERVALS = 3.5
 #: A pause that is known to be a gap is longer than this many.
 _MISSED_INTERVALS = 1.5
-#: From fewer points nobody can tell how often a series is read.
+#: Fewer points do not show how often a series is read.
 _MIN_TO_TELL = 3
 _NOTHING = 0.0
 _WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "ratio", "Cel": "°C", "": "value"}
@@ -48,19 +48,19 @@ class Steps:
         return len(self.times_ns)
 
     def points(self) -> Iterator[tuple[int, float]]:
-        """For `radt.trace.chrome.TraceFile.counter`: nothing known is drawn as nothing."""
+        """Yield points for `radt.trace.chrome.TraceFile.counter`; unknown values become 0."""
         values = np.where(np.isfinite(self.values), self.values, _NOTHING)
         return zip(self.times_ns.tolist(), values.tolist(), strict=True)
 
 
 def unit_of(series: SeriesRecord) -> str:
-    """Return what the steps of a series are in, in words that stand behind its name."""
+    """Return the unit of the steps of a series, as the track names show it."""
     unit = rate_unit(series.unit).unit if series.kind is SeriesKind.COUNTER else series.unit
     return _WORDS.get(unit, unit.replace("{", "").replace("}", ""))
 
 
 def merged(parts: Sequence[Samples]) -> Samples:
-    """Return what several runs have of one device: each instant once."""
+    """Return the samples of one device from several runs, each instant once."""
     if len(parts) == 1:
         return parts[0]
     times_ns, first = np.unique(
@@ -119,7 +119,7 @@ def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
 
 
 def _rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """Per second, from each reading on until the next: as steps hold, not as means of the past."""
+    """Return rates per second that hold from each reading to the next, as steps do."""
     grown = increases(samples.times_ns, samples.values, series.wraps_at)
     timed = grown.seconds > 0
     per_s = grown.amounts[timed] / grown.seconds[timed]
@@ -129,7 +129,7 @@ def _rates(samples: Samples, series: SeriesRecord) -> Samples:
 def _breaks(
     times_ns: Int64Array, interval_ns: int | None, holes_ns: Sequence[int], last_ns: int
 ) -> Int64Array:
-    """When the value before holds no longer although no other follows, and the end."""
+    """Return the times at which a value ends without a successor, and the end of the series."""
     following_ns = np.append(times_ns[1:], last_ns)
     if interval_ns is None:
         return np.array([last_ns], np.int64)
@@ -156,7 +156,7 @@ class Span:
 
 
 def in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
-    """Each span with the number of its row: the first in which it lies apart or inside others.
+    """Yield each span with the number of its row: the first in which it is apart or nested.
 
     They come by start, the longer ones first, so that a parent comes before its children.
     """
@@ -170,7 +170,7 @@ def in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
 
 
 def _has_room(open_ends: list[int], span: Span) -> bool:
-    """Return whether a span nests in what is open; what has ended before it is taken away."""
+    """Remove the spans that ended before this one; return whether it nests in the others."""
     while open_ends and open_ends[-1] <= span.start_ns:
         open_ends.pop()
     return not open_ends or span.end_ns <= open_ends[-1]
@@ -191,14 +191,7 @@ class Rows:
 
 
 def write_rows(file: TraceFile, pid: int, run: TracedRun, params: Mapping[str, str]) -> Rows:
-    """Write all rows of a run.
-
-    Args:
-        file: Where to.
-        pid: The run's process in it.
-        run: The run.
-        params: Its parameters, which stand at its life.
-    """
+    """Write all rows of a run below its process `pid`; `params` go to the slice of the run."""
     record = run.record
     if record.started_ns is not None:
         _write_spans(file, pid, "run", [_life(run, params)])

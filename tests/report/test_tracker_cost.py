@@ -58,10 +58,10 @@ def test_of_runs_side_by_side_the_collector_counts_once(study: Study) -> None:
     assert cost.cpu_share == pytest.approx(0.02)
     assert (cost.unknown, cost.journal_bytes) == (0, 3_500)
     smi, top = cost.listeners
-    assert (smi.listener, smi.readings, smi.mean_s) == ("smi", 70, pytest.approx(0.005))
+    assert (smi.name, smi.readings, smi.mean_s) == ("smi", 70, pytest.approx(0.005))
     assert smi.share == pytest.approx(0.01)
     # A reading that two runs share was taken once.
-    assert (top.listener, top.readings, top.longest_s) == ("top", 70, pytest.approx(0.003))
+    assert (top.name, top.readings, top.longest_s) == ("top", 70, pytest.approx(0.003))
     assert cost.text == ("2.0 % of a core · journals 3.50 KB · a reading smi 5.00 ms, top 1.00 ms")
 
 
