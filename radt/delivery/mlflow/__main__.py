@@ -107,6 +107,7 @@ def _deliver(order: Order) -> int:
     # Imported here: a process that waits for its turn needs none of this.
     from radt.clock import Clock
     from radt.delivery.mlflow.archives import Archiver, archive_interval_s
+    from radt.delivery.mlflow.database import use_wal
     from radt.delivery.mlflow.runs import RunCreator
     from radt.delivery.mlflow.target import MlflowTarget
     from radt.delivery.mlflow.threads import RunCreatorThread, UploaderThread
@@ -118,9 +119,11 @@ def _deliver(order: Order) -> int:
 
     gc.freeze()  # MLflow's hundreds of thousands of objects stay; no collection looks at them again
     since_ns = Clock.for_machine().now_ns()
-    home = order.home
-    if home is not None:
-        _use_wal(home.path / "mlflow.db")
+    if order.home is not None and (database := order.home.path / "mlflow.db").exists():
+        try:
+            use_wal(database)
+        except sqlite3.Error as error:
+            log.warning("cannot enable the write-ahead log of %s: %s", database, error)
     try:
         reader, writer = StoreReader(order.store), StoreWriter(order.store)
     except RadtError:
@@ -194,17 +197,6 @@ def _set_up_mlflow() -> None:
         os.environ.setdefault(name, value)
     # MLflow logs a traceback whenever its database is locked or away; radt logs the problem once.
     logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
-
-
-def _use_wal(database: Path) -> None:
-    """Let readers of our own MLflow database (scripts, MLflow's UI) not wait for its writers."""
-    connection = sqlite3.connect(database, timeout=60.0)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-    except sqlite3.Error as error:
-        log.warning("cannot enable the write-ahead log of %s: %s", database, error)
-    finally:
-        connection.close()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import json
 import logging
 import re
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -111,6 +112,8 @@ def translated_errors() -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, requests.exceptions.RequestException) as error:
         raise delivery_error(error) from error
+    except sqlite3.Error as error:
+        raise DeliveryError(ErrorKind.BUSY, f"its database: {_one_line(str(error))}") from error
 
 
 def delivery_error(error: BaseException) -> DeliveryError:

@@ -23,6 +23,7 @@ from sqlalchemy.pool import NullPool
 
 from radt.delivery.mlflow import errors
 from radt.delivery.mlflow.artifacts import copy_whole, shares_folder
+from radt.delivery.mlflow.database import prepare, sqlite_file
 from radt.delivery.mlflow.errors import DeliveryError as DeliveryError
 from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
@@ -110,6 +111,8 @@ class MlflowTarget:
             uri = _patient(uri)
             _check_postgres(uri)  # MLflow itself tries ten times and sleeps for minutes
         with translated_errors():
+            if (file := sqlite_file(uri)) is not None:
+                _prepare(file)
             client = MlflowClient(uri)
             client.search_experiments(max_results=1)
         return client
@@ -289,6 +292,13 @@ class MlflowTarget:
             if stage == "active":
                 raise
             raise DeliveryError(ErrorKind.GONE, f"the run {run_id} is {stage}") from error
+
+
+def _prepare(database: Path) -> None:
+    try:
+        prepare(database)
+    except OSError as error:
+        raise DeliveryError(ErrorKind.BUSY, f"its database {database}: {error.strerror}") from error
 
 
 def _known(experiment: Experiment) -> KnownExperiment:

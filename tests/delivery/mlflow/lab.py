@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,12 @@ class Lab:
     writer: StoreWriter
     reader: StoreReader
     target: MlflowTarget
-    client: MlflowClient
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        """Made when it is asked for: it would build the database."""
+        return MlflowClient(self.tracking_uri)
 
     def creator(self, since_ns: int = 0) -> RunCreator:
         return RunCreator(self.target, self.reader, self.writer, self.tracking_uri, since_ns)
@@ -240,7 +245,6 @@ def make_lab(home: Home, tracking_uri: str) -> Lab:
         writer=writer,
         reader=StoreReader(home.store_path),
         target=MlflowTarget(tracking_uri, artifacts),
-        client=MlflowClient(tracking_uri),
     )
 
 

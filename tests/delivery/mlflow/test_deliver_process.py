@@ -55,7 +55,6 @@ def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path
     home = Home(tmp_path / "a folder\nof 'Zoë' 100 %").create()
     with closing(make_lab(home, home.default_tracking_uri)) as lab:
         process = lab.start_deliverer("--live-interval-s", "3600")
-        wait_until((home.path / "mlflow.db").exists, "the deliverer is up")
         runs = lab.add_workload(8)
         poke(process)
         wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "all have ids")

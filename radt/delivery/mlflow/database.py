@@ -1,0 +1,122 @@
+"""MLflow's SQLite file: it appears whole, and one that was left half made is replaced.
+
+MLflow builds a new database in place, table by table, in some fifty steps. Killed in between, it
+leaves a file that it can neither use nor finish ("table _alembic_tmp_metrics already exists"), and
+no run would ever reach it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import mlflow
+from alembic.script import ScriptDirectory
+from mlflow.tracking import MlflowClient
+from sqlalchemy import make_url
+
+log = logging.getLogger(__name__)
+
+_SCHEME = "sqlite:///"
+#: Files that SQLite keeps beside a database.
+_COMPANIONS = ("-wal", "-shm", "-journal")
+_TIMEOUT_S = 60.0
+_ROWS = {"experiments": "SELECT 1 FROM experiments LIMIT 2", "runs": "SELECT 1 FROM runs LIMIT 1"}
+
+
+def sqlite_file(tracking_uri: str) -> Path | None:
+    """Return the file of an SQLite tracking URI; None for other databases and for servers."""
+    if not tracking_uri.startswith(_SCHEME):
+        return None
+    name = make_url(tracking_uri).database
+    return None if name in (None, "", ":memory:") else Path(str(name))
+
+
+def prepare(database: Path) -> None:
+    """Make a database whole before MLflow opens it; one with runs in it is left as it is.
+
+    The new one is built under another name, and gets its own in one step. A half-made file is kept
+    as ``mlflow.db.incomplete``.
+
+    Raises:
+        OSError: The file cannot be written.
+        sqlite3.Error: The file is no database, or is locked for long.
+        MlflowException: MLflow cannot build a database.
+    """
+    if database.exists() and database.stat().st_size and not _is_incomplete(database):
+        return
+    new = _built(database)
+    try:
+        if database.exists():
+            log.warning("%s is incomplete and has no runs; a new one replaces it", database)
+            _rename(database, database.with_name(f"{database.name}.incomplete"))
+        os.link(new, database)
+    except FileExistsError:
+        pass  # somebody else was quicker
+    finally:
+        _remove(new)
+
+
+def _is_incomplete(database: Path) -> bool:
+    """Whether MLflow was interrupted while it built this: migrations are missing, and no run is."""
+    with closing(sqlite3.connect(database, timeout=_TIMEOUT_S)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        tables = {name for (name,) in names}
+        if not tables:
+            return True
+        if not tables & {"experiments", "alembic_version"}:
+            return False  # not MLflow's
+        # MLflow makes the first experiment by itself, and only once all tables are there.
+        for table, most in (("experiments", 1), ("runs", 0)):
+            if table in tables and len(connection.execute(_ROWS[table]).fetchall()) > most:
+                return False
+        version: list[tuple[str]] = []
+        if "alembic_version" in tables:
+            version = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    migrations = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
+    return version != [(migrations.get_current_head(),)] or any(
+        name.startswith("_alembic_tmp_") for name in tables
+    )
+
+
+def _built(database: Path) -> Path:
+    """Return a whole, new database beside another one."""
+    workshop = database.with_name(f".{database.name}.building")
+    new = database.with_name(f".{database.name}.new")
+    for leftover in (workshop, new):
+        _remove(leftover)
+    try:
+        MlflowClient(f"{_SCHEME}{workshop}").search_experiments(max_results=1)
+        # A copy: MLflow keeps connections to the file that it has built.
+        with closing(sqlite3.connect(workshop, timeout=_TIMEOUT_S)) as connection:
+            connection.execute("VACUUM INTO ?", (str(new),))
+        use_wal(new)
+    finally:
+        _remove(workshop)
+    return new
+
+
+def use_wal(database: Path) -> None:
+    """Let readers (scripts, MLflow's UI) not wait for writers.
+
+    Raises:
+        sqlite3.Error: It cannot be set.
+    """
+    with closing(sqlite3.connect(database, timeout=_TIMEOUT_S)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _rename(database: Path, name: Path) -> None:
+    """Rename a database with all its files."""
+    _remove(name)
+    for companion in ("", *_COMPANIONS):
+        with suppress(FileNotFoundError):
+            Path(f"{database}{companion}").rename(f"{name}{companion}")
+
+
+def _remove(database: Path) -> None:
+    for companion in ("", *_COMPANIONS):
+        Path(f"{database}{companion}").unlink(missing_ok=True)
