@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -348,10 +349,8 @@ def _die_at_line(writer: StatusWriter, number: int) -> None:
     sys.settrace(None)
 
 
-def test_killed_at_any_point_the_file_is_whole(write: Write) -> None:
-    old = b"\xef\xbb\xbfFile,Status,Run\r\ntrain.py,RUNNING,abc\r\n# end"
-    new = old.replace(b"RUNNING", b"FINISHED")
-    path = write(old)
+def _files_after_kills(path: Path, old: bytes) -> tuple[list[bytes], int]:
+    """The file after a kill at each line in turn, and how many kills left a temporary file."""
     found: list[bytes] = []
     leftovers = 0
     for number in range(10_000):
@@ -368,9 +367,16 @@ def test_killed_at_any_point_the_file_is_whole(write: Write) -> None:
         found.append(path.read_bytes())
         leftovers += files.temporary_of(path).exists()
         if not os.WIFSIGNALED(status):
-            break
-    else:
-        pytest.fail("the write never got to its end")
+            return found, leftovers
+    raise AssertionError("the write never got to its end")
+
+
+def test_killed_at_any_point_the_file_is_whole(write: Write) -> None:
+    old = b"\xef\xbb\xbfFile,Status,Run\r\ntrain.py,RUNNING,abc\r\n# end"
+    new = old.replace(b"RUNNING", b"FINISHED")
+    # In a process of its own: that of the tests is large, which makes each fork slow.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found, leftovers = pool.apply(_files_after_kills, (write(old), old))
 
     assert set(found) == {old, new}  # whole, and the kills came both before and after
     assert found == sorted(found, key=(old, new).index)
