@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from radt import units
 from radt.analysis.advice_candidates import PlannedRows, candidates_of, mixed_too_many
 from radt.analysis.advice_choice import Preferences, Recommendation, recommend
+from radt.analysis.advice_facts import Facts
 from radt.analysis.advice_measurements import Measurements, read_measurements
 from radt.analysis.advice_model import Prediction, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy, Predictor, compare
@@ -21,9 +22,9 @@ _DISTURBED = 0.15
 
 @dataclass(frozen=True, slots=True)
 class MissingMeasurement:
-    """A measurement that advice needs: of which model, and what has to be done.
+    """A measurement of a model that advice needs.
 
-    ``key`` is None where no run helps, and ``to_run`` tells one that a run would bring.
+    ``key`` is None where no run of that model helps; ``to_run`` says that some run helps.
     """
 
     name: str
@@ -39,10 +40,9 @@ class MissingMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All that is said of an experiment.
+    """Advice on an experiment.
 
-    ``needs`` is what is missing; with no ``predictions`` that have numbers there is nothing to
-    advise, which `is_refused` tells.
+    ``needs`` are missing measurements. Without any prediction in numbers, `is_refused` is true.
     """
 
     measurements: Measurements
@@ -69,15 +69,15 @@ def advise(
     margin: float = DEFAULT_MARGIN,
     cores: int | None = None,
 ) -> Advice:
-    """Predict what could share a device, and choose.
+    """Predict which runs can share a device, and recommend.
 
     Args:
         reader: The store.
-        experiment: Its name.
-        preferences: What the user wants.
-        planned: What the experiment's file asks for.
-        margin: Share of each memory that is to stay free.
-        cores: CPUs of the machine, where the user says so.
+        experiment: The experiment's name.
+        preferences: The user's.
+        planned: The rows of the experiment's file.
+        margin: Share of each memory to leave free.
+        cores: CPUs of the machine, if the user gives them.
 
     Raises:
         StoreError: The store cannot be read.
@@ -112,32 +112,32 @@ def _needs(measurements: Measurements, planned: PlannedRows) -> Iterator[Missing
     if not measurements.solos and not missing:
         yield MissingMeasurement("", "no run has finished")
     for solo in measurements.solos.values():
-        yield from _lacking(solo, measurements)
-
-
-def _lacking(solo: Solo, measurements: Measurements) -> Iterator[MissingMeasurement]:
-    if solo.is_cpu:
-        if measurements.facts.host(solo.host).cores is None:
+        if solo.is_cpu and measurements.facts.host(solo.host).cores is None:
             text = f"number of CPUs of {solo.host or 'its machine'} unknown: set --cores"
             yield MissingMeasurement(solo.name, text, to_run=False)
-        elif Resource.CORES not in solo.shares:
-            yield MissingMeasurement(solo.name, "CPU time not measured (listener top)", solo.key)
-        if solo.footprint is None or measurements.facts.host(solo.host).memory_bytes is None:
-            yield MissingMeasurement(solo.name, "memory not measured (listener top)", solo.key)
+        for text in _lacking(solo, measurements.facts):
+            yield MissingMeasurement(solo.name, text, solo.key)
+
+
+def _lacking(solo: Solo, facts: Facts) -> Iterator[str]:
+    """Yield what was not measured of a model; another run measures it."""
+    if solo.is_cpu:
+        host = facts.host(solo.host)
+        if host.cores is not None and Resource.CORES not in solo.shares:
+            yield "CPU time not measured (listener top)"
+        if solo.footprint is None or host.memory_bytes is None:
+            yield "memory not measured (listener top)"
         return
     if Resource.SM not in solo.shares:
-        text = "GPU load not measured (listeners gpm or dcgm, else smi)"
-        yield MissingMeasurement(solo.name, text, solo.key)
+        yield "GPU load not measured (listeners gpm or dcgm, else smi)"
     if solo.footprint is None:
-        yield MissingMeasurement(solo.name, "GPU memory not measured (listener smi)", solo.key)
-    elif measurements.facts.device(solo.host, solo.devices).memory_bytes is None:
-        yield MissingMeasurement(
-            solo.name, "size of the GPU memory unknown (listener smi)", solo.key
-        )
+        yield "GPU memory not measured (listener smi)"
+    elif facts.device(solo.host, solo.devices).memory_bytes is None:
+        yield "size of the GPU memory unknown (listener smi)"
 
 
 def _disturbed(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
-    """Models that were not as alone as it seems."""
+    """Yield the models beside which other processes used the CPUs, and how much."""
     for solo in solos:
         load = measurements.facts.runs[solo.run_id].host_load
         own = solo.shares.get(Resource.CORES)

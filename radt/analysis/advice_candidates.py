@@ -28,8 +28,8 @@ from radt.nvml import Gpu
 COPIES = (2, 3, 4, 7)
 #: "We limit the amount of collocated models to four" (Robroek 2024, section 4.3.4).
 MAX_MIX = 4
-#: Of more models than these on a device there would be hundreds of mixes, and only those that
-#: were measured or are in the file are looked at.
+#: More models on a device have hundreds of mixes; then only those that were measured or are in
+#: the file are considered.
 MAX_MIXED_MODELS = 5
 
 
@@ -39,10 +39,10 @@ def candidates_of(
     """Return the candidates to predict, each once.
 
     Args:
-        measurements: The experiment.
+        measurements: Of the experiment.
         named: Workloads of its file.
-        separate: Only what keeps runs apart: MIG.
-        margin: Of the memory of an instance, left free.
+        separate: Only candidates that isolate runs: MIG.
+        margin: Share of an instance's memory to leave free.
     """
     by_identity: dict[object, Candidate] = {}
     measured = [workload.candidate for workload in measurements.measured]
@@ -102,7 +102,7 @@ def _ways(
     separate: bool,
     margin: float,
 ) -> Iterator[Candidate]:
-    """Yield the same runs naively, under MPS, and on instances."""
+    """Yield the same runs naively, under MPS, and on MIG instances."""
     plain = Candidate(tuple(Row(solo) for solo in solos), origin)
     if plain.method is Method.CPU:
         if not separate:
@@ -122,10 +122,10 @@ def _ways(
 def _divided(
     solos: tuple[Solo, ...], origin: Origin, mig_gpu: MigGpu, margin: float
 ) -> Candidate | None:
-    """On instances that lie beside each other: as large as can be where the most is needed.
+    """Return the runs on MIG instances of one GPU, the largest for those that need most.
 
-    Like models get like instances. Of all ways that have pool for every run, the one in which the
-    run that is squeezed most is squeezed least, then in which all together are.
+    Runs of one model get the same profile. Of all assignments whose memory suffices, the one counts
+    that squeezes the most squeezed run least, then all runs together.
     """
     models = list(dict.fromkeys(solo.key for solo in solos))
     by_key = {solo.key: solo for solo in solos}
@@ -152,14 +152,14 @@ def _divided(
 
 
 def _squeezed(solo: Solo, mig_gpu: MigGpu, profile: str) -> float:
-    """SMs that a run wants over those that it gets; of two that suffice, the smaller is as good."""
+    """Return the SMs that a run uses alone over those of the profile."""
     instance = mig_gpu.profile(profile)
     assert instance is not None
     wanted = solo.shares.get(Resource.KERNEL, solo.shares.get(Resource.SM, 1.0))
     return wanted * mig_gpu.slices / instance.slices
 
 
-#: Files that are read; sweeps have no workloads of several runs.
+#: Of experiment files; sweeps have no workloads of several runs.
 SUFFIX = ".csv"
 _MAX_GPUS = 64
 
@@ -168,7 +168,7 @@ _MAX_GPUS = 64
 class PlannedRows:
     """Rows of a file by workload.
 
-    ``anywhere`` are the lines of rows that name no device: which they ran on, the store says.
+    ``anywhere`` are the lines of rows without a device; the store knows where they ran.
     """
 
     path: Path | None = None
@@ -177,7 +177,7 @@ class PlannedRows:
     anywhere: frozenset[int] = frozenset()
 
     def candidates(self, measurements: Measurements) -> list[Candidate]:
-        """Its workloads of several rows, on each machine where all of them ran alone."""
+        """Return the workloads of several rows, on each machine where all models ran alone."""
         candidates = []
         for label, rows in self.workloads.items():
             if len(rows) < 2:
@@ -193,9 +193,9 @@ class PlannedRows:
         return candidates
 
     def missing(self, measurements: Measurements) -> dict[BaselineKey, str]:
-        """Models of its rows that ran alone on no machine, by key; not those that ran with others.
+        """Return the names of models that ran alone on no machine, by key.
 
-        What those need, the measurements knows (`Measurements.missing`).
+        Rows without a device are left out if `Measurements.missing` has their model.
         """
         hosts = _hosts(measurements) or [""]
         ran = {key[:2] for key in measurements.missing}
@@ -208,7 +208,7 @@ class PlannedRows:
         }
 
     def rows(self) -> dict[tuple[str, str, str], RunPlan]:
-        """A row of each model, by file, parameters and devices."""
+        """Return a row of each model, by file, parameters and devices."""
         return {_model(row): row for rows in self.workloads.values() for row in rows}
 
     def _solo(self, row: RunPlan, host: str, measurements: Measurements) -> Solo | None:
@@ -273,7 +273,7 @@ def read_planned(path: Path) -> PlannedRows:
 
 
 def _with_any_gpu(here: Machine) -> Machine:
-    """This machine, with every GPU that a row may name: what is read of it is not run here."""
+    """Return this machine with every GPU that a row may name: the rows are not run here."""
     by_index = {gpu.index: gpu for gpu in (*here.gpus, *here.hidden)}
     gpus = tuple(by_index.get(index, Gpu(index, "", f"GPU-{index}")) for index in range(_MAX_GPUS))
     return replace(here, gpus=gpus, hidden=(), no_gpu_reason="")

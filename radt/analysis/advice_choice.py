@@ -14,7 +14,7 @@ from radt import units
 from radt.analysis.advice_facts import Facts
 from radt.analysis.advice_model import Candidate, Fit, Goal, Method, Prediction, Resource, Solo
 
-#: A smaller gain is not worth sharing for.
+#: A smaller gain is not worth sharing.
 MIN_GAIN = 1.05
 #: Gains within this of the best count as equal; then fewer runs at once win.
 _AS_GOOD = 0.95
@@ -22,16 +22,16 @@ _AS_GOOD = 0.95
 _CLOSE = 0.9
 #: Largest slowdown that counts as none for the goal latency.
 _UNHURT = 1.1
-#: Relative energy that is worth sharing for.
+#: Largest relative energy that is worth sharing.
 _MAX_ENERGY = 0.98
 
-#: Of ways that are as good, the first: "MPS performs better than naive and MIG" (section 4.1).
+#: Of equally good ways, the first counts: "MPS performs better than naive and MIG" (section 4.1).
 _ORDER = (Method.MPS, Method.NAIVE, Method.CPU, Method.MIG, Method.SEVERAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What the user wants."""
+    """The user's goal and limits."""
 
     goal: Goal = Goal.THROUGHPUT
     max_slowdown: float | None = None
@@ -57,7 +57,7 @@ class Recommendation:
 def recommend(
     solos: Sequence[Solo], predictions: Sequence[Prediction], facts: Facts, preferences: Preferences
 ) -> list[Recommendation]:
-    """One for each model, and one for the best mix of each device if any is worth it."""
+    """Return one for each model, and one for the best mix of each device if it gains enough."""
     recommendations = []
     for solo in solos:
         own = [
@@ -103,7 +103,7 @@ def _is_worth_it(prediction: Prediction, preferences: Preferences) -> bool:
 
 
 def _best(predictions: Iterable[Prediction], preferences: Preferences) -> Prediction | None:
-    """None where none is worth it."""
+    """Return the best candidate; None if none gains enough."""
     possible = [prediction for prediction in predictions if is_possible(prediction, preferences)]
     if preferences.goal is not Goal.ENERGY:
         possible = _mps_first(possible)
@@ -146,10 +146,10 @@ def _energy(prediction: Prediction) -> float:
 
 
 def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:
-    """Without the other ways of what can run under MPS, unless both were measured.
+    """Leave out other ways to share for runs that can use MPS, unless both were measured.
 
-    Lower ends of ranges of different ways do not compare: that of MIG knows nothing of what an
-    instance costs, and the guideline says that MPS is the better one.
+    Lower ends of the ranges of different ways do not compare: that of MIG ignores the cost of an
+    instance, and the guideline prefers MPS.
     """
     under = {
         prediction.candidate.models: prediction
@@ -289,13 +289,13 @@ def _of_mix(candidate: Candidate) -> Iterator[Reason]:
 
 
 def activity_text(solo: Solo) -> str:
-    """``SM activity 31 %``; where that was not measured, what stands for it."""
+    """``SM activity 31 %``, or the GPU's utilisation if that was not measured."""
     named = "GPU utilisation" if solo.sm_is_utilization else Resource.SM.value
     return f"{named} {_percent(solo, Resource.SM)}"
 
 
 def memory_numbers(prediction: Prediction) -> str:
-    """``10.4 GB of 39.6 GB``, of the memory that is the most used."""
+    """``10.4 GB of 39.6 GB of GPU 0``: need and capacity of the fullest memory."""
     if prediction.unknown and not prediction.rows:
         return prediction.unknown[0]
     known = [
@@ -318,7 +318,7 @@ def _percent(solo: Solo, resource: Resource) -> str:
 SATURATED = 0.8
 #: "Less than 50%, the 2-way collocation easily doubles the throughput under MPS": section 4.4.2.
 ROOMY = 0.5
-#: What a run may take of the SMs to stress another part of the GPU than its neighbours: the
+#: Largest SM activity of a run that stresses another part of the GPU than its neighbours: the
 #: recommender of section 4.4.7 took 5 %.
 LIGHT = 0.25
 
@@ -332,7 +332,7 @@ class Guideline:
 
 
 class Rule(Enum):
-    """Why something is advised."""
+    """The guidelines by name."""
 
     MEMORY_ADDS_UP = Guideline("memory footprints add up and must fit", "4.5.1")
     DIMINISHING = Guideline("a nearly busy device gains little from sharing", "4.5.1")
@@ -352,7 +352,7 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A rule, and the numbers that it was applied to."""
+    """A guideline, and the numbers behind it."""
 
     rule: Rule
     numbers: str

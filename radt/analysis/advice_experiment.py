@@ -1,4 +1,4 @@
-"""Write the experiment to run next: missing rows, or candidates to verify, as a CSV file."""
+"""Write the next experiment as a CSV file: missing runs, or candidates to verify."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from radt.model import DEFAULT_LISTENERS
 from radt.store.records import RunRecord
 from radt.units import plural, seconds_text
 
-#: Columns that every written file has; others if a row has something there.
+#: Columns of every written file; others only if a row has a value.
 _ALWAYS = frozenset(
     {
         *(Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.STATUS, Column.RUN),
         *(Column.DEVICES, Column.COLLOCATION, Column.LISTENERS, Column.FILE, Column.PARAMS),
     }
 )
-#: Parameters that stand in columns of radt's own.
+#: Parameters that are columns of radt.
 _OWN = frozenset(column.value.lower() for column in Column)
 _BRACED = re.compile(r"\{([^{}]*)\}")
 _NEEDS_QUOTES = re.compile(r'[,"\r\n]|^\s|\s$|^#')
@@ -36,7 +36,7 @@ _MAX_VERIFIED = 8
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a file was written for; ``runs`` counts its rows."""
+    """A written file, and its purpose."""
 
     path: Path
     runs: int
@@ -45,7 +45,7 @@ class Written:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """A sentence for messages."""
         what = f"{plural(self.workloads, 'workload')}, {plural(self.runs, 'run')}"
         return f"{self.path}: {what} {self.purpose}"
 
@@ -93,7 +93,7 @@ _Workloads = dict[str, list[tuple[_Template, str]]]
 
 
 def _workloads(advice: Advice) -> tuple[_Workloads, str]:
-    """Rows by the labels of new workloads, each with its Collocation."""
+    """Return rows and their collocation by the labels of new workloads, and the file's purpose."""
     taken = set(advice.measurements.labels)
     workloads: _Workloads = {}
     needed = {need.key: need.name for need in advice.needs if need.key is not None}
@@ -114,7 +114,7 @@ def _workloads(advice: Advice) -> tuple[_Workloads, str]:
 
 
 def _to_verify(advice: Advice) -> Iterator[Prediction]:
-    """What is recommended and was not measured; else what promises the most."""
+    """Yield recommended candidates that were not measured, else those with the largest gain."""
     best = [
         recommendation.best
         for recommendation in advice.recommendations
@@ -140,7 +140,7 @@ def _to_verify(advice: Advice) -> Iterator[Prediction]:
 
 
 def _label(wanted: str, taken: set[str]) -> str:
-    """A label that no workload of the experiment has: a new start of it would replace that one."""
+    """Return a new label: another start of a known workload would replace it in reports."""
     label, number = wanted, 2
     while label in taken:
         label, number = f"{wanted} {number}", number + 1
@@ -165,7 +165,7 @@ def _template(
 
 
 def _listening(template: _Template) -> _Template:
-    """With the usual listeners as well: without them it was not known enough."""
+    """Add the default listeners, which measure what was missing."""
     named = template.cells[Column.LISTENERS].split("+")
     names = [name for name in named if name not in ("", "none", DEFAULT_LISTENERS)]
     listeners = "+".join([DEFAULT_LISTENERS, *names])
@@ -173,7 +173,7 @@ def _listening(template: _Template) -> _Template:
 
 
 def _of_record(run: RunRecord, params: Mapping[str, str]) -> _Template:
-    """As the runner recorded the row (`radt.runner.preparation`)."""
+    """Return a row as the runner recorded it (`radt.runner.preparation`)."""
     arguments = params.get(Column.PARAMS, "")
     return _Template(
         {
@@ -192,7 +192,7 @@ def _of_record(run: RunRecord, params: Mapping[str, str]) -> _Template:
 
 
 def _of_row(row: RunPlan) -> _Template:
-    """As the file has it."""
+    """Return a row of the file."""
     own = {name.lower(): value for name, value in row.columns.items()}
     return _Template(
         {
@@ -214,7 +214,7 @@ def _of_row(row: RunPlan) -> _Template:
 
 
 def _program(run: RunRecord, name: str) -> str:
-    """The path in the command whose last part is the program's name; else a module, or the name."""
+    """Return the program's path in the command, ``-m MODULE``, or its name."""
     words = _words(run.command)
     if "-m" in words[1:2] and words[2:3] == [name]:
         return f"-m {name}"
@@ -233,7 +233,7 @@ def _unless(text: str, usual: str) -> str:
 
 
 def _text(experiment: str, workloads: _Workloads, purpose: str, path: Path) -> str:
-    """The file: a comment, the header, padded cells."""
+    """Return the file: a comment, the header, padded cells."""
     templates = [template for rows in workloads.values() for template, _ in rows]
     columns = [
         column
@@ -266,7 +266,7 @@ def _text(experiment: str, workloads: _Workloads, purpose: str, path: Path) -> s
 
 
 def _relative(file: str, path: Path) -> str:
-    """From the folder of the file, where that is short; modules and names as they are."""
+    """Return a path relative to the new file's folder, if that is short."""
     if not Path(file).is_absolute():
         return file
     relative = os.path.relpath(file, path.absolute().parent)
@@ -274,7 +274,7 @@ def _relative(file: str, path: Path) -> str:
 
 
 def _literal(text: str, names: set[str]) -> str:
-    """What was filled in stays as it is: braces around a column's name would be filled again."""
+    """Escape braces around a column's name, which radt would fill in again."""
     return _BRACED.sub(
         lambda found: f"{{{found[0]}}}" if found[1].lower() in names else found[0], text
     )
@@ -294,7 +294,7 @@ def _quoted(cell: str) -> str:
 
 
 def _check(text: str, lines: Iterable[Sequence[str]]) -> None:
-    """What radt reads again is what was meant."""
+    """Check that radt reads back the same cells."""
     table = parse_table(text)
     records = [*([table.header] if table.header else []), *table.rows]
     parsed = [[cell.value for cell in record.cells] for record in records]

@@ -1,6 +1,6 @@
-"""Read what advice needs to know of machines, devices and runs beyond what a report says.
+"""Read facts on machines, devices and runs that a report does not have.
 
-What a GPU can be divided into comes from the driver of this machine, else from NVIDIA's tables.
+MIG profiles come from the driver of this machine, else from NVIDIA's tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from radt.tags import CPU_COUNT, GPUS
 #: megabytes.
 CONTEXT_BYTES = 500e6
 
-#: The first that was measured is used.
+#: The first measured one counts.
 _KERNEL_TIME = ("gpu.graphics.active",)
 _DRAM = ("gpu.dram.active",)
 _HOST_LOAD = ("system.cpu.utilization",)
@@ -37,7 +37,7 @@ _HOST_LOAD = ("system.cpu.utilization",)
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A machine. ``cores`` are CPUs that runs may use, ``memory_bytes`` what they may take."""
+    """A machine. Runs may use these ``cores`` and ``memory_bytes``."""
 
     name: str
     cores: int | None = None
@@ -46,10 +46,10 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A GPU. ``memory_bytes`` is what runs may take of it together.
+    """A GPU. ``memory_bytes`` is the memory that all runs together may use.
 
-    ``mig_gpu`` is None where it cannot be divided or is not known. ``has_mps`` is None where the
-    machine is another than this one.
+    ``mig_gpu`` is None for a GPU without MIG, or an unknown one; ``has_mps`` is None for another
+    machine than this one.
     """
 
     name: str = ""
@@ -60,9 +60,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the series of one run say, of its own device where it has one.
+    """Facts from the series of one run and its own device.
 
-    ``host_load`` is the share of all cores of the machine that anybody used meanwhile.
+    ``host_load`` is the share of all cores of the machine that any process used meanwhile.
     """
 
     kernel_time: float | None = None
@@ -78,7 +78,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known of the machines of an experiment, and of the runs that were asked for."""
+    """Facts on runs, machines and devices of an experiment."""
 
     runs: Mapping[str, RunFacts] = field(default_factory=dict)
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
@@ -94,12 +94,9 @@ class Facts:
 def read_facts(
     reader: StoreReader, runs: Sequence[RunRecord], *, cores: int | None = None
 ) -> Facts:
-    """Read them of runs that were alone on their device.
+    """Read the facts on runs that were alone on their device.
 
-    Args:
-        reader: The store.
-        runs: These.
-        cores: CPUs of the machine, where the user says so.
+    `cores` is the user's number of CPUs of the machine, if given.
 
     Raises:
         StoreError: The store cannot be read.
@@ -135,7 +132,7 @@ def read_facts(
 
 
 def _counted(reader: StoreReader, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """From the end of the first epoch, if there is another, to the end of the last."""
+    """Return the time of all epochs but the first, or of the only one, by run."""
     epochs: dict[str, list[tuple[int, int]]] = {}
     for marker in reader.markers(ids):
         if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process:
@@ -236,7 +233,7 @@ def _device(host: str, index: int, name: str, runs: Sequence[RunFacts]) -> Devic
 
 
 def _asked(index: int) -> MigGpu | None:
-    """What this machine's driver says; None where it says nothing."""
+    """Return the GPU as this machine's driver describes it; None without MIG."""
     try:
         gpu = read_inventory([index]).gpu(index)
     except DeviceError:  # the tables know the card by its name, too
@@ -265,27 +262,27 @@ _INSTANCES = {
 
 @dataclass(frozen=True, slots=True)
 class MigGpu:
-    """A GPU that can be divided. ``from_driver`` tells one whose own driver said into what."""
+    """A GPU with MIG. ``from_driver`` says that its driver listed the profiles."""
 
     card: Card
     from_driver: bool = False
 
     @property
     def slices(self) -> int:
-        """Compute slices of all of it."""
+        """Compute slices of the whole GPU."""
         return self.card.slices
 
     def profile(self, name: str) -> InstanceProfile | None:
-        """The profile of this name."""
+        """Return the profile of this name."""
         wanted = name.lower()
         return next(
             (profile for profile in self.card.profiles if profile.name.lower() == wanted), None
         )
 
     def plain(self) -> Sequence[InstanceProfile]:
-        """Profiles without special parts, the small ones first; those that are all of it left out.
+        """Return profiles without media extensions, smallest first.
 
-        One instance that takes the whole card shares it with nobody.
+        The profile of the whole GPU is left out: it shares the GPU with nobody.
         """
         return sorted(
             (
@@ -299,7 +296,7 @@ class MigGpu:
         )
 
     def packs(self, names: Sequence[str]) -> bool:
-        """Whether instances of these profiles lie beside each other on an empty card."""
+        """Return whether instances of these profiles fit together on an empty GPU."""
         return _packs(self, tuple(sorted(names)))
 
 
@@ -311,12 +308,12 @@ def _packs(mig_gpu: MigGpu, names: tuple[str, ...]) -> bool:
 
 
 def published_gpu(name: str, memory_bytes: float) -> MigGpu | None:
-    """What NVIDIA's tables say of a GPU of this name; None if it cannot be divided.
+    """Return a GPU by this name from NVIDIA's tables; None if it has no MIG.
 
     Source: MIG User Guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide.
 
     Args:
-        name: As the driver calls it, ``NVIDIA A100-SXM4-40GB``.
+        name: The driver's name, ``NVIDIA A100-SXM4-40GB``.
         memory_bytes: All of its memory.
     """
     slices = next((count for pattern, count in _SLICES if pattern.search(name)), None)

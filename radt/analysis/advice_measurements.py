@@ -1,4 +1,4 @@
-"""An experiment as advice needs it: what ran alone, what was measured together."""
+"""Read the measurements behind advice: models alone, and workloads that shared a device."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 
-#: Of more models than these only the newest are looked at: each takes some statements of its own,
+#: Of more models only the newest are read: each takes some statements of its own,
 #: and a sweep's thousand runs are one model as far as the hardware is concerned.
 MAX_MODELS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWorkload:
-    """A workload of several runs that came to an end.
+    """A workload of several runs that ended.
 
-    ``slowdowns`` are in the order of the candidate's rows, empty where the rows did not all finish:
-    whoever ends early no longer slows the others down. ``fits`` is None where it says nothing of
-    memory. ``energy`` is that for the same work, over that of the runs alone.
+    ``slowdowns`` are in the order of the candidate's rows, empty unless all finished: a run that
+    ended early no longer slows the others down. ``fits`` is None if memory is unknown. ``energy``
+    is relative to the same work alone.
     """
 
     candidate: Candidate
@@ -40,16 +40,16 @@ class MeasuredWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """All that advice is made of.
+    """The measurements of an experiment.
 
     Attributes:
-        experiment: Its name.
-        solos: What ran alone, by model.
-        measured: What ran together.
-        facts: Of the machines.
+        solos: Models alone, by key.
+        measured: Workloads of several runs.
+        facts: On machines, devices and runs.
         missing: Models that ran with others and never alone, by key, with a run of each.
         records: The newest run of each model, alone or not, with its parameters.
-        left_out: What is not looked at, in sentences.
+        left_out: Sentences on runs and models that are left out.
+        labels: Of all workloads.
     """
 
     experiment: str
@@ -77,12 +77,7 @@ class _Alone:
 def read_measurements(
     reader: StoreReader, experiment: str, *, cores: int | None = None
 ) -> Measurements:
-    """Read an experiment.
-
-    Args:
-        reader: The store.
-        experiment: Its name.
-        cores: CPUs of the machine, where the user says so.
+    """Read an experiment; `cores` is the user's number of CPUs of the machine, if given.
 
     Raises:
         StoreError: The store cannot be read.
@@ -137,7 +132,7 @@ def read_measurements(
 
 
 def collocation_of(run: RunRecord) -> Collocation:
-    """How a run shared its device; as it is, where what is recorded cannot be understood."""
+    """Return how a run shared its device; naively if the recorded text is not radt's."""
     try:
         return Collocation.parse(run.collocation)
     except UsageError:  # of another tracker, brought in by its archive
@@ -166,7 +161,7 @@ def _alone(report: Report, keys: Mapping[str, BaselineKey]) -> list[_Alone]:
 
 
 def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
-    """For each model what stands for it: naively before under MPS; instances do not."""
+    """Return the run that stands for each model: naive before MPS, never a MIG instance."""
     newest: dict[BaselineKey, _Alone] = {}
     for single in alone:
         if single.collocation.mig is not None:
@@ -209,7 +204,7 @@ def _solos(
 
 
 def paces_s(group: GroupSummary, run: RunRecord) -> dict[PaceKind, float]:
-    """Seconds for the same piece of work, by what it is; what was not measured is not there."""
+    """Return the measured seconds for the same piece of work, by its kind."""
     paces = {}
     epoch_s = group.time_per_epoch_s
     rate = group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
@@ -248,7 +243,7 @@ def _mean(single: _Alone, quantity: Quantity) -> float | None:
 
 
 def _names(report: Report, keys: Mapping[str, BaselineKey]) -> dict[BaselineKey, str]:
-    """One name a model; where several have the same, their parameters or devices tell them."""
+    """Return a unique name for each model, with parameters or devices where needed."""
     names: dict[BaselineKey, str] = {}
     for workload in report.workloads:
         for group in workload.groups:
@@ -267,7 +262,7 @@ def _names(report: Report, keys: Mapping[str, BaselineKey]) -> dict[BaselineKey,
 def _measured(
     workload: WorkloadSummary, keys: Mapping[str, BaselineKey], solos: Mapping[BaselineKey, Solo]
 ) -> MeasuredWorkload | None:
-    """None where a row's model never ran alone, or nothing can be learnt from how it ended."""
+    """Return None if a row's model never ran alone, or a row failed for other reasons than OOM."""
     rows, slowdowns, statuses = [], [], []
     for group in workload.groups:
         for row in group.runs:
@@ -294,7 +289,7 @@ def _measured(
 
 
 def _energy_ratio(workload: WorkloadSummary, candidate: Candidate) -> float | None:
-    """Energy per epoch together over the mean of that alone; None where either is not known."""
+    """Return energy per epoch together over its mean alone; None if either is unknown."""
     estimate = workload.estimate(Quantity.ENERGY_PER_EPOCH, workload.groups[0])
     alone = [
         row.solo.power_w * row.solo.paces_s[PaceKind.EPOCH]

@@ -1,4 +1,4 @@
-"""What advice is about: models alone, candidates for sharing, and predictions."""
+"""The dataclasses of advice: models alone, candidates for sharing, and predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU_DEVICES = "cpu"
 
 
 class Resource(StrEnum):
-    """What runs share; each is measured as a share from 0 to 1 of what there is."""
+    """A shared resource, measured as a share from 0 to 1."""
 
     SM = "SM activity"  # share of the SMs' time with at least one warp
     KERNEL = "kernel time"  # share of time in which any kernel ran
@@ -60,7 +60,7 @@ class Origin(StrEnum):
 
 
 class MemorySource(StrEnum):
-    """What a footprint was read from, the best first."""
+    """The source of a footprint, the best first."""
 
     PROCESS = "of the run's processes"
     CARD = "of the card above its idle level"
@@ -131,11 +131,11 @@ class Solo:
 
     @property
     def own_cpus(self) -> int | None:
-        """How many CPUs of its own it asks for; None for all, or for certain ones."""
+        """The number of CPUs of its own; None for all, or for a list of CPUs."""
         return int(self.cpus) if self.cpus.isdigit() else None
 
     def slowdown_of(self, paces_s: Mapping[PaceKind, float]) -> float | None:
-        """How much slower that is, by the first measure that both have; None without any."""
+        """Return the slowdown by the first kind of work that both have; None without any."""
         for kind in PaceKind:
             if self.paces_s.get(kind) and paces_s.get(kind):
                 return paces_s[kind] / self.paces_s[kind]
@@ -152,9 +152,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Runs that could share a device.
+    """Runs that can share a device.
 
-    ``labels`` are those of workloads, measured or in the file, that are exactly this.
+    ``labels`` are those of equal workloads, measured or in the file.
     """
 
     rows: tuple[Row, ...]
@@ -163,12 +163,12 @@ class Candidate:
 
     @property
     def identity(self) -> tuple[tuple[BaselineKey, str], ...]:
-        """What two candidates that are the same have in common."""
+        """The key by which candidates are equal."""
         return tuple(sorted((row.solo.key, str(row.collocation)) for row in self.rows))
 
     @property
     def models(self) -> tuple[BaselineKey, ...]:
-        """What runs, however it shares."""
+        """The models, however they share."""
         return tuple(sorted(row.solo.key for row in self.rows))
 
     @property
@@ -214,7 +214,7 @@ def _method(collocation: Collocation) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From the least to the most that a slowdown can be by the model."""
+    """The least and the largest slowdown (or gain) by the model."""
 
     low: float
     high: float
@@ -222,10 +222,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPool:
-    """Memory that rows share: what they need together, and its capacity.
+    """Memory that rows share, with their total need.
 
-    ``name`` is that of a card (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin_bytes``
-    is what is left free for what the model does not know.
+    ``name`` is that of a GPU (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin_bytes``
+    stay free for needs that the model does not know.
     """
 
     name: str
@@ -246,9 +246,9 @@ class MemoryPool:
 
 @dataclass(frozen=True, slots=True)
 class RowPrediction:
-    """One row's slowdown: the range by the model, what limits it, what is expected.
+    """One row's slowdown: its range by the model, the limiting resource, the expected value.
 
-    ``expected`` is the lower end until measured workloads say where in the range runs come to lie.
+    ``expected`` is the lower end until measured workloads calibrate it.
     """
 
     row: Row
@@ -259,10 +259,10 @@ class RowPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is predicted of a candidate, and what was measured of it.
+    """The prediction of a candidate, and its measurement.
 
     Attributes:
-        candidate: It.
+        candidate: The candidate.
         pools: Memory, of each device or instance and of the machine.
         rows: Slowdowns in the order of its rows; none where a resource was not measured.
         calibrated_by: How many measured slowdowns of the same method moved what is expected.
@@ -292,22 +292,22 @@ class Prediction:
 
     @property
     def slowdowns(self) -> tuple[float, ...]:
-        """As measured, where they were; else as expected."""
+        """The measured slowdowns, else the expected ones."""
         return self.measured or tuple(row.expected for row in self.rows)
 
     @property
     def slowdown(self) -> float | None:
-        """Of the row that suffers most."""
+        """The largest slowdown of a row."""
         return max(self.slowdowns, default=None)
 
     @property
     def gain(self) -> float | None:
-        """Work in the same time over that of the runs one after the other; 1 gains nothing."""
+        """Work per time, relative to the runs one after the other."""
         return sum(1 / value for value in self.slowdowns) if self.slowdowns else None
 
     @property
     def gain_range(self) -> Range | None:
-        """By the model alone."""
+        """The gain by the model, without calibration."""
         if not self.rows:
             return None
         return Range(

@@ -1,4 +1,4 @@
-"""What is predicted of candidates; measured workloads say where in the range runs come to lie."""
+"""Predict candidates by a model, calibrated by measured workloads."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from radt.analysis.advice_model import (
 from radt.analysis.baselines import BaselineKey
 from radt.analysis.memory_fit import Part, impossible, memory_pools, parts_of
 
-#: Where both ends of a range are nearer to each other, a measurement says nothing of its place.
+#: A range with a smaller ratio of its ends is too narrow for positions.
 _MIN_RATIO = 1.1
-#: A measurement further outside of its range than the range is wide counts as so far.
+#: Positions further outside the range are cut to this.
 _MAX_PLACE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RangePosition:
-    """Where one measured slowdown lay in its range: 0 at the lower end, 1 at the upper."""
+    """The position of a measured slowdown in its range: 0 at the lower end, 1 at the upper."""
 
     models: tuple[BaselineKey, ...]
     method: Method
@@ -39,7 +39,7 @@ class RangePosition:
 
 
 def place_in(bounds: Range, slowdown: float) -> float | None:
-    """Where it lies, by ratios; None where the ends are too near to each other.
+    """Return the position of a slowdown by ratios; None if the range is too narrow.
 
     >>> place_in(Range(1.0, 4.0), 2.0)
     0.5
@@ -51,17 +51,17 @@ def place_in(bounds: Range, slowdown: float) -> float | None:
 
 
 def expected_in(bounds: Range, place: float) -> float:
-    """What lies there; the inverse of `place_in`."""
+    """Return the slowdown at a position; the inverse of `place_in`."""
     return float(bounds.low * (bounds.high / bounds.low) ** place)
 
 
 class Predictor:
-    """Predicts candidates of one study.
+    """Predicts candidates of one experiment.
 
     Args:
-        facts: Of its machines.
-        measured: What ran together; it calibrates the predictions of others.
-        margin: Share of the memory that is to stay free.
+        facts: On its machines.
+        measured: Workloads that calibrate the predictions of others.
+        margin: Share of each memory to leave free.
     """
 
     def __init__(self, facts: Facts, measured: Sequence[MeasuredWorkload], margin: float) -> None:
@@ -74,7 +74,7 @@ class Predictor:
             self._positions += self._positions_of(workload)
 
     def predict(self, candidate: Candidate) -> Prediction:
-        """Fit, slowdown and energy; by measurements of others, never of the candidate itself."""
+        """Return fit, slowdown and energy, calibrated by other candidates than this one."""
         own = self._measured.get(candidate.identity, [])
         bare = self._bare(candidate)
         places = [
@@ -98,7 +98,7 @@ class Predictor:
         return replace(prediction, energy=self._energy(prediction, own))
 
     def _bare(self, candidate: Candidate) -> Prediction:
-        """By the model alone."""
+        """Return the prediction by the model, without calibration."""
         if problem := impossible(candidate, self._facts):
             return Prediction(candidate, (MemoryPool("place", 1.0, 0.0),), unknown=(problem,))
         parts = parts_of(candidate, self._facts)
@@ -121,7 +121,7 @@ class Predictor:
         return Prediction(candidate, pools, rows)
 
     def _positions_of(self, workload: MeasuredWorkload) -> list[RangePosition]:
-        """One for each model of a measured workload."""
+        """Return the mean position of each model of a measured workload."""
         rows = self._bare(workload.candidate).rows
         if not rows or not workload.slowdowns:
             return []
@@ -137,10 +137,9 @@ class Predictor:
 
     @staticmethod
     def _energy(prediction: Prediction, own: Sequence[MeasuredWorkload]) -> float | None:
-        """Over that of the runs one after the other.
+        """Return the energy relative to the runs one after the other.
 
-        What a run takes above idle it takes in any case; the idle power is shared by all that run
-        at the same time.
+        Runs that share a device share its idle power; their energy above idle stays the same.
         """
         known = [workload.energy for workload in own if workload.energy is not None]
         if known:
@@ -156,7 +155,7 @@ class Predictor:
         return 1 - fmean(idle) * (1 - 1 / prediction.gain) if len(idle) == len(solos) else None
 
 
-#: Who takes less of a resource than this hardly waits for it.
+#: A run that uses less of a resource hardly waits for it.
 MIN_SHARE = 0.05
 
 NOTHING = "nothing measured"
@@ -189,7 +188,7 @@ def slowdown_of(
 
 
 def _cpu(candidate: Candidate, row: Row, facts: Facts) -> tuple[float, str] | None:
-    """From the cores that all rows use together; None where that is not known of all."""
+    """Return the slowdown by the cores of all rows; None if those of a row are unknown."""
     if row.solo.own_cpus is not None:
         return 1.0, NOTHING  # nobody else is on its CPUs
     shares = [member.solo.shares.get(Resource.CORES) for member in candidate.rows]
@@ -231,7 +230,7 @@ def _gpu(members: Sequence[Row], row: Row, part: Part) -> tuple[Range, str] | No
 
 
 def _instance(row: Row, part: Part) -> tuple[Range, str]:
-    """Alone on an instance: the neighbours do not matter."""
+    """Return the range of a run alone on an instance: neighbours do not matter."""
     assert row.collocation.mig is not None
     paces = row.solo.on_profile.get(str(row.collocation.mig).lower())
     known = None if paces is None else row.solo.slowdown_of(paces)
@@ -244,7 +243,7 @@ def _instance(row: Row, part: Part) -> tuple[Range, str]:
 
 
 def _stretched(row: Row, fraction: float) -> float:
-    """If all of its kernels could use the whole device: they take longer, the rest does not."""
+    """Return the slowdown if all kernels use the whole device; only kernels take longer."""
     kernel = row.solo.shares.get(Resource.KERNEL, 1.0)
     if row.solo.sm_is_utilization:
         kernel = row.solo.shares[Resource.SM]
@@ -252,7 +251,7 @@ def _stretched(row: Row, fraction: float) -> float:
 
 
 def _sum(members: Sequence[Row], resource: Resource) -> float | None:
-    """None where one of them lacks it."""
+    """Return the sum of the rows' shares; None if one is missing."""
     shares = [member.solo.shares.get(resource) for member in members]
     known = [value for value in shares if value is not None]
     return sum(known) if len(known) == len(shares) else None
@@ -260,7 +259,7 @@ def _sum(members: Sequence[Row], resource: Resource) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSlowdown:
-    """One model's slowdown in one workload."""
+    """Expected and measured slowdown of a model in one workload."""
 
     label: str
     name: str
@@ -271,18 +270,18 @@ class ComparedSlowdown:
 
     @property
     def error(self) -> float:
-        """Relative: 0.1 where ten per cent too much was expected."""
+        """The relative error: 0.1 if the expectation was 10 % too high."""
         return self.expected / self.measured - 1
 
     @property
     def within(self) -> bool:
-        """Whether what was measured lies in the range by the model, but for a twentieth."""
+        """Whether the measured value is within 5 % of the range by the model."""
         return self.range.low / 1.05 <= self.measured <= self.range.high * 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFit:
-    """Whether a workload's memory sufficed."""
+    """Predicted and measured fit of a workload."""
 
     label: str
     predicted: Fit
@@ -290,7 +289,7 @@ class ComparedFit:
 
     @property
     def right(self) -> bool | None:
-        """None where it could not be told, or only just."""
+        """Whether the prediction was right; None if it was unknown or tight."""
         if self.predicted in (Fit.UNKNOWN, Fit.TIGHT):
             return None
         return (self.predicted is Fit.YES) is self.fitted
@@ -298,14 +297,14 @@ class ComparedFit:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """All that could be compared."""
+    """Predictions against measurements."""
 
     slowdowns: tuple[ComparedSlowdown, ...] = ()
     fits: tuple[ComparedFit, ...] = ()
 
     @property
     def median_error(self) -> float | None:
-        """Of the sizes of the relative errors."""
+        """The median of the absolute relative errors."""
         return (
             median(abs(slowdown.error) for slowdown in self.slowdowns) if self.slowdowns else None
         )
@@ -321,7 +320,7 @@ class Accuracy:
 
     @property
     def decided(self) -> tuple[ComparedFit, ...]:
-        """Those of which it was said whether they fit."""
+        """The fits with a definite prediction."""
         return tuple(fit for fit in self.fits if fit.right is not None)
 
     @property
@@ -330,7 +329,7 @@ class Accuracy:
 
 
 def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accuracy:
-    """Predict each measured workload as if neither it nor one of the same models were known."""
+    """Predict each measured workload without measurements of the same models together."""
     slowdowns, fits = [], []
     for workload in measured:
         prediction = predictor.predict(workload.candidate)

@@ -73,16 +73,42 @@ def footnotes(
         sentence
         for sentences in (
             _skew(named),
-            _several_machines(named),
+            _concerning(
+                named,
+                lambda workload: len({run.host for run in workload.runs}) > 1,
+                "Several machines, whose clocks may differ, ran {}. Makespan and overlap are as "
+                "exact as these clocks agree.",
+            ),
             _baselines(named),
-            _adjusted(named),
+            _concerning(
+                named,
+                lambda workload: workload.summary.is_adjusted,
+                "Trained another number of epochs than alone; serial is the time of as many "
+                "epochs alone: {}.",
+            ),
             _incomplete(named),
             _events(named),
-            _thinned(named),
+            _concerning(
+                named,
+                lambda workload: any(
+                    workload.recordings[run.run_id].is_thinned for run in workload.runs
+                ),
+                "`radt prune` thinned the samples; values are approximate in every window but "
+                "the epochs after the first: {}.",
+            ),
             _environments(named, earlier or {}),
         )
         for sentence in sentences
     )
+
+
+def _concerning(
+    workloads: _Named, is_concerned: Callable[[RecordedWorkload], bool], sentence: str
+) -> Iterator[str]:
+    """Yield a sentence with the names of the workloads that it is about, if there are any."""
+    names = [name for name, workload in workloads if is_concerned(workload)]
+    if names:
+        yield sentence.format(_listed(names))
 
 
 def _skew(workloads: _Named) -> Iterator[str]:
@@ -105,15 +131,6 @@ def _skew(workloads: _Named) -> Iterator[str]:
         yield f"The start skew is unknown: {_listed(unknown)}."
 
 
-def _several_machines(workloads: _Named) -> Iterator[str]:
-    names = [name for name, workload in workloads if len({run.host for run in workload.runs}) > 1]
-    if names:
-        yield (
-            f"Several machines, whose clocks may differ, ran {_listed(names)}. Makespan and "
-            "overlap are as exact as these clocks agree."
-        )
-
-
 def _baselines(workloads: _Named) -> Iterator[str]:
     """Yield unusual baselines: on a part of a device, or of an earlier start."""
     divided: dict[str, list[str]] = {}
@@ -131,15 +148,6 @@ def _baselines(workloads: _Named) -> Iterator[str]:
         )
     if former:
         yield f"Compared with earlier runs that this report does not show: {_listed(former)}."
-
-
-def _adjusted(workloads: _Named) -> Iterator[str]:
-    names = [name for name, workload in workloads if workload.summary.is_adjusted]
-    if names:
-        yield (
-            "Trained another number of epochs than alone; serial is the time of as many epochs "
-            f"alone: {_listed(names)}."
-        )
 
 
 def _incomplete(workloads: _Named) -> Iterator[str]:
@@ -166,19 +174,6 @@ def _events(workloads: _Named) -> Iterator[str]:
                 names.setdefault(event, []).append(name)
     for event, workloads_of_event in names.items():
         yield f"{event[0].upper()}{event[1:]}: {_listed(workloads_of_event)}."
-
-
-def _thinned(workloads: _Named) -> Iterator[str]:
-    names = [
-        name
-        for name, workload in workloads
-        if any(workload.recordings[run.run_id].is_thinned for run in workload.runs)
-    ]
-    if names:
-        yield (
-            "`radt prune` thinned the samples; values are approximate in every window but the "
-            f"epochs after the first: {_listed(names)}."
-        )
 
 
 def _environments(workloads: _Named, earlier: Mapping[str, RunRecording]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from radt.analysis.advice_facts import CONTEXT_BYTES, Facts, MigGpu
 from radt.analysis.advice_model import Candidate, Fit, MemoryPool, Row
 from radt.units import plural
 
-#: Of the capacity, left free for what the sum does not know: fragments, other batches.
+#: Share of the capacity that stays free for fragmentation and other batch sizes.
 DEFAULT_MARGIN = 0.05
 _MIB = 2**20
 #: Of the machine's memory.
@@ -43,7 +43,7 @@ class Part:
 
 
 def parts_of(candidate: Candidate, facts: Facts) -> list[Part] | None:
-    """On what the rows with GPUs compute; None where an instance of theirs is not known."""
+    """Return the parts on which rows with GPUs compute; None if an instance is unknown."""
     members: dict[tuple[str, str, str], list[int]] = {}
     for place, row in enumerate(candidate.rows):
         if row.solo.is_cpu:
@@ -77,7 +77,7 @@ def parts_of(candidate: Candidate, facts: Facts) -> list[Part] | None:
 
 
 def _part_key(row: Row, place: int) -> tuple[str, str, str]:
-    """The device, the part of it, and whose memory that has."""
+    """Return the device, the part of it, and the pool of its memory."""
     wanted, devices = row.collocation, row.solo.devices
     if wanted.mig is None:
         return devices, "", ""
@@ -97,7 +97,7 @@ def _part_key(row: Row, place: int) -> tuple[str, str, str]:
 def memory_pools(
     candidate: Candidate, facts: Facts, parts: Sequence[Part], margin: float
 ) -> Iterator[MemoryPool]:
-    """The memory of each device or instance, and the machine's."""
+    """Yield the memory of each device or instance, and the machine's."""
     pools: dict[str, list[Part]] = {}
     for part in parts:
         pools.setdefault(part.pool, []).append(part)

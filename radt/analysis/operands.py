@@ -9,18 +9,18 @@ import difflib
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from radt.analysis.reading import NarrowedReader
 from radt.analysis.report import Report, left_out_text, read_report
 from radt.analysis.summaries import WorkloadSummary
 from radt.analysis.window_spec import WindowSpec
 from radt.errors import UsageError
-from radt.model import RunStatus
 from radt.store.locate import Places, Readers
 from radt.store.reader import MIN_PREFIX, StoreReader
 from radt.store.records import RunRecord
@@ -346,37 +346,7 @@ def _nothing(text: str, report: Report) -> UsageError:
     )
 
 
-class NarrowedReader(StoreReader):
-    """Reads a store as if it held some runs only, for a report of these.
-
-    Args:
-        whole: The store; it is opened once more.
-        run_ids: The runs to keep.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-
-    def __init__(self, whole: StoreReader, run_ids: Collection[str]) -> None:
-        super().__init__(whole.address)
-        self._run_ids = frozenset(run_ids)
-
-    def runs(
-        self,
-        *,
-        experiment: str | None = None,
-        workload_id: str | None = None,
-        status: RunStatus | None = None,
-        run_ids: Sequence[str] | None = None,
-    ) -> list[RunRecord]:
-        """Return the runs as `StoreReader` does, without the others."""
-        runs = super().runs(
-            experiment=experiment, workload_id=workload_id, status=status, run_ids=run_ids
-        )
-        return [run for run in runs if run.run_id in self._run_ids]
-
-
-#: Before an option of what ran where or at which commit; ``HEAD@{1}`` is one name of git's.
+#: Separates machines and commits; ``HEAD@{1}`` is one name of git's.
 _AT = re.compile(r"@(?!\{)")
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from radt.analysis.stretches import Stretch, Within
-from radt.model import MarkerKind
+from radt.model import MarkerKind, RunStatus
 from radt.store import chunks
 from radt.store.chunks import decoded
 from radt.store.points import fetch
 from radt.store.reader import StoreReader
-from radt.store.records import MarkerRecord, Samples, SeriesRecord
+from radt.store.records import MarkerRecord, RunRecord, Samples, SeriesRecord
 from radt.store.tables import MARKERS, SERIES, Value
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
@@ -297,3 +297,33 @@ def _fetched(
 def _groups(items: Sequence[ItemT], size: int) -> Iterator[list[ItemT]]:
     for start in range(0, len(items), size):
         yield list(items[start : start + size])
+
+
+class NarrowedReader(StoreReader):
+    """Reads a store as if it held some runs only, for a report of these.
+
+    Args:
+        whole: The store; it is opened once more.
+        run_ids: The runs to keep.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def __init__(self, whole: StoreReader, run_ids: Collection[str]) -> None:
+        super().__init__(whole.address)
+        self._run_ids = frozenset(run_ids)
+
+    def runs(
+        self,
+        *,
+        experiment: str | None = None,
+        workload_id: str | None = None,
+        status: RunStatus | None = None,
+        run_ids: Sequence[str] | None = None,
+    ) -> list[RunRecord]:
+        """Return the runs as `StoreReader` does, without the others."""
+        runs = super().runs(
+            experiment=experiment, workload_id=workload_id, status=status, run_ids=run_ids
+        )
+        return [run for run in runs if run.run_id in self._run_ids]
