@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from radt.cli.options import experiment_of, reading_options, unknown_experiment
+from radt.cli.options import (
+    DocumentFormat,
+    experiment_of,
+    format_option,
+    print_as,
+    reading_options,
+    unknown_experiment,
+)
 from radt.errors import UsageError
 from radt.store.locate import Places, Readers
 
@@ -16,14 +22,6 @@ if TYPE_CHECKING:
     from radt.analysis.advice import Advice
     from radt.analysis.advice_candidates import PlannedRows
     from radt.analysis.advice_choice import Preferences
-
-
-class Format(StrEnum):
-    """How advice is written."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 #: As `radt.analysis.advice_model.Goal`, which is not loaded for the help.
@@ -72,14 +70,7 @@ _GOALS = ("throughput", "latency", "energy")
     help="Write an experiment that measures what is missing, or else verifies the advice.",
 )
 @click.option("--all", "all_of_them", is_flag=True, help="Show every candidate.")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice([choice.value for choice in Format]),
-    default=Format.TABLE.value,
-    show_default=True,
-    help="Format of the advice.",
-)
+@format_option
 @reading_options
 def command(
     experiment: str,
@@ -121,9 +112,12 @@ def command(
     if advice.is_refused and written is None:
         raise _refusal(advice)
     if not advice.is_refused:
-        _show(advice, Format(kind), all_of_them=all_of_them)
+        from radt.render.advice import advice_document, advice_json
+
+        document = advice_document(advice, all_of_them=all_of_them)
+        print_as(kind, document, lambda: advice_json(advice))
     if written is not None:
-        click.echo(written.text, err=Format(kind) is not Format.TABLE)
+        click.echo(written.text, err=kind != DocumentFormat.TABLE)
 
 
 def _nearest(
@@ -157,20 +151,3 @@ def _refusal(advice: Advice) -> UsageError:
     return UsageError(
         f"Not enough measurements to advise on {advice.measurements.experiment}: {shown}", remedy
     )
-
-
-def _show(advice: Advice, kind: Format, *, all_of_them: bool) -> None:
-    from rich.console import Console
-
-    from radt.render.advice import advice_document, advice_json
-    from radt.render.markup import as_markdown
-    from radt.render.terminal import print_document
-
-    document = advice_document(advice, all_of_them=all_of_them)
-    match kind:
-        case Format.TABLE:
-            print_document(Console(highlight=False), document)
-        case Format.MARKDOWN:
-            click.echo(as_markdown(document), nl=False)
-        case Format.JSON:
-            click.echo(advice_json(advice), nl=False)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from radt.analysis.estimates import CONFIDENCE
 from radt.analysis.fail_if import check, exit_code, parse
@@ -16,24 +14,14 @@ from radt.analysis.findings import DEFAULT_QUANTITIES, compare
 from radt.analysis.operands import OperandFinder
 from radt.analysis.quantities import Quantity
 from radt.analysis.window_spec import WindowSpec
-from radt.cli.options import experiment_of, reading_options
+from radt.cli.options import experiment_of, format_option, print_as, reading_options
 from radt.errors import UsageError
 from radt.render.comparison import comparison_document
 from radt.render.comparison_json import comparison_json
-from radt.render.markup import as_markdown
-from radt.render.terminal import print_document
 from radt.store.locate import Places
 
 #: Narrower or wider intervals mean nothing.
 _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
-
-
-class Format(StrEnum):
-    """How the comparison is printed."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 @click.command("compare")
@@ -61,13 +49,7 @@ class Format(StrEnum):
     show_default=True,
     help="Confidence level of the intervals, between 0.5 and 0.9999.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([choice.value for choice in Format]),
-    default=Format.TABLE.value,
-    show_default=True,
-)
+@format_option
 @click.option(
     "--fail-if",
     "conditions",
@@ -86,7 +68,7 @@ def command(
     overlap: bool,
     names: tuple[str, ...],
     confidence: float,
-    form: str,
+    kind: str,
     conditions: tuple[str, ...],
     strict: bool,
     fail_if_unknown: bool,
@@ -123,13 +105,8 @@ def command(
         )
     checked = check(comparison, asked, strict=strict)
     code = exit_code(checked, fail_if_unknown=fail_if_unknown)
-    match Format(form):
-        case Format.TABLE:
-            print_document(Console(highlight=False), comparison_document(comparison, checked))
-        case Format.MARKDOWN:
-            click.echo(as_markdown(comparison_document(comparison, checked)), nl=False)
-        case Format.JSON:
-            click.echo(comparison_json(comparison, checked, code), nl=False)
+    document = comparison_document(comparison, checked)
+    print_as(kind, document, lambda: comparison_json(comparison, checked, code))
     return int(code)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from radt.cli.options import (
     setting_option,
     shared_store,
 )
-from radt.cli.render import folded
+from radt.cli.render import print_folded
 from radt.errors import TrackingError, UsageError
 from radt.home import Home
 from radt.masking import masked
@@ -141,16 +141,14 @@ def _print_counts(report: _Report, console: Console) -> None:
     if counts.pruned_runs:
         parts.append(f"{plural(counts.pruned_runs, 'run')} pruned")
     head = Text.assemble((printable(report.store), "bold"), " · ", ", ".join(parts))
-    for line in folded(head, console, 2):
-        console.print(line, soft_wrap=True)
+    print_folded(head, console, 2)
 
 
 def _print(finding: Finding, console: Console) -> None:
     line = Text.assemble(
         ("✘", "red"), f"  {printable(str(finding))}  ", (printable(finding.remedy), "dim")
     )
-    for part in folded(line, console, 3):
-        console.print(part, soft_wrap=True)
+    print_folded(line, console, 3)
 
 
 def _print_end(report: _Report, shown: Counter[Trouble], console: Console) -> None:
@@ -161,14 +159,9 @@ def _print_end(report: _Report, shown: Counter[Trouble], console: Console) -> No
                 soft_wrap=True,
             )
     for note in report.notes:
-        for part in folded(Text.assemble(("!", "yellow"), f"  {printable(note)}"), console, 3):
-            console.print(part, soft_wrap=True)
-    _print_verdict(report.findings, console)
-
-
-def _print_verdict(findings: Sequence[Finding], console: Console) -> None:
-    if findings:
-        console.print(Text(plural(len(findings), "finding"), style="bold red"))
+        print_folded(Text.assemble(("!", "yellow"), f"  {printable(note)}"), console, 3)
+    if report.findings:
+        console.print(Text(plural(len(report.findings), "finding"), style="bold red"))
     else:
         console.print(Text("no findings", style="bold"))
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-
-from radt.errors import UsageError
-from radt.setting_values import NONE
-from radt.settings import HOME, STORE_URI, Setting, Settings
-
-if TYPE_CHECKING:
-    from radt.store.locate import Places
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from click.core import ParameterSource
 
+from radt.errors import UsageError
 from radt.home import Home
+from radt.setting_values import NONE
+from radt.settings import HOME, STORE_URI, Setting, Settings
 from radt.store.backend import StoreAddress
+
+if TYPE_CHECKING:
+    from radt.render.model import Document
+    from radt.store.locate import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Where the name of an experiment file may end within ``study.csv/three@gpu-01``.
@@ -52,6 +51,40 @@ def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
         help=setting.help,
         callback=lambda _ctx, _param, value: None if value is None else str(value),
     )
+
+
+class DocumentFormat(StrEnum):
+    """How a command prints a document."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+format_option = click.option(
+    "--format",
+    "kind",
+    type=click.Choice([choice.value for choice in DocumentFormat]),
+    default=DocumentFormat.TABLE.value,
+    show_default=True,
+    help="Format of the output.",
+)
+
+
+def print_as(kind: str, document: Document, as_json: Callable[[], str]) -> None:
+    """Print a document in a format of `format_option`."""
+    from rich.console import Console
+
+    from radt.render.markup import as_markdown
+    from radt.render.terminal import print_document
+
+    match DocumentFormat(kind):
+        case DocumentFormat.TABLE:
+            print_document(Console(highlight=False), document)
+        case DocumentFormat.MARKDOWN:
+            click.echo(as_markdown(document), nl=False)
+        case DocumentFormat.JSON:
+            click.echo(as_json(), nl=False)
 
 
 def call(file: Path, command: str = "") -> str:

@@ -211,18 +211,14 @@ def _prune(
                 console.print(line, soft_wrap=True)
                 continue
             if pruned is None:
-                console.print(
-                    Text(f"  run {run.run_id} changed in the meantime and stays", "dim"),
-                    soft_wrap=True,
-                )
+                line = Text(f"  run {run.run_id} changed in the meantime and stays", "dim")
+                console.print(line, soft_wrap=True)
                 continue
             done += 1
             points += pruned.point_count
             kept += pruned.kept_count
-    console.print(
-        Text(f"{plural(done, 'run')} pruned, {kept:,} of {plural(points, 'point')} kept"),
-        soft_wrap=True,
-    )
+    text = f"{plural(done, 'run')} pruned, {kept:,} of {plural(points, 'point')} kept"
+    console.print(Text(text), soft_wrap=True)
     return failures
 
 

@@ -88,6 +88,12 @@ def folded(text: Text, console: Console, indent: int) -> Iterator[Text]:
         lead = Text(" " * indent)
 
 
+def print_folded(text: Text, console: Console, indent: int) -> None:
+    """Print a line that is `folded`."""
+    for line in folded(text, console, indent):
+        console.print(line, soft_wrap=True)
+
+
 def render_plan(
     plan: ExperimentPlan,
     *,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.cli.options import call, setting_option
-from radt.cli.render import folded
+from radt.cli.render import print_folded
 from radt.delivery.backlog import Backlog, backlogs
 from radt.experiment.lock import Holder
 from radt.home import Home
@@ -59,8 +59,7 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
     for backlog in waiting:
         style = "red" if backlog.problem else "dim"
         console.print()
-        for line in folded(Text(f"  {printable(backlog.sentence())}", style), console, 2):
-            console.print(line, soft_wrap=True)
+        print_folded(Text(f"  {printable(backlog.sentence())}", style), console, 2)
 
 
 def home_of(file: Path, given: str | None) -> Home:

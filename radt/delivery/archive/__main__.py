@@ -1,8 +1,8 @@
 """Write the archives of runs: ``python -m radt.delivery.archive --store FILE RUN…``.
 
 A process of its own, gone when it is done: Arrow costs more memory than all of the uploader, which
-starts this. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it could say
-something of all.
+starts this. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it printed
+one for each.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radt.delivery.archive.spool import Outcome
 from radt.delivery.process import block_pandas
 from radt.home import RunDir
+
+if TYPE_CHECKING:
+    from radt.store.reader import StoreReader
 
 log = logging.getLogger("radt.delivery.archive")
 
@@ -26,7 +30,7 @@ _NICENESS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.archive")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("runs", nargs="+")
@@ -42,20 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with StoreReader(options.store) as reader:
             for run_id in options.runs:
-                _print(_archive(reader, run_id))
+                sys.stdout.write(json.dumps(_archive(reader, run_id).to_json()) + "\n")
+                sys.stdout.flush()
     except RadtError:
         log.exception("archives cannot be written")
         return 1
     return 0
 
 
-def _archive(reader: object, run_id: str) -> Outcome:
+def _archive(reader: StoreReader, run_id: str) -> Outcome:
     from radt.delivery.archive.spool import ArchiveSpool, progress_of
     from radt.delivery.archive.write import PrunedError, write_archive
     from radt.errors import CodecError, RadtError
-    from radt.store.reader import StoreReader
 
-    assert isinstance(reader, StoreReader)
     try:
         spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
         # Of a delivered run somebody else has done it, when whoever asked for it had been killed.
@@ -74,11 +77,6 @@ def _archive(reader: object, run_id: str) -> Outcome:
         log.exception("the archive of run %s", run_id)
         return Outcome(run_id, f"{type(error).__name__}: {error}")
     return Outcome(run_id)
-
-
-def _print(outcome: Outcome) -> None:
-    sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
