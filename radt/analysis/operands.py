@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -85,12 +84,8 @@ class Operand:
         ]
 
 
-class _NotFoundError(Exception):
+class _NotFoundError(UsageError):
     """This store does not have the operand; another one may."""
-
-    def __init__(self, error: UsageError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class OperandFinder:
@@ -106,16 +101,15 @@ class OperandFinder:
         self._places = places
         self._window = window
         self._folder = folder
-        self._stack = ExitStack()
         self._readers = Readers(places)
         self._reports: dict[tuple[str, str, frozenset[str] | None], Report] = {}
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._readers)
+        self._readers.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, *details: object) -> None:
+        self._readers.__exit__(*details)
 
     def find(self, given: str) -> Operand:
         """Return the experiment, workload or run that a text names.
@@ -133,7 +127,7 @@ class OperandFinder:
                 try:
                     return self._of_experiment(reader, given, experiment)
                 except _NotFoundError as missing:
-                    problem = problem or missing.error
+                    problem = problem or missing
             if _RUN_ID.fullmatch(given) and reader.matching_runs(given):
                 return self._of_run(reader, reader.find_run(given))
         raise problem or self._unknown(given, list(known))
@@ -159,12 +153,10 @@ class OperandFinder:
         wanted = given[len(experiment) + 1 :]
         near = difflib.get_close_matches(wanted, labels, 1)
         raise _NotFoundError(
-            UsageError(
-                f"{experiment!r} has no workload {wanted!r}",
-                f"Did you mean {f'{experiment}/{near[0]}'!r}?"
-                if near
-                else f"Its workloads: {_first(list(labels)) or 'none with a name'}",
-            )
+            f"{experiment!r} has no workload {wanted!r}",
+            f"Did you mean {f'{experiment}/{near[0]}'!r}?"
+            if near
+            else f"Its workloads: {_first(list(labels)) or 'none with a name'}",
         )
 
     def _of_reading(
@@ -180,7 +172,7 @@ class OperandFinder:
         ]
         text = _text(reading, host, commit)
         if not workloads:
-            raise _NotFoundError(_nothing(text, report))
+            raise _nothing(text, report)
         kind = OperandKind.EXPERIMENT if reading.label is None else OperandKind.WORKLOAD
         if kind is OperandKind.WORKLOAD and len(workloads) > 1:
             hosts = [workload.host for workload in workloads]
@@ -291,10 +283,8 @@ class OperandFinder:
         commits = ", ".join(commit[:SHORT_COMMIT] for commit in list(recorded)[-_SHOWN:]) or "none"
         machines = ", ".join(sorted(filter(None, hosts))) or "none"
         raise _NotFoundError(
-            UsageError(
-                f"no run of {reading.experiment!r} was recorded at {name!r} ({meaning})",
-                f"Recorded commits: {commits}; machines: {machines}",
-            )
+            f"no run of {reading.experiment!r} was recorded at {name!r} ({meaning})",
+            f"Recorded commits: {commits}; machines: {machines}",
         )
 
 
@@ -334,13 +324,13 @@ def _text(reading: Reading, host: str, commit: str | None) -> str:
     return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({asked})")
 
 
-def _nothing(text: str, report: Report) -> UsageError:
+def _nothing(text: str, report: Report) -> _NotFoundError:
     reasons = []
     if report.open:
         reasons.append(f"{plural(report.open, 'run')} of {report.experiment!r} still open")
     if report.left_out:
         reasons.append(left_out_text(report.left_out))
-    return UsageError(
+    return _NotFoundError(
         f"{text} has no run that ended" + (f" ({'; '.join(reasons)})" if reasons else ""),
         f"Run `radt report {report.experiment}`",
     )
@@ -352,12 +342,9 @@ _AT = re.compile(r"@(?!\{)")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read an operand.
+    """One way to read an operand; ``narrowed`` are names of machines or commits.
 
-    Attributes:
-        experiment: Its name.
-        label: The workload's label; None for the whole experiment.
-        narrowed: Names of machines or commits.
+    ``label`` is None for the whole experiment.
     """
 
     experiment: str
@@ -367,7 +354,7 @@ class Reading:
 
 def experiments_in(text: str, names: Iterable[str]) -> list[str]:
     """Return the experiments that a text may begin with, the longest name first."""
-    return sorted((name for name in names if _begins(text, name, "/@")), key=len, reverse=True)
+    return _beginnings(text, names, "/@")
 
 
 def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Reading]:
@@ -380,15 +367,18 @@ def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Read
         yield Reading(experiment, None, _narrowed(rest))
         return
     rest = rest[1:]
-    for label in sorted(
-        (label for label in labels if _begins(rest, label, "@")), key=len, reverse=True
-    ):
+    for label in _beginnings(rest, labels, "@"):
         yield Reading(experiment, label, _narrowed(rest[len(label) :]))
 
 
-def _begins(text: str, name: str, separators: str) -> bool:
-    rest = text[len(name) :]
-    return bool(name) and text.startswith(name) and (not rest or rest[0] in separators)
+def _beginnings(text: str, names: Iterable[str], separators: str) -> list[str]:
+    """Return the names that a text is, or begins with before a separator, longest first."""
+    matching = [
+        name
+        for name in names
+        if name and text.startswith(name) and text[len(name) :][:1] in ("", *separators)
+    ]
+    return sorted(matching, key=len, reverse=True)
 
 
 def _narrowed(rest: str) -> tuple[str, ...]:

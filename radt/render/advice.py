@@ -54,7 +54,7 @@ def _hidden(count: int) -> list[Note]:
 
 
 def _places(advice: Advice) -> Iterator[str]:
-    """The devices, and what runs may use of them."""
+    """Yield the devices, with what runs may use of them."""
     measurements = advice.measurements
     for host, devices in dict.fromkeys(
         (solo.host, solo.devices) for solo in measurements.solos.values()
@@ -81,7 +81,7 @@ def _available(count_bytes: float | None) -> str:
 
 
 def _solo_table(solos: Sequence[Solo]) -> Table:
-    """What each model uses alone."""
+    """Return the table of what each model uses alone."""
     with_gpu = any(not solo.is_cpu for solo in solos)
     titles = ["repeats", "time"]
     if with_gpu:
@@ -104,7 +104,7 @@ def _solo_table(solos: Sequence[Solo]) -> Table:
 
 
 def _recommendation(recommendation: Recommendation) -> Note:
-    """What to do, and below it why."""
+    """Return a recommendation with its reasons as details."""
     reasons = [reason.text for reason in recommendation.reasons]
     best = recommendation.best
     if best is None:
@@ -173,7 +173,7 @@ def _measured(prediction: Prediction) -> str:
 
 
 def _telling(advice: Advice) -> list[Prediction]:
-    """Measured and named candidates, the best sharing of each other one, the best mixes."""
+    """Return measured and named candidates, the best sharing of each model, the best mixes."""
     best: dict[object, Prediction] = {}
     for prediction in advice.predictions:
         known = best.get(prediction.candidate.models)
@@ -187,7 +187,7 @@ def _telling(advice: Advice) -> list[Prediction]:
             lowest_no[key] = min(degree, lowest_no.get(key, degree))
 
     def is_news(prediction: Prediction) -> bool:
-        """If three do not fit, seven do not either, and are left out."""
+        """Return False if fewer of the same runs do not fit either."""
         key, degree = prediction.candidate.models[0], prediction.candidate.degree
         return degree <= lowest_no.get(key, degree)
 
@@ -233,7 +233,7 @@ def _promise(prediction: Prediction) -> tuple[bool, bool, float]:
 
 
 def _accuracy(accuracy: Accuracy) -> Iterator[str]:
-    """How far the predictions were off; nothing where no workload was measured together."""
+    """Yield the errors of predictions; nothing if no workload was measured together."""
     worst = accuracy.worst
     if worst is not None:
         count = len(accuracy.slowdowns)
@@ -260,7 +260,7 @@ def _accuracy(accuracy: Accuracy) -> Iterator[str]:
 
 
 def _calibration(advice: Advice) -> str:
-    """By which measurements the expected slowdowns come about."""
+    """Return how many measurements calibrate the expected slowdowns."""
     by_method = {
         prediction.candidate.method: prediction.calibrated_by
         for prediction in advice.predictions
@@ -276,7 +276,7 @@ def _calibration(advice: Advice) -> str:
 
 
 def advice_json(advice: Advice) -> str:
-    """Return all of an advice."""
+    """Return advice as JSON."""
     document = {
         "experiment": advice.measurements.experiment,
         "goal": advice.preferences.goal.value,

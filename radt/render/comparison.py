@@ -224,7 +224,7 @@ def false_positives_text(comparison: Comparison) -> str:
 
 
 def _size(finding: Finding) -> Callable[[float], str]:
-    """How much, without the direction."""
+    """Return how to write the size of an effect, without its direction."""
     if finding.effect.scale is Scale.RATIO:
         return lambda ratio: f"{significant(ratio if ratio > 1 else 1 / ratio)}×"
     unit = _amount(finding.quantity)
@@ -232,7 +232,7 @@ def _size(finding: Finding) -> Callable[[float], str]:
 
 
 def _amount(quantity: Quantity) -> Callable[[float], str]:
-    """A difference with the quantity's unit and its sign."""
+    """Return how to write a difference with the quantity's unit and its sign."""
     return lambda value: f"{'−' if value < 0 else ''}{quantity.info.text(abs(value))}"
 
 
@@ -296,7 +296,7 @@ def warnings(comparison: Comparison) -> list[str]:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    """Other differences, quality of the measurements, method."""
+    """Yield other differences, footnotes and methods."""
     differences = [(workload.name, workload.differences) for workload in comparison.workloads]
     for text in difference_sentences(differences, warnings=False):
         yield f"Also different: {text}"

@@ -153,7 +153,7 @@ def _height(bar: Bar) -> float:
 
 
 def _steps(largest: float) -> tuple[float, float]:
-    """Distance of grid lines, and the upper end of the axis, in round numbers."""
+    """Return the distance of grid lines and the upper end of the axis, in round numbers."""
     if largest <= 0:
         return 1.0, 1.0
     rough = largest / 4
@@ -268,7 +268,7 @@ def _table(table: Table) -> str:
 
 
 def _note_place(table: Table) -> int:
-    """The last column of words."""
+    """Return the position of the last column of words."""
     return max(place for place, column in enumerate(table.columns) if not column.is_number)
 
 

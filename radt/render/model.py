@@ -1,7 +1,7 @@
-"""What a person reads, whatever it is written as: a document of notes, tables and bar charts.
+"""Documents of notes, tables and bar charts, independent of their format.
 
-Reports, comparisons and advice fill a `Document`; `radt.render.terminal`, `markdown` and `html`
-write it. None of these knows what the others print.
+Reports, comparisons and advice fill a `Document`; `radt.render.terminal` and `radt.render.markup`
+write it.
 """
 
 from __future__ import annotations

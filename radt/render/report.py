@@ -39,7 +39,7 @@ from radt.render.report_content import (
     workload_name,
 )
 
-#: What answers the question, in the order of their weight.
+#: Quantities of the first table, the most important first.
 ESSENTIAL = (
     Quantity.TIME_PER_EPOCH,
     Quantity.SLOWDOWN,
@@ -156,7 +156,7 @@ def _status_cell(group: GroupSummary) -> Cell:
 
 
 def _tables(content: Content) -> list[Table]:
-    """The tables of a report; none without workloads."""
+    """Return the tables of a report; none without workloads."""
     if not content.items:
         return []
     # The table of energies has the shares of the runs, and what none of them used.
@@ -181,7 +181,7 @@ def _tables(content: Content) -> list[Table]:
 def _table(
     content: Content, title: str, lines: Sequence[Line], quantities: Sequence[Quantity]
 ) -> Table:
-    """A table of some quantities; the first of a report, without a title, has the statuses."""
+    """Return a table of some quantities; the first, without a title, has the statuses."""
     workloads = [item.summary for item in content.items]
     columns = _keys(workloads)
     columns.append(Column("runs", role=Role.LEAD, is_number=False))
@@ -218,7 +218,7 @@ def _table(
 
 
 def _count(line: Line, quantities: Sequence[Quantity]) -> str:
-    """How many repeats are behind the values of a workload; the most where they differ."""
+    """Return the number of repeats behind a workload's values; the largest if they differ."""
     counts = [
         estimate.count
         for quantity in quantities
@@ -228,7 +228,7 @@ def _count(line: Line, quantities: Sequence[Quantity]) -> str:
 
 
 def _has_value(line: Line, quantity: Quantity) -> bool:
-    """Whether a row shows a quantity: the value of a workload stands in its first row only."""
+    """Return whether a row shows a quantity: a workload's is in its first row only."""
     return line.is_first or not is_shared(quantity)
 
 

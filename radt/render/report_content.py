@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from radt.analysis.attempts import NO_COLLOCATION
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.report import Report, left_out_text
@@ -19,7 +20,6 @@ from radt.units import NO_VALUE, plural
 
 #: Slowdown with full colour: twice the time.
 _HOTTEST = 2.0
-_NAIVE = "naive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def reasons_of(group: GroupSummary) -> Sequence[str]:
 
 
 def is_shared(quantity: Quantity) -> bool:
-    """Whether a quantity belongs to a workload or its devices, rather than to like runs."""
+    """Return whether a quantity belongs to a workload or its devices, rather than to like runs."""
     return quantity.info.subject is not Subject.RUNS
 
 
@@ -203,7 +203,7 @@ def _row(encounter: Encounter, *, with_host: bool) -> str:
 
 def _column(encounter: Encounter, *, with_way: bool) -> str:
     return (
-        f"{encounter.neighbours_text}, {encounter.collocation or _NAIVE}"
+        f"{encounter.neighbours_text}, {encounter.collocation or Way.NAIVE}"
         if with_way
         else encounter.neighbours_text
     )
@@ -228,8 +228,6 @@ def _cell(met: Sequence[Encounter] | None) -> MatrixCell | None:
     return MatrixCell(text, worst, "; ".join(about), heat)
 
 
-#: Collocation in experiment files: the runs share the device without any mechanism.
-_NO_COLLOCATION = "-"
 _CHARTS = (
     Quantity.TIME_PER_EPOCH,
     Quantity.SLOWDOWN,
@@ -264,7 +262,7 @@ def way_of(workload: WorkloadSummary) -> Way:
 
 
 def _way(collocation: str) -> Way:
-    if collocation in (_NO_COLLOCATION, ""):
+    if collocation in NO_COLLOCATION:
         return Way.NAIVE
     # 3g.20gb+MPS counts as MIG: the instance separates it from its neighbours.
     return Way.MPS if collocation.upper().startswith("MPS") else Way.MIG

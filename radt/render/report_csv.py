@@ -4,8 +4,8 @@ Columns: ``experiment``, ``workload``, ``machine``, ``of`` (``runs`` or ``worklo
 is), ``runs`` (how many, empty for a workload's), ``name``, ``status``, ``quantity``, ``value``,
 ``low`` and ``high`` (95 % confidence interval of the mean, empty for one repeat), ``n`` (repeats),
 ``unit`` (UCUM; ``x`` for a factor), ``window``, ``estimated`` (``true`` or ``false``), ``metrics``
-(separated by blanks). Runs that came to no value have one row without a quantity: that memory did
-not suffice is a result.
+(separated by blanks). Runs without a value have one row without a quantity: running out of memory
+is a result, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(content: Content) -> str:
-    """All values of a report."""
+    """Return all values of a report as CSV."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
