@@ -72,7 +72,7 @@ def _archive(reader: StoreReader, run_id: str) -> Outcome:
         return Outcome(run_id, error.message)
     except OSError as error:
         return Outcome(run_id, f"{error.filename or 'the spool'}: {error.strerror or error}")
-    # One run's trouble keeps no other waiting.
+    # A failure of one run keeps no other waiting.
     except Exception as error:
         log.exception("the archive of run %s", run_id)
         return Outcome(run_id, f"{type(error).__name__}: {error}")

@@ -68,7 +68,7 @@ class ArchiveUploader:
 
         Raises:
             DeliveryError: MLflow is away, or has the run no longer. Nothing else of a run that
-                goes on waits for its archive: other trouble is logged, and tried again.
+                goes on waits for its archive: other failures are logged, and retried.
         """
         if not run.spool:
             return
@@ -87,10 +87,10 @@ class ArchiveUploader:
         else:
             self._logged.pop(run.run_id, None)
 
-    def _log_problem(self, run: RunRecord, trouble: str) -> None:
-        if self._logged.get(run.run_id) != trouble:
-            self._logged[run.run_id] = trouble
-            log.warning("the archive of run %s waits: %s", run.run_id, trouble)
+    def _log_problem(self, run: RunRecord, problem: str) -> None:
+        if self._logged.get(run.run_id) != problem:
+            self._logged[run.run_id] = problem
+            log.warning("the archive of run %s waits: %s", run.run_id, problem)
 
     def complete(self, run: RunRecord, mlflow_id: str) -> str:
         """Archive the rest of an ended run and upload it; return why that will never work, if so.

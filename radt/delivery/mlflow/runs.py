@@ -111,7 +111,7 @@ class RunCreator:
             except DeliveryError as error:
                 if error.kind is ErrorKind.UNREACHABLE:
                     raise
-                # One workload's trouble keeps nobody else waiting.
+                # A failure of one workload keeps no other waiting.
                 self._deferred.put(workload_id, error.message)
                 self._reports.failed(workload_id, error)
                 self._forget_experiment(workload, error)

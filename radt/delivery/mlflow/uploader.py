@@ -134,17 +134,17 @@ class Uploader:
         if not sent.summary:
             self._points.send_summary(run, mlflow_id, sent.notes)
             sent.summary = True
-        artifact_trouble: DeliveryError | None = None
+        artifact_error: DeliveryError | None = None
         try:
             self._send_artifacts(run, mlflow_id, sent)
         except DeliveryError as error:
             if error.kind is not ErrorKind.BUSY:
                 raise
-            artifact_trouble = error  # no reason to leave the run RUNNING meanwhile
+            artifact_error = error  # no reason to leave the run RUNNING meanwhile
         self._before_request()
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
-        if artifact_trouble is not None:
-            raise artifact_trouble
+        if artifact_error is not None:
+            raise artifact_error
         if self._archives is not None and (note := self._archives.complete(run, mlflow_id)):
             sent.notes[note] = None
 
