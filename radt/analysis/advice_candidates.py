@@ -249,7 +249,7 @@ def read_planned(path: Path) -> PlannedRows:
     problems: list[Problem] = []
     workloads: dict[str, list[RunPlan]] = {}
     anywhere: set[int] = set()
-    for record, spot in zip(file.table.rows, positions_of(keys), strict=True):
+    for record, position in zip(file.table.rows, positions_of(keys), strict=True):
         values = header.values(record)
         if not values.get(Column.DEVICES, "").strip():
             anywhere.add(record.line)
@@ -259,9 +259,9 @@ def read_planned(path: Path) -> PlannedRows:
             problems.append(Problem(error.message, error.remedy or "", line, column))
 
         row = FileRow(values, header.logged(record), record.line)
-        run = RowCheck(row, spot, place, complain).run()
+        run = RowCheck(row, position, place, complain).run()
         if run is not None:
-            workloads.setdefault(spot.workload, []).append(run)
+            workloads.setdefault(position.workload, []).append(run)
     if problems:
         raise ExperimentError(file.shown, problems)
     names = list(dict.fromkeys(name for name, _ in keys))

@@ -87,7 +87,7 @@ def recommend(
 
 
 def is_possible(prediction: Prediction, preferences: Preferences) -> bool:
-    """Whether a candidate can run as the user prefers."""
+    """Return whether a candidate can run as the user prefers."""
     if prediction.slowdown is None or prediction.ran_out:
         return False
     if prediction.fit in (Fit.NO, Fit.UNKNOWN) and not prediction.measured_fit:

@@ -151,8 +151,10 @@ def _label(wanted: str, taken: set[str]) -> str:
 def _template(
     advice: Advice, key: BaselineKey, *, measured_badly: bool = False
 ) -> _Template | None:
-    """Of the file, where it was given: the store does not tell the user's own columns from what
-    scripts log."""
+    """Return the file's row if a file was given, else the recorded run.
+
+    The store does not tell the user's own columns from what scripts log.
+    """
     row = advice.planned.rows().get(key[:3])
     known = advice.measurements.records.get(key)
     if row is not None:
@@ -298,11 +300,11 @@ def _check(text: str, lines: Iterable[Sequence[str]]) -> None:
     table = parse_table(text)
     records = [*([table.header] if table.header else []), *table.rows]
     parsed = [[cell.value for cell in record.cells] for record in records]
-    meant = [
+    expected = [
         [cell.strip() if not _NEEDS_QUOTES.search(cell) else cell for cell in line]
         for line in lines
     ]
-    if parsed != meant:
+    if parsed != expected:
         raise RadtError(
             "a name or parameter of this experiment cannot be written as a CSV cell",
             "Write the rows by hand: `radt advise` lists them",

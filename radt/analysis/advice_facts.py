@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -138,8 +138,8 @@ def _counted(reader: StoreReader, ids: Sequence[str]) -> dict[str, tuple[int, in
         if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process:
             epochs.setdefault(marker.run_id, []).append((marker.start_ns, marker.end_ns))
     bounds = {}
-    for run_id, its in epochs.items():
-        counted = sorted(its)[1:] or its
+    for run_id, spans in epochs.items():
+        counted = sorted(spans)[1:] or spans
         bounds[run_id] = counted[0][0], counted[-1][1]
     return bounds
 
@@ -197,9 +197,11 @@ def _run_facts(
 
 
 def _footprint(
-    run: RunRecord, resident: float | None, highest: object, idle: float | None
+    run: RunRecord,
+    resident: float | None,
+    highest: Callable[[str], float | None],
+    idle: float | None,
 ) -> Footprint | None:
-    assert callable(highest)
     if run.devices == CPU_DEVICES:
         return None if resident is None else Footprint(resident, MemorySource.RESIDENT)
     own = highest("process.gpu.memory")
@@ -228,11 +230,11 @@ def _device(host: str, index: int, name: str, runs: Sequence[RunFacts]) -> Devic
     has_mps = None
     if host == platform.node():
         has_mps = shutil.which(MPS_CONTROL) is not None
-        mig_gpu = _asked(index) or mig_gpu
+        mig_gpu = _from_driver(index) or mig_gpu
     return DeviceFacts(name, usable, mig_gpu, has_mps)
 
 
-def _asked(index: int) -> MigGpu | None:
+def _from_driver(index: int) -> MigGpu | None:
     """Return the GPU as this machine's driver describes it; None without MIG."""
     try:
         gpu = read_inventory([index]).gpu(index)
@@ -322,13 +324,13 @@ def published_gpu(name: str, memory_bytes: float) -> MigGpu | None:
     memory_mb = round(memory_bytes / _MIB)
     profiles = []
     for size, eighths in _INSTANCES[slices]:
-        its_mb = memory_mb * eighths // 8
-        placements = published_placements(size, its_mb, slices, memory_mb)
-        called = profile_name(0, size, its_mb, round(memory_bytes))
-        beside = 0
+        instance_mb = memory_mb * eighths // 8
+        placements = published_placements(size, instance_mb, slices, memory_mb)
+        profile = profile_name(0, size, instance_mb, round(memory_bytes))
+        count = 0
         end = 0
         for place in placements:
             if place.start >= end:
-                beside, end = beside + 1, place.end
-        profiles.append(InstanceProfile(-1, called, size, its_mb, beside, 0, placements))
+                count, end = count + 1, place.end
+        profiles.append(InstanceProfile(-1, profile, size, instance_mb, count, 0, placements))
     return MigGpu(Card(tuple(profiles)))

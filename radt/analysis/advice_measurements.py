@@ -68,10 +68,15 @@ class _Alone:
 
     key: BaselineKey
     workload: WorkloadSummary
-    group: GroupSummary
-    run: RunRecord
-    name: str
     collocation: Collocation
+
+    @property
+    def group(self) -> GroupSummary:
+        return self.workload.groups[0]
+
+    @property
+    def run(self) -> RunRecord:
+        return self.group.runs[0].run
 
 
 def read_measurements(
@@ -142,21 +147,10 @@ def collocation_of(run: RunRecord) -> Collocation:
 def _alone(report: Report, keys: Mapping[str, BaselineKey]) -> list[_Alone]:
     alone = []
     for workload in report.workloads:
-        if workload.run_count != 1:
-            continue
-        (group,) = workload.groups
-        row = group.runs[0]
-        if group.status is RunStatus.FINISHED:
-            alone.append(
-                _Alone(
-                    keys[row.run.run_id],
-                    workload,
-                    group,
-                    row.run,
-                    row.name,
-                    collocation_of(row.run),
-                )
-            )
+        group = workload.groups[0]
+        if workload.run_count == 1 and group.status is RunStatus.FINISHED:
+            run = group.runs[0].run
+            alone.append(_Alone(keys[run.run_id], workload, collocation_of(run)))
     return alone
 
 
@@ -178,8 +172,8 @@ def _solos(
     on_profile: dict[BaselineKey, dict[str, Mapping[PaceKind, float]]] = {}
     for single in alone:
         if single.collocation.mig is not None and single.collocation.mps is None:
-            its = on_profile.setdefault(single.key, {})
-            its[str(single.collocation.mig).lower()] = paces_s(single.group, single.run)
+            paces = on_profile.setdefault(single.key, {})
+            paces[str(single.collocation.mig).lower()] = paces_s(single.group, single.run)
     solos = {}
     for single in _newest(alone):
         known = facts.runs[single.run.run_id]
@@ -187,7 +181,7 @@ def _solos(
         shares, stands_in = _shares(single, known, cores)
         solos[single.key] = Solo(
             single.key,
-            single.name,
+            single.group.runs[0].name,
             single.run.run_id,
             single.group.repeats,
             paces_s(single.group, single.run),
@@ -249,13 +243,13 @@ def _names(report: Report, keys: Mapping[str, BaselineKey]) -> dict[BaselineKey,
         for group in workload.groups:
             for run in group.runs:
                 names[keys[run.run.run_id]] = run.name
-    for place, telling in ((1, "{} {}"), (2, "{} on {}"), (3, "{} at {}")):
-        called: dict[str, list[BaselineKey]] = {}
+    for place, template in ((1, "{} {}"), (2, "{} on {}"), (3, "{} at {}")):
+        by_name: dict[str, list[BaselineKey]] = {}
         for key, name in names.items():
-            called.setdefault(name, []).append(key)
-        for name, same in called.items():
+            by_name.setdefault(name, []).append(key)
+        for name, same in by_name.items():
             if len({key[place] for key in same}) > 1:
-                names |= {key: telling.format(name, key[place]).strip() for key in same}
+                names |= {key: template.format(name, key[place]).strip() for key in same}
     return names
 
 

@@ -132,7 +132,8 @@ class Predictor:
                 places.setdefault(row.row.solo.key, []).append(place)
         candidate = workload.candidate
         return [
-            RangePosition(candidate.models, candidate.method, fmean(its)) for its in places.values()
+            RangePosition(candidate.models, candidate.method, fmean(positions))
+            for positions in places.values()
         ]
 
     @staticmethod

@@ -307,5 +307,5 @@ def difference_sentences(
     for text, names in places.items():
         if len(names) < len(workloads):
             by_names.setdefault(tuple(names), []).append(text)
-    for some, texts in by_names.items():
-        yield f"{listed(some, 3)}: {'; '.join(texts)}"
+    for workload_names, texts in by_names.items():
+        yield f"{listed(workload_names, 3)}: {'; '.join(texts)}"

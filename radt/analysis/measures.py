@@ -91,24 +91,24 @@ def measure(
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    for some in _batches(workloads):
-        attempts = [attempt for repeats in some for attempt in repeats]
+    for batch_workloads in _batches(workloads):
+        attempts = [attempt for repeats in batch_workloads for attempt in repeats]
         batch = _Batch(reader, attempts, window)
-        for repeats in some:
+        for repeats in batch_workloads:
             yield batch.workload(repeats)
 
 
 def _batches(workloads: Sequence[Sequence[Attempt]]) -> Iterator[list[Sequence[Attempt]]]:
-    some: list[Sequence[Attempt]] = []
+    batch: list[Sequence[Attempt]] = []
     count = 0
     for repeats in workloads:
-        some.append(repeats)
+        batch.append(repeats)
         count += sum(len(attempt.runs) for attempt in repeats)
         if count >= RUNS_PER_STATEMENT:
-            yield some
-            some, count = [], 0
-    if some:
-        yield some
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
 
 
 class _Batch:
@@ -225,22 +225,22 @@ class _Batch:
 
         Where each device of a run has one, the first series of each are added.
         """
-        about = quantity.info
-        for metric in about.metrics:
+        info = quantity.info
+        for metric in info.metrics:
             by_entity: dict[str, Measured] = {}
             for record in self.series[run_id]:
                 if record.metric != metric or record.entity in by_entity:
                     continue
                 if metric in THROUGHPUT_METRICS and record.listener != SOFTWARE:
                     continue
-                value = self._value(record, about.reading)
+                value = self._value(record, info.reading)
                 if value is not None:
                     by_entity[record.entity] = Measured(
                         value, metric, record.method, record.estimated
                     )
             if by_entity:
                 first = next(iter(by_entity.values()))
-                if not about.adds_devices:
+                if not info.adds_devices:
                     return first
                 return replace(first, value=sum(measured.value for measured in by_entity.values()))
         return None
@@ -262,12 +262,12 @@ class _Batch:
 
     def _devices(self, quantity: Quantity, repeats: Sequence[Attempt]) -> Estimate | None:
         """Return the value of all devices together, by the first metric that one of them has."""
-        about = quantity.info
-        for metric in about.metrics:
+        info = quantity.info
+        for metric in info.metrics:
             values, methods = [], []
             for attempt in repeats:
-                of_devices, described = self._attempt(attempt, metric, about.reading)
-                values.append(combined(of_devices, about.combine) if of_devices else None)
+                of_devices, described = self._attempt(attempt, metric, info.reading)
+                values.append(combined(of_devices, info.combine) if of_devices else None)
                 methods += described
             if any(value is not None for value in values):
                 return of_rows([values], Combine.MEAN, metrics=[metric], methods=methods)

@@ -182,8 +182,8 @@ class OperandFinder:
             )
         if len(workloads) < len(report.workloads):
             starts = {start for workload in workloads for start in workload.workload_ids}
-            some = frozenset(run.run_id for run in runs if run.workload_id in starts)
-            report = self._report(reader, reading.experiment, some)
+            kept = frozenset(run.run_id for run in runs if run.workload_id in starts)
+            report = self._report(reader, reading.experiment, kept)
         return self._operand(reader, text, kind, workloads, runs, commit or "", report.footnotes)
 
     def _of_run(self, reader: StoreReader, run: RunRecord) -> Operand:
@@ -319,9 +319,9 @@ def _text(reading: Reading, host: str, commit: str | None) -> str:
     where = f" on {host}" if host else ""
     if commit is None:
         return f"{name}{where}"
-    asked = next(name for name in reading.narrowed if name != host)
-    is_id = commit.startswith(asked.lower())
-    return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({asked})")
+    requested = next(name for name in reading.narrowed if name != host)
+    is_id = commit.startswith(requested.lower())
+    return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({requested})")
 
 
 def _nothing(text: str, report: Report) -> _NotFoundError:

@@ -260,8 +260,8 @@ def _stored(
             cut = [header for header in headers if is_cut(header)]
             data = {
                 header: chunk
-                for some in _groups(cut, _CHUNKS_PER_STATEMENT)
-                for header, chunk in _fetched(connection, some)
+                for group in _groups(cut, _CHUNKS_PER_STATEMENT)
+                for header, chunk in _fetched(connection, group)
             }
         for header in headers:
             yield header, data.get(header)

@@ -92,15 +92,15 @@ def find_steady_states(
     """
     states = dict.fromkeys(run_ids, SteadyState())
     for start in range(0, len(run_ids), _RUNS_AT_A_TIME):
-        some = run_ids[start : start + _RUNS_AT_A_TIME]
+        batch = run_ids[start : start + _RUNS_AT_A_TIME]
         for metrics in SOURCES:
-            some = [run_id for run_id in some if not states[run_id].metric]
-            candidates = {run_id: _candidates(series[run_id], metrics) for run_id in some}
-            keys = [(run_id, record.series_no) for run_id in some for record in candidates[run_id]]
+            batch = [run_id for run_id in batch if not states[run_id].metric]
+            candidates = {run_id: _candidates(series[run_id], metrics) for run_id in batch}
+            keys = [(run_id, record.series_no) for run_id in batch for record in candidates[run_id]]
             if not keys:
                 continue
             points = points_of(reader, keys, metrics)
-            for run_id in some:
+            for run_id in batch:
                 chosen = _fullest(candidates[run_id], points)
                 if chosen is not None:
                     stretch = steady_stretch(points[run_id, chosen.series_no])

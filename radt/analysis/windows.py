@@ -281,9 +281,9 @@ def _with_names(
         reader, without, (MarkerKind.PHASE, MarkerKind.SPAN)
     ).items():
         if names:
-            some = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
+            listed = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
             more = ", …" if len(names) > _MAX_NAMES else ""
-            missing = f"{nothing} (the run has {some}{more})"
+            missing = f"{nothing} (the run has {listed}{more})"
             named[run_id] = replace(windows[run_id], missing=missing)
     return named
 

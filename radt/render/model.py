@@ -217,7 +217,7 @@ class Document:
     blocks: Sequence[Block]
 
     def __iter__(self) -> Iterator[Block]:
-        """The blocks that have any content."""
+        """Yield the blocks that have any content."""
         for block in self.blocks:
             match block:
                 case Notes(notes=()) | Charts(charts=()) | Table(rows=()):

@@ -286,7 +286,7 @@ def _style(way: Way) -> str:
 
 
 def _chart(content: Content, quantity: Quantity) -> BarChart | None:
-    """Bars by degree of collocation, then by way of sharing; None without any value."""
+    """Return bars by degree of collocation, then by way of sharing; None without values."""
     items = sorted(
         content.items,
         key=lambda item: (item.summary.run_count, list(Way).index(way_of(item.summary))),
@@ -333,10 +333,10 @@ def _bar(axis: ScaledQuantity, entry: _Entry) -> Bar:
     estimate = entry.estimate
     style = _style(way_of(entry.item.summary))
     block = plural(entry.item.summary.run_count, "run")
-    about = f"{entry.item.name}  {entry.runs}"
+    title = f"{entry.item.name}  {entry.runs}"
     if estimate is None or not math.isfinite(estimate.mean):
         status = entry.status.value
-        return Bar(entry.label, None, status, style, block, f"{about}: {status}")
+        return Bar(entry.label, None, status, style, block, f"{title}: {status}")
     factor, reach = axis.scale.factor, error_bar(estimate)
     bounded = reach is not None and reach.above > 0
     return Bar(
@@ -345,7 +345,7 @@ def _bar(axis: ScaledQuantity, entry: _Entry) -> Bar:
         axis.number(estimate.mean),
         style,
         block,
-        f"{about}: {describe(axis.quantity, estimate, entry.run_count)}",
+        f"{title}: {describe(axis.quantity, estimate, entry.run_count)}",
         (estimate.mean - reach.below) * factor if reach is not None and bounded else None,
         (estimate.mean + reach.above) * factor if reach is not None and bounded else None,
         estimate.is_estimated,

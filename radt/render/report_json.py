@@ -82,13 +82,13 @@ def as_json(content: Content) -> str:
 
 
 def _about(quantity: Quantity) -> dict[str, Any]:
-    about = quantity.info
+    info = quantity.info
     return {
-        "title": about.title,
-        "unit": about.unit,
-        "of": about.subject.value,
-        "combine": about.combine.value,
-        "explanation": about.explanation,
+        "title": info.title,
+        "unit": info.unit,
+        "of": info.subject.value,
+        "combine": info.combine.value,
+        "explanation": info.explanation,
     }
 
 

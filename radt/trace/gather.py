@@ -192,7 +192,7 @@ def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
 
 
 def _name(curves: Mapping[tuple[str, ...], Curve]) -> None:
-    """Name the tracks of a process, each unlike the others.
+    """Give each track of a process its own name.
 
     A metric that two listeners read carries the listener's name; the sum of a machine's devices is
     called its total.

@@ -245,7 +245,7 @@ def _span(marker: MarkerRecord, end_ns: int) -> Span:
 
 
 def _gaps(run: TracedRun) -> list[Span]:
-    """Stretches without values: one for all series that lack them at once and for one reason."""
+    """Return stretches without values, one for all series with the same gap and reason."""
     names = {
         part.series.series_no: curve.name
         for curve in run.curves
