@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.assertion import rewrite
 from playwright.sync_api import Playwright, sync_playwright
 
 from tests.support import servers
@@ -87,12 +89,38 @@ def playwright() -> Iterator[Playwright]:
 # Servers: one of each for the whole test run (tests/support/servers.py) -------------------------
 
 
+def _rewrite_assertions(config: pytest.Config) -> None:
+    """Have all cores do once what each worker would do at its start: ten seconds of one core."""
+    folder = Path(__file__).parent
+    files = [*folder.rglob("test_*.py"), *folder.rglob("conftest.py")]
+    cores = os.cpu_count() or 1
+    fork = multiprocessing.get_context("fork")
+    shares = [
+        fork.Process(target=_rewrite_files, args=(files[core::cores], config))
+        for core in range(cores)
+    ]
+    for share in shares:
+        share.start()
+    for share in shares:
+        share.join()
+
+
+def _rewrite_files(files: list[Path], config: pytest.Config) -> None:
+    for file in files:
+        made = rewrite.get_cache_dir(file) / (file.name[:-3] + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(file, made) is None and rewrite.try_makedirs(made.parent):
+            source_hash, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, made)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The first process of a test run owns the servers; its workers find them by a variable."""
     if not hasattr(config, "workerinput"):
         # Where PYTHONDONTWRITEBYTECODE is set, each of some thousand processes would compile anew.
         for package in ("radt", "frontend", "listeners"):
             compileall.compile_dir(config.rootpath / package, quiet=2, workers=0)
+        if getattr(config.option, "numprocesses", None):
+            _rewrite_assertions(config)
         config.stash[_REAPER] = servers.share_servers()
 
 
