@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from radt.analysis.baselines import BaselineKey
+from radt.analysis.summaries import models_text
 from radt.collocation.spec import Collocation
 
 #: Devices of a run that uses no GPU.
@@ -189,10 +190,7 @@ class Candidate:
     @property
     def models_text(self) -> str:
         """``2 × resnet26 + resnet50``."""
-        counts = Counter(row.solo.name for row in self.rows)
-        return " + ".join(
-            f"{count} × {name}" if count > 1 else name for name, count in counts.items()
-        )
+        return models_text(Counter(row.solo.name for row in self.rows).items())
 
     @property
     def sharing_text(self) -> str:

@@ -283,6 +283,11 @@ def _group(
     )
 
 
+def models_text(counts: Iterable[tuple[str, int]]) -> str:
+    """``2 × resnet26 + resnet50``."""
+    return " + ".join(f"{count} × {name}" if count > 1 else name for name, count in counts)
+
+
 @dataclass(frozen=True, slots=True)
 class Encounter:
     """The slowdown of a model by its neighbours in one workload.
@@ -316,9 +321,7 @@ class Encounter:
     @property
     def neighbours_text(self) -> str:
         """``2 × resnet26 + resnet50``."""
-        return " + ".join(
-            f"{count} × {name}" if count > 1 else name for name, count in self.neighbours
-        )
+        return models_text(self.neighbours)
 
 
 @dataclass(frozen=True, slots=True)

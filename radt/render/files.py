@@ -36,7 +36,8 @@ class ReportFormat(StrEnum):
     @property
     def mime(self) -> str:
         """The content type."""
-        return _MIME[self]
+        kinds = {ReportFormat.TABLE: "text/plain", ReportFormat.JSON: "application/json"}
+        return f"{kinds.get(self, f'text/{self}')}; charset=utf-8"
 
     @classmethod
     def choose(cls, given: str | None, file: Path | None) -> ReportFormat:
@@ -60,15 +61,6 @@ class ReportFormat(StrEnum):
             f"Expected a file name with one of {endings}, got {file.name!r}",
             "Rename the file, or set --format",
         )
-
-
-_MIME = {
-    ReportFormat.TABLE: "text/plain; charset=utf-8",
-    ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
-    ReportFormat.HTML: "text/html; charset=utf-8",
-    ReportFormat.CSV: "text/csv; charset=utf-8",
-    ReportFormat.JSON: "application/json; charset=utf-8",
-}
 
 
 #: Width of a table in a file.

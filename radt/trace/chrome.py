@@ -186,18 +186,21 @@ class TraceFile:
     def process(self, name: str, order: int) -> int:
         """Return a new process with a name; ``order`` is its place among the others."""
         pid = self.number()
-        self.event({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
-        order_args = {"sort_index": order}
-        self.event({"ph": "M", "name": "process_sort_index", "pid": pid, "args": order_args})
+        self.metadata("process_name", {"name": name}, pid)
+        self.metadata("process_sort_index", {"sort_index": order}, pid)
         return pid
 
     def track(self, pid: int, name: str) -> Track:
         """Return a new row of a process."""
         track = Track(pid, self.number())
-        thread = {"ph": "M", "pid": pid, "tid": track.tid}
-        self.event({**thread, "name": "thread_name", "args": {"name": name}})
-        self.event({**thread, "name": "thread_sort_index", "args": {"sort_index": track.tid}})
+        self.metadata("thread_name", {"name": name}, pid, track.tid)
+        self.metadata("thread_sort_index", {"sort_index": track.tid}, pid, track.tid)
         return track
+
+    def metadata(self, name: str, args: Event, pid: int, tid: int | None = None) -> None:
+        """Write the name or the place of a process, or of one of its threads."""
+        thread = {} if tid is None else {"tid": tid}
+        self.event({"ph": "M", "name": name, "pid": pid, **thread, "args": args})
 
     def slice(
         self, track: Track, name: str, start_ns: int, end_ns: int, category: str, args: Event

@@ -274,11 +274,9 @@ class TorchMerger:
             return known
         number = self._pids[process] = self.file.number()
         if isinstance(process[1], str):
-            head = {"ph": "M", "pid": number}
-            args = {"name": self._name(process, process[1] or "marks")}
-            self.file.event({**head, "name": "process_name", "args": args})
-            place = {"sort_index": self.order + 2}
-            self.file.event({**head, "name": "process_sort_index", "args": place})
+            name = self._name(process, process[1] or "marks")
+            self.file.metadata("process_name", {"name": name}, number)
+            self.file.metadata("process_sort_index", {"sort_index": self.order + 2}, number)
         return number
 
     def _tid(self, process: _Process, tid: object) -> int:
@@ -287,8 +285,7 @@ class TorchMerger:
             return known
         number = self._tids[process, tid] = self.file.number()
         if isinstance(tid, str):
-            head = {"ph": "M", "pid": self._pid(process), "tid": number}
-            self.file.event({**head, "name": "thread_name", "args": {"name": tid or "marks"}})
+            self.file.metadata("thread_name", {"name": tid or "marks"}, self._pid(process), number)
         return number
 
     def _renamed(self, event: dict[str, Any], process: _Process) -> None:
