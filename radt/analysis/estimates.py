@@ -306,7 +306,7 @@ class Estimate:
         return ratio.interval if ratio.scale is Scale.RATIO else None
 
     def over(self, baseline: Estimate) -> Estimate:
-        """Return it as a multiple of another measured value."""
+        """Return this value as a multiple of another measured one."""
         return Estimate(
             self.mean / baseline.mean,
             tuple(value / baseline.mean for value in self.repeats),

@@ -156,7 +156,7 @@ _NOTHING = "none"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One property that differs.
+    """A property that differs.
 
     Attributes:
         what: ``GPU``, ``--lr``.

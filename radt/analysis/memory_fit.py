@@ -30,8 +30,8 @@ class Part:
         rows: Positions of the rows in the candidate.
         sm: Its share of the device's SMs.
         dram: Its share of the device's memory, and so of the bandwidth.
-        pool: Whose memory it is: parts of one pool share it.
-        pool_bytes: How much that is; None if unknown.
+        pool: The name of its memory, which parts of one pool share.
+        pool_bytes: The size of the pool; None if unknown.
     """
 
     name: str

@@ -54,7 +54,7 @@ _MEMORY_METRICS = (*(metric for pair in _MEMORY for metric in pair), _MEMORY_OF_
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What runs that are compared should have in common; empty where it is not known."""
+    """Properties that compared runs should share; empty if unknown."""
 
     commit: str = ""
     gpus: str = ""

@@ -107,7 +107,7 @@ class Report:
 
 
 class ReportCache:
-    """What was read of workloads whose runs have not changed since, and their summaries.
+    """Caches data and summaries of workloads whose runs have not changed.
 
     Two threads at once do no harm but read twice.
     """
@@ -124,7 +124,7 @@ class ReportCache:
         versions: Sequence[Version],
         window: WindowSpec,
     ) -> list[WorkloadData]:
-        """Return what is known of workloads; only changed ones are read.
+        """Return the data of workloads; only changed ones are read.
 
         Raises:
             StoreError: The store cannot be read.
@@ -140,7 +140,7 @@ class ReportCache:
     def summaries(
         self, keys: Sequence[Hashable], summarise: Callable[[int], WorkloadSummary]
     ) -> list[WorkloadSummary]:
-        """Return summaries by all that they depend on; unknown ones are made, by place."""
+        """Return summaries by keys of all that they depend on; new keys are summarised."""
         known = {key: self._summaries.get(key) or summarise(at) for at, key in enumerate(keys)}
         self._summaries = known
         return [known[key] for key in keys]
@@ -167,7 +167,7 @@ def read_report(
         experiment: The experiment's name.
         profiled: Include workloads that a profiler slowed down. They are never baselines.
         window: The part of each run that counts.
-        cache: What was read before; it is updated.
+        cache: Of earlier reports; it is updated.
 
     Raises:
         CodecError: A chunk is damaged.

@@ -150,7 +150,7 @@ class WorkloadSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadData:
-    """What was read of a workload; ``recordings`` by run id."""
+    """The measurements of a workload; ``recordings`` are by run id."""
 
     measures: WorkloadMeasures
     recordings: Mapping[str, RunRecording]

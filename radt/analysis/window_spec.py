@@ -1,4 +1,4 @@
-"""The window that a user asks for: which part of each run counts, by default not its warm-up."""
+"""The requested window: the part of each run that counts, by default without its warm-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """The window that the user asked for.
+    """The window that the user requests.
 
     Attributes:
         kind: How the window is chosen.

@@ -36,12 +36,11 @@ class Window:
     """The part of a run that counts.
 
     Attributes:
-        stretches: When; none where the run lacks what was asked for.
+        stretches: Its time; none if the run lacks the requested window.
         epochs_s: Seconds of each epoch that lies wholly in them; of a phase or span, its seconds in
             each of these epochs.
         epochs: The part of the stretches that belongs to these epochs.
-        how: How it was found where that is not what was asked for: "only one epoch ended, so it
-            counts".
+        how: How it was found, if not as requested: "only one epoch ended, so it counts".
         missing: Why it has no stretches: "no phase or span 'train'".
     """
 
@@ -57,12 +56,12 @@ class Window:
 
     @property
     def length_s(self) -> float | None:
-        """Of all stretches; None without any, and where the run's start or end is not known."""
+        """The seconds of all stretches; None without any, or if a start or end is unknown."""
         return length_s(self.stretches)
 
 
 def window_notes(windows: Iterable[Window]) -> tuple[str, ...]:
-    """Return sentences on how windows were found, where it is not what was asked for."""
+    """Return sentences on windows that are not as requested."""
     counts: Counter[str] = Counter()
     for window in windows:
         if window.missing:

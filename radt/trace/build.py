@@ -48,7 +48,7 @@ _MAX_STRANGE = 20
 
 @dataclass(frozen=True, slots=True)
 class MergedTorch:
-    """A PyTorch trace that is in the file."""
+    """A PyTorch trace in the file."""
 
     path: Path
     events: int
@@ -133,7 +133,7 @@ def _looked_at(run: TracedRun, contents: Contents) -> list[TorchTrace]:
 
 
 class _Builder:
-    """Writes what was gathered, one process after the other."""
+    """Writes the gathered data, one process after the other."""
 
     def __init__(
         self, reader: StoreReader, file: TraceFile, gathered: Gathered, contents: Contents

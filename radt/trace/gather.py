@@ -82,7 +82,7 @@ class TracedRun:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The run first, then its neighbours, and what they share, by device."""
+    """The run, then its neighbours, and the series of shared devices, by device."""
 
     runs: Sequence[TracedRun]
     shared: Mapping[str, Sequence[Curve]]

@@ -1,8 +1,7 @@
 """The tracks of a run in its trace: curves of its series, and rows of its epochs, spans and gaps.
 
-Viewers know no missing value: a counter keeps its last one for ever. So a curve is taken to 0
-where nothing was measured, which draws nothing; what was missing, and why, stands beside it as a
-slice.
+Viewers have no missing values: a counter keeps its last value for ever. So a curve drops to 0
+where nothing was measured, which draws nothing; a slice beside it says what is missing and why.
 """
 
 from __future__ import annotations
@@ -80,10 +79,10 @@ def steps(
 
     Args:
         samples: Its points, in time order.
-        series: What it is: counters become rates, in the unit of `unit_of`.
-        holes_ns: When recorded gaps begin.
-        end_ns: When the run ended: what scripts log holds until then.
-        max_points: How many points to keep; extremes are kept, and gaps are added.
+        series: Its record; counters become rates, in the unit of `unit_of`.
+        holes_ns: Starts of recorded gaps.
+        end_ns: The end of the run, until which logged values hold.
+        max_points: Number of points to keep, with the extremes; gaps are added.
     """
     if not len(samples):
         return Steps(samples.times_ns, samples.values)
