@@ -110,11 +110,17 @@ class MlflowTarget:
         elif is_postgres(uri):
             uri = _patient(uri)
             _check_postgres(uri)  # MLflow itself tries ten times and sleeps for minutes
-        with translated_errors():
-            if (file := sqlite_file(uri)) is not None:
-                _prepare(file)
-            client = MlflowClient(uri)
-            client.search_experiments(max_results=1)
+        file = sqlite_file(uri)
+        try:
+            with translated_errors():
+                if file is not None:
+                    _prepare(file)
+                client = MlflowClient(uri)
+                client.search_experiments(max_results=1)
+        except DeliveryError as error:
+            if file is not None:  # no run can be delivered, whatever is wrong with it
+                raise DeliveryError(ErrorKind.UNREACHABLE, error.message) from error
+            raise
         return client
 
     @property
