@@ -51,7 +51,7 @@ class RadtError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message}. {self.remedy}" if self.remedy else self.message
+        return f"{self.message.removesuffix('.')}. {self.remedy}" if self.remedy else self.message
 
 
 class UsageError(RadtError):

@@ -25,6 +25,7 @@ from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.problems import ProblemLog, Reports, problem_file
 from radt.delivery.process import IN_TURN, SIDE_BY_SIDE
 from radt.home import Home
+from radt.masking import with_driver
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import (
@@ -63,7 +64,7 @@ class Lab:
     @cached_property
     def client(self) -> MlflowClient:
         """Made when it is asked for: it would build the database."""
-        return MlflowClient(self.tracking_uri)
+        return MlflowClient(with_driver(self.tracking_uri))
 
     def creator(self, since_ns: int = 0) -> RunCreator:
         return RunCreator(self.target, self.reader, self.writer, self.tracking_uri, since_ns)

@@ -11,7 +11,6 @@ from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget, _patient
 from radt.home import Home
-from radt.masking import with_driver
 from tests.delivery.mlflow.lab import Threads, closing, make_lab, wait_until
 from tests.support import servers
 from tests.support.mlflow_server import MlflowServer
@@ -22,8 +21,7 @@ def test_a_postgres_that_is_killed_and_started_again(tmp_path: Path) -> None:
     home = Home(tmp_path / "radt-data").create()
     with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
         assert uri.startswith("postgresql://")
-        with closing(make_lab(home, with_driver(uri))) as lab:
-            lab.tracking_uri = uri
+        with closing(make_lab(home, uri)) as lab:
             lab.target = MlflowTarget(uri, home.artifacts)
             lab.target.connect()
             threads = Threads(lab, live_interval_s=0.05)
