@@ -168,11 +168,14 @@ class Lab:
             uploader.close_workload(workload.workload_id)
 
     def start_deliverer(self, *options: str) -> subprocess.Popen[bytes]:
-        """The real process. What it says besides its log goes into ``process.stderr``."""
+        """The real process. What it says besides its log goes into ``process.stdout``.
+
+        Its address is in the environment, as the collector has it: lists of processes show options.
+        """
         command = [sys.executable, "-m", "radt.delivery.mlflow", *options]
-        what = ["--store", str(self.home.store_path), "--tracking-uri", self.tracking_uri]
         process = subprocess.Popen(
-            [*command, *what],
+            [*command, "--store", str(self.home.store_path)],
+            env=os.environ | {"RADT_TRACKING_URI": self.tracking_uri},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -77,7 +77,8 @@ def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path
 
 
 def test_changes_of_the_store_are_noticed_without_a_poke(lab: Lab) -> None:
-    process = lab.start_deliverer("--live-interval-s", "3600")
+    address = ("--tracking-uri", lab.tracking_uri)  # may also be an option
+    process = lab.start_deliverer("--live-interval-s", "3600", *address)
     (run,) = lab.add_workload()
     poke(process)
     wait_until(lambda: lab.record(run).mlflow_run_id, "registered: the deliverer is up")
@@ -147,20 +148,6 @@ def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:
     database = lab.home.path / "mlflow.db"
     assert count_points(database, lab.mlflow_id(run), "ours") == 3000
     assert count_points(database, lab.mlflow_id(run), "theirs") == written
-
-
-def test_the_uri_may_come_from_the_environment_where_lists_of_processes_do_not_show_it(
-    lab: Lab,
-) -> None:
-    (run,) = lab.add_workload()
-    subprocess.run(
-        [sys.executable, "-m", "radt.delivery.mlflow", "--store", str(lab.home.store_path)],
-        env=os.environ | {"RADT_TRACKING_URI": lab.tracking_uri},
-        stdin=subprocess.DEVNULL,
-        check=True,
-        timeout=60,
-    )
-    assert lab.record(run).mlflow_run_id is not None
 
 
 def test_a_store_that_is_missing_ends_it_with_a_reason_in_the_log(lab: Lab, tmp_path: Path) -> None:
