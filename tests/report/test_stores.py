@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import radt
 from radt.analysis.report import read_report
-from radt.cli import export, report
+from radt.cli import report, trace
 from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.model import RunStatus
 from radt.render.report import energy_table, summary_table
@@ -44,7 +44,7 @@ def home(tmp_path: Path) -> Path:
 
 def command(name: str, *arguments: str) -> str:
     """What a command prints; it must succeed."""
-    done = CliRunner().invoke(report.command if name == "report" else export.trace, arguments)
+    done = CliRunner().invoke(report.command if name == "report" else trace.command, arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
 
