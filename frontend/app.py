@@ -135,7 +135,7 @@ def _frame(source: Source) -> Component:
 
 
 def _where(source: Source) -> Component:
-    """What is shown: ``radt-data/radt.db``, ``db.example.org/radt``; pointed at, in full."""
+    """The header's name of the store: ``radt-data/radt.db``; its tooltip has the full address."""
     stores, titles = [_short(str(source.address))], [str(source.address)]
     if source.imports is not None:
         stores.append(_short(source.imports.where))
@@ -146,14 +146,14 @@ def _where(source: Source) -> Component:
 
 
 def _short(where: str) -> str:
-    """Of a file its name and folder, of a database its server and name."""
+    """Shorten a file to its folder and name, a database to its server and name."""
     if "://" not in where:
         return "/".join(PurePath(where).parts[-2:])
     return where.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
 
 def _register_pulse(app: Dash, source: Source) -> None:
-    """Find out whether there is anything new; all else follows from ``revision``."""
+    """Poll the store's revision; every other callback follows from ``revision``."""
     in_browser(app, "scheme", Output("paper", "data"), Input("scheme", "id"))
     in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
@@ -233,7 +233,7 @@ def _register_router(app: Dash, source: Source) -> None:
 
 
 def _register_address(app: Dash) -> None:
-    """The address and the links to other pages follow the view."""
+    """Keep the address and the links to other pages in step with the view."""
 
     @app.callback(
         Output("address", "data"),

@@ -115,7 +115,7 @@ class Access:
 
     @property
     def is_in_the_clear(self) -> bool:
-        """Whether other machines' requests come as HTTP, as far as is known."""
+        """Whether requests of other machines arrive unencrypted, as far as the dashboard knows."""
         return not (is_loopback(self.host) or self.proxies)
 
 
@@ -141,14 +141,14 @@ class Authenticator(ABC):
 
 
 class _Open(Authenticator):
-    """For everybody on this machine."""
+    """Lets everybody on this machine in."""
 
     def admit(self) -> Response | None:
         return None
 
 
 class _Token(Authenticator):
-    """A token, shown once; then a signed cookie.
+    """Asks for a token once, then for a signed cookie.
 
     Nothing is kept of a cookie's proof, so a dashboard that is started again with the same token
     knows its visitors. Proofs that were ended by logging out are remembered until then.
@@ -177,7 +177,7 @@ class _Token(Authenticator):
         return self._let_in()
 
     def _holds(self, proof: str) -> bool:
-        """Return whether a proof is one of ours, young enough, and not ended."""
+        """Return whether a proof was signed here, has not expired and was not revoked."""
         try:
             nonce = self._signer.unsign(proof, max_age=SESSION_S).decode()
         except (BadSignature, UnicodeError):
@@ -214,7 +214,7 @@ class _Token(Authenticator):
 
 
 class _ProxyHeader(Authenticator):
-    """Users that a trusted proxy names in a header."""
+    """Takes the user's name from a header of a trusted proxy."""
 
     def __init__(self, header: str) -> None:
         self._header = header
@@ -231,7 +231,7 @@ class _ProxyHeader(Authenticator):
 
 
 class Guard:
-    """Checks every request of one application: its Host, its origin, who sends it, its size."""
+    """Checks the Host, Origin, sender and size of every request to one application."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -288,7 +288,7 @@ class Guard:
 
 
 def _cookie() -> str:
-    """Return the cookie's name; cookies know no ports, and a machine may have two dashboards."""
+    """Return the cookie's name, with the port: a host may have two dashboards."""
     port = request.host.removeprefix(f"[{host_name(request.host)}]").rpartition(":")[2]
     return f"radt-dashboard-{port}" if port.isdigit() else "radt-dashboard"
 
@@ -331,7 +331,7 @@ _WRONG = '<p role="alert">Wrong token.</p>'
 
 
 def _ask_for_token(*, wrong: bool = False) -> Response:
-    """Answer people with a page with a form, programs with a sentence."""
+    """Answer browsers with a form, programs with one sentence."""
     if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
         return refusal("Open the address that `radt dashboard` printed, with its token.")
     page = _LOGIN_PAGE.format(wrong=_WRONG if wrong else "")

@@ -41,7 +41,7 @@ _LOOK_INTERVAL_S = 5
 
 
 class _Channel(HTTPChannel):
-    """A connection that knows since when a request is on its way."""
+    """A connection that records when its request began."""
 
     begun_s: float | None = None
 
@@ -115,7 +115,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """What to open in a browser; a wildcard address is reached through the loopback one."""
+        """The address to open in a browser; loopback for a wildcard address."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         host = f"[{host}]" if ":" in host else host
         query = f"?{urlencode({'token': self.token})}" if self.token else ""

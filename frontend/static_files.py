@@ -1,4 +1,4 @@
-"""Scripts and styles as one file each, and answers compressed where it pays."""
+"""Serves scripts and styles as one file each, and compresses answers."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Bundle:
 
     @property
     def address(self) -> str:
-        """Changes with what is in it, so that browsers may keep what is there for good."""
+        """The address of the bundle, with a hash of its content: browsers cache it for ever."""
         return f"{self.path}?m={self.etag}"
 
     def serve(self, server: Flask) -> None:
-        """Answer for it."""
+        """Return the bundle as an answer."""
         etag, content, mimetype = self.etag, self.content, self.mimetype
 
         def answer() -> Response:
@@ -74,18 +74,18 @@ _MIN_BYTES = 2048
 
 
 class Compressed:
-    """The compressed forms, by what they are of. Thread-safe."""
+    """Caches compressed answers by their content. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
         self._lock = threading.Lock()
 
     def install(self, app: Dash) -> None:
-        """Stand behind the application."""
+        """Compress the answers of an application."""
         app.server.after_request(self.compress)
 
     def compress(self, response: Response) -> Response:
-        """An answer as the browser takes it; others as they are."""
+        """Return the answer compressed if the browser accepts that."""
         if not (request.path.startswith(_STATIC) and response.mimetype in _MIMETYPES):
             return response
         response.vary.add("Accept-Encoding")
@@ -115,7 +115,7 @@ class Compressed:
 
 
 def _is_here(address: str | None) -> bool:
-    """Within one machine compressing takes longer than sending."""
+    """Whether the request is from this machine, where compressing takes longer than sending."""
     try:
         return ipaddress.ip_address(address or "").is_loopback
     except ValueError:

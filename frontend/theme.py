@@ -70,7 +70,7 @@ def colour(place: int, scheme: Scheme) -> str:
 
 
 def inks(count: int, scheme: Scheme) -> Sequence[str]:
-    """Greys for print: as many as can be told apart, from the strongest on."""
+    """Distinguishable greys for print, the darkest first."""
     near, far = ("#111111", "#767676") if scheme is Scheme.LIGHT else ("#f2f2f2", "#8a8a8a")
     return [_mixed(near, far, index / max(count - 1, 1)) for index in range(max(count, 1))]
 
@@ -82,13 +82,13 @@ def translucent(hex_colour: str, opacity: float) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """How far two colours are apart in lightness, 1 to 21 (WCAG 2.2)."""
+    """The contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def _shades(hue: str, scheme: Scheme) -> Sequence[str]:
-    """Darker and lighter ones, as far as the paper allows."""
+    """Darker and lighter shades that contrast with the paper."""
     paper = _PAPERS[scheme]
     dark, light = (
         next(

@@ -1,4 +1,4 @@
-"""What surrounds the data in a figure: size, margins, axes with their ticks, names of lines."""
+"""Size, margins, axes, ticks and line names of a figure: everything but the data."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
 
 
 def utc_offset_s(window: Window) -> float:
-    """What this machine's time of day is ahead of UTC, at the window's start."""
+    """This machine's UTC offset at the window's start, in seconds."""
     local = datetime.fromtimestamp(window.start).astimezone().utcoffset()
     return 0.0 if local is None else local.total_seconds()
 
@@ -253,7 +253,7 @@ _LABEL_PX, _LABEL_CHARS, _CHAR_PX = 14, 14, 7
 
 
 def room_px(lines: Sequence[Line]) -> int:
-    """How much the names take at the right."""
+    """The width that the names of lines need on the right."""
     longest = max((len(line.short) for line in lines), default=0)
     return _CHAR_PX * min(_LABEL_CHARS, longest)
 
@@ -265,7 +265,7 @@ def end_labels(
     limits: tuple[float, float],
     plot_px: float,
 ) -> list[Figure]:
-    """The names, moved apart where lines end close to each other; ``limits`` as on the axis."""
+    """Names at the ends of lines, moved apart where they would overlap; ``limits`` of the axis."""
     ends = []
     for line, pen in drawn:
         x, values = line.curve.x, ordinate.of(line.curve.values)
@@ -299,7 +299,7 @@ def end_labels(
 
 
 def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
-    """Move sorted positions apart to at least ``gap``, but little, within 0 to ``limit``.
+    """Move sorted positions at least ``gap`` apart, as little as possible, within 0 to ``limit``.
 
     Positions that are too close form a block around their common centre; blocks that touch merge.
     """

@@ -23,7 +23,7 @@ _DIGIT_PX = 6.2
 
 
 def whisker(estimate: Estimate) -> float:
-    """How far the interval is drawn above the mean.
+    """The length of the interval's upper whisker.
 
     That of two repeats may be many times the mean; then it is cut, and its numbers are told.
     """
@@ -32,7 +32,7 @@ def whisker(estimate: Estimate) -> float:
 
 
 def reaches(estimates: Sequence[Estimate], factor: float) -> Figure:
-    """What Plotly's error bars are made of: confidence intervals, where there are any."""
+    """Plotly's error bars from the confidence intervals; None without any."""
     found = [error_bar(one) for one in estimates]
     return {
         "array": [one.above * factor if one else None for one in found],
@@ -94,7 +94,7 @@ def block_labels(
 
 
 def ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list[Figure]:
-    """How it ended, where there is no value."""
+    """Labels that say how a run ended, in place of bars without a value."""
     return [
         {
             "xref": "x",
@@ -117,7 +117,7 @@ def ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list[
 def numbers(
     known: Sequence[tuple[float, Bar, Estimate]], axis: ScaledQuantity, room_px: float, ink: Ink
 ) -> list[Figure]:
-    """The values above their bars, or of memory the peaks; none where they do not fit."""
+    """Values above the bars (peaks for memory); none if they do not fit."""
     factor = axis.scale.factor
     labels = []
     for x, bar, estimate in known:
@@ -245,7 +245,7 @@ def _hover(quantity: Quantity, bar: Bar, estimate: Estimate) -> str:
 def _parts(
     quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
 ) -> list[Figure]:
-    """The single runs as dots, where they are no parts of a sum."""
+    """Dots for single runs; none where the bar is their sum."""
     if quantity.info.combine is Combine.SUM or is_shared(quantity):
         return []
     xs, ys = [], []
@@ -289,7 +289,7 @@ def _points(xs: list[float], ys: list[float], marker: Figure) -> Figure:
 
 
 def _room_px(at: Sequence[float], size: Size) -> float:
-    """How wide a bar's place is about, on a page of middling width."""
+    """The approximate width of a bar's slot on a page of medium width."""
     return _PLOT_PX[size] / max(4.8, (at[-1] if at else 0.0) + 1.2)
 
 

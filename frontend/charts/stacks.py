@@ -1,4 +1,4 @@
-"""A strip of the Workload page as it is drawn: shares stacked, the device's own line over them."""
+"""Figures of the Workload page's strips: stacked shares of the runs, and the device's line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DrawnStrip:
 
 
 def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStrip:
-    """Shares stacked, the first run on top as in the list; the device's line over them."""
+    """Stack the shares, first run on top as in the list, and draw the device's line above."""
     ink = INKS[scheme]
     stacked: Float64Array = np.zeros(len(data.at_s))
     for band in data.bands:
@@ -117,7 +117,7 @@ def _area(
     scale: UnitScale,
     scheme: Scheme,
 ) -> tuple[Figure, Figure]:
-    """One closed outline for each stretch without gaps, and its edge, which can be pointed at."""
+    """One closed outline per stretch without gaps, and its upper edge, for the cursor."""
     stroke = colour(band.runs[0].ordinal, scheme) if len(band.runs) == 1 else INKS[scheme].dim
     edges = np.flatnonzero(np.diff(np.concatenate(([0], data.known.view(np.int8), [0]))))
     xs: list[Any] = []
@@ -187,7 +187,7 @@ def total_name(total: Total) -> str:
 
 
 def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
-    """Of the visible time: the mean of each, or the peak where that is what counts."""
+    """The mean (or the peak, where that counts) of each line within the visible time."""
     found = []
     visible = (data.at_s >= data.window.start) & (data.at_s <= data.window.end) & data.known
     is_peak = data.strip.resource.peak

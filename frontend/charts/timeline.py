@@ -1,4 +1,4 @@
-"""The Workload page's timeline, and what all of the page's figures have in common.
+"""The Workload page's timeline, and the layout that all figures of the page share.
 
 All have the same left and right margin and the same time axis, so that an instant is at the same
 place in each of them. Figures are plain dictionaries in Plotly's JSON (`charts.timeseries`).
@@ -22,7 +22,7 @@ LEFT_PX, RIGHT_PX = 56, 12
 
 
 def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
-    """A figure's frame_layout without margins and y axis."""
+    """The layout of a figure, without margins and y axis."""
     positions, texts = elapsed_ticks(window.start, window.end, about=8)
     return {
         "height": height_px,
@@ -71,7 +71,7 @@ def frame_note(text: str, ink: Ink) -> Figure:
 
 
 def blank(height_px: int) -> Figure:
-    """What a graph shows until its data come."""
+    """An empty graph, shown until its data arrive."""
     return {
         "data": [],
         "frame_layout": {
@@ -110,7 +110,7 @@ def timeline_px(runs: int) -> int:
 
 
 def timeline(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
-    """One row a run: set-up, life, epochs, what lay inside them, events, the end."""
+    """Draw one row per run: set-up, lifetime, epochs, phases and spans, events, end."""
     ink = INKS[scheme]
     shortest_s = (window.end - window.start) * _THINNEST_PX / _PLOT_PX
     setup, alive, epochs, inside, events = [], [], [], [], []
@@ -196,7 +196,7 @@ def _bars(
 def _epochs(
     bars: Sequence[tuple[int, Bar]], window: Window, scheme: Scheme, strokes: Sequence[str]
 ) -> Figure:
-    """Epochs alternate in strength, so that their borders are seen without lines."""
+    """Draw epochs in two alternating strengths, which shows their borders without lines."""
     opacities, places = [], dict.fromkeys(range(len(strokes)), 0)
     for row, _ in bars:
         opacities.append(_STRONG if places[row] % 2 == 0 else _WEAK)
@@ -227,7 +227,7 @@ def _epochs(
 
 
 def contrasting(fill: str, opacity: float, scheme: Scheme) -> str:
-    """Black or white, whichever is read better on the fill (WCAG's relative luminance)."""
+    """Return black or white, whichever contrasts more with the fill (WCAG relative luminance)."""
     paper = INKS[scheme].paper
     mixed = [
         opacity * int(fill[at : at + 2], 16) + (1 - opacity) * int(paper[at : at + 2], 16)
@@ -255,7 +255,7 @@ def _instants(events: Sequence[tuple[int, Bar]], ink: Ink) -> Figure:
 
 
 def _ends(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
-    """A mark at the end of each run that ended badly; the reason is beside its row."""
+    """Mark the end of each run that did not finish; its reason stands beside the row."""
     bad = [
         (row, life)
         for row, life in enumerate(found)

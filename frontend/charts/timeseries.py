@@ -159,7 +159,7 @@ def figure(data: ChartData, look: Look) -> Figure:
 
 
 def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:
-    """The lines for a list beside the chart, those that are hidden, too."""
+    """The entries of the list beside the chart, hidden lines included."""
     found = []
     for line in lines:
         pen = pens.get(line.key) or Pen.of(line, 0, scheme, monochrome=False)
@@ -190,7 +190,7 @@ def notice(text: str, scheme: Scheme) -> Figure:
 
 
 def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
-    """Unit and factor that make the values read well."""
+    """Choose a unit and factor for readable tick values."""
     log = data.spec.log
     if data.relative is Relative.RATIO:
         return Ordinate(1.0, "×", log=log)
@@ -203,7 +203,7 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
 
 
 def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tuple[float, float]:
-    """The ends of the axis, of a logarithmic one as exponents of ten.
+    """The limits of the y axis; exponents of ten if it is logarithmic.
 
     What is seen in the window with a little air, but for ends that were set by hand.
     """
@@ -228,14 +228,14 @@ def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tupl
 
 
 def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
-    """Whether ticks of thousandths would have a prefix, as in ``100µ``: nobody reads a loss so."""
+    """Whether ticks would get an SI prefix below 1 (``100µ``), which suits no unitless value."""
     return limits[0] < -3 if log else max(abs(end) for end in limits) < 0.005
 
 
 def y_range(
     lines: Sequence[Line], window: Window, ordinate: Ordinate, *, from_zero: bool
 ) -> tuple[float, float]:
-    """Lowest and highest value seen in the window, scaled, with a little air."""
+    """Lowest and highest value within the window, scaled, with a margin."""
     lows, highs = [], []
     for line in lines:
         seen = (line.curve.x >= window.start) & (line.curve.x <= window.end)

@@ -1,4 +1,4 @@
-"""The parts of a figure that show data: lines and their bands, marks of epochs and spans."""
+"""Traces of a figure: lines with their bands, marks of epochs, phases and spans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pen:
 
     @classmethod
     def of(cls, line: Line, place: int, scheme: Scheme, *, monochrome: bool) -> Pen:
-        """``place`` is the line's among those drawn."""
+        """Return the pen of a line; ``place`` is its index among the lines drawn."""
         if monochrome:
             greys = inks(_GREYS, scheme)
             return cls(greys[place // len(DASHES) % _GREYS], DASHES[place % len(DASHES)])
@@ -46,7 +46,7 @@ class Pen:
 
 @dataclass(frozen=True, slots=True)
 class Ordinate:
-    """How values become heights: ``factor`` times the stored value, in ``unit``.
+    """The scale of the y axis: ``factor`` times the stored value, in ``unit``.
 
     ``signed`` are differences; ``log`` has no place for what is not positive.
     """
@@ -66,7 +66,7 @@ class Ordinate:
 
 
 def typed(values: Float64Array) -> dict[str, str]:
-    """An array as Plotly reads it without parsing numbers; NaN stays a gap."""
+    """Encode an array for Plotly as typed binary data; NaN stays a gap."""
     data = np.ascontiguousarray(values, dtype="<f8")
     return {"dtype": "f8", "bdata": base64.b64encode(data.tobytes()).decode("ascii")}
 
@@ -74,7 +74,7 @@ def typed(values: Float64Array) -> dict[str, str]:
 def line_traces(
     line: Line, pen: Pen, ordinate: Ordinate, *, marked: bool, detailed: bool, smoothed: bool
 ) -> list[Figure]:
-    """A line with its band; dotted where not all runs took part.
+    """Return a line with its band; the line is dotted where runs are missing.
 
     ``marked`` dots each point; ``detailed`` says everything to who points at it, ``smoothed`` that
     the band is what was measured.
@@ -142,21 +142,21 @@ def _stroke(
 
 
 def _said(line: Line, detailed: bool) -> str:
-    """Its name and, once for the whole line, what else is known of it."""
+    """The hover text of a line: its name and, at one point only, its details."""
     if detailed:
         return "<br>".join(map(escaped, (line.short, *line.facts)))
     return " · ".join(map(escaped, (line.short, *line.facts[:3])))
 
 
 def _lonely_points(values: Float64Array) -> BoolArray:
-    """Points without a neighbour to draw a line to: without a dot nobody would see them."""
+    """Points between two gaps; they need a dot to be visible."""
     finite = np.isfinite(values)
     beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
     return finite & ~beside
 
 
 def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged: bool) -> Figure:
-    """One closed outline for each stretch without gaps; ``edged`` where it may be flat."""
+    """One closed outline per stretch without gaps; ``edged`` if it may have no height."""
     finite = np.isfinite(low) & np.isfinite(high)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))
     xs: list[npt.ArrayLike] = []
@@ -181,7 +181,7 @@ def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged:
 
 
 def rug(ticks: Sequence[Tick], rows: int, stroke: dict[int, str]) -> list[Figure]:
-    """A row of marks for each run: where epochs begin, and phases, spans and events."""
+    """Draw a row of marks per run: starts of epochs, phases, spans and events."""
     traces = []
     for row in range(rows):
         own = [tick for tick in ticks if tick.row == row]
@@ -219,7 +219,7 @@ def _marks(
 
 
 def hairlines(ticks: Sequence[Tick], stroke: dict[int, str]) -> list[Figure]:
-    """Epochs and phases as vertical hairlines, as long as they do not become a hatching."""
+    """Draw epochs and phases as vertical hairlines, unless there are too many to tell apart."""
     for kinds in ((MarkerKind.EPOCH, MarkerKind.PHASE), (MarkerKind.PHASE,)):
         shown = [tick for tick in ticks if tick.kind in kinds]
         if 0 < len(shown) <= _MAX_HAIRLINES:
@@ -241,5 +241,5 @@ def _hairline(tick: Tick, stroke: str) -> Figure:
 
 
 def escaped(text: str) -> str:
-    """Plotly reads a little HTML in texts; names are only names."""
+    """Escape a name, because Plotly interprets some HTML in texts."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

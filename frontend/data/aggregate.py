@@ -1,4 +1,4 @@
-"""Lines of a chart, one a workload: the mean or the sum of its runs, and the band they span.
+"""One line per workload: the mean or sum of its runs, and the band between their extremes.
 
 Each cell of the grid has the mean, the lowest and the highest of all that was recorded in it, so
 that peaks survive in the band however coarse the grid is.
@@ -32,7 +32,7 @@ GRID_CELLS = 800
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """All points of one run (or device); ``interval`` None if it has no regular one.
+    """All points of one run or device; ``interval`` is None if they are irregular.
 
     ``lived`` is when the run began and ended, both on the x axis.
     """
@@ -57,7 +57,7 @@ class OnGrid:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The feeds of one workload that become one line, with its names and its colour's place.
+    """The feeds of one workload that are drawn as one line, with its name and colour.
 
     ``listener`` is empty if there is only one.
     """
@@ -81,7 +81,7 @@ class Group:
 
 
 def groups(found: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
-    """The feeds of each workload that are added up; of two listeners' they are never mixed."""
+    """Group the feeds by workload; feeds of different listeners are never mixed."""
     by_workload: dict[tuple[str, str], list[Feed]] = {}
     for feed in without_parts(found):
         key = (feed.parts[0][0].record.workload_id, feed.listener)
@@ -96,7 +96,7 @@ def groups(found: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
 
 
 def member_of(feed: Feed, cells: Cells, axis: Axis) -> Member:
-    """A feed as a member of its workload's line."""
+    """Return a feed as a member of its workload's line."""
     run, record = feed.parts[0]
     interval = record.interval_s if axis.is_time else None
     lived = _lived(run, record) if axis.is_time else None
@@ -115,7 +115,7 @@ def workload_line(
     smoothing_width: float = 0.0,
     surroundings: Sequence[Member] = (),
 ) -> Line | None:
-    """The line of a workload; None if nothing is known of its members.
+    """The line of a workload; None if its members have no points.
 
     ``zero`` is where the members' digests have an edge. ``surroundings`` are the members with what
     is around the window, for smoothing; the members themselves if there are none.
@@ -146,7 +146,7 @@ def workload_line(
 
 
 def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line:
-    """The line as the moving mean of ``whole``, which is on the grid of these edges."""
+    """The moving mean of ``whole``, whose cells have these edges."""
     values = whole.curve.values
     known = np.isfinite(values)
     if not known.any():
@@ -182,7 +182,7 @@ def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) ->
 
 
 def on_grid(member: Member, edges: Float64Array) -> OnGrid:
-    """One member's values in the cells between the edges."""
+    """The values of one member in the cells between the edges."""
     count = len(edges) - 1
     width = float(edges[-1] - edges[0]) / count
     middles = (edges[:-1] + edges[1:]) / 2
@@ -207,7 +207,7 @@ def on_grid(member: Member, edges: Float64Array) -> OnGrid:
 
 
 def between(cells: Cells, at: Float64Array) -> Float64Array:
-    """Straight lines between neighbouring points; NaN outside them and within gaps."""
+    """Interpolate linearly between the points; NaN outside them and within gaps."""
     if not len(cells):
         return np.full(len(at), np.nan)
     middle = cells.middle
@@ -259,7 +259,7 @@ def combine(
 
 
 def in_gap(known: BoolArray) -> BoolArray:
-    """Where members (K, M) are unknown between cells in which they are known."""
+    """Whether each cell (K, M) of a member is unknown between known ones."""
     places = np.arange(known.shape[1])
     first = np.where(known.any(axis=1), known.argmax(axis=1), known.shape[1])
     last = known.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
@@ -268,7 +268,7 @@ def in_gap(known: BoolArray) -> BoolArray:
 
 
 def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
-    """When the process of a series was there, in seconds since the barrier.
+    """The lifetime of a series' process, in seconds since the barrier.
 
     None of a device, which was there all the time.
     """
@@ -281,7 +281,7 @@ def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What others are compared with: a curve for each thing that was measured.
+    """The baseline of a comparison: one curve per measured run or device.
 
     ``curves`` are by what comes behind the run or workload in a line's key (a device, a listener);
     ``keys`` are those of the baseline's own lines.
@@ -292,14 +292,14 @@ class Baseline:
     keys: frozenset[str]
 
     def curve_for(self, line: Line) -> Curve | None:
-        """The one of the same device; the only one if there is only one."""
+        """The curve of the same device, or the only curve."""
         if len(self.curves) == 1:
             return next(iter(self.curves.values()))
         return self.curves.get(suffix(line.key))
 
 
 def suffix(key: str) -> str:
-    """What a key says besides the run or workload."""
+    """The part of a key after the run or workload."""
     places = [key.index(sign) for sign in "/@" if sign in key]
     return key[min(places) :] if places else ""
 
@@ -307,7 +307,7 @@ def suffix(key: str) -> str:
 def against(
     lines: Sequence[Line], baseline: Baseline, relative: Relative
 ) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """The lines against the baseline, and what has to be said of it."""
+    """The lines relative to the baseline, and notes about it."""
     found: list[Line] = []
     apart: list[str] = []
     zeros = 0
@@ -338,7 +338,7 @@ def against(
 
 
 def value_at(curve: Curve, x: Float64Array) -> Float64Array:
-    """Values between neighbouring points; NaN outside them and within gaps."""
+    """Interpolate linearly; NaN outside the points and within gaps."""
     if not len(curve.x):
         return np.full(len(x), np.nan)
     # A NaN among the points is a gap: whatever leads to or from it is none.

@@ -1,5 +1,5 @@
-"""The x axis of a chart: how seconds since the barrier become places on each kind of axis, and the
-epochs, phases and spans marked on it.
+"""The x axis of a chart: maps seconds since the barrier to time, epochs or steps, and holds the
+marks of epochs, phases and spans.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHORTEST = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An x axis: where each run (by id) is on it. ``whole`` is what is seen without a zoom.
+    """An x axis with one map per run id. ``whole`` is the range without a zoom.
 
-    Over steps there are no ``maps``: where a point is, it says itself.
+    There are no ``maps`` over steps: each point has its own step.
     """
 
     kind: XAxis
@@ -38,21 +38,21 @@ class Axis:
 
     @property
     def is_time(self) -> bool:
-        """Whether it is in seconds."""
+        """Whether the axis is in seconds."""
         return self.kind not in (XAxis.STEP, XAxis.EPOCH)
 
     def place(self, run: RunEntry, cells: Cells) -> Cells:
-        """The cells of a run, which are over seconds, on this axis."""
+        """Map the cells of a run from seconds to this axis."""
         return cells.on_steps() if self.by_step else cells.mapped(self.maps[run.run_id])
 
     def x_of(self, run: RunEntry, elapsed_s: float) -> float:
-        """Where an instant of a run is; NaN where that is not known."""
+        """The position of an instant of a run; NaN if unknown."""
         if self.by_step:
             return math.nan
         return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
 
     def asked(self, run: RunEntry, window: Window | None) -> tuple[float | None, float | None]:
-        """A part of the axis in seconds since the run's barrier, or in steps."""
+        """A range of the axis in seconds since the run's barrier, or in steps."""
         if window is None:
             return None, None
         if self.by_step:
@@ -67,7 +67,7 @@ def axis_of(
     ends_s: Mapping[str, float],
     markers: Sequence[MarkerRecord],
 ) -> Axis:
-    """An axis for runs. ``ends_s`` are their ends, or newest samples, in seconds since the barrier.
+    """Return the axis of runs; ``ends_s`` are their ends or newest samples, in s after the barrier.
 
     Of steps nothing is known here: the whole is that of the lines (`whole_of`).
     """
@@ -97,27 +97,27 @@ def axis_of(
 
 
 def whole_of(placed: Iterable[Cells]) -> Window:
-    """From the first to the last place of any of the lines."""
+    """The range from the first to the last point of all lines."""
     spans = [(float(one.first[0]), float(one.last[-1])) for one in placed if len(one)]
     start = min((first for first, _ in spans), default=0.0)
     return Window(start, max([last for _, last in spans] + [start + _SHORTEST]))
 
 
 def started_s(run: RunEntry) -> float:
-    """When a run's process began, in seconds since its barrier; 0 where nobody knows."""
+    """The start of a run's process, in seconds since its barrier; 0 if unknown."""
     started_ns = run.record.started_ns
     return 0.0 if started_ns is None else (started_ns - run.origin_ns) / 1e9
 
 
 def is_epoch(marker: MarkerRecord) -> bool:
-    """Of the run's first process: the others count the same epochs."""
+    """Whether a marker is an epoch of the run's first process; others count the same epochs."""
     return marker.kind is MarkerKind.EPOCH and not marker.process
 
 
 def epoch_maps(
     runs: Mapping[str, RunEntry], ends_s: Mapping[str, float], markers: Sequence[MarkerRecord]
 ) -> dict[str, XMap]:
-    """Time to epochs that are done: 2.5 is half-way between the third epoch's start and the next.
+    """Maps from time to finished epochs: 2.5 is half-way through the third epoch.
 
     What comes before the first and after the last epoch has no place. How long an epoch that goes
     on will take, nobody knows: as long as the one before it, at least.
@@ -166,7 +166,7 @@ def ticks(
     axis: Axis,
     window: Window | None,
 ) -> tuple[Tick, ...]:
-    """The marks of the runs, those in the window if there is one."""
+    """The marks of the runs, within the window if there is one."""
     of_run: dict[str, list[MarkerRecord]] = {}
     for marker in markers:
         if marker.run_id in runs and (is_epoch(marker) or marker.kind is not MarkerKind.EPOCH):

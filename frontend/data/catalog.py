@@ -1,8 +1,8 @@
-"""The runs of one experiment in order, and what follows from their order: their colours.
+"""The runs of one experiment in order, and their colours, which depend on the order.
 
-Up to eight runs of an experiment have the eight colours, in their order. Where there are more, a
-workload has a hue and its runs are shades of it. A whole workload has the colour of its first run,
-so that lines of runs and of other workloads beside it never have the same.
+Up to eight runs get the eight colours in order. With more runs, each workload gets a hue and its
+runs get shades of it. The line of a whole workload has the colour of its first run, so it never
+equals the colour of another workload's line or run.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class RunEntry:
 
     @property
     def workload_name(self) -> str:
-        """The workload's label, with the machine or experiment where it takes that to tell it."""
+        """The workload's label, with machine or experiment where the label is ambiguous."""
         label, host = self.record.workload, self.record.host
         name = f"{label} {host}".strip() if self.is_elsewhere_too else label
         return f"{self.prefix} {name}".strip()
 
     @property
     def title(self) -> str:
-        """What one line in a list says: ``three b  cnn-small``."""
+        """The run's line in a list: ``three b  cnn-small``."""
         return f"{self.short}  {self.record.name}".strip()
 
 
@@ -90,23 +90,23 @@ class WorkloadEntry:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The machines that it ran on: one, as a rule."""
+        """The machines that the workload ran on, usually one."""
         return tuple(dict.fromkeys(run.record.host for run in self.runs if run.record.host))
 
     @property
     def is_profiled(self) -> bool:
-        """Whether a profiler slowed a run down, and with it those beside it."""
+        """Whether a profiler slowed down one of the runs, and thereby the others."""
         return any(run.profiled for run in self.runs)
 
     @property
     def status(self) -> RunStatus:
-        """RUNNING while a run is; else the worst of the runs' states."""
+        """RUNNING while a run is running, else the worst status of its runs."""
         states = {run.record.status for run in self.runs} or {self.record.status}
         return RunStatus.RUNNING if RunStatus.RUNNING in states else RunStatus.worst(states)
 
 
 class _Ids:
-    """Ids in the order of the alphabet, to be found by how they begin."""
+    """Sorted ids, searchable by prefix."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._ids = sorted(ids)
@@ -119,7 +119,7 @@ class _Ids:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Everything of one experiment but its samples; ``workloads`` are the oldest first."""
+    """One experiment without its samples; ``workloads`` are sorted by age, oldest first."""
 
     experiment: str
     workloads: tuple[WorkloadEntry, ...] = field(default=())
@@ -136,15 +136,15 @@ class Catalog:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """The machines that runs are from."""
+        """The machines of the runs."""
         return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
 
     def runs_like(self, beginning: str) -> list[str]:
-        """Ids of the runs that begin so."""
+        """The ids of runs that start with the prefix."""
         return self._run_ids.like(beginning)
 
     def workloads_like(self, beginning: str) -> list[str]:
-        """Ids of the workloads that begin so; of all without a beginning."""
+        """The ids of workloads that start with the prefix; all ids for an empty one."""
         return self._workload_ids.like(beginning)
 
     @cached_property
@@ -156,12 +156,12 @@ class Catalog:
         return _Ids(self.workloads_by_id)
 
     def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
-        """The ids that are here, in order, each once."""
+        """The known ids among those given, in catalog order, without duplicates."""
         known = [self.runs[run_id] for run_id in set(run_ids) if run_id in self.runs]
         return tuple(run.run_id for run in sorted(known, key=lambda run: run.ordinal))
 
     def automatic(self) -> tuple[str, ...]:
-        """The runs of the newest workloads, as many whole workloads as colours can tell apart.
+        """The runs of the newest whole workloads, as many as there are colours.
 
         Workloads that have not begun do not count; of a bigger newest workload all runs are shown.
         Profiled workloads are shown only where there are no others: they are no measurements.
@@ -242,13 +242,13 @@ def _entries(
 
 
 class Tints:
-    """Places of colours, for `radt.frontend.theme.colour`."""
+    """Colour indices for `radt.frontend.theme.colour`."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     def run(self, run: RunEntry) -> int:
-        """The place of a run's colour.
+        """The colour index of a run.
 
         Raises:
             StoreError: The store cannot be read.
@@ -257,7 +257,7 @@ class Tints:
         return tint(catalog, run.run_id, run)
 
     def workload(self, run: RunEntry) -> int:
-        """The place of the colour of a run's workload.
+        """The colour index of a run's workload.
 
         Raises:
             StoreError: The store cannot be read.
@@ -270,7 +270,7 @@ class Tints:
 
 
 def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
-    """The place of a run's colour within its experiment; ``run`` if it is no longer there."""
+    """A run's colour index within its experiment; ``run`` if the run is gone."""
     entry = catalog.runs.get(run_id, run)
     if entry is None:
         return 0
@@ -284,5 +284,5 @@ def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
 
 
 def beside(place: int, number: int) -> int:
-    """Another shade of a colour: for the second and third device of one workload."""
+    """Another shade of a colour, for the second and third device of a workload."""
     return (place + HUE_COUNT * number) % (HUE_COUNT * SHADE_COUNT)

@@ -1,4 +1,4 @@
-"""Stretches of a series, each with its extremes, its sum and its area: what charts are made of.
+"""Cells of a series: stretches with extremes, sum and area, from which charts are drawn.
 
 A point is the smallest cell. Cells are merged into larger ones without losing an extreme or a sum,
 so that a digest of ten million points and the points themselves are drawn by the same code.
@@ -26,7 +26,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """N stretches in order, all arrays (N,), without those that hold no finite value.
+    """N cells in order (all arrays (N,)), each with at least one finite value.
 
     From ``first`` to ``last``; lowest and highest value, and where they are; sum and number of
     values; the area under the line that leads from the point before ``first`` to ``last``, and the
@@ -56,12 +56,12 @@ class Cells:
 
     @property
     def mean(self) -> Float64Array:
-        """Of the values, each counting the same."""
+        """The unweighted mean of the values."""
         return self.total / self.count
 
     @property
     def mean_height(self) -> Float64Array:
-        """Of the line, each stretch counting by its width; of points without one, of the values."""
+        """The mean of the line weighted by cell width; of the values if no cell has a width."""
         with np.errstate(invalid="ignore", divide="ignore"):
             height: Float64Array = np.where(self.cover > 0, self.area / self.cover, self.mean)
         return height
@@ -71,13 +71,13 @@ class Cells:
         return self.taken(slice(start, stop))
 
     def between(self, start: float, end: float, margin: int = 1) -> Cells:
-        """The cells that reach into a stretch, and ``margin`` neighbours at either side."""
+        """The cells that overlap a range, and ``margin`` neighbours on each side."""
         left = int(np.searchsorted(self.last, start, "left"))
         right = int(np.searchsorted(self.first, end, "right"))
         return self.part(max(0, left - margin), max(left, right) + margin)
 
     def broken_at(self, holes: npt.ArrayLike) -> Cells:
-        """With gaps also where recorded ones begin."""
+        """The cells with gaps added where recorded gaps begin."""
         places = np.searchsorted(self.first, np.asarray(holes, dtype=np.float64), "right")
         places = places[(places > 0) & (places < len(self))]
         if not len(places):
@@ -87,7 +87,7 @@ class Cells:
         return replace(self, gap=gap)
 
     def merged(self, starts: Int64Array) -> Cells:
-        """One cell for each of the groups that begin there; the first begins at 0.
+        """Merge groups of cells that begin at these indices; the first is 0.
 
         What is missing within a group is forgotten, but for its width.
         """
@@ -118,7 +118,7 @@ class Cells:
         )
 
     def on_steps(self) -> Cells:
-        """With steps to the right instead of time; none of what has no steps."""
+        """The cells over steps instead of time; cells without steps are left out."""
         if self.steps is None:
             return self.part(0, 0)
         there: BoolArray = np.asarray(np.isfinite(self.steps).all(axis=0))
@@ -136,7 +136,7 @@ class Cells:
         return own.moved(first, last, low_at, high_at, cover)
 
     def mapped(self, onto: XMap) -> Cells:
-        """On another axis."""
+        """The cells mapped to another axis."""
         if isinstance(onto, Shift):
             if onto.by == 0:
                 return self
@@ -168,7 +168,7 @@ class Cells:
         high_at: Float64Array,
         cover: Float64Array,
     ) -> Cells:
-        """The same values at other places."""
+        """The same values at other positions."""
         with np.errstate(invalid="ignore", divide="ignore"):
             height = np.where(self.cover > 0, self.area / self.cover, 0.0)
         return replace(
@@ -182,7 +182,7 @@ class Cells:
         )
 
     def taken(self, which: slice | Int64Array | BoolArray) -> Cells:
-        """Some of the cells."""
+        """The cells at these indices."""
         steps = None if self.steps is None else self.steps[:, which]
         found = Cells(*(getattr(self, name)[which] for name in COLUMNS))
         return found if steps is None else replace(found, steps=steps)
@@ -192,7 +192,7 @@ NO_CELLS = Cells(*(np.empty(0),) * 10, np.empty(0, dtype=bool))
 
 
 class XMap:
-    """From seconds since the barrier to another axis: straight lines between known places.
+    """Maps seconds since the barrier to another axis, linearly between known points.
 
     Before the first and after the last of them there is nothing (NaN).
     """
@@ -205,12 +205,12 @@ class XMap:
         return found
 
     def back(self, x: float) -> float:
-        """Seconds of a place on the axis, of the nearest where there is none."""
+        """Map a position on the axis back to seconds, clamped to the known range."""
         return float(np.interp(x, self.x, self.seconds))
 
 
 class Shift(XMap):
-    """Another zero."""
+    """Maps seconds to seconds after another zero."""
 
     def __init__(self, by: float) -> None:
         super().__init__(np.empty(0), np.empty(0))
@@ -225,7 +225,7 @@ class Shift(XMap):
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The last finite point before new ones, and whether something was missing behind it."""
+    """The last finite point before new ones, and whether a gap follows it."""
 
     at: float = math.nan
     value: float = math.nan
@@ -269,7 +269,7 @@ def of_points(
 
 
 def united(parts: Sequence[Cells], longest: float) -> Cells:
-    """Several readings of the same thing as one: equal instants count once.
+    """Merge several readings of one quantity; equal instants count once.
 
     Only a pause that is longer than ``longest`` in all of them together is a gap.
     """
@@ -290,7 +290,7 @@ def united(parts: Sequence[Cells], longest: float) -> Cells:
 
 
 def joined(*parts: Cells) -> Cells:
-    """One behind the other."""
+    """Concatenate cells in order."""
     columns = [np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS]
     steps = None
     if any(part.steps is not None for part in parts):
@@ -302,19 +302,19 @@ def joined(*parts: Cells) -> Cells:
 
 
 def grouped(cells: Cells, width: float, zero: float = 0.0) -> Cells:
-    """Merged into cells of one width, which begin at multiples of it from ``zero`` on."""
+    """Merge cells into a grid of one width that starts at ``zero``."""
     if not len(cells):
         return cells
     return cells.merged(group_starts(np.floor((cells.first - zero) / width)))
 
 
 def group_starts(numbers: Float64Array) -> Int64Array:
-    """Where neighbours with the same number begin."""
+    """The indices at which runs of equal numbers begin."""
     return np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
 
 
 def power_of_two(at_least: float) -> float:
-    """The smallest power of two that is not smaller."""
+    """The smallest power of two that is at least the value."""
     if not 0 < at_least < math.inf:
         return 2.0**-30
     mantissa, exponent = math.frexp(at_least)
@@ -322,14 +322,14 @@ def power_of_two(at_least: float) -> float:
 
 
 def _first_equal(values: Float64Array, wanted: Float64Array, lengths: Int64Array) -> Int64Array:
-    """Of each group the place of the first that equals what is wanted of it."""
+    """The index of the first value in each group that equals the group's target."""
     places = np.flatnonzero(values == np.repeat(wanted, lengths))
     groups = np.repeat(np.arange(len(lengths)), lengths)[places]
     return places[group_starts(groups.astype(np.float64))]
 
 
 def moving_mean(cells: Cells, at: Float64Array, width: float) -> Float64Array:
-    """The mean of what is within ``width`` around each place (N,); NaN where nothing is.
+    """The mean within ``width`` around each position (N,); NaN where there is no value.
 
     Gaps are not bridged: at one the window ends.
     """
@@ -348,7 +348,7 @@ def mean_within(
     at: Float64Array,
     width: float,
 ) -> Float64Array:
-    """`moving_mean` of blocks: from ``begins`` to ``ends`` (M,) as high as ``heights``."""
+    """`moving_mean` of blocks from ``begins`` to ``ends`` (M,) with these ``heights``."""
     spans = ends - begins
     knots = np.stack([begins, ends], axis=1).ravel()
     # Rounding may put a beginning a hair before the end before it.

@@ -58,7 +58,7 @@ def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
 
 
 def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
-    """The x axis of the chosen runs, as all charts that have it show it.
+    """The x axis of the chosen runs, shared by all charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -237,12 +237,12 @@ class _Chart:
 
 
 def hidden_line(key: str, label: str, short: str, ordinal: int, dash: int) -> Line:
-    """A line that is listed, and nothing of it read."""
+    """A hidden line: listed, without data."""
     return Line(key, label, short, ordinal, EMPTY, dash=dash, hidden=True)
 
 
 def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
-    """From the barrier to the end of the run that took longest, or to its newest sample.
+    """The range from the barrier to the end (or newest sample) of the longest run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -284,7 +284,7 @@ def _markers(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]
 def read(
     source: Source, feed: Feed, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
 ) -> Cells:
-    """The cells of a feed; around ``window`` every point, if there are not too many.
+    """Read the cells of a feed; every point near ``window``, unless there are too many.
 
     Raises:
         StoreError: The store cannot be read; or a chunk is damaged.
@@ -306,7 +306,7 @@ def read(
 
 
 def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
-    """Seconds at which a recorded gap of this series begins."""
+    """The starts of recorded gaps of this series, in seconds."""
     return [
         (gap.start_ns - run.origin_ns) / 1e9
         for gap in gaps

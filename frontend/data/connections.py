@@ -25,7 +25,7 @@ class NothingRecordedError(StoreError):
 
 
 class Connection(ABC):
-    """Opens one store, and opens it again when need be. Thread-safe.
+    """Opens one store, and reopens it after a failure. Thread-safe.
 
     ``opened`` counts the openings: what was read from an earlier one counts no more.
     ``ask_interval_s`` is how long an answer to "is there news" holds. ``outlives_outages`` says
@@ -57,13 +57,13 @@ class Connection(ABC):
         """
 
     def lost(self, reader: StoreReader) -> None:
-        """A reader failed: the next one is a new one, which looks at the schema again."""
+        """Drop a reader that failed; the next one is new and checks the schema again."""
         with self._lock:
             if reader is self._reader:
                 self._close()
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         with self._lock:
             self._close()
 
@@ -75,7 +75,7 @@ class Connection(ABC):
 
 
 class FileConnection(Connection):
-    """A file, which appears one day, and may be replaced by another."""
+    """A file that may not exist yet and may be replaced by another."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(StoreAddress.of(path))

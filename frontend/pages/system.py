@@ -46,7 +46,7 @@ _TITLES = _MAIN | _SIDE
 
 
 def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
-    """What is known now, by card."""
+    """The current content of each card."""
     collector = system.collector.look().value
     live = collector.live if isinstance(collector, Collector) else {}
     activity = system.activity.look()
@@ -116,13 +116,13 @@ def _digest(content: list[Component]) -> str:
 
 
 def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - as all pages
-    """The page for a view; what is wrong with the store is part of it."""
+    """The page for a view, with problems of the store."""
     system: System = current_app.config[_KEY]
     return _layout(system, view)
 
 
 def register(app: Dash, source: Source) -> None:
-    """Callbacks of the page."""
+    """Register the callbacks of the page."""
     system = System(source)
     app.server.config[_KEY] = system
     in_browser(app, "tick", Output("system-tick", "data"), Input("system-interval", "n_intervals"))

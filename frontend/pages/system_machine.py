@@ -1,4 +1,4 @@
-"""Cards of the System page about this machine: collector, devices, listeners, who may look."""
+"""Cards of the System page about this machine: collector, devices, listeners, access."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _VISITORS = {
 
 
 def collector_card(found: Reading[Collector | NoCollector]) -> list[Component]:
-    """Whether samples are being taken, and what that costs."""
+    """The collector's state and its cost."""
 
     def draw(collector: Collector | NoCollector) -> list[Component]:
         if isinstance(collector, NoCollector):
@@ -66,7 +66,7 @@ def collector_card(found: Reading[Collector | NoCollector]) -> list[Component]:
 
 
 def devices_card(found: Reading[Devices]) -> list[Component]:
-    """CPUs, memory and GPUs of this machine, and who is on them."""
+    """CPUs, memory and GPUs of this machine, and their processes."""
 
     def draw(devices: Devices) -> list[Component]:
         overview, host = devices.overview, devices.overview.host
@@ -200,7 +200,7 @@ def _short(uuid: str) -> str:
 
 
 def listeners_card(found: Reading[Sequence[ListenerFacts]]) -> list[Component]:
-    """What can be measured here, and why the rest cannot."""
+    """The listeners that work here, and why others do not."""
 
     def draw(listeners: Sequence[ListenerFacts]) -> list[Component]:
         working = sum(one.works and not one.is_profiler for one in listeners)
@@ -243,7 +243,7 @@ def _listener(one: ListenerFacts) -> Sequence[Cell]:
 
 
 def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list[Component]:
-    """Versions, and who may look."""
+    """Versions, and who has access."""
     parts: list[Component] = [facts(versions, long_names=True)]
     if guard is None:
         return parts

@@ -1,4 +1,4 @@
-"""What the cards of the System page are made of: facts, tables, bars, what is not known yet."""
+"""Parts of the System page's cards: facts, tables, bars, placeholders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cell = str | Component | Sequence[str | Component]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table; figures stand to the right. Where there is room, one that ``grows`` gets it."""
+    """A column of a table; numbers are right-aligned, columns that ``grow`` take spare width."""
 
     title: str
     is_figure: bool = False
@@ -38,7 +38,7 @@ class Column:
 def shown(
     reading: Reading[ValueT], draw: Callable[[ValueT], Sequence[Component]]
 ) -> list[Component]:
-    """What is known, that there is trouble, or that it is being looked at."""
+    """The content of a card, its problem, or a placeholder while it is read."""
     parts: list[Component] = []
     if reading.is_late:
         parts.append(trouble(f"No answer for {units.duration(reading.waited_s)}."))
@@ -55,18 +55,18 @@ def shown(
 
 
 def trouble(what: str, remedy: str = "") -> Component:
-    """What is wrong, and what to do."""
+    """A problem and its remedy."""
     more = [html.Span(sentence(remedy))] if remedy else []
     return html.Div([html.Strong(what), *more], className="system-trouble", role="alert")
 
 
 def quiet(text: str) -> Component:
-    """That there is nothing, which is nothing wrong."""
+    """A muted sentence for an empty card that is no problem."""
     return html.P(text, className="system-quiet")
 
 
 def facts(pairs: Iterable[tuple[str, Cell | None]], *, long_names: bool = False) -> Component:
-    """Names and values; those without one are left out."""
+    """Names and values; entries without a value are left out."""
     rows = [
         html.Div([html.Dt(name), html.Dd(list(value) if isinstance(value, tuple) else value)])
         for name, value in pairs
@@ -123,7 +123,7 @@ def table(
 
 
 def bar(share: float | None, text: str, name: str) -> Component:
-    """A part of a whole, with the figures beside it."""
+    """A bar that shows a share of a whole, with numbers beside it."""
     if share is None:
         return html.Span(text)
     percentage = min(max(share, 0.0), 1.0) * 100
@@ -162,7 +162,7 @@ def ago(time_ns: int | None, now_ns: int | None = None) -> str:
 
 
 def clock(time_ns: int, now_ns: int | None = None) -> str:
-    """When it was, in this machine's time zone, with the date unless it is today's."""
+    """A time in this machine's time zone, with the date unless it is today."""
     at = datetime.fromtimestamp(time_ns / 1e9).astimezone()
     today = datetime.fromtimestamp((now_ns or time.time_ns()) / 1e9).astimezone().date()
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""Cards of the System page about the store: how much, what waits, what runs, who writes."""
+"""Cards of the System page about the store: size, backlog, running workloads, machines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LAGS_S = 30.0
 
 
 def store_card(found: Reading[StoreFacts], points: Reading[int]) -> list[Component]:
-    """Where the store is and how much is in it."""
+    """The address and size of the store."""
 
     def draw(store: StoreFacts) -> list[Component]:
         schema = f"schema {store.schema_version}"
@@ -97,7 +97,7 @@ def import_lines(news: ImportNews | None) -> list[Component]:
 
 
 def backlog_card(found: Reading[Backlogs]) -> list[Component]:
-    """What has not left this machine yet."""
+    """Data that are not uploaded yet."""
 
     def draw(backlogs: Backlogs) -> list[Component]:
         if not backlogs.exists:
@@ -132,7 +132,7 @@ def _waiting(one: Waiting) -> Sequence[Cell]:
 def running_card(
     found: Reading[Activity], live: Mapping[str, LiveView], view: View
 ) -> list[Component]:
-    """What runs now, with the way to its workload."""
+    """The running workloads, with links."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.running:
@@ -184,7 +184,7 @@ def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
 
 
 def sampling_card(found: Reading[Activity]) -> list[Component]:
-    """What became of the samples that were expected: how many, how late, at which cost."""
+    """Samples expected and received, their delay, and the cost of recording."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.sampling:
@@ -246,12 +246,12 @@ def _sampling(one: Sampling) -> Sequence[Cell]:
 
 
 def _longest(time_ns: int) -> str:
-    """Ledgers of an older radt have none."""
+    """The longest interval; older ledgers have none."""
     return units.duration(time_ns / 1e9 if time_ns else None)
 
 
 def machines_card(found: Reading[Activity]) -> list[Component]:
-    """Machines that have written into the store, and how far behind they are."""
+    """The machines that write into the store, and how far behind they are."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.machines:

@@ -41,7 +41,7 @@ from radt.frontend.view import View
 
 
 def layout(source: Source, view: View) -> Component:
-    """The page for a view.
+    """Return the page for a view.
 
     Raises:
         RunNotFoundError: There is no such workload.
@@ -59,7 +59,7 @@ def layout(source: Source, view: View) -> Component:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Callbacks of the page, and the routes of its files."""
+    """Register the callbacks of the page and the routes of its files."""
     files.register(app, source)
     _register_updates(app, source)
 
@@ -82,7 +82,7 @@ def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:
 
 
 def _register_figures(app: Dash, source: Source) -> None:
-    """Callbacks of the timeline and the strips."""
+    """Register the callbacks of the timeline and the strips."""
 
     @app.callback(
         Output("workload-timeline", "figure"),
@@ -192,7 +192,7 @@ def _window(view_data: Mapping[str, Any]) -> Window | None:
 
 
 def _stamp(subject: Subject, window: Window | None, scheme: str, revision: str) -> str:
-    """Stays the same as long as a figure would: ended runs get no new points."""
+    """A key that changes when the figure would; ended runs get no new points."""
     states_text = " ".join(
         f"{run.run_id[:12]}{run.record.status}{run.record.ended_ns}"
         for run in subject.workload.runs
@@ -215,7 +215,7 @@ SECTIONS = ("facts", "notes", "rows", "outcomes", "devices", "ledger", "files", 
 
 
 def _register_updates(app: Dash, source: Source) -> None:
-    """Callbacks of the page."""
+    """Register the callbacks that update the page."""
     _register_subject(app, source)
     _register_news(app, source)
     _register_figures(app, source)
@@ -337,7 +337,7 @@ def _register_log(app: Dash, source: Source) -> None:
 
 
 def _register_browser(app: Dash) -> None:
-    """What happens in the browser alone (static/workload.js)."""
+    """Register callbacks that run in the browser only (static/workload.js)."""
     done = Output("workload-done", "data", allow_duplicate=True)
     in_browser(
         app,

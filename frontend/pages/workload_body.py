@@ -41,7 +41,7 @@ from radt.frontend.view import View
 
 
 def shown_of(subject: Subject) -> dict[str, Any]:
-    """What the browser keeps of the workload: which it is, and whether the newest is followed."""
+    """The browser's state: the shown workload, and whether the page follows the newest one."""
     return {
         "id": subject.workload_id,
         "auto": subject.automatic,
@@ -268,7 +268,7 @@ def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
 
 
 def digests(sections: Mapping[str, list[Component]]) -> dict[str, str]:
-    """By these it is known which parts have changed: whatever is written is drawn anew."""
+    """Digests of the parts of the page; only parts with a new digest are sent."""
     return {
         name: hashlib.blake2b(
             json.dumps(content, cls=PlotlyJSONEncoder).encode(), digest_size=8
@@ -278,7 +278,7 @@ def digests(sections: Mapping[str, list[Component]]) -> dict[str, str]:
 
 
 def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | None]:
-    """Put the strips into the slots of the page; in their order if that moves none that is there.
+    """Put the strips into slots, in order unless that would move an existing one.
 
     Whatever a callback writes is drawn anew. So strips stay in their elements while others come;
     `place` makes their order that of the resources.

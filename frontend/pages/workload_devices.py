@@ -1,4 +1,4 @@
-"""Devices as drawn on the Workload page: cards with their instances, cores, and who sat where."""
+"""The devices section of the Workload page: GPUs, MIG instances, CPU cores, and their runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _card(card: Card, *, with_host: bool) -> Component:
 
 
 def _instances(card: Card) -> Component:
-    """Instances where they lay, as wide as the slices of memory that they have."""
+    """MIG instances at their placement, as wide as their memory slices."""
     boxes: list[tuple[int, Component]] = []
     at = 0
     for one in card.instances:
@@ -126,7 +126,7 @@ def _tenant(tenant: Tenant) -> Component:
 
 
 def _memory(card: Card) -> Component:
-    """The most that was in use, of what the card has; the runs' parts where they are known."""
+    """The peak of used memory out of the GPU's total, divided by runs where known."""
     if card.peak_bytes is None or not card.memory_bytes:
         return html.P("Memory use was not recorded", className="workload-dim workload-memory")
     return html.Div(

@@ -1,4 +1,4 @@
-"""The top of the Workload page: what the workload was, and the rows of its timeline."""
+"""The top of the Workload page: facts of the workload and labels of its timeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIKE_SOLO = 0.005
 
 
 def swatch(ordinal: int | None) -> Component:
-    """A spot in the colour of a run; None for a device."""
+    """A dot in the colour of a run; None for a device."""
     style = (
         {"--light": "var(--radt-text)", "--dark": "var(--radt-text)"}
         if ordinal is None
@@ -38,7 +38,7 @@ def swatch(ordinal: int | None) -> Component:
 
 
 def name_of(run: RunEntry) -> str:
-    """The letter, or what else there is of a name."""
+    """The run's letter, or its name if it has none."""
     return run.record.letter or run.record.name or run.run_id[:8]
 
 
@@ -48,7 +48,7 @@ def facts_bar(
     ledger: Ledger,
     slowed: dict[str, Slowdown],
 ) -> list[Component]:
-    """The workload in a line of numbers."""
+    """The key figures of the workload, in one line."""
     record = subject.workload.record
     status = subject.workload.status
     facts = [_fact("Status", _status_text(subject), status=status)]
@@ -97,7 +97,7 @@ def facts_bar(
 
 
 def notes(subject: Subject) -> list[Component]:
-    """What has to be known before the numbers are believed."""
+    """Notes that limit how far the numbers can be trusted."""
     lines = []
     profiled = [run for run in subject.workload.runs if run.profiled]
     if profiled:
@@ -113,7 +113,7 @@ def notes(subject: Subject) -> list[Component]:
 
 
 def row_labels(lives: Sequence[Life]) -> list[Component]:
-    """What stands left of each row: the run's letter, name and devices."""
+    """The labels left of each row: the run's letter, name and devices."""
     height = {"height": f"{row_px(len(lives))}px"}
     return [
         html.Div(
@@ -137,7 +137,7 @@ def row_labels(lives: Sequence[Life]) -> list[Component]:
 
 
 def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
-    """What stands right of each row: how it ended, and how fast it was."""
+    """The labels right of each row: the run's end and speed."""
     height = {"height": f"{row_px(len(lives))}px"}
     found: list[Component] = []
     for life in lives:
@@ -186,7 +186,7 @@ def speed_text(life: Life, slowed: Slowdown | None) -> str:
 
 
 def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
-    """What stands left of a strip."""
+    """The label left of a strip."""
     where = strip.host if several_hosts else ""
     return [
         html.H3([strip.title], title=strip.quantity.explanation or strip.quantity.metric),
@@ -199,7 +199,7 @@ def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
 
 
 def strip_legend(drawn: DrawnStrip) -> list[Component]:
-    """What stands right of a strip: each line with its number, then what has to be known."""
+    """The legend right of a strip: each line with its value, then notes."""
     lines = [
         html.Li(
             [

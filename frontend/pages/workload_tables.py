@@ -33,7 +33,7 @@ _ENDED = "ended"
 
 
 def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
-    """A line a listener and run, with its gaps."""
+    """One line per listener and run, with its gaps."""
     if not ledger.entries:
         text = "No listener recorded samples for these runs."
         if subject.is_from_mlflow:
@@ -162,7 +162,7 @@ def files_section(
 
 
 def mlflow_page(subject: Subject, run_id: str) -> str | None:
-    """The run in MLflow's own pages; None if its tracking URI is none of a server."""
+    """The address of the run's page in MLflow; None unless MLflow is a server."""
     run = subject.runs[run_id]
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
@@ -184,9 +184,7 @@ def _where(subject: Subject, run_id: str, listing: Listing) -> str:
     if run.is_from_mlflow:
         return f"the artifacts of this run are in MLflow at {masked(run.tracking_uri)}"
     if run.mlflow_run_id:
-        return (
-            f"not on this machine; the files are in MLflow at {masked(run.tracking_uri)} has them"
-        )
+        return f"not on this machine; the files are in MLflow at {masked(run.tracking_uri)}"
     if not run.spool:
         return "no files recorded"
     if run.host == platform.node():
@@ -241,7 +239,7 @@ def _value(text: str | None) -> Component:
 
 
 def _text(text: str) -> str:
-    """As JSON can carry it: names of files may hold bytes that are no text."""
+    """Return a name that JSON can carry; file names may hold bytes that are not text."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -274,7 +272,7 @@ OPTION = "workload.log"
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """What the page says of a log. ``stamp`` changes with it."""
+    """The log as the page shows it; ``stamp`` changes with the log."""
 
     text: str
     note: str
@@ -349,7 +347,7 @@ def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
 
 
 def read_log(source: Source, run: RunEntry) -> ShownLog:
-    """The end of a run's log, or where it is."""
+    """Read the end of a run's log, or say where the log is."""
     record = run.record
     try:
         with open_log(record, source.address) as file:
