@@ -1,4 +1,4 @@
-"""Files of a run that the browser may have: what it printed, its artifacts, a trace made of it.
+"""Routes of a run's files: its log, its artifacts, its trace.
 
 They pass the same checks as every page (`radt.frontend.auth`), come as attachments that no
 browser shows or runs, and are sent by the server's own thread from the open file, so that a slow
@@ -39,22 +39,22 @@ _tracing = threading.Lock()
 
 
 def log_address(run_id: str) -> str:
-    """Where the whole log of a run is to be had."""
+    """The address of a run's whole log."""
     return f"/files/{quote(run_id, safe='')}/log"
 
 
 def artifact_address(run_id: str, path: str) -> str:
-    """Where one of its artifacts is."""
+    """The address of an artifact."""
     return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
 
 
 def trace_address(run_id: str) -> str:
-    """Where a trace of it for ui.perfetto.dev is made."""
+    """The address of a run's trace for ui.perfetto.dev."""
     return f"/files/{quote(run_id, safe='')}/trace"
 
 
 def register(app: Dash, source: Source) -> None:
-    """Routes of the files, behind the same checks as every page."""
+    """Register the routes, behind the same checks as every page."""
 
     def log_file(run_id: str) -> Response:
         return _refused() or _answer(lambda: _log(source, run_id))
@@ -71,14 +71,14 @@ def register(app: Dash, source: Source) -> None:
 
 
 def _path() -> str:
-    """As the file system has it, where names may hold bytes that are no UTF-8."""
+    """The path as the file system has it; names may hold bytes that are not UTF-8."""
     query = request.query_string.decode("ascii", "replace")
     found = parse_qs(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8)
     return found.get("path", [""])[0]
 
 
 def _refused() -> Response | None:
-    """Browsers say which site asks; a link from elsewhere, or an image, gets nothing."""
+    """Refuse requests that other sites cause: links and images get nothing."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
     return _text("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
@@ -101,7 +101,7 @@ def _record(source: Source, run_id: str) -> RunRecord:
 
 
 def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
-    """What a run printed: from its spool, or from MLflow's artifacts if those are here.
+    """Open a run's log in its spool, or in MLflow's artifacts if they are here.
 
     Raises:
         RunNotFoundError: It is not on this machine.
@@ -163,7 +163,7 @@ def _trace(source: Source, run_id: str) -> Response:
 
 
 def _folder(run: RunRecord, store: StoreAddress) -> Path | None:
-    """Of any run in a trace, neighbours among them: never one that only the store names."""
+    """The folder of a run in a trace; never a path that only the store names."""
     spool = spool_of(run, store)
     return None if spool is None else spool.path
 

@@ -31,7 +31,7 @@ class ImportNews:
 
 
 class MlflowImports:
-    """Starts the process, and starts it again where it ends. Thread-safe.
+    """Starts the process, and restarts it when it ends. Thread-safe.
 
     Args:
         tracking_uri: MLflow's server, database or folder.
@@ -50,24 +50,24 @@ class MlflowImports:
 
     @property
     def pid(self) -> int | None:
-        """The process that imports, while there is one."""
+        """The id of the importing process, if it runs."""
         process = self._process
         return None if process is None else process.pid
 
     def news(self) -> ImportNews:
-        """Return how far the import is."""
+        """Return the progress of the import."""
         return self._news
 
     @property
     def problem(self) -> TrackingError | None:
-        """Why nothing was imported yet; what fails later is only on the System page."""
+        """Why nothing is imported yet; later failures show on the System page only."""
         news = self._news
         if not news.status.error or news.complete_ns is not None:
             return None
         return TrackingError(news.status.error, news.status.remedy)
 
     def close(self) -> None:
-        """End the process, also in the middle of a run: the next import goes on from there."""
+        """End the process, even during a run: the next import continues there."""
         with self._lock:
             self._closed.set()
             if self._process is not None:

@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[ValueT]):
-    """What a look came to: ``value`` None and no ``error`` before the first is there.
+    """The result of a probe; ``value`` and ``error`` are both None before the first one.
 
     ``waited_s`` is for how long the next has been on its way; 0 if none is.
     """
@@ -45,12 +45,12 @@ class Reading(Generic[ValueT]):
 
     @property
     def is_late(self) -> bool:
-        """Whether it looks as if there will be no answer."""
+        """Whether the probe is overdue."""
         return self.waited_s >= LATE_S
 
 
 class Probe(Generic[ValueT]):
-    """One thing to look at. Thread-safe.
+    """Reads one thing in the background. Thread-safe.
 
     Args:
         name: For the log.
@@ -70,7 +70,7 @@ class Probe(Generic[ValueT]):
         self._began_s: float | None = None
 
     def look(self, wait_s: float = 0.0) -> Reading[ValueT]:
-        """The newest there is; looks again if it is time.
+        """Return the newest result; start another read if it is due.
 
         Args:
             wait_s: How long to wait where nothing is known yet.
@@ -120,7 +120,7 @@ _PACKAGES = ("radt", "dash", "plotly", "dash-mantine-components", "numpy", "SQLA
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """The collector about itself, and what it knows of its runs right now.
+    """The collector's own figures, and its current runs.
 
     ``cores`` is what it used of a core since the look before, and over its life at the first.
     """
@@ -132,11 +132,11 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class NoCollector:
-    """None runs, which is how it is while nothing is recorded."""
+    """No collector runs, because nothing is recorded."""
 
 
 class CollectorWatch:
-    """Asks the collector, and compares with what it said before."""
+    """Asks the collector, and computes rates since the previous answer."""
 
     def __init__(self) -> None:
         self._before: tuple[int, float, float] | None = None
@@ -182,7 +182,7 @@ def _holder() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The machine and its GPUs; ``cpu_busy`` is the part of all CPUs' time since the look before.
+    """The machine and its GPUs; ``cpu_busy`` is the CPUs' busy share since the previous read.
 
     ``load`` is the number of threads that run or want to, over a minute.
     """
@@ -193,13 +193,13 @@ class Devices:
 
 
 class DevicesWatch:
-    """Looks at CPUs, memory and GPUs."""
+    """Reads CPUs, memory and GPUs."""
 
     def __init__(self) -> None:
         self._before: tuple[int, int] | None = None
 
     def read(self) -> Devices:
-        """A driver that does not work is part of the overview.
+        """Read the devices; a driver that fails is part of the result.
 
         Raises:
             RadtError: This is not Linux.
@@ -227,7 +227,7 @@ def _require_linux() -> None:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Ticks that the CPUs worked, and all; https://docs.kernel.org/filesystems/proc.html."""
+    """Busy and total ticks of the CPUs; https://docs.kernel.org/filesystems/proc.html."""
     line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
     ticks = [int(word) for word in line.split()[1:9]]  # guests are part of user and nice
     idle = ticks[3] + ticks[4]

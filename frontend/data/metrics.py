@@ -50,7 +50,7 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
 
 
 def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
-    """What the series of one metric measure."""
+    """The quantity that the series of a metric measure."""
     first = series[0]
     drawn = {drawn_unit(one.unit, one.kind) for one in series}
     mixed = len({one.kind for one in series}) > 1

@@ -1,4 +1,4 @@
-"""What readers hand to charts: quantities with their units. Nothing here reads a store."""
+"""Data of charts: quantities with units, curves, marks. Nothing here reads a store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UnitScale:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What a metric measures, as far as charts need to know.
+    """The properties of a metric that charts need.
 
     ``methods`` are those of its series, each once; ``scopes`` all that it has, ``scope`` the first.
     """
@@ -62,7 +62,7 @@ class Quantity:
 
     @property
     def subtitle(self) -> str:
-        """What has to be known at first sight: ``estimated rate · process tree``."""
+        """Kind and scope of the values: ``estimated rate · process tree``."""
         words = ["estimated"] if self.estimated else []
         words += ["rate"] if self.kind is SeriesKind.COUNTER else []
         scopes = [SCOPE_WORDS[scope] for scope in self.scopes or (self.scope,)]
@@ -70,7 +70,7 @@ class Quantity:
 
     @property
     def explanation(self) -> str:
-        """How the values come about; empty where their name says it all."""
+        """How the values are obtained; empty where the name says it."""
         sentences = list(self.methods)
         if self.kind is SeriesKind.COUNTER:
             sentences.append(
@@ -84,7 +84,7 @@ class Quantity:
 
     @property
     def default_aggregate(self) -> Aggregate:
-        """Sum for what processes share out among them (bytes, cores, watts); else the mean."""
+        """Sum for resources that runs divide (bytes, cores, watts), else the mean."""
         if self.scope in (Scope.PROCESS, Scope.RUN) and _adds_up(self.drawn_unit):
             return Aggregate.SUM
         return Aggregate.MEAN
@@ -176,7 +176,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """An instant, or the beginning of a stretch (until ``end``), of one run.
+    """An instant of a run, or a span of it until ``end``.
 
     ``row`` counts the runs of the chart from 0, ``ordinal`` is the place of its colour, ``x`` and
     ``end`` are on the chart's axis.

@@ -1,4 +1,4 @@
-"""Reports as the page shows them: of an experiment or of what is picked, in order, coloured."""
+"""Reports of an experiment or a selection, sorted and coloured for the page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REMEMBERED = 8
 
 
 def read_shown(source: Source, view: View) -> Shown:
-    """What a view shows of its experiment, or of what is picked.
+    """Read the report of a view's experiment or selection.
 
     Raises:
         NothingRecordedError: There is no experiment.
@@ -79,7 +79,7 @@ def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Con
 
 
 def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
-    """In the order that was chosen; what has no value comes last either way.
+    """Sort by the chosen column; entries without a value come last in both directions.
 
     A workload stands where the first of its groups does: the smallest going up, else the largest.
     """

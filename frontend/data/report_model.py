@@ -1,4 +1,4 @@
-"""What the Report page shows: choices, workloads and bars. Nothing here reads a store."""
+"""Data of the Report page: choices, workloads, bars. Nothing here reads a store."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Choices:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """What makes no sense is left out."""
+        """Return valid choices; invalid ones are ignored."""
         sort = options.get(SORT, "")
         name = sort.removeprefix("-")
         if name not in (BY_WORKLOAD, BY_NAME, *Quantity):
@@ -101,7 +101,7 @@ class Choices:
         )
 
     def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
-        """The columns of what is measured that are shown."""
+        """The shown columns of measured quantities."""
         found = tuple(measured)
         if self.columns is not None:
             return tuple(one for one in found if one in self.columns)
@@ -135,7 +135,7 @@ PEAKS = {
 
 
 class Size(StrEnum):
-    """How wide charts are."""
+    """The width of charts."""
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -171,7 +171,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar; without ``estimate`` the word for how the runs ended.
+    """A bar; without ``estimate``, the word for how the runs ended.
 
     ``tint`` is the place of its colour: that of its first run on all pages.
     """
@@ -220,7 +220,7 @@ def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
 
 
 def size_of(bar_count: int) -> Size:
-    """How wide a chart with so many bars is."""
+    """The width of a chart with this many bars."""
     if bar_count <= _SMALL_BARS:
         return Size.SMALL
     return Size.MEDIUM if bar_count <= _MEDIUM_BARS else Size.LARGE
@@ -232,7 +232,7 @@ def title_of(quantity: Quantity) -> str:
 
 
 def column_of(quantity: Quantity, bars: Sequence[Bar]) -> ScaledQuantity:
-    """The unit of the axis."""
+    """The column of a quantity, which has the unit of the axis."""
     found = [bar.estimate for bar in bars if bar.estimate is not None]
     found += [bar.peak for bar in bars if bar.peak is not None]
     return scaled(quantity, found)
@@ -304,13 +304,13 @@ class Entry:
 
     @property
     def tint(self) -> int:
-        """The place of its colour: that of its first run."""
+        """The colour index: that of the first run."""
         runs = [row.run for group in self.summary.groups for row in group.runs]
         first = min(runs, key=lambda run: (len(run.letter), run.letter))
         return self.tints.get(first.run_id, 0)
 
     def tint_of(self, group: GroupSummary) -> int:
-        """The place of the colour of like runs: that of the first of them."""
+        """The colour index of equal runs: that of the first of them."""
         return self.tints.get(group.runs[0].run.run_id, 0)
 
     @property

@@ -1,4 +1,4 @@
-"""The files of a run on this machine: what it printed, and its artifacts.
+"""The files of a run on this machine: its log and its artifacts.
 
 A store may come from elsewhere, and scripts name files as they like. So a folder counts as a run's
 only if it looks like one and the run is this machine's; below it no link is followed, at no step of
@@ -121,7 +121,7 @@ def delivered_to(record: RunRecord, store: StoreAddress) -> Path | None:
 
 
 def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
-    """Where artifacts of the run may be, the spool first."""
+    """The folders that may hold artifacts of the run, the spool first."""
     found = []
     if (spool := spool_of(record, store)) is not None:
         found.append(Folder(spool.artifacts, Place.SPOOL))
@@ -160,7 +160,7 @@ def opened(root: Path, relative: str) -> Iterator[BinaryIO]:
 
 
 def open_below(root: Path, relative: str) -> BinaryIO:
-    """As `opened`, for those who close it themselves.
+    """As `opened`, but the caller closes the file.
 
     Raises:
         RunNotFoundError: As `opened`.
@@ -205,7 +205,7 @@ def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
 
 
 def _shown(line: str) -> str:
-    """A line without escapes; of a progress bar, which returns to the line's start, the last."""
+    """A line without escapes; of a progress bar, its last state."""
     line = _ESCAPES.sub("", line)
     parts = [part for part in line.split("\r") if part]
     line = _CONTROLS.sub("�", parts[-1] if parts else "")

@@ -34,7 +34,7 @@ DIGEST_CELLS = 4096
 
 
 class Track:
-    """What is known of a series so far. Not thread-safe.
+    """The cells of a series as far as it was read. Not thread-safe.
 
     Args:
         record: The series.
@@ -69,7 +69,7 @@ class Track:
 
     @property
     def last_s(self) -> float:
-        """When the last point was; NaN without any."""
+        """The time of the last point; NaN without points."""
         return self._before.at
 
     @property
@@ -89,7 +89,7 @@ class Track:
         return self._seen
 
     def add(self, growth: Growth) -> bool:
-        """What `radt.store.growth.grown` found behind `mark`.
+        """Add the points that `radt.store.growth.grown` found after `mark`.
 
         Returns:
             Whether it was in the order of time. If not, all points are needed (`replace`).
@@ -113,7 +113,7 @@ class Track:
         return True
 
     def replace(self, samples: Samples, mark: Mark | None = None) -> None:
-        """All points up to ``mark``, in the order of time: of a series not written in it."""
+        """Replace all points up to ``mark`` by sorted ones (not written in time order)."""
         mark = mark or self.mark
         self._forget()
         self.mark = mark
@@ -121,7 +121,7 @@ class Track:
         self._append(self._drawn(samples))
 
     def add_headers(self, headers: Sequence[Header], mark: Mark) -> None:
-        """Sealed chunks of a series with so many that each is less than can be seen."""
+        """Add headers of sealed chunks, when each chunk is narrower than a pixel."""
         self.mark = mark
         self._raw = None
         self.is_of_headers = True
@@ -153,7 +153,7 @@ class Track:
         self._keep(cells)
 
     def cells_of(self, samples: Samples, before: Before | None = None) -> Cells:
-        """Points of this series, as drawn, on its axis of time."""
+        """Return points of this series as cells over time."""
         steps = None
         if samples.steps is not None:
             steps = samples.steps.astype(np.float64)
@@ -216,7 +216,7 @@ class Track:
         self._width_s = width_s
 
     def drawn_alone(self, samples: Samples) -> Samples:
-        """Some points from the middle of the series as they are drawn."""
+        """Return a part of the series as drawn on its own."""
         is_counter = self.record.kind is SeriesKind.COUNTER
         return rates(samples, self.record) if is_counter else samples
 
@@ -236,7 +236,7 @@ _MAX_PART_CELLS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a chart wants of a series.
+    """A chart's request for a series.
 
     ``base_ns`` is zero of time. ``start`` and ``end`` are the part that is shown, in seconds since
     then, or in steps if ``by_step``; None for all. ``variant`` changes when all that was known of
@@ -264,7 +264,7 @@ class _Slot:
 
 
 class Tracks:
-    """Tracks of all series that were asked for, the least used forgotten. Thread-safe."""
+    """Tracks of requested series; the least recently used are dropped. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -273,14 +273,14 @@ class Tracks:
         self._parts: OrderedDict[Hashable, Cells] = OrderedDict()
 
     def clear(self) -> None:
-        """Forget everything: it was another store."""
+        """Drop everything, because the store was replaced."""
         with self._lock:
             self._slots.clear()
             self._weight = 0
             self._parts.clear()
 
     def cells(self, open_reader: Callable[[], StoreReader], ask: Ask, version: Hashable) -> Cells:
-        """What is drawn of a series, over seconds: each point if there are few, else its digest.
+        """Return a series over seconds: every point if there are few, else a digest.
 
         The store is asked for what is new of it if ``version`` is another than last time, and for
         single points of a window that the digest is too coarse for.
@@ -336,7 +336,7 @@ class Tracks:
         return cells
 
     def _count(self, key: Hashable, slot: _Slot) -> None:
-        """Note what a series weighs now, and forget others if all are too heavy."""
+        """Record the size of a series, and drop others if the total exceeds the limit."""
         with self._lock:
             if self._slots.get(key) is not slot:
                 return  # it has been forgotten meanwhile
@@ -364,7 +364,7 @@ def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:
 
 
 def _read_all(reader: StoreReader, track: Track, found: growth.Growth) -> None:
-    """Of a series that was not written in the order of time."""
+    """Read a series that was not written in time order."""
     run_id, series_no = track.record.run_id, track.record.series_no
     while found.more:
         with reader.snapshot() as connection:
@@ -373,7 +373,7 @@ def _read_all(reader: StoreReader, track: Track, found: growth.Growth) -> None:
 
 
 def _start_with_headers(reader: StoreReader, track: Track) -> None:
-    """Of a very long series, unless its headers do not tell the whole."""
+    """Start a very long series from its chunk headers, if they suffice."""
     record = track.record
     if record.kind is SeriesKind.COUNTER:
         return
@@ -392,7 +392,7 @@ def _start_with_headers(reader: StoreReader, track: Track) -> None:
 
 
 def _of_steps(cells: Cells, ask: Ask) -> Cells:
-    """From the first to the last cell with a step that is shown."""
+    """The range from the first to the last cell with a visible step."""
     assert ask.start is not None
     assert ask.end is not None
     if cells.steps is None:

@@ -116,7 +116,7 @@ class Source:
 
     @property
     def outage(self) -> RadtError | None:
-        """Why there is no news at the moment, while what was read before is shown."""
+        """Why the store cannot be read now; pages show earlier data meanwhile."""
         if self._outage is None and self.imports is not None:
             return self.imports.problem
         return self._outage
@@ -174,7 +174,7 @@ class Source:
         return cells
 
     def samples(self, stretch: Stretch, *, ended: bool) -> Samples:
-        """Points of a series, from memory if they cannot have changed.
+        """Read points of a series, from memory if they cannot have changed.
 
         ``ended`` says that the run is over, so that new points are not expected.
 
@@ -212,7 +212,7 @@ class Source:
         self._forget_other_stores()
 
     def _ask(self) -> str:
-        """Ask the store whether there is news."""
+        """Ask the store for its current revision."""
         try:
             reader = self.reader
             now = time.monotonic()
@@ -242,7 +242,7 @@ class Source:
 
     @contextmanager
     def _suspecting(self) -> Iterator[None]:
-        """A read that fails may be the first to meet an outage, and the only one."""
+        """Let a failed read trigger the check for an outage."""
         try:
             yield
         except CodecError:
@@ -252,13 +252,13 @@ class Source:
             raise
 
     def _hold(self, began: float) -> None:
-        """Put the next revision off after a read that began then."""
+        """Delay the next revision after a slow read."""
         ended = time.monotonic()
         with self._lock:
             self._hold_until = max(self._hold_until, ended) + (ended - began) * _READ_SHARE
 
     def _forget_other_stores(self) -> None:
-        """What was read from a store that has been closed counts no more."""
+        """Drop what was read from a store that is closed now."""
         with self._lock:
             if self._connection.opened == self._opened:
                 return

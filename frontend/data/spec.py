@@ -1,4 +1,4 @@
-"""What a page is asked to show, and how: picks, charts, boards; no data.
+"""What a page shows, and how: picks, charts, boards; no data.
 
 In addresses a pick is ``EXPERIMENT`` for a whole experiment, ``EXPERIMENT:wID,rID`` for workloads
 and runs of it, with ids cut to 12 characters and names percent-encoded.
@@ -48,7 +48,7 @@ class Aggregate(StrEnum):
 
 
 class XAxis(StrEnum):
-    """What runs to the right."""
+    """The quantity of the x axis."""
 
     BARRIER = "barrier"  # seconds since the workload's barrier
     START = "start"  # seconds since the run's own start
@@ -58,7 +58,7 @@ class XAxis(StrEnum):
 
 
 class Relative(StrEnum):
-    """How values are given against a baseline."""
+    """How values are related to a baseline."""
 
     OFF = "off"
     DIFFERENCE = "difference"
@@ -67,14 +67,14 @@ class Relative(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of an x axis: seconds (of WALL since 1970), steps or epochs."""
+    """A range of an x axis: seconds (for WALL since 1970), steps or epochs."""
 
     start: float
     end: float
 
     @classmethod
     def parse(cls, text: str) -> Window | None:
-        """From ``12.5,60``; None for anything that is not a stretch."""
+        """Parse ``12.5,60``; None for anything else."""
         try:
             start, end = (float(part) for part in text.split(","))
         except ValueError:
@@ -83,7 +83,7 @@ class Window:
 
     @classmethod
     def of(cls, start: float, end: float) -> Window | None:
-        """The stretch, or None if it is none (empty, reversed, not finite)."""
+        """Return the window; None if it is empty, reversed or not finite."""
         finite = math.isfinite(start) and math.isfinite(end)
         return cls(start, end) if finite and end > start else None
 
@@ -94,7 +94,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class BoardSpec:
-    """What all charts of a page share.
+    """Settings that all charts of a page share.
 
     ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
     0 for none. ``monochrome`` draws lines in one ink, told apart by dashes, for print.
@@ -108,12 +108,12 @@ class BoardSpec:
     monochrome: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from the default."""
+        """Return the settings that differ from the default."""
         return _without_defaults(self, BoardSpec())
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """From `to_json`; what makes no sense is left out."""
+        """Parse `to_json`; invalid values are ignored."""
         return cls(
             level=_enum(Level, found.get("level"), Level.AUTO),
             x=_enum(XAxis, found.get("x"), XAxis.BARRIER),
@@ -126,7 +126,7 @@ class BoardSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChartSpec:
-    """One chart. None means as the board has it.
+    """Settings of one chart; None inherits the board's.
 
     ``slot`` is its place in the page's elements, which it keeps however charts are moved; their
     order is that of the list they are in. ``y_min`` and ``y_max`` are in the metric's stored unit.
@@ -164,12 +164,12 @@ class ChartSpec:
         return board.baseline if self.baseline is None else self.baseline
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from the default, and the metric."""
+        """Return the metric, and the settings that differ from the default."""
         return {"metric": self.metric, **_without_defaults(self, ChartSpec(self.metric))}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> ChartSpec | None:
-        """From `to_json`; what makes no sense is left out, all of it without a metric."""
+        """Parse `to_json`; invalid values are ignored, and a chart without a metric is None."""
         metric = found.get("metric")
         if not isinstance(metric, str) or not metric or len(metric) > _MAX_TEXT:
             return None

@@ -1,4 +1,4 @@
-"""What the store holds, what runs now, and what waits for delivery."""
+"""Figures of the store, its running workloads, and its backlog."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _LEDGER = text(
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """A store in figures; ``free_bytes`` is of the disk it is on, None where that is elsewhere."""
+    """Figures of a store; ``free_bytes`` of its disk, None for one on another machine."""
 
     where: str
     engine: str
@@ -89,7 +89,7 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One that has recorded into the store; times in ns of its own clock.
+    """A machine that records into the store; times in ns of its own clock.
 
     ``newest_ns`` is its newest sample that is here, of runs that run; None without any.
     """
@@ -103,7 +103,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What became of the samples of one listener, over some runs; times in ns."""
+    """Samples of one listener over some runs: expected, received, late; times in ns."""
 
     listener: str
     interval_s: float
@@ -119,7 +119,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What goes on, and how sampling keeps up: ``live`` of what runs, else of the last runs."""
+    """Running workloads, and sampling: of running runs if ``live``, else of the last."""
 
     running: Sequence[RunRecord] = ()
     running_count: int = 0
@@ -165,7 +165,7 @@ def read_facts(source: Source) -> StoreFacts:
 
 
 def read_points(source: Source) -> int:
-    """All points, which takes a look at the header of each chunk.
+    """Count all points, by the header of each chunk.
 
     Raises:
         StoreError: The store cannot be read.
@@ -223,7 +223,7 @@ def _newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A place that runs are delivered to.
+    """The backlog of one destination.
 
     ``ended`` ended runs that are not completely uploaded, ``running`` ones that come as they
     go, ``since_ns`` since when the oldest waits or the problem is there; ``problem`` is empty if it
@@ -241,7 +241,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Backlogs:
-    """Of one data folder; ``exists`` tells whether anything was ever recorded in it."""
+    """Backlogs of a data folder; ``exists`` if anything was ever recorded in it."""
 
     folder: Path
     exists: bool
@@ -250,7 +250,7 @@ class Backlogs:
 
 
 def read_backlogs(folder: Path | None) -> Backlogs:
-    """Of a data folder; of that of the settings without one.
+    """Read the backlogs of a data folder, by default of the one in the settings.
 
     Raises:
         StoreError: Its store cannot be read.
@@ -289,7 +289,7 @@ _LISTENERS: Probe[Sequence[ListenerFacts]] = Probe("listeners", read_listeners, 
 
 
 class System:
-    """Of one dashboard; nothing is looked at before somebody asks."""
+    """Probes of one dashboard, started by the first request."""
 
     def __init__(self, source: Source) -> None:
         path = source.address.path
@@ -306,7 +306,7 @@ class System:
         self.imports = source.imports
 
     def begin(self) -> None:
-        """Start looking at all of it, waiting for nothing."""
+        """Start all probes, without waiting."""
         probes: tuple[Probe[Any], ...] = (
             *(self.facts, self.points, self.activity, self.backlogs),
             *(self.collector, self.devices, self.listeners),

@@ -1,4 +1,4 @@
-"""Charts on paper: title, units, axes' names, and a legend, because a picture stands alone."""
+"""Layout of exported pictures: charts with title, units, axis names and a legend."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sheet:
     height: float
 
     def domain(self, box: Box, letter: str, share: Sequence[float]) -> list[float]:
-        """Where on the sheet a part of a box is, both from 0 to 1."""
+        """The position of a part of a box on the sheet, both from 0 to 1."""
         start, length, whole = (
             (box.left, box.width, self.width)
             if letter == "x"
@@ -55,7 +55,7 @@ class Sheet:
 
 
 class Merger:
-    """Puts figures on a sheet, one after the other."""
+    """Places figures on a sheet."""
 
     def __init__(self, sheet: Sheet) -> None:
         self._sheet = sheet
@@ -66,7 +66,7 @@ class Merger:
         self.shapes: list[Figure] = []
 
     def add(self, figure: Figure, box: Box) -> None:
-        """Put a figure's plot into a box; its ticks are outside of it."""
+        """Place a figure's plot into a box; ticks lie outside the box."""
         layout = figure["layout"]
         found = [match for key in layout if (match := _AXIS.match(key))]
         found = found or [match for key in ("xaxis", "yaxis") if (match := _AXIS.match(key))]
@@ -129,7 +129,7 @@ _MAX_LEGEND_CHARS = 48
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a chart stands in the grid: column, row, and how many of them it takes."""
+    """The position of a chart in the grid: column, row, and its spans."""
 
     column: int
     row: int
@@ -150,7 +150,7 @@ class _Entry:
 
 
 def order(source: Source, asked: Asked, selection: Selection) -> Order:
-    """The picture of a chart, or of all charts of a view as they stand on the page.
+    """Lay out the picture of one chart, or of all charts of a view as on the page.
 
     Raises:
         UsageError: There is no such chart, or no chart at all.
@@ -299,7 +299,7 @@ def _facts(data: ChartData, made: Figure, view: View) -> Iterator[str]:
 def _header(
     view: View, selection: Selection, charts: Sequence[ShownChart], width: float, height: float
 ) -> list[Figure]:
-    """What was recorded, and which part of it is seen."""
+    """The experiment, and the visible range."""
     words = [" · ".join(selection.experiments)]
     axes = {chart.data.x for chart in charts if chart.data is not None}
     words += [
@@ -330,7 +330,7 @@ def _stretch(axis: XAxis, zoom: Window) -> str:
 
 
 def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
-    """What the legend names, each look once: a run looks the same in all charts."""
+    """Entries of the legend, each once: a run has the same look in all charts."""
     labels: dict[tuple[str, Stroke], dict[str, None]] = {}
     shorts: dict[tuple[str, Stroke], str] = {}
     for made in drawn:

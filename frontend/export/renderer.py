@@ -38,7 +38,7 @@ _LAST_WRITES_S = 5.0
 
 
 class PictureError(RadtError):
-    """There is no picture; ``is_lasting`` if the next would fail alike: something is missing."""
+    """A picture failed; ``is_lasting`` if the next would fail as well, as something is missing."""
 
     def __init__(self, message: str, remedy: str, *, is_lasting: bool = False) -> None:
         super().__init__(message, remedy)
@@ -47,7 +47,7 @@ class PictureError(RadtError):
 
 @dataclass
 class _Worker:
-    """The process that draws, its folder for temporary files, and what it says of itself."""
+    """The rendering process, its temporary folder, and its output."""
 
     process: subprocess.Popen[bytes]
     folder: str
@@ -61,7 +61,7 @@ class _Worker:
 
 
 def is_installed() -> bool:
-    """Whether Kaleido is."""
+    """Whether Kaleido is installed."""
     return importlib.util.find_spec("kaleido") is not None
 
 
@@ -77,7 +77,7 @@ class Renderer:
         self._timer: threading.Timer | None = None
 
     def draw(self, order: Order) -> bytes:
-        """A figure as PNG, SVG or PDF.
+        """Draw a figure as PNG, SVG or PDF.
 
         Raises:
             BusyError: Too many wait already.
@@ -153,7 +153,7 @@ class Renderer:
         return self._worker
 
     def _end(self) -> None:
-        """With the lock held."""
+        """End the process; the caller holds the lock."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -174,7 +174,7 @@ class Renderer:
 
 
 def _exchange(worker: _Worker, order: Order) -> tuple[Answer | None, bytes]:
-    """The answer and the picture; None if the process ended instead."""
+    """Return answer and picture; None if the process ended instead."""
     stdin, stdout = worker.process.stdin, worker.process.stdout
     assert stdin is not None and stdout is not None
     try:

@@ -31,7 +31,7 @@ _CHARACTER_PX = 6.4
 
 
 def in_order(bars: Sequence[Bar]) -> list[Bar]:
-    """By degree of collocation, then by the way of sharing, which is their colour."""
+    """Sort by degree of collocation, then by collocation, which sets the colour."""
     ways = [(way_of(bar.entry.summary), bar) for bar in bars]
     order = list(Way)
     ways.sort(key=lambda pair: (pair[1].degree, order.index(pair[0])))
@@ -39,12 +39,12 @@ def in_order(bars: Sequence[Bar]) -> list[Bar]:
 
 
 def single(quantity: Quantity, bars: Sequence[Bar], shown: Shown) -> Figure:
-    """One quantity of all workloads."""
+    """Draw one quantity of all workloads."""
     return _sheet(", ".join(shown.experiments), [(quantity, bars)], shown.window)
 
 
 def panels(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]]) -> Figure:
-    """Several quantities of the same workloads side by side."""
+    """Draw several quantities of the same workloads side by side."""
     return _sheet(title, of, "")
 
 
@@ -163,7 +163,7 @@ _MOST_LABEL_PX = 280
 
 
 def total_time(shown: Shown) -> Figure | None:
-    """What workloads take together, and what their runs take one after the other.
+    """Draw the time of workloads, and of their runs one after the other.
 
     None where no workload has both.
     """
@@ -246,7 +246,7 @@ def total_time(shown: Shown) -> Figure | None:
 
 
 def heat_map(matrix: Matrix) -> Figure:
-    """How much models slow each other down."""
+    """Draw how much models slow each other down."""
     rows, columns = len(matrix.rows), len(matrix.columns)
     left = min(_MOST_LABEL_PX, 24 + max(map(len, matrix.rows)) * _MAP_CHARACTER_PX)
     bottom = min(_MOST_LABEL_PX, 32 + max(map(len, matrix.columns)) * _MAP_CHARACTER_PX * 0.7)

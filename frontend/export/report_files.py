@@ -41,7 +41,7 @@ _PANELS = (
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure to be drawn: what its file is named after, and what is on it."""
+    """A figure to draw, and the words of its file name."""
 
     words: tuple[str, ...]
     figure: Figure
@@ -80,7 +80,7 @@ def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> I
 def orders(
     source: Source, view: View, file_format: FileFormat
 ) -> Iterator[tuple[tuple[str, ...], Order]]:
-    """What is drawn, each with the words that its file is named after."""
+    """The figures to draw, each with the words of its file name."""
     shown = read_shown(source, view)
     choices = Choices.of(view.options)
     name = shown.experiments[0]
@@ -133,7 +133,7 @@ def _picture(figure: Figure, *words: str) -> Picture:
 
 
 def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Workloads whose runs are all of one model, by it; only of models that were collocated."""
+    """Workloads with a single model, by model; only of models that were collocated."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
         names = {run.run.name for group in entry.summary.groups for run in group.runs}
@@ -147,14 +147,14 @@ def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _with_most_runs(entries: Sequence[Entry]) -> list[Entry]:
-    """In the report's order."""
+    """The workloads with the most runs, in the report's order."""
     several = [entry for entry in entries if entry.summary.run_count > 1]
     most = sorted(several, key=lambda entry: -entry.summary.run_count)[:MAX_TIMELINES]
     return [entry for entry in entries if entry in most]
 
 
 def _metrics(source: Source, entry: Entry) -> list[str]:
-    """What is drawn over time, of what its runs recorded."""
+    """The metrics to draw over time, among those recorded."""
     run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
     there = {series.metric for series in source.reader.series(run_ids)}
     chosen = (next((one for one in some if one in there), "") for some in (_ACTIVITY, _MEMORY))
@@ -171,12 +171,12 @@ DOWNLOADS = {
 
 
 def path_of(kind: ReportFormat) -> str:
-    """Where such a file is had from."""
+    """The path of a file's download."""
     return f"/report/file.{kind.suffix}"
 
 
 def install(server: Flask, source: Source) -> None:
-    """Add the addresses to the application."""
+    """Add the routes to the application."""
 
     def answering(kind: ReportFormat) -> Callable[[], Response]:
         def answer() -> Response:

@@ -1,4 +1,4 @@
-"""What a request for a file asks for, its limits, its file name, and charts pinned to it."""
+"""Requests for files: parsing, limits, file names, and the charts that they mean."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PICTURE_FORMATS = (FileFormat.PNG, FileFormat.SVG, FileFormat.PDF)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A file that is asked for.
+    """A requested file.
 
     ``chart`` is a place in the view's charts, None for all; ``columns`` is how many charts stand
     side by side in a picture of all, None for what fits their number.
@@ -79,7 +79,7 @@ class Asked:
 
     @property
     def address(self) -> str:
-        """The address to get it from, without host."""
+        """The address of the file, without host."""
         query = self.view.to_query()
         pairs: list[tuple[str, str]] = [("format", self.format.value)]
         if self.of is not Share.PICTURE:
@@ -93,7 +93,7 @@ class Asked:
 
     @classmethod
     def data(cls, query: str, single: Mapping[str, str]) -> Self:
-        """From an address of `DATA_PATH`.
+        """Parse an address of `DATA_PATH`.
 
         Raises:
             UsageError: A parameter makes no sense.
@@ -104,7 +104,7 @@ class Asked:
 
     @classmethod
     def picture(cls, query: str, single: Mapping[str, str]) -> Self:
-        """From an address of `PICTURE_PATH`.
+        """Parse an address of `PICTURE_PATH`.
 
         Raises:
             UsageError: A parameter makes no sense.
@@ -149,7 +149,7 @@ class BusyError(RadtError):
 
 
 class Turnstile:
-    """Lets a few in at once, and of each visitor fewer. Thread-safe."""
+    """Limits exports at a time, in all and per visitor. Thread-safe."""
 
     def __init__(self, most: int = MAX_DOWNLOADS, most_each: int = MAX_DOWNLOADS_EACH) -> None:
         self._most = most
@@ -158,7 +158,7 @@ class Turnstile:
         self._lock = threading.Lock()
 
     def enter(self, visitor: str) -> Pass:
-        """Go in; `Pass.leave` has to be called in the end.
+        """Take a place; the caller must call `Pass.leave`.
 
         Raises:
             BusyError: Too many are inside.
@@ -178,7 +178,7 @@ class Turnstile:
         return Pass(self, visitor)
 
     def left(self, visitor: str) -> None:
-        """A visitor has gone, as its `Pass` says."""
+        """Free the place of a `Pass`."""
         with self._lock:
             self._inside[visitor] -= 1
             if not self._inside[visitor]:
@@ -186,7 +186,7 @@ class Turnstile:
 
 
 class Pass:
-    """One visit. `leave` may be called more than once."""
+    """A place taken. `leave` may be called more than once."""
 
     def __init__(self, turnstile: Turnstile, visitor: str) -> None:
         self._turnstile = turnstile
@@ -195,7 +195,7 @@ class Pass:
         self._is_inside = True
 
     def leave(self) -> None:
-        """Make room for the next."""
+        """Free the place."""
         with self._lock:
             was_inside, self._is_inside = self._is_inside, False
         if was_inside:
@@ -221,7 +221,7 @@ def content_disposition(name: str) -> str:
 
 
 def pinned(source: Source, view: View, selection: Selection) -> View:
-    """The view with its picks and charts named.
+    """The view with explicit picks and charts.
 
     Raises:
         StoreError: The store cannot be read.

@@ -1,4 +1,4 @@
-"""The addresses that files come from, and the one that the menus ask first.
+"""Routes of downloads, and the route that export menus call first.
 
 All of them pass the checks of `radt.frontend.auth`, which look at every request.
 """
@@ -39,7 +39,7 @@ from radt.units import plural
 
 
 def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[bytes]:
-    """The parts of the file. The first is made at once, so that what is wrong shows now.
+    """Yield the parts of a file; the first is made at once, so that errors show at once.
 
     Raises:
         UsageError: There is nothing in it, or too much.
@@ -80,7 +80,7 @@ _MIME_VIEW = "application/json; charset=utf-8"
 
 
 def install(server: Flask, source: Source) -> None:
-    """Add the addresses to the application."""
+    """Add the routes to the application."""
     routes = _Routes(source)
     for path, method, function in (
         (PREPARE_PATH, "POST", routes.prepare),
@@ -95,7 +95,7 @@ def install(server: Flask, source: Source) -> None:
 
 
 class _Routes:
-    """What each address answers."""
+    """The handlers of the routes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -103,7 +103,7 @@ class _Routes:
         self._renderer = Renderer()
 
     def prepare(self) -> Response:
-        """What a menu does with an item: the text to copy, or the address of the file.
+        """Answer a menu with the text to copy or the address of the file.
 
         What the dashboard chose by itself is named in it, so that it shows the same tomorrow.
         """
@@ -129,7 +129,7 @@ class _Routes:
         return _json({"href": asked.address, "name": _name(asked), "notes": notes})
 
     def open(self) -> Response:
-        """The view in a file: its query, and what of it is not here."""
+        """Open a saved view: its query, and the picks that are not in this store."""
         try:
             view = View.from_file(_body_text())
         except RecursionError as error:
@@ -205,14 +205,14 @@ def _place(view: View, slot: object) -> int | None:
 
 
 def _lacking(selection: Selection) -> list[str]:
-    """What the user may expect in a file that has every sample, and is not."""
+    """What a file with every sample lacks although users may expect it."""
     if not selection.left_out:
         return []
     return [f"{plural(selection.left_out, 'run')} over the limit, left out"]
 
 
 def _name(asked: Asked) -> str:
-    """What the browser calls the file."""
+    """The file name for the browser."""
     words = _about(asked.view)
     charts = asked.view.charts or ()
     if asked.chart is not None and asked.chart < len(charts):
@@ -223,7 +223,7 @@ def _name(asked: Asked) -> str:
 
 
 def _about(view: View) -> list[str]:
-    """What a file is named after: the experiment, or how many."""
+    """The subject in a file name: the experiment, or the number of experiments."""
     names = list(dict.fromkeys(pick.experiment for pick in view.picks or ()))
     return names if len(names) == 1 else [view.experiment or ""] if not names else ["compared"]
 
@@ -282,7 +282,7 @@ def _attachment(content: bytes | str | Iterator[bytes], mime: str, name: str) ->
 
 
 def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
-    """Errors as answers, with cause and remedy."""
+    """Turn errors into answers with cause and remedy."""
 
     def answer() -> Response:
         try:

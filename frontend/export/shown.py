@@ -1,4 +1,4 @@
-"""What charts show, as numbers, and as Python code that reads the same."""
+"""The visible data of charts as tables, and as Python code that loads the same."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def shown_charts(
 
 
 def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
-    """The chart with what is hidden in all charts hidden in it, too.
+    """The chart without the lines that are hidden in all charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -253,7 +253,7 @@ def _x(x: XAxis, view: View) -> Iterator[str]:
 
 
 def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Iterator[str]:
-    """What charts do, and these lines do not."""
+    """What charts do and this code does not."""
     board = view.board
     if any(
         any(selection.drawn_at(chart.level_of(board)).values())

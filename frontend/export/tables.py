@@ -1,4 +1,4 @@
-"""Tables as files: what charts show, or everything recorded, as CSV, JSON or Parquet."""
+"""Tables as CSV, JSON or Parquet: the visible data of charts, or every sample."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _DELTAS = ("time", "step")
 def written(
     tables: Iterable[pa.Table], schema: pa.Schema, file_format: FileFormat
 ) -> Iterator[bytes]:
-    """The parts of a file with these tables below each other."""
+    """Yield the parts of a file that concatenates these tables."""
     if file_format is FileFormat.PARQUET:
         return _parquet(tables, schema)
     return _csv(tables, schema)
 
 
 def label(text: str, count: int) -> pa.DictionaryArray:
-    """A column that says the same in all rows."""
+    """A column with the same text in all rows."""
     import pyarrow as pa
 
     zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
@@ -60,7 +60,7 @@ def _csv(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
 
 
 def _inert(table: pa.Table) -> pa.Table:
-    """With texts that no spreadsheet runs."""
+    """Escape texts that a spreadsheet would run as formulas."""
     import pyarrow as pa
 
     columns = []
@@ -123,7 +123,7 @@ def _write_group(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
 
 
 class _Sink(io.RawIOBase):
-    """Takes what is written until it is fetched. Nothing can be written twice: a download."""
+    """Buffers what is written until it is sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _Sink(io.RawIOBase):
         return self._length
 
     def taken(self) -> bytes:
-        """What was written since the last time."""
+        """Take what was written since the last call."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -159,7 +159,7 @@ _WHOSE = ("run_id", "experiment", "workload", "letter", "name")
 
 @cache
 def full_schema() -> pa.Schema:
-    """The columns of `radt.load` for several runs, and what the runs are called."""
+    """The columns of `radt.load` for several runs, and the runs' names."""
     import pyarrow as pa  # not above: it takes half a second, and most never export
 
     from radt.store.tidy import SCHEMA, pandas_notes
@@ -170,14 +170,14 @@ def full_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """What there is of some metrics: ``rows`` in all, and the series with any."""
+    """The size of an export: its ``rows``, and the series that have points."""
 
     summaries: tuple[SummaryRecord, ...]
     rows: int
 
 
 def measure(source: Source, selection: Selection, metrics: Sequence[str]) -> Full:
-    """How much there is of the metrics of the runs.
+    """Count the points of the metrics of the runs.
 
     Raises:
         UsageError: There is nothing, or more than `MAX_ROWS`.
@@ -206,7 +206,7 @@ def measure(source: Source, selection: Selection, metrics: Sequence[str]) -> Ful
 
 
 def full_tables(reader: StoreReader, selection: Selection, full: Full) -> Iterator[pa.Table]:
-    """The samples, one series after the other.
+    """Yield the samples, series by series.
 
     Raises:
         StoreError: The store cannot be read any more.

@@ -47,7 +47,7 @@ _SLOTS = tuple(Quantity)
 
 
 def layout(source: Source, view: View) -> Component:
-    """The page for a view.
+    """Return the page for a view.
 
     Raises:
         NothingRecordedError: There is no experiment.
@@ -118,7 +118,7 @@ def _config(quantity: Quantity) -> Any:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Callbacks of the page."""
+    """Register the callbacks of the page."""
     report_files.install(app.server, source)
     for name, given in (
         *(("experiment", "value"), ("window", "value")),

@@ -50,12 +50,12 @@ class _Line:
 
 
 def page_count(shown: Shown) -> int:
-    """How many pages the table has."""
+    """The number of pages of the table."""
     return max(1, -(-len(shown.entries) // PAGE_ROWS))
 
 
 def page_of(shown: Shown, choices: Choices) -> int:
-    """The page that is shown: the last one where the chosen one is not there."""
+    """The shown page: the chosen one, or the last."""
     return min(choices.page, page_count(shown) - 1)
 
 
@@ -101,7 +101,7 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
 
 
 class _Values:
-    """A column of the table: the texts of its cells, one below the other."""
+    """A column of the table: the texts of its cells."""
 
     def __init__(self, quantity: Quantity, lines: Sequence[_Line]) -> None:
         of_page = [
@@ -122,7 +122,7 @@ class _Values:
         self.spread_chars = max(map(len, self.spreads), default=0)
 
     def cell(self, place: int, line: _Line) -> list[Component]:
-        """The cell of a line; none where that of an earlier line reaches down to it."""
+        """The cell of a line; none if an earlier line's cell spans it."""
         if self.is_shared and not line.is_first:
             return []
         estimate = self.estimates[place]
@@ -218,7 +218,7 @@ def _row(
 
 
 def matrix(found: Matrix) -> Component:
-    """How much models slow each other down; the darker, the more."""
+    """The matrix of how much models slow each other down; darker is slower."""
     return html.Section(
         [
             html.H2(found.title),
@@ -272,7 +272,7 @@ _COMPARE_PATH, _WORKLOAD_PATH = "/compare", "/workload"
 
 
 def facts(shown: Shown) -> str:
-    """What the table is about, in a line."""
+    """The subject of the table, in one line."""
     words = [
         plural(len(shown.entries), "workload"),
         plural(shown.run_count, "run"),
@@ -286,7 +286,7 @@ def facts(shown: Shown) -> str:
 
 
 def table_of(shown: Shown, choices: Choices, view: View) -> Component:
-    """The table, or why there is none."""
+    """The table, or the reason why there is none."""
     if not shown.entries:
         return _nothing(shown, choices)
     content: list[Component] = [table(shown, choices, lambda entry: _workload(view, entry))]
@@ -311,7 +311,7 @@ def table_of(shown: Shown, choices: Choices, view: View) -> Component:
 
 
 def notes(shown: Shown, choices: Choices) -> list[Component]:
-    """What ± means, and what has to be known besides the numbers."""
+    """The meaning of ±, and notes on the numbers."""
     if not shown.entries:
         return []
     sentences = [INTERVAL_NOTE, *content_of(shown, choices).notes]
@@ -340,7 +340,7 @@ def _workload(view: View, entry: Entry) -> str:
 
 
 def pages(shown: Shown, choices: Choices) -> list[Component]:
-    """What turns the pages of the table, if it has several."""
+    """The control for the table's pages, if there are several."""
     count, page = page_count(shown), page_of(shown, choices)
     if count < 2:
         return []
@@ -385,7 +385,7 @@ def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
 
 
 def unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
-    """Unit of a chart, and what of it is not drawn."""
+    """The unit of a chart, and what it leaves out."""
     words = [column_of(quantity, bars).unit] if bars else []
     if quantity in PEAKS and any(bar.peak is not None for bar in bars):
         words.append("bar mean, line and number peak")

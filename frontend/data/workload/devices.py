@@ -1,4 +1,4 @@
-"""The devices of a workload and who sat where: GPUs, MIG instances, MPS daemons, CPU cores.
+"""The devices of a workload and their runs: GPUs, MIG instances, MPS daemons, CPU cores.
 
 From what the runner recorded: each run's devices and collocation, and the tags that it set when the
 devices were ready (`radt.collocation.setup`).
@@ -66,7 +66,7 @@ class Instance:
 
 @dataclass(slots=True)
 class Card:
-    """A GPU. Runs are in its instances, under its MPS daemon (``mps``), or as it is (``naive``)."""
+    """A GPU; its runs are in MIG instances, under MPS (``mps``) or side by side (``naive``)."""
 
     host: str
     index: int
@@ -85,7 +85,7 @@ class Card:
 
     @property
     def how(self) -> str:
-        """How it was shared: ``MIG``, ``MPS``, ``no set-up``."""
+        """How the GPU was shared: ``MIG``, ``MPS``, ``no set-up``."""
         if self.instances:
             return "MIG"
         if self.mps:
@@ -148,7 +148,7 @@ def devices_of(
     machines: Mapping[str, Machine],
     summaries: Iterable[SummaryRecord],
 ) -> Devices:
-    """Put runs onto devices.
+    """Assign the runs to devices.
 
     Args:
         subject: The workload.
@@ -229,7 +229,7 @@ def cores(text: str) -> frozenset[int]:
 
 
 class _Memory:
-    """The most memory by device and by run, of what listeners recorded."""
+    """Peak memory per device and run, from recorded samples."""
 
     def __init__(self, summaries: Iterable[SummaryRecord], runs: Mapping[str, RunEntry]) -> None:
         self._peaks: dict[tuple[str, str, str], float] = {}
@@ -320,7 +320,7 @@ def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) ->
 
 
 def _placement(text: str) -> tuple[int | None, int | None]:
-    """Start and size of ``4:4``."""
+    """Parse start and size from ``4:4``."""
     start, colon, size = text.partition(":")
     if not colon or not start.isdigit() or not size.isdigit():
         return None, None
@@ -328,7 +328,7 @@ def _placement(text: str) -> tuple[int | None, int | None]:
 
 
 def _fit(card: Card) -> None:
-    """A GPU that is larger than thought: its slices are as many as its instances take."""
+    """Widen a GPU to the slices that its instances take."""
     ends = [one.start + one.size for one in card.instances if one.start is not None]
     together = sum(one.size for one in card.instances)
     card.slices = max([card.slices, *ends, together if not ends else 0])

@@ -1,4 +1,4 @@
-"""What each run of a workload did when: set-up, epochs, what lay within them, its end.
+"""Lifetimes of the runs of a workload: set-up, epochs, phases and spans, end.
 
 Times are seconds since the workload's barrier. Hundreds of epochs and many thousand spans are drawn
 as bins: neighbours that would be thinner than a line become one bar that says how many they are.
@@ -26,7 +26,7 @@ _SETUP_SHARE = 0.14
 
 
 def lives(source: Source, subject: Subject, summaries: Iterable[SummaryRecord]) -> tuple[Life, ...]:
-    """The lives of a workload's runs.
+    """Return the lifetimes of a workload's runs.
 
     Raises:
         StoreError: The store cannot be read.
@@ -50,7 +50,7 @@ def lives(source: Source, subject: Subject, summaries: Iterable[SummaryRecord]) 
 
 
 def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_ns: int) -> Life:
-    """One run's life. ``now_ns`` is the end of what is known of runs that have not ended."""
+    """Return the lifetime of one run; ``now_ns`` is the end of a run that has not ended."""
     record = run.record
     end_ns = record.ended_ns
     if end_ns is None:
@@ -115,7 +115,7 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
 
 
 def whole_window(found: Sequence[Life]) -> Window:
-    """From set-up to the end of the run that took longest; of a long set-up only its end."""
+    """The range from set-up to the end of the longest run; a long set-up is cut."""
     end_s = max((life.end_s for life in found), default=_SHORTEST_S)
     end_s = max(end_s, _SHORTEST_S)
     setup_s = max((-bar.start_s for life in found for bar in life.bars), default=0.0)

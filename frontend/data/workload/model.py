@@ -68,7 +68,7 @@ class Life:
 
     @property
     def reason(self) -> str:
-        """Why it ended so; empty where all is well."""
+        """Why the run did not finish; empty if it did."""
         record = self.run.record
         if record.status in (RunStatus.FINISHED, RunStatus.RUNNING, RunStatus.SCHEDULED):
             return ""
@@ -78,7 +78,7 @@ class Life:
 
 
 def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
-    """The bars of one kind in a window, in order of their starts; thin neighbours as one."""
+    """The bars of one kind in a window, by start; thin neighbours are merged."""
     found: list[Bar] = []
     group: list[Bar] = []
 
@@ -136,14 +136,14 @@ class Readings:
 
     @property
     def known_s(self) -> Float64Array:
-        """When there was a value."""
+        """The times that have a value."""
         found: Float64Array = self.at_s[np.isfinite(self.values)]
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One run's share: values (M,) on the grid, 0 while it was not there; NaN where unknown.
+    """One run's share: values (M,) on the grid, 0 outside its lifetime, NaN if unknown.
 
     ``runs`` are several where many are added up.
     """
@@ -161,7 +161,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The device's own value; ``owner`` is the run that has the device for itself."""
+    """The value of the whole device; ``owner`` is the run that has the device to itself."""
 
     name: str
     readings: Readings
@@ -170,7 +170,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class StackData:
-    """All that a strip shows. ``edges_s`` (M + 1,) are those of the cells.
+    """The data of a strip; ``edges_s`` (M + 1,) of its cells.
 
     ``known`` (M,) is False where a run's share is not known, so that nothing is stacked.
     """
@@ -191,7 +191,7 @@ class StackData:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What is shared: its metrics of runs and of devices, the best first.
+    """A shared resource: the metrics of runs and devices that measure it, best first.
 
     ``peak`` says that the largest value counts, not the mean: memory that was needed once was
     needed. ``of_cores``: the device's value is a share of all cores, the runs' are cores.
@@ -209,7 +209,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSeries:
-    """One device's own value, as all runs on it have it: ``entity`` is empty for a machine."""
+    """The series of a whole device, as its runs recorded it; ``entity`` is empty for a machine."""
 
     entity: str
     listener: str
@@ -242,7 +242,7 @@ class Strip:
 
     @property
     def title(self) -> str:
-        """``GPU power``, with the device where it takes that."""
+        """``GPU power``, with the device if there are several."""
         return f"{self.resource.title} {self.device}".strip()
 
     @property

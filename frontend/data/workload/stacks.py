@@ -1,4 +1,4 @@
-"""What the runs of a workload had of one resource, stacked over time, under the device's own value.
+"""Shares of one resource, stacked over time, and the value of the whole device.
 
 All runs on one grid of cells, never finer than the readings. Before its start and after its end a
 run had nothing. In a gap nobody knows what it had, so the stack is missing there, not lower; the
@@ -42,7 +42,7 @@ _SAME_INSTANT_S = 1e-6
 
 
 def summaries_of(source: Source, run_ids: tuple[str, ...]) -> Summaries:
-    """What is known of each series without reading it.
+    """Summaries of the series, without reading their points.
 
     Raises:
         StoreError: The store cannot be read.
@@ -64,7 +64,7 @@ def read(
     origin_ns: int,
     window: Window | None,
 ) -> Readings | None:
-    """One series, in a window or whole, broken where it has gaps; None without any value.
+    """Read a series, whole or within a window, with NaN in gaps; None without a value.
 
     Raises:
         StoreError: The store cannot be read.
@@ -107,7 +107,7 @@ def _stretch(
 
 
 def broken(found: Readings, holes_s: Sequence[float], thinned_s: float = 0.0) -> Readings:
-    """With a NaN in long pauses and in recorded gaps, which begin at ``holes_s``."""
+    """Put NaN into long pauses and into recorded gaps, which begin at ``holes_s``."""
     at_s = found.at_s
     if len(at_s) < 2:
         return found
@@ -129,7 +129,7 @@ def broken(found: Readings, holes_s: Sequence[float], thinned_s: float = 0.0) ->
 
 
 def united(several: Sequence[Readings]) -> Readings:
-    """What several runs have read of the same device as one; equal instants count once."""
+    """Merge readings of one device by several runs; equal instants count once."""
     if len(several) == 1:
         return several[0]
     at_s = np.concatenate([one.at_s for one in several])
@@ -146,7 +146,7 @@ def united(several: Sequence[Readings]) -> Readings:
 
 
 def added(several: Sequence[Readings]) -> Readings:
-    """Several series of one run, such as of its MIG instances, at the instants of the first."""
+    """Add several series of one run (such as of its MIG instances) at the times of the first."""
     first = several[0]
     values = first.values.copy()
     for other in several[1:]:
@@ -256,7 +256,7 @@ def grid(intervals_s: Sequence[float | None], window: Window) -> Float64Array:
 
 
 def on_stack(found: Readings, lived: tuple[float, float], edges_s: Float64Array) -> Float64Array:
-    """A run's cells: 0 outside of its life, NaN where it lived and nothing is known."""
+    """A run's cells: 0 outside its lifetime, NaN where nothing is known within it."""
     values = on_cells(found, edges_s)
     at_s = (edges_s[:-1] + edges_s[1:]) / 2
     half_s = (edges_s[1] - edges_s[0]) / 2
@@ -274,7 +274,7 @@ def on_stack(found: Readings, lived: tuple[float, float], edges_s: Float64Array)
 
 
 def lived_s(run: RunEntry, subject: Subject) -> tuple[float, float]:
-    """When a run began and ended; infinite where that is not known, or has not happened."""
+    """Start and end of a run; infinite if unknown or still to come."""
     started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
     start_s = -math.inf if started_ns is None else (started_ns - subject.origin_ns) / 1e9
     end_s = math.inf if ended_ns is None else (ended_ns - subject.origin_ns) / 1e9
@@ -343,7 +343,7 @@ def _total(
 
 
 def thinned(found: Readings) -> Readings:
-    """As many points as can be seen, extremes and gaps among them."""
+    """Thin the points to what the width can show, keeping extremes and gaps."""
     if len(found.at_s) <= _TOTAL_POINTS:
         return found
     times_ns = np.round(found.at_s * 1e9).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Which resources the page shows, and whose share of each is known.
+"""The resources that the page shows, and the runs whose share is known.
 
 A strip is one resource of one device over time: the runs' shares stacked where they are measured
 or estimated for each run, and the whole device's own value as a line over them. What exists for the
@@ -130,7 +130,7 @@ def strips_of(
 def _parts(
     resource: Resource, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[SeriesRecord, ...]:
-    """The series of runs: of the metric that most runs have, by one listener for each run.
+    """Series of runs: of the metric that most runs have, from one listener per run.
 
     What is read regularly counts before what is read now and then.
     """
@@ -150,7 +150,7 @@ def _parts(
 
 
 def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
-    """What two listeners have read of a run must not count twice."""
+    """Keep one listener per run, so that no value counts twice."""
     chosen: dict[str, str] = {}
     return tuple(
         record
@@ -167,7 +167,7 @@ def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[s
 def _totals(
     resource: Resource, subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> dict[tuple[str, str], list[DeviceSeries]]:
-    """The device's own series by machine and device: of the first metric that it has.
+    """Series of whole devices by machine and device: of their first metric that exists.
 
     By one listener; of a machine's single disks, links and so on only their sum if it is there.
     """
@@ -231,7 +231,7 @@ def _natural(place: tuple[str, str]) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of a workload for all parts of the page."""
+    """The data of a workload that several parts of the page need."""
 
     subject: Subject
     summaries: Summaries
@@ -248,7 +248,7 @@ class Reading:
 
 
 def read_all(source: Source, subject: Subject) -> Reading:
-    """Read what all parts need, once for all of them.
+    """Read the data that several parts need, once.
 
     Raises:
         StoreError: The store cannot be read.

@@ -1,4 +1,4 @@
-"""Which workload the page shows, which others there are, and how much slower than alone it ran.
+"""The workload that the page shows, its neighbours, and its slowdown against solo runs.
 
 The slowdown follows the rule of `radt.analysis.baselines`: a run's baseline is the run of the same
 experiment that had the same file, parameters, devices and machine and ran alone, without a
@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def runs(self) -> Mapping[str, RunEntry]:
-        """The runs that are shown, by id, in order of their letters."""
+        """The shown runs by id, in order of their letters."""
         return {run.run_id: run for run in self.workload.runs}
 
     @property
@@ -87,13 +87,13 @@ class Subject:
         return self.workload.record.label or self.workload_id[:12]
 
     def neighbour(self, step: int) -> WorkloadEntry | None:
-        """The workload so many places later (or before, if negative); None beyond the ends."""
+        """The workload at this offset from the shown one; None beyond the ends."""
         place = self.workload.ordinal + step
         return self.catalog.workloads[place] if 0 <= place < len(self.catalog.workloads) else None
 
 
 def find_subject(source: Source, view: View) -> Subject:
-    """The workload of a view; the newest of the experiment in focus where it names none.
+    """The workload of a view, by default the newest of the experiment in focus.
 
     Raises:
         RunNotFoundError: There is no such workload.
@@ -200,7 +200,7 @@ _MAX_CANDIDATES = 500
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """A run against its baseline: seconds an epoch of both, and the workload of the baseline."""
+    """A run and its baseline: seconds per epoch of both, and the baseline's workload."""
 
     epoch_s: float
     solo_s: float
