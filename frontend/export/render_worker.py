@@ -13,12 +13,15 @@ import json
 import os
 import shutil
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, BinaryIO, Self
 
-#: Seconds for one picture and for the browser to start; the dashboard waits a little longer.
+#: Seconds for one picture; the dashboard waits a little longer.
 RENDER_S = 45.0
+#: Seconds for the browser to start. Kaleido may wait for ever for one that ended at once.
+START_S = 30.0
 
 
 class Failure(StrEnum):
@@ -74,8 +77,16 @@ async def work(orders: BinaryIO, answers: BinaryIO) -> None:
 
     line = await asyncio.to_thread(orders.readline)
     try:
-        # Nothing is fetched: no MathJax, and Plotly's script is that of the Python package.
-        async with Kaleido(n=1, timeout=RENDER_S, mathjax=False) as browser:
+        async with AsyncExitStack() as stack:
+            # Nothing is fetched: no MathJax, and Plotly's script is that of the Python package.
+            kaleido = Kaleido(n=1, timeout=RENDER_S, mathjax=False)
+            try:
+                async with asyncio.timeout(START_S):
+                    browser = await stack.enter_async_context(kaleido)
+            except TimeoutError:
+                detail = f"it did not start within {START_S:g} s"
+                say(Answer(failure=Failure.BROWSER, detail=detail))
+                return
             while line:
                 try:
                     picture = await _draw(browser, Order.from_line(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,10 @@ from pypdf import PdfReader
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec
+from radt.frontend.export import render_worker, routes
 from radt.frontend.export import renderer as rendering
-from radt.frontend.export import routes
 from radt.frontend.export.print_layout import Box, Merger, Place, Sheet, arranged, order
-from radt.frontend.export.render_worker import Order
+from radt.frontend.export.render_worker import Answer, Failure, Order
 from radt.frontend.export.renderer import PictureError, Renderer
 from radt.frontend.export.request import Asked, BusyError, FileFormat, Share, pinned
 from radt.frontend.selection import read_selection
@@ -312,6 +314,29 @@ def test_a_browser_that_does_not_start_is_said(
     with pytest.raises(PictureError, match="cannot be used"):
         renderer.draw(plain())
     renderer.close()
+
+
+def test_a_browser_whose_start_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kaleido may wait for ever for a browser that ended at once."""
+
+    class Hanging:
+        def __init__(self, **options: object) -> None: ...
+
+        async def __aenter__(self) -> None:
+            await asyncio.Event().wait()
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr("kaleido.Kaleido", Hanging)
+    monkeypatch.setattr(render_worker, "START_S", 0.1, raising=False)
+    answers = io.BytesIO()
+    worker = render_worker.work(io.BytesIO(plain().to_line()), answers)
+    # In a thread: Playwright's loop may run in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, asyncio.wait_for(worker, timeout=5)).result()
+    answer = Answer.from_line(answers.getvalue())
+    assert answer.failure == Failure.BROWSER
+    assert answer.detail == "it did not start within 0.1 s"
 
 
 def test_without_kaleido_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
