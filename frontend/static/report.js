@@ -3,8 +3,8 @@
 
 (function () {
   const { change, setPart, noUpdate } = window.radt;
-  /* The window that the field last gave to the view or took from it. */
-  let fieldWindow;
+  /* What each control last gave to the view or took from it, by its option. */
+  const known = {};
 
   /* Set an option; another order or filter starts on the first page. */
   function choose(name, value, alsoFirstPage) {
@@ -12,6 +12,25 @@
       setPart(view, "options", { [name]: value });
       if (alsoFirstPage) setPart(view, "options", { "report.page": null });
     });
+  }
+
+  /* Take the option that the user sets with a control. */
+  function fromControl(name, value, alsoFirstPage) {
+    known[name] = value;
+    choose(name, value, alsoFirstPage);
+    return noUpdate();
+  }
+
+  function fromSwitch(name, on, alsoFirstPage) {
+    return fromControl(name, on ? "1" : "", alsoFirstPage);
+  }
+
+  /* What a control shows. The user may have changed it since this view: it is written only if the
+     view's option was changed elsewhere. */
+  function toControl(name, value, shownAs) {
+    if (known[name] === value) return noUpdate();
+    known[name] = value;
+    return shownAs(value);
   }
 
   /* Ascending, descending, then the order of the experiment again. */
@@ -40,35 +59,22 @@
         });
       return noUpdate();
     },
-    reportPicked: (on) => {
-      choose("report.picked", on ? "1" : "", true);
-      return noUpdate();
-    },
-    reportProfiled: (on) => {
-      choose("report.profiled", on ? "1" : "");
-      return noUpdate();
-    },
-    reportOverlap: (on) => {
-      choose("report.overlap", on ? "1" : "");
-      return noUpdate();
-    },
-    reportWindow: (text) => {
-      fieldWindow = (text || "").trim();
-      choose("report.window", fieldWindow);
-      return noUpdate();
-    },
+    reportPicked: (on) => fromSwitch("report.picked", on, true),
+    reportProfiled: (on) => fromSwitch("report.profiled", on),
+    reportOverlap: (on) => fromSwitch("report.overlap", on),
+    reportWindow: (text) => fromControl("report.window", (text || "").trim()),
     /* The controls follow the view, whoever changed it. */
     reportControls: (view) => {
       if (!view) return Array(5).fill(noUpdate());
       const options = view.options || {};
-      const on = (name) => options[name] === "1";
-      const switches = ["report.picked", "report.profiled", "report.overlap"].map(on);
-      /* The field may hold text that has not reached the view: the view's window goes there only
-         if it was changed elsewhere. */
-      const viewWindow = options["report.window"] || "";
-      const fieldValue = viewWindow === fieldWindow ? noUpdate() : viewWindow;
-      fieldWindow = viewWindow;
-      return [view.experiment || noUpdate(), ...switches, fieldValue];
+      const ofSwitch = (name) => toControl(name, options[name] === "1" ? "1" : "", (value) => value === "1");
+      return [
+        view.experiment || noUpdate(),
+        ofSwitch("report.picked"),
+        ofSwitch("report.profiled"),
+        ofSwitch("report.overlap"),
+        toControl("report.window", options["report.window"] || "", (value) => value),
+      ];
     },
     /* Columns that the server itself set are not the user's. */
     reportColumns: (columns, state) => {

@@ -218,6 +218,23 @@ def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
     assert watched.errors == []
 
 
+def test_a_late_answer_leaves_alone_what_is_switched(study, serve, watched):
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    overlap = page.get_by_role("switch", name="only overlap")
+    expect(page.locator("#report-facts")).not_to_be_empty()
+    page.evaluate(HELD_CONTROLS)
+    overlap.click(force=True)
+    page.wait_for_function("() => window.held")
+    page.wait_for_url("**o.report.overlap=1**")
+    # Off again, and in the same task comes the answer to the view in which it was on.
+    overlap.evaluate("(input) => { input.click(); window.release(); }")
+    page.wait_for_function("() => !location.search.includes('overlap')")
+    expect(page.locator("#report-facts")).not_to_contain_text("while all runs")
+    expect(overlap).not_to_be_checked()
+    assert watched.errors == []
+
+
 def test_a_report_as_a_file_needs_nothing_but_itself(
     study: Study, browser: Browser, tmp_path: Path
 ) -> None:
