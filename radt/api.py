@@ -83,10 +83,10 @@ def run_experiment(
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     if path is not None and fresh:
         raise UsageError("fresh is for tables", f"Empty the Status cells of {path}")
-    found = Settings.of(Path.cwd() if path is None else path.absolute().parent)
-    found.check()
-    chosen = _options(found, options)
-    data = Home(Path(home).absolute() if home is not None else found[settings.HOME])
+    values = Settings.of(Path.cwd() if path is None else path.absolute().parent)
+    values.check()
+    chosen = _options(values, options)
+    data = Home(Path(home).absolute() if home is not None else values[settings.HOME])
     if path is None:
         assert frame is not None
         table = FrameExperiment.of(frame)
@@ -98,8 +98,8 @@ def run_experiment(
         home=data,
         options=chosen,
         console=Console(highlight=False),
-        tracking_uri=tracking_uri or found[settings.TRACKING_URI] or data.default_tracking_uri,
-        store_uri=store_uri or found[settings.STORE_URI] or None,
+        tracking_uri=tracking_uri or values[settings.TRACKING_URI] or data.default_tracking_uri,
+        store_uri=store_uri or values[settings.STORE_URI] or None,
     )
     if outcome.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -131,7 +131,7 @@ def _options(found: Settings, given: Mapping[str, object]) -> ExperimentOptions:
     from radt.collocation.busy import BusyPolicy
     from radt.runner.pending import ExperimentOptions, SyncPoint, experiment_options
 
-    names = [one.name for one in fields(ExperimentOptions)]
+    names = [field.name for field in fields(ExperimentOptions)]
     for name in given:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)

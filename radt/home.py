@@ -155,8 +155,8 @@ class Home:
             return with_driver(chosen)
         from radt.settings import STORE_URI, value_for_script
 
-        found = value_for_script(STORE_URI, warn)
-        return found or (with_driver(tracking_uri) if is_postgres(tracking_uri) else "")
+        uri = value_for_script(STORE_URI, warn)
+        return uri or (with_driver(tracking_uri) if is_postgres(tracking_uri) else "")
 
     def run_dir(self, run_id: str) -> RunDir:
         return RunDir(self.path / "runs" / run_id)

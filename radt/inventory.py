@@ -140,7 +140,7 @@ def _write(folder: Path, hardware: Hardware, packages: Packages) -> None:
 @cache
 def read_hardware() -> Hardware:
     """The machine's hardware, read once a process."""
-    found = list_gpus()
+    gpu_list = list_gpus()
     return Hardware(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",
@@ -149,9 +149,9 @@ def read_hardware() -> Hardware:
         logical_cores=psutil.cpu_count(),
         usable_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
-        driver=found.driver,
-        gpus=found.gpus,
-        problems=(f"the GPUs could not be listed: {found.reason}",) if found.failed else (),
+        driver=gpu_list.driver,
+        gpus=gpu_list.gpus,
+        problems=(f"the GPUs could not be listed: {gpu_list.reason}",) if gpu_list.failed else (),
     )
 
 

@@ -58,13 +58,13 @@ def load(
     names = [metrics] if isinstance(metrics, str) else metrics
     sources = []
     with Readers(Places.of(home, store_uri)) as readers:
-        for one in given:
-            if is_address(one):
+        for source in given:
+            if is_address(source):
                 from radt.delivery.archive.read import Archive
 
-                archive = Archive.open(one, Home.resolve(home).tracking_uri())
+                archive = Archive.open(source, Home.resolve(home).tracking_uri())
                 record = archive.manifest.run
                 sources.append(RunSource(record, archive.manifest.series, archive.samples_of))
             else:
-                sources.append(RunSource.of_store(*readers.find_run(str(one))))
+                sources.append(RunSource.of_store(*readers.find_run(str(source))))
         return load_frame(sources, names, with_run_id=several, rates=rates)

@@ -83,10 +83,12 @@ def process_io(pid: int) -> ProcessIo | None:
     Raises:
         PermissionError: It is another user's, or has changed its user.
     """
-    found = _numbers(_read_unless_refused(f"/proc/{pid}/io"))
-    if not found:
+    counters = _numbers(_read_unless_refused(f"/proc/{pid}/io"))
+    if not counters:
         return None
-    return ProcessIo(found[b"rchar"], found[b"wchar"], found[b"read_bytes"], found[b"write_bytes"])
+    return ProcessIo(
+        counters[b"rchar"], counters[b"wchar"], counters[b"read_bytes"], counters[b"write_bytes"]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,10 @@ def process_memory(pid: int) -> ProcessMemory | None:
 
     None if it is gone or on its way out, and before Linux 4.5.
     """
-    found = _numbers(read(f"/proc/{pid}/status", 1 << 16))
-    if b"RssAnon" not in found:
+    values = _numbers(read(f"/proc/{pid}/status", 1 << 16))
+    if b"RssAnon" not in values:
         return None
-    parts = (found.get(key, 0) << 10 for key in (b"RssAnon", b"RssFile", b"RssShmem", b"VmSwap"))
+    parts = (values.get(key, 0) << 10 for key in (b"RssAnon", b"RssFile", b"RssShmem", b"VmSwap"))
     return ProcessMemory(*parts)
 
 

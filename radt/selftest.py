@@ -244,7 +244,9 @@ def _start_skew(home: Home) -> list[Measurement]:
     _run([sys.executable, "-P", "-m", "radt", "run", str(file), "--quiet", "--yes"], home)
     with StoreReader(home.store_path) as reader:
         workloads = reader.workloads("starts")
-    skews_s = [one.start_skew_ns / 1e9 for one in workloads if one.start_skew_ns is not None]
+    skews_s = [
+        workload.start_skew_ns / 1e9 for workload in workloads if workload.start_skew_ns is not None
+    ]
     if len(skews_s) < WORKLOADS:
         raise LaunchError(f"{len(skews_s)} of {WORKLOADS} workloads started", "Run: radt doctor")
     low, high = min(skews_s), max(skews_s)

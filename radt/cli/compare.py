@@ -40,7 +40,7 @@ _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
     multiple=True,
     metavar="NAME",
     help="Quantity to compare; may be repeated.  "
-    f"[default: {', '.join(one.value for one in DEFAULT_QUANTITIES)}]",
+    f"[default: {', '.join(quantity.value for quantity in DEFAULT_QUANTITIES)}]",
 )
 @click.option(
     "--confidence",

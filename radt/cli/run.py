@@ -166,14 +166,19 @@ def command(
     A program is a Python script, an executable, a folder with an MLproject file, or -m MODULE.
     """
     columns = Columns(**{name: given.pop(name) or "" for name in _COLUMNS})
-    by_setting = {one: given.get(one.name.replace("-", "_")) for one in settings.OPTIONS}
+    by_setting = {
+        setting: given.get(setting.name.replace("-", "_")) for setting in settings.OPTIONS
+    }
     start = _Start(
         file=file,
         arguments=arguments,
         only=tuple(label for text in only for part in text.split(",") if (label := part.strip())),
         rerun=rerun,
         columns=columns,
-        own_arguments=["run", *(one for one in ctx.meta[ARGUMENTS] if one != "--detach")],
+        own_arguments=[
+            "run",
+            *(argument for argument in ctx.meta[ARGUMENTS] if argument != "--detach"),
+        ],
     )
     if is_experiment(file):
         return start.of_experiment(by_setting, dry_run=dry_run, detach=detach)
@@ -211,15 +216,15 @@ class _Start:
                 f"Write them into the columns of {self.file}",
             )
         path = Path(self.file)
-        found = Settings.of(path.absolute().parent, given)
-        found.check()
-        options = experiment_options(found, rerun=self.rerun, only=self.only)
+        values = Settings.of(path.absolute().parent, given)
+        values.check()
+        options = experiment_options(values, rerun=self.rerun, only=self.only)
         if dry_run:
             source = open_source(path)
             plan = source.plan(Machine.detect(), registry.load())
             _show_plan(plan, options.with_repeat_of(source.repeat))
             return 0
-        home = Home(found[settings.HOME])
+        home = Home(values[settings.HOME])
         if detach and (code := self._detach(path, home, options)) is not None:
             return code
         outcome = start_experiment(
@@ -227,8 +232,8 @@ class _Start:
             home=home,
             options=options,
             console=Console(highlight=False),
-            tracking_uri=found[settings.TRACKING_URI] or home.default_tracking_uri,
-            store_uri=found[settings.STORE_URI] or None,
+            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
+            store_uri=values[settings.STORE_URI] or None,
             confirm=None if options.yes else confirm,
         )
         return outcome.exit_code
@@ -274,9 +279,9 @@ class _Start:
             raise UsageError(
                 "--rerun and --only are for experiment files", f"Leave them out for {self.file}"
             )
-        found = Settings.of(Path.cwd(), given)
-        found.check()
-        options = experiment_options(found)
+        values = Settings.of(Path.cwd(), given)
+        values.check()
+        options = experiment_options(values)
         machine = Machine.detect()
         plan = direct_plan(
             self.file,
@@ -288,15 +293,15 @@ class _Start:
         if dry_run:
             _show_plan(plan, options)
             return 0
-        home = Home(found[settings.HOME])
+        home = Home(values[settings.HOME])
         outcome = start_plan(
             plan,
             machine=machine,
             home=home,
             options=options,
             console=Console(highlight=False),
-            tracking_uri=found[settings.TRACKING_URI] or home.default_tracking_uri,
-            store_uri=found[settings.STORE_URI] or None,
+            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
+            store_uri=values[settings.STORE_URI] or None,
             confirm=None if options.yes else confirm,
         )
         return outcome.exit_code
@@ -305,7 +310,7 @@ class _Start:
 def _show_plan(plan: ExperimentPlan, options: ExperimentOptions) -> None:
     if options.only:
         pending_workloads(plan, options)  # says which of them are not there
-        chosen = tuple(one for one in plan.workloads if one.label in options.only)
+        chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)
         plan = replace(plan, workloads=chosen)
     render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=Console(highlight=False))
 

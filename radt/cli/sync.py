@@ -60,10 +60,10 @@ def command(
         settings.STORE_URI: store_uri,
         settings.TRACKING_URI: tracking_uri,
     }
-    found = Settings.of(Path.cwd(), given)
-    place = Home(found[settings.HOME])
-    mlflow = place.tracking_uri(found[settings.TRACKING_URI])
-    postgres = place.store_uri(store_uri or found[settings.STORE_URI], tracking_uri=mlflow)
+    values = Settings.of(Path.cwd(), given)
+    place = Home(values[settings.HOME])
+    mlflow = place.tracking_uri(values[settings.TRACKING_URI])
+    postgres = place.store_uri(store_uri or values[settings.STORE_URI], tracking_uri=mlflow)
     console = Console(highlight=False)
     console.print()
     _print_drained(drain_leftovers(place), console)
@@ -93,7 +93,7 @@ def command(
 def _tracking_uris(store: Path, only: str) -> list[str]:
     """Return the MLflow addresses that runs wait for."""
     with closing(StoreReader(store)) as reader:
-        uris = list(dict.fromkeys(one.tracking_uri for one in reader.workloads()))
+        uris = list(dict.fromkeys(workload.tracking_uri for workload in reader.workloads()))
         waiting = [
             uri
             for uri in uris
@@ -242,14 +242,14 @@ class _ToMlflow(_Upload):
 
     def look(self) -> _Look:
         with closing(StoreReader(self._store)) as reader:
-            for one in mlflow_backlogs(reader):
-                if one.address == self.place:
-                    return _Look(one.ended or self._ended_workloads(reader), one.problem)
+            for backlog in mlflow_backlogs(reader):
+                if backlog.address == self.place:
+                    return _Look(backlog.ended or self._ended_workloads(reader), backlog.problem)
         return _Look(0)
 
     def _ended_workloads(self, reader: StoreReader) -> int:
         waiting = reader.workloads_to_deliver(self._uri)
-        return sum(1 for one in waiting if one.ended_ns is not None)
+        return sum(1 for workload in waiting if workload.ended_ns is not None)
 
 
 class _ToPostgres(_Upload):
@@ -261,8 +261,8 @@ class _ToPostgres(_Upload):
         self.place = str(StoreAddress.of(uri))
 
     def look(self) -> _Look:
-        found = self._backlog()
-        return _Look(found.ended, found.short_problem)
+        backlog = self._backlog()
+        return _Look(backlog.ended, backlog.short_problem)
 
     def _is_done(self, now: _Look) -> bool:
         # Before the first connection, what the database has is unknown.
@@ -270,7 +270,9 @@ class _ToPostgres(_Upload):
 
     def _backlog(self) -> Backlog:
         return next(
-            one for one in postgres_backlogs(self._store, self._uri) if one.address == self.place
+            backlog
+            for backlog in postgres_backlogs(self._store, self._uri)
+            if backlog.address == self.place
         )
 
 
@@ -281,7 +283,7 @@ def _follow(ways: Sequence[_Upload], console: Console) -> bool:
             way.start()
         with Live(console=console, transient=True, auto_refresh=False) as live:
             while not all(way.over for way in ways):
-                delivering = any(isinstance(one, _ToMlflow) and not one.over for one in ways)
+                delivering = any(isinstance(way, _ToMlflow) and not way.over for way in ways)
                 for way in ways:
                     way.check(more_comes=delivering and isinstance(way, _ToPostgres))
                 if console.is_terminal:

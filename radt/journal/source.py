@@ -206,13 +206,13 @@ class JournalSource:
 
     def _read_late(self) -> Records:
         """Records that came after their turn."""
-        found = []
+        blocks = []
         for slot in sorted(self._late, key=lambda late: (late.segment, late.slot)):
             block = self._load(slot.segment, slot.slot, 1)
             if len(block) and block["kind"][0]:
-                found.append(block)
+                blocks.append(block)
                 self._late.discard(slot)
-        return np.concatenate(found) if found else np.empty(0, RECORD_DTYPE)
+        return np.concatenate(blocks) if blocks else np.empty(0, RECORD_DTYPE)
 
     def _anything_after(self, slot: int) -> bool:
         """Whether something is written in this segment from a slot on, or in a later segment."""

@@ -155,7 +155,11 @@ class Profilers:
     def of(cls, row: RunPlan, registry: Registry) -> Profilers:
         kinds = registry.profilers
         return cls(
-            [(kinds[one.name](), one) for one in row.listeners if one.name in kinds],
+            [
+                (kinds[listener.name](), listener)
+                for listener in row.listeners
+                if listener.name in kinds
+            ],
             tuple(one for one in row.listeners if one.name not in kinds),
         )
 
@@ -283,13 +287,13 @@ def workload_tags(rows: Mapping[str, Profilers]) -> dict[str, dict[str, str]]:
     """Tags by letter: who is profiled, and who runs beside one who is and so is disturbed, too."""
     profiled = {letter: profilers.disturbing for letter, profilers in rows.items()}
     letters = [letter for letter, names in profiled.items() if names]
-    found: dict[str, dict[str, str]] = {letter: {} for letter in profiled}
+    tags_by_letter: dict[str, dict[str, str]] = {letter: {} for letter in profiled}
     for letter, names in profiled.items():
         if names:
-            found[letter][tags.PROFILED] = names
-        if others := [one for one in letters if one != letter]:
-            found[letter][tags.PROFILED_BESIDE] = "+".join(others)
-    return found
+            tags_by_letter[letter][tags.PROFILED] = names
+        if others := [other for other in letters if other != letter]:
+            tags_by_letter[letter][tags.PROFILED_BESIDE] = "+".join(others)
+    return tags_by_letter
 
 
 def report_label(row: RunPlan) -> str:
@@ -306,5 +310,7 @@ def profiler_error(tail: Sequence[str]) -> str:
         if pattern.search(text):
             return meaning
     errors = [match[1] or match[2] for line in tail if (match := _ERROR.match(line.strip()))]
-    own = [one for one in errors if not one.startswith("The application returned an error code")]
+    own = [
+        error for error in errors if not error.startswith("The application returned an error code")
+    ]
     return own[0].rstrip(".")[:_SHOWN_ERROR] if own else ""

@@ -107,8 +107,8 @@ class RunConsole:
 
     def relay(self, line: str) -> None:
         """Print a line that another runner printed; what is too wide is indented as there."""
-        found = _OUTPUT_LINE.match(line)
-        lead = found[0] if found else line[: len(line) - len(line.lstrip(" "))]
+        match = _OUTPUT_LINE.match(line)
+        lead = match[0] if match else line[: len(line) - len(line.lstrip(" "))]
         then = re.sub(r"\w", " ", lead)
         self._lines.put(_Line(Text(lead), Text(line[len(lead) :]), Text(then)))
 

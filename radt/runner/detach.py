@@ -104,7 +104,7 @@ def last_log(file: Path, home: Home) -> Path | None:
     """The newest log of the experiment's detached runners."""
     pattern = re.compile(rf"{re.escape(log_name(file))}-\d{{8}}-\d{{6}}(?:-\d+)?\.log")
     try:
-        found = [path for path in home.logs.iterdir() if pattern.fullmatch(path.name)]
-        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+        logs = [path for path in home.logs.iterdir() if pattern.fullmatch(path.name)]
+        return max(logs, key=lambda path: path.stat().st_mtime, default=None)
     except OSError:
         return None  # there is no such folder, or it is another user's

@@ -134,8 +134,8 @@ class _Trouble:
     @property
     def text(self) -> str:
         """Empty if nothing is known."""
-        found = read_problems(self._file).get(EVERYTHING)
-        return found.text if found is not None and found.last_ns >= self._since_ns else ""
+        problem = read_problems(self._file).get(EVERYTHING)
+        return problem.text if problem is not None and problem.last_ns >= self._since_ns else ""
 
     @property
     def lasts(self) -> bool:

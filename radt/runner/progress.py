@@ -411,10 +411,10 @@ class ProgressReader:
 
 
 def _without_first(keys: Sequence[Key], key: Key) -> Iterator[Key]:
-    found = False
+    is_known = False
     for other in keys:
-        if other == key and not found:
-            found = True
+        if other == key and not is_known:
+            is_known = True
         else:
             yield other
 

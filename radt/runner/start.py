@@ -165,8 +165,8 @@ def _program() -> str:
     mine = Path(sys.argv[0])
     if mine.name != "radt":  # a script or notebook that called radt.run_experiment
         return "radt"
-    found = shutil.which("radt")
-    return "radt" if found and Path(found).samefile(mine) else shown(mine.absolute())
+    command = shutil.which("radt")
+    return "radt" if command and Path(command).samefile(mine) else shown(mine.absolute())
 
 
 def _verdict(name: str, outcome: ExperimentOutcome) -> Text:

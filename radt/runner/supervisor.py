@@ -29,10 +29,10 @@ def last_line(code: int) -> str:
 
 def exit_code(line: str) -> int | None:
     """The exit code that a log's last line tells, 128 + signal for a signal; else None."""
-    found = _LAST_LINE.fullmatch(line.strip())
-    if found is None:
+    match = _LAST_LINE.fullmatch(line.strip())
+    if match is None:
         return None
-    return int(found[1]) + (128 if _SIGNAL in line else 0)
+    return int(match[1]) + (128 if _SIGNAL in line else 0)
 
 
 def main(command: list[str]) -> int:
