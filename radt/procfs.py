@@ -7,6 +7,7 @@ Imports the standard library only.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -44,8 +45,10 @@ class ProcessStat:
 def process_stat(pid: int) -> ProcessStat | None:
     """Read one process; None if there is none of that number."""
     text = read(f"/proc/{pid}/stat", 4096)
-    if not text:
-        return None
+    return _stat_in(text, pid) if text else None
+
+
+def _stat_in(text: bytes, pid: int) -> ProcessStat:
     # The name, in parentheses, may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split(None, 23)
     own_ticks = int(fields[11]) + int(fields[12])
@@ -204,7 +207,17 @@ class ProcessId:
 
     @property
     def alive(self) -> bool:
-        return start_ticks(self.pid) == self.started_ticks
+        """Whether it still runs.
+
+        Without a free descriptor nobody can look: whatever has its id is then taken for it, as
+        runs of processes that are gone are ended.
+        """
+        try:
+            text = _content(f"/proc/{self.pid}/stat", 4096)
+        except OSError as error:
+            return error.errno in (errno.EMFILE, errno.ENFILE) and _has_process(self.pid)
+        stat = _stat_in(text, self.pid) if text else None
+        return stat is not None and stat.alive and stat.started_ticks == self.started_ticks
 
     def kill(self) -> None:
         """Kill it, unless its id belongs to another process now."""
@@ -219,6 +232,16 @@ class ProcessId:
             return
         finally:
             os.close(process)
+
+
+def _has_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def own_start_ticks() -> int:

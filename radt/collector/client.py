@@ -23,6 +23,7 @@ from radt.collector.protocol import (
     StandaloneRun,
     decode,
     encode,
+    short_address,
     socket_path,
 )
 from radt.collector.start import log_path, start_guardian, starting
@@ -57,9 +58,10 @@ class CollectorClient:
         CollectorError: From all methods but `close`, if the collector refuses or cannot be reached.
     """
 
-    def __init__(self, *, start: bool, timeout_s: float) -> None:
+    def __init__(self, *, start: bool, timeout_s: float, patience_s: float) -> None:
         self._start = start
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._socket: socket.socket | None = None
@@ -67,14 +69,21 @@ class CollectorClient:
         self._registrations: dict[str, Registration] = {}
 
     @classmethod
-    def connect(cls, *, start: bool = True, timeout_s: float = 15.0) -> CollectorClient:
+    def connect(
+        cls,
+        *,
+        start: bool = True,
+        timeout_s: float = 15.0,
+        patience_s: float = _ANSWER_TIMEOUT_S,
+    ) -> CollectorClient:
         """Connect to the collector.
 
         Args:
             start: Whether to start one if none listens; else that is an error.
             timeout_s: How long to wait for it to listen, now and at each reconnection.
+            patience_s: How long to wait for one that listens to greet: a stopped one does not.
         """
-        client = cls(start=start, timeout_s=timeout_s)
+        client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s)
         with client._lock:
             client._persistently(lambda: None, time.monotonic() + timeout_s)
         return client
@@ -116,11 +125,14 @@ class CollectorClient:
         exit_code: int | None = None,
         reason: str = "",
         timeout_s: float = 10.0,
+        patience_s: float | None = None,
     ) -> None:
         """End a run and return when all of it is in the store and its row says so.
 
         Args:
             status: How it ended; None for what the script's journal says.
+            patience_s: If the collector does not greet within this time, it is left the request,
+                and its answer not waited for.
 
         Raises:
             CollectorError: It is not in the store within ``timeout_s``; the collector keeps
@@ -138,6 +150,8 @@ class CollectorClient:
             "registration": registration.to_json() if registration is not None else None,
         }
         try:
+            if patience_s is not None:
+                self._greet(patience_s, Op.FINISH, arguments)
             self._ask(Op.FINISH, arguments, patience_s=timeout_s)
         except _RefusedError as refusal:
             if refusal.code is not RefusalCode.UNFINISHED:
@@ -167,6 +181,26 @@ class CollectorClient:
             return self._persistently(
                 lambda: self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S), deadline
             )
+
+    def _greet(self, patience_s: float, op: Op, arguments: dict[str, Any]) -> None:
+        """Raise CollectorError if the collector is there and silent; it finds the request then."""
+        self._forget_parents_connection()
+        with self._lock:
+            if self._socket is None:
+                return
+            try:
+                self._exchange(Op.HELLO, {}, patience_s)
+            except TimeoutError as error:
+                with suppress(OSError):  # there is room for it, unless much is waiting already
+                    self._socket.settimeout(0.0)
+                    self._socket.sendall(encode({"op": str(op)} | arguments))
+                self._drop()
+                raise CollectorError(
+                    "the collector does not answer",
+                    f"It goes on where it stopped, or the next one does; look into {log_path()}",
+                ) from error
+            except OSError:
+                self._drop()  # it has ended; the request is for the next one
 
     def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
         """Talk over the connection; reconnect when it breaks, as it does when a collector exits."""
@@ -218,7 +252,7 @@ class CollectorClient:
                 "the collector does not listen" if self._start else "no collector is running",
                 f"Look into {log_path()}" if self._start else "It starts with the next run",
             )
-        hello = self._exchange(Op.HELLO, {}, _ANSWER_TIMEOUT_S)
+        hello = self._exchange(Op.HELLO, {}, self._patience_s)
         if hello["guardian_pid"] is None and self._start:
             with starting():
                 start_guardian()
@@ -232,13 +266,22 @@ class CollectorClient:
 
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
         """Return a connection; retry until the deadline, then return None."""
-        path = str(socket_path())
+        path = socket_path()
+        give_up_s = time.monotonic() + self._patience_s
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                connection.connect(path)
+                with short_address(path) as address:
+                    connection.settimeout(0.0)
+                    connection.connect(address)
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
+            except BlockingIOError as error:  # as many as may wait are waiting
+                connection.close()
+                if time.monotonic() >= give_up_s:
+                    raise TimeoutError("it accepts nobody") from error
+                time.sleep(_POLL_S)
+                continue
             except OSError as error:
                 connection.close()
                 raise CollectorError(

@@ -205,6 +205,8 @@ class Deliverers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._deliverers: dict[Destination, Deliverer] = {}
+        #: Stores that no run is recorded into, whose deliverers finish.
+        self._released: set[Path] = set()
 
     def of(self, registration: Registration) -> list[Deliverer]:
         """Return those that upload a run."""
@@ -218,6 +220,7 @@ class Deliverers:
             if uri
         ]
         with self._lock:
+            self._released.discard(store)
             return [self._deliverers.setdefault(key, Deliverer(key)) for key in destinations]
 
     @property
@@ -227,31 +230,40 @@ class Deliverers:
 
     def check(self) -> None:
         """Check all of them; forget those that were closed."""
+        with self._lock:
+            self._finish_released()
         for deliverer in self._all():
             deliverer.check()
         with self._lock:
             self._deliverers = {
                 key: deliverer for key, deliverer in self._deliverers.items() if not deliverer.gone
             }
+            self._released &= {key.store for key in self._deliverers}
 
     def close(self) -> bool:
         """Let all finish; return whether all have. Called again until they have."""
         with self._lock:
-            items = list(self._deliverers.items())
-        delivering = any(deliverer.running for key, deliverer in items if key.way is Way.MLFLOW)
-        for key, deliverer in items:
-            # MLflow's ids are part of what goes to Postgres, which is therefore done last.
-            if not (delivering and key.way is Way.POSTGRES):
-                deliverer.close()
-            deliverer.check()
+            self._released |= {key.store for key in self._deliverers}
+        self.check()
         return not any(deliverer.running for deliverer in self._all())
 
     def release(self, store: Path) -> None:
         """Let those of a store finish that no run is recorded into any longer."""
         with self._lock:
-            for key, deliverer in self._deliverers.items():
-                if key.store == store:
-                    deliverer.close()
+            self._released.add(store)
+            self._finish_released()
+
+    def _finish_released(self) -> None:
+        """Close what is released: MLflow's ids go to Postgres too, which is therefore done last."""
+        delivering = {
+            key.store
+            for key, deliverer in self._deliverers.items()
+            if key.way is Way.MLFLOW and deliverer.running
+        }
+        for key, deliverer in self._deliverers.items():
+            last = key.way is Way.POSTGRES and key.store in delivering
+            if key.store in self._released and not last:
+                deliverer.close()
 
     def kill(self) -> None:
         for deliverer in self._all():

@@ -21,6 +21,7 @@ import threading
 import time
 from pathlib import Path
 
+from radt.collector.conditions import take_own
 from radt.collector.start import guardian_lock, worker_lock
 from radt.home import runtime_dir
 
@@ -109,13 +110,16 @@ def main(*, detach: bool) -> int:
 
     Args:
         detach: Return at once and go on in a child, so that whoever starts a collector neither
-            waits for it nor becomes its parent (a run's process tree must not contain it).
+            waits for it nor becomes its parent (a run's process tree must not contain it). It has
+            limits, priority and masks of its own then; in the foreground it keeps those given.
     """
     if detach and os.fork():
         return 0
     lock = guardian_lock()
     if not lock.acquire():
         return 0
+    if detach:
+        take_own()
     guardian = Guardian()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: guardian.stop())

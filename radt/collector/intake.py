@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from radt.clock import Clock
-from radt.collector.ledger import DROPPED, REASON, Losses
+from radt.collector.ledger import DAMAGE_REASON, DAMAGED, DROPPED, REASON, Losses
 from radt.collector.routing import LogUpdate, Numbering, SeriesKey
 from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColumn, SpanEvent
 from radt.listeners.api import Metric
@@ -140,7 +140,11 @@ class JournalIntake:
         )
         markers = self._markers(batch.spans)
         if batch.dropped:
-            markers.append(self._loss(batch))
+            markers.append(self._loss(batch, DROPPED, batch.dropped, REASON))
+        if batch.lost:
+            markers.append(self._loss(batch, DAMAGED, batch.lost, DAMAGE_REASON))
+        if batch.lost_events:
+            log.warning("run %s: %d damaged lines of events", self._run_id, batch.lost_events)
         return JournalPart(
             batches=[self._series(column) for column in batch.scalars if len(column.times_ns)],
             markers=markers,
@@ -170,15 +174,15 @@ class JournalIntake:
         else:
             self._reader.remove_finished()
 
-    def _loss(self, batch: JournalBatch) -> MarkerRecord:
-        """Count and log what the script could not write; mark when it could again."""
-        self._losses.missed += batch.dropped
-        log.warning("run %s: %d %s", self._run_id, batch.dropped, REASON)
+    def _loss(self, batch: JournalBatch, name: str, count: int, reason: str) -> MarkerRecord:
+        """Count and log what was lost; mark up to where values came."""
+        self._losses.miss(count, reason)
+        log.warning("run %s: %d %s", self._run_id, count, reason)
         times_ns = [int(column.times_ns.max()) for column in batch.scalars if len(column.times_ns)]
         times_ns += [event.monotonic_ns for event in batch.spans]
         at_ns = self._clock.to_wall_ns(max(times_ns)) if times_ns else self._clock.now_ns()
-        detail = f"{batch.dropped} {REASON}"
-        return self._numbering.marker(MarkerKind.EVENT, DROPPED, at_ns, detail=detail)
+        detail = f"{count} {reason}"
+        return self._numbering.marker(MarkerKind.EVENT, name, at_ns, detail=detail)
 
     def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
         """End the markers that their process never ended."""

@@ -157,6 +157,9 @@ class Account:
 #: Marks each loss in the run.
 DROPPED = "journal records dropped"
 REASON = "records that the script could not write, usually because the disk was full"
+#: The same for what was written and is damaged.
+DAMAGED = "journal damaged"
+DAMAGE_REASON = "values lost to damaged files of the journal"
 
 
 @dataclass(slots=True)
@@ -166,11 +169,20 @@ class Losses:
     run_id: str
     received: int = 0
     missed: int = 0
+    reasons: tuple[str, ...] = ()
+
+    def miss(self, count: int, reason: str) -> None:
+        """Count what was lost, and why."""
+        self.missed += count
+        if reason not in self.reasons:
+            self.reasons += (reason,)
 
     def resume(self, before: LedgerRecord | None, points: int) -> None:
         """Continue from the store: the run's account, if it has one, and its points."""
         self.received = points
-        self.missed = before.missed if before is not None else 0
+        if before is not None:
+            self.missed = before.missed
+            self.reasons = tuple(before.reason.split("; "))
 
     @property
     def record(self) -> LedgerRecord | None:
@@ -186,5 +198,5 @@ class Losses:
             missed=self.missed,
             sampling_ns=0,
             state="incomplete",
-            reason=REASON,
+            reason="; ".join(self.reasons),
         )

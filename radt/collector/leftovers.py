@@ -2,7 +2,8 @@
 
 A restarted worker remembers its runs; a restart of the machine erases that memory. The store still
 says that the runs are running, and their last values are in their journals. The same is done for
-runs that ended while nobody read their journals.
+runs that ended while nobody read their journals, and for those of scripts that no collector ever
+recorded: what they say of themselves (`radt.collector.manifest`) makes their rows.
 """
 
 from __future__ import annotations
@@ -11,29 +12,33 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-
-from sqlalchemy import text
+from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake
 from radt.collector.ledger import ListenerState
+from radt.collector.manifest import MANIFEST_FILE, Claim, Manifest, forget, has_journals
+from radt.collector.recorder import deliver_again, put_rows, row_of
 from radt.collector.routing import Numbering
 from radt.collector.runs import RunStates
+from radt.collector.totals import total_batches
+from radt.errors import JournalError
 from radt.home import Home, runtime_dir
-from radt.journal.format import LABELS_FOLDER
 from radt.journal.reader import JournalReader
 from radt.model import RunStatus
 from radt.procfs import boot_id
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
+from radt.usage import discard_usage
 
 log = logging.getLogger(__name__)
 
 REASON = "the machine was restarted"
-_NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
+#: The end of a script that said nothing of it.
+NO_WORD = "its process ended without a word"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,10 @@ class Drained:
 
     ``ended`` are runs that a restart had interrupted, ``drained`` those whose journals held data
     that the store did not have, ``points`` the number of those values. ``unknown`` are journals of
-    runs that the store does not know (a script did not reach the collector): they stay. ``failed``
-    are runs whose journals could not be read or stored, with the reason; they stay and are retried.
+    runs that the store does not know and that say nothing of themselves: they stay. ``failed`` are
+    runs whose journals could not be read or stored, with the reason; they stay and are retried.
+    ``waiting`` are journals of ended processes that somebody else is to store, such as a collector
+    that is stopped.
     """
 
     ended: tuple[str, ...] = ()
@@ -51,6 +58,12 @@ class Drained:
     points: int = 0
     unknown: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
+    waiting: tuple[str, ...] = ()
+
+    @property
+    def left(self) -> bool:
+        """Whether a journal stays that somebody could have read."""
+        return bool(self.unknown or self.failed or self.waiting)
 
 
 def drain_leftovers(home: Home) -> Drained:
@@ -59,7 +72,8 @@ def drain_leftovers(home: Home) -> Drained:
     For `radt sync` and the like; the collector does the same when it opens a store. Safe beside a
     collector and other calls: runs that are being recorded are left alone, and data is stored in
     one transaction with its journal position, so that nothing comes twice. Then the journals are
-    removed. Ends runs from before the last boot of this machine, and leaves those of other hosts.
+    removed. Ends runs from before the last boot of this machine and those of scripts that ended
+    without a collector, makes the latter's rows, and leaves runs of other hosts.
 
     Raises:
         StoreError: There is no store, or it cannot be written.
@@ -75,10 +89,19 @@ def drain_leftovers(home: Home) -> Drained:
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
     """Do what `drain_leftovers` does, with an open store. A run that fails does not stop others."""
     states = RunStates(runtime_dir() / "runs")
+    found = set(_unfinished(home))
+    waiting = [
+        run_id  # its collector ends it; until it does, what it left is left
+        for run_id in found
+        if states.has(run_id)
+        and not states.owned(run_id)
+        and has_journals(home.run_dir(run_id).path)
+    ]
+    found = {run_id for run_id in found if not states.has(run_id)}
+    runs = {run.run_id: run for run in reader.runs(run_ids=sorted(found))}
     boot_ns = clock.now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    with_journals = {run_id for run_id in _with_journals(home) if not states.has(run_id)}
-    runs = {run.run_id: run for run in reader.runs(run_ids=sorted(with_journals))}
-    unknown = sorted(with_journals - runs.keys())
+    described, unknown, failed = _described(home, found - runs.keys())
+    runs |= described
     runs |= {run.run_id: run for run in reader.unended_runs()}
     runs = {
         run_id: run
@@ -89,17 +112,24 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     ended: list[str] = []
     drained: list[str] = []
     points = 0
-    failed: dict[str, str] = {}
     for run_id, run in runs.items():
+        folder = home.run_dir(run_id).path
+        claim = Claim(folder)
         try:
             leftover = _Leftover(run, home, writer, reader, clock)
             if not leftover.is_over(boot_ns):
                 continue
+            if not claim.take():
+                waiting.append(run_id)
+                continue
+            leftover.make_row()
             stored = leftover.drain()
             leftover.end()
             if stored.any_data:
-                leftover.deliver_again()
+                deliver_again(writer, run_id)
             leftover.intake.discard()
+            discard_usage(home.run_dir(run_id).path)
+            forget(folder)
         # A damaged journal or a full disk must not keep the store from being used.
         except Exception as error:
             log.exception("the remaining data of run %s is not in the store yet", run_id)
@@ -112,7 +142,11 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
                 drained.append(run_id)
             if unreadable := leftover.journals.unreadable:
                 failed[run_id] = f"unreadable: {', '.join(sorted(unreadable))}"
-    return Drained(tuple(ended), tuple(drained), points, tuple(unknown), failed)
+        finally:
+            claim.release()
+    return Drained(
+        tuple(ended), tuple(drained), points, tuple(unknown), failed, tuple(sorted(waiting))
+    )
 
 
 @dataclass(slots=True)
@@ -130,6 +164,10 @@ class _Leftover:
         self._run = run
         self._writer = writer
         self._reader = reader
+        self._folder = home.run_dir(run.run_id).path
+        self._began_ns = run.started_ns or run.created_ns
+        self._manifest = _manifest(home, run.run_id)
+        self._known = bool(reader.runs(run_ids=[run.run_id]))
         self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
         metas = self.journals.metas()
         self._boots = {meta.boot_id for meta in metas}
@@ -153,9 +191,26 @@ class _Leftover:
             return False
         if self._run.ended_ns is not None:
             return True
+        if self._manifest is not None:
+            # A process that lives and has no journal is about to make one.
+            return bool(self._boots) or not self._manifest.alive
         if self._boots:
             return boot_id() not in self._boots
         return self._run.created_ns < boot_ns
+
+    def make_row(self) -> None:
+        """Make the run's rows from what it says of itself, where no collector has."""
+        manifest = self._manifest
+        if manifest is None or self._run.started_ns is not None:
+            return
+        if not self._known:
+            put_rows(self._writer, manifest.run, manifest.clock)
+        self._writer.update_run(
+            self._run.run_id,
+            status=RunStatus.RUNNING,
+            pid=manifest.run.pid,
+            started_ns=manifest.clock.to_wall_ns(manifest.run.started_monotonic_ns),
+        )
 
     def drain(self) -> _Stored:
         """Store what the journals hold beyond the store; raise JournalError or StoreError."""
@@ -181,27 +236,31 @@ class _Leftover:
         last_ns = self._last_ns()
         with writer.transaction():
             writer.put_markers(self.intake.close_open(last_ns))
+            totals = list(total_batches(self._folder, self._numbering, self._began_ns, last_ns))
+            writer.add_series(self._numbering.new_series())
+            writer.append(run.run_id, totals)
             if run.ended_ns is None:
-                log.warning("run %s: %s", run.run_id, REASON)
                 status, reason = self._outcome()
+                log.warning("run %s: %s", run.run_id, reason or status)
                 writer.end_run(run.run_id, status, last_ns, reason=reason)
                 for ledger in self._reader.ledger([run.run_id]):
                     if ledger.state in (ListenerState.RUNNING, ListenerState.OPENING):
                         writer.put_ledger(
-                            replace(ledger, state=str(ListenerState.ENDED), reason=REASON)
+                            replace(ledger, state=str(ListenerState.ENDED), reason=self._why)
                         )
                 writer.end_workload(run.workload_id)
         writer.seal(run.run_id)
 
-    def deliver_again(self) -> None:
-        """Upload the new data to MLflow, although the run may count as delivered."""
-        with self._writer.rewriting(self._run.run_id) as connection:
-            connection.execute(_NOT_DELIVERED, {"run_id": self._run.run_id})
-
     def _outcome(self) -> tuple[RunStatus, str]:
         """Return what the script's journal says, if the script reached its end."""
         finish = self.intake.finish
-        return (RunStatus.KILLED, REASON) if finish is None else (finish.status, finish.reason)
+        return (RunStatus.KILLED, self._why) if finish is None else (finish.status, finish.reason)
+
+    @property
+    def _why(self) -> str:
+        """Why nobody ended the run."""
+        here = self._manifest is not None and self._manifest.boot == boot_id()
+        return NO_WORD if here else REASON
 
     def _last_ns(self) -> int:
         """Return the time of the run's last record."""
@@ -215,12 +274,43 @@ class _Leftover:
         return max([known_ns, *times_ns])
 
 
-def _with_journals(home: Home) -> Iterator[str]:
-    """Yield the runs whose folder holds a journal; most have been read, and hold none."""
-    for folder in (home.path / "runs").glob("*/journal"):
+def _described(
+    home: Home, run_ids: Iterable[str]
+) -> tuple[dict[str, RunRecord], list[str], dict[str, str]]:
+    """Return the rows of runs that the store does not know, those that do not say, and why not."""
+    rows: dict[str, RunRecord] = {}
+    unknown: list[str] = []
+    failed: dict[str, str] = {}
+    for run_id in sorted(run_ids):
         try:
-            names = os.listdir(folder)  # noqa: PTH208 - of ten thousand runs
-            if any(name != LABELS_FOLDER and name[0] != "." for name in names):
-                yield folder.parent.name
+            manifest = Manifest.read(home.run_dir(run_id).path)
+        except JournalError as error:
+            failed[run_id] = str(error)
+        else:
+            if manifest is None:
+                unknown.append(run_id)
+            else:
+                rows[run_id] = row_of(manifest.run, manifest.clock)
+    return rows, unknown, failed
+
+
+def _manifest(home: Home, run_id: str) -> Manifest | None:
+    try:
+        return Manifest.read(home.run_dir(run_id).path)
+    except JournalError:
+        return None  # the run is in the store, which knows all that it says
+
+
+def _unfinished(home: Home) -> Iterator[str]:
+    """Yield the runs whose folder holds a journal or a manifest; of most all has been read."""
+    try:
+        with os.scandir(home.path / "runs") as entries:
+            folders = [Path(entry.path) for entry in entries]
+    except FileNotFoundError:
+        return
+    for folder in folders:
+        try:
+            if has_journals(folder) or (folder / MANIFEST_FILE).exists():
+                yield folder.name
         except OSError:
             continue  # it is being removed, or is not a folder

@@ -9,7 +9,9 @@ training processes import it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +24,8 @@ from radt.model import ListenerChoice
 PROTOCOL_VERSION = 3
 #: Longest line that is accepted; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
+#: What a Unix socket's address may have (unix(7)), its final zero included.
+_ADDRESS_BYTES = 108
 
 #: The variables that the processes for MLflow and Postgres get: libpq's
 #: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG; proxies and certificates
@@ -45,6 +49,23 @@ _FILE_VARIABLES = frozenset(
 def socket_path() -> Path:
     """Where the user's collector listens."""
     return runtime_dir() / f"collector-v{PROTOCOL_VERSION}.sock"
+
+
+@contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """Yield an address of a Unix socket that the kernel takes, however long its path is.
+
+    Raises:
+        OSError: The folder is not there.
+    """
+    if len(os.fsencode(path)) < _ADDRESS_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def delivery_env(environ: Mapping[str, str]) -> dict[str, str]:

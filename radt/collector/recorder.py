@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import text
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
+from radt.collector.manifest import Claim, forget
 from radt.collector.processes import ProcessTable
+from radt.collector.protocol import StandaloneRun
 from radt.collector.routing import Numbering, Taken
 from radt.collector.runs import ActiveRun, Ending, Resumed
-from radt.errors import JournalError, RunNotFoundError
+from radt.collector.totals import total_batches
+from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
 from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from radt.journal.reader import JournalReader
@@ -37,6 +41,7 @@ from radt.store.records import (
 )
 from radt.store.writer import StoreWriter
 from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+from radt.usage import discard_usage
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +64,12 @@ class Pending:
 
 
 class RunRecorder:
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Raises:
+        RunNotFoundError: The run has no row, and its runner should have created one.
+        StoreError: The store cannot be written, or another process stores the run's journals.
+    """
 
     def __init__(
         self,
@@ -79,21 +89,39 @@ class RunRecorder:
         self._pids: set[int] = set()
         #: The markers that the end adds, made once: the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
+        self._totals: list[SeriesBatch] = []
         self._workload_id = ""
+        self._spool = RunDir(Path(run.registration.spool))
+        self._claim = Claim(self._spool.path)
+        if not self._claim.take():
+            raise StoreError(f"another process reads the journals of run {run.run_id}")
+        try:
+            self._begin(reader)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, reader: StoreReader) -> None:
+        run = self.run
         self.ended_already = self._put_rows(reader)
+        if self.ended_already:
+            run.recorded.set()
         self._numbering = self._resume(reader)
-        spool = RunDir(Path(run.registration.spool))
         #: How far each journal was read: what it held until there.
         self._cursors = reader.cursors(run.run_id)
-        journals = JournalReader(spool.journal, self._cursors)
+        journals = JournalReader(self._spool.journal, self._cursors)
         self._intake = JournalIntake(
             run.run_id,
             journals,
             self._numbering,
-            clock,
+            self._clock,
             reader,
             Path(run.registration.store_path),
         )
+
+    def close(self) -> None:
+        """Let others store the run's journals."""
+        self._claim.release()
 
     # Beginning -------------------------------------------------------------------------------
 
@@ -110,40 +138,8 @@ class RunRecorder:
             return known[0].status.ended
         if self.run.standalone is None:
             raise RunNotFoundError(f"run {run_id} is not in the store {self._writer.path}")
-        run = self.run.standalone
-        self._workload_id = run.workload_id
-        started_ns = self._clock.to_wall_ns(run.started_monotonic_ns)
-        with self._writer.transaction():
-            self._writer.put_workload(
-                WorkloadRecord(
-                    workload_id=run.workload_id,
-                    experiment=run.experiment,
-                    label=run.workload,
-                    created_ns=started_ns,
-                    status=RunStatus.RUNNING,
-                    tracking_uri=run.registration.tracking_uri,
-                    barrier_ns=started_ns,
-                )
-            )
-            self._writer.put_run(
-                RunRecord(
-                    run_id=run_id,
-                    workload_id=run.workload_id,
-                    experiment=run.experiment,
-                    workload=run.workload,
-                    letter=run.letter,
-                    name=run.name,
-                    created_ns=started_ns,
-                    devices=run.devices,
-                    listeners="+".join(str(choice) for choice in run.registration.listeners),
-                    command=run.command,
-                    host=run.host,
-                    spool=run.registration.spool,
-                    tracking_uri=run.registration.tracking_uri,
-                )
-            )
-            self._writer.put_params(run_id, run.params)
-            self._writer.put_tags(run_id, run.tags)
+        self._workload_id = self.run.standalone.workload_id
+        put_rows(self._writer, self.run.standalone, self._clock)
         return False
 
     def _resume(self, reader: StoreReader) -> Numbering:
@@ -302,16 +298,34 @@ class RunRecorder:
         ended_ns = self._clock.to_wall_ns(ending.ended_ns)
         if self._last_markers is None:
             self._last_markers = list(self._intake.close_open(ended_ns))
+            self._totals = self._read_totals(ended_ns)
         status, reason = self._outcome(ending)
         with self._writer.transaction():
             self._writer.put_markers(self._last_markers)
+            self._writer.add_series(self._numbering.new_series())
+            self._writer.append(self.run.run_id, self._totals)
             self._writer.put_tags(self.run.run_id, self._cost())
-            self._writer.end_run(self.run.run_id, status, ended_ns, ending.exit_code, reason)
+            first = self._writer.end_run(
+                self.run.run_id, status, ended_ns, ending.exit_code, reason
+            )
             # The runner says so too, if it lives.
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
+        if not first:  # others have ended it, and MLflow may count as having all of it
+            deliver_again(self._writer, self.run.run_id)
         self._intake.discard()
+        discard_usage(Path(self.run.registration.spool))
+        try:
+            forget(self._spool.path)
+        except OSError as error:
+            log.warning("run %s: %s", self.run.run_id, error)
         return status
+
+    def _read_totals(self, ended_ns: int) -> list[SeriesBatch]:
+        started_ns = self.run.started_ns
+        begin_ns = ended_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
+        folder = Path(self.run.registration.spool)
+        return list(total_batches(folder, self._numbering, begin_ns, ended_ns))
 
     def _cost(self) -> dict[str, str]:
         """Return the overhead of recording the run, as tags."""
@@ -327,8 +341,63 @@ class RunRecorder:
         if ending.status is not None:
             return ending.status, ending.reason
         if finish is not None:
-            return finish.status, finish.reason or ending.reason
+            # The reason for the fallback is none for what the script says itself.
+            given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
+            return finish.status, finish.reason or given
         return ending.fallback, ending.reason
+
+
+def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
+    """Return the row of a run without a runner."""
+    registration = run.registration
+    return RunRecord(
+        run_id=registration.run_id,
+        workload_id=run.workload_id,
+        experiment=run.experiment,
+        workload=run.workload,
+        letter=run.letter,
+        name=run.name,
+        created_ns=clock.to_wall_ns(run.started_monotonic_ns),
+        devices=run.devices,
+        listeners="+".join(str(choice) for choice in registration.listeners),
+        command=run.command,
+        host=run.host,
+        spool=registration.spool,
+        tracking_uri=registration.tracking_uri,
+    )
+
+
+def put_rows(writer: StoreWriter, run: StandaloneRun, clock: Clock) -> None:
+    """Create the workload and run rows of a run without a runner.
+
+    Raises:
+        StoreError: The store cannot be written.
+    """
+    row = row_of(run, clock)
+    with writer.transaction():
+        writer.put_workload(
+            WorkloadRecord(
+                workload_id=row.workload_id,
+                experiment=row.experiment,
+                label=row.workload,
+                created_ns=row.created_ns,
+                status=RunStatus.RUNNING,
+                tracking_uri=row.tracking_uri,
+                barrier_ns=row.created_ns,
+            )
+        )
+        writer.put_run(row)
+        writer.put_params(row.run_id, run.params)
+        writer.put_tags(row.run_id, run.tags)
+
+
+_NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
+
+
+def deliver_again(writer: StoreWriter, run_id: str) -> None:
+    """Upload what is new of a run to MLflow, although the run may count as delivered."""
+    with writer.rewriting(run_id) as connection:
+        connection.execute(_NOT_DELIVERED, {"run_id": run_id})
 
 
 def _journal_bytes(cursor: JournalCursor) -> int:

@@ -245,6 +245,10 @@ class Numbering:
         self._open = {row.marker_no: row for row in markers if _may_end(row)}
         self._new_series: list[SeriesRecord] = []
 
+    def has(self, listener: str) -> bool:
+        """Whether a listener has series."""
+        return any(key.listener == listener for key in self._series)
+
     def series(
         self, key: SeriesKey, metric: Metric, interval_s: float | None, method: str = ""
     ) -> int:

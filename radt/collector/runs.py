@@ -236,6 +236,33 @@ class ActiveRun:
                 self._points += 1
                 self._live.hardware(listener, reading.metric, reading.entity, value)
 
+    def record_counters(
+        self,
+        listener: str,
+        interval_s: float,
+        at_ns: int,
+        readings: SortedReadings,
+        metrics: Mapping[str, Metric],
+    ) -> None:
+        """Keep what counters stood at as the run begins or ends, which no schedule expects."""
+        with self._lock:
+            if self.ending is not None or self._points >= self._buffered_points:
+                return
+            for reading in readings.concerning(self.run_id, self.devices):
+                if isinstance(reading, Occurrence) or isinstance(reading.value, MissingReason):
+                    continue
+                metric = metrics[reading.metric]
+                if reading.wraps_at is not None:
+                    metric = replace(metric, wraps_at=reading.wraps_at)
+                key = SeriesKey(listener, reading.metric, reading.entity)
+                self._valued.add(key)
+                column = self._columns.setdefault(
+                    key, Column(metric, interval_s, reading.method or metric.method)
+                )
+                column.times_ns.append(reading.at_ns or at_ns)
+                column.values.append(reading.value)
+                self._points += 1
+
     def _without(self, key: SeriesKey, new: OpenGap) -> None:
         gap = self._gaps.get(key)
         if gap is not None and gap.reason is new.reason:
@@ -387,6 +414,14 @@ class RunStates:
         except (ValueError, OSError):
             return True  # unknown, so nobody else may take it
         return not isinstance(known, dict) or known.get("boot") == boot_id()
+
+    def owned(self, run_id: str) -> bool:
+        """Whether the process lives that is to end a run, as far as that is known."""
+        try:
+            owner = json.loads(self._path(run_id).read_text(encoding="utf-8"))["owner"]
+            return owner is None or ProcessId(*owner).alive
+        except (OSError, ValueError, TypeError, KeyError):
+            return False
 
     def forget(self, run_id: str) -> None:
         self._path(run_id).unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from radt.collector.guardian import MAX_STRIKES, Heartbeat, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.routing import SortedReadings
 from radt.collector.runs import ActiveRun
-from radt.errors import ListenerError, ListenerUnavailableError, UsageError
+from radt.errors import ListenerError, ListenerUnavailableError, UsageError, described
 from radt.listeners import registry
 from radt.listeners.api import Availability, Listener, Reading, options_of
 from radt.listeners.registry import check_options
@@ -86,6 +86,11 @@ class Sampler:
         self._failures = 0
         self._good = 0
         self._hung = hung
+        #: Whether the listener is also read as runs begin and end; which runs have begun, and which
+        #: wait for their last reading.
+        self._has_counters = kind.counters is not Listener.counters
+        self._begun: set[str] = set()
+        self._last: dict[str, tuple[ActiveRun, threading.Event]] = {}
         self.state = SamplerState.OPENING
         self.availability = Availability(True)
         #: Set once the listener is open, or known not to work.
@@ -104,7 +109,19 @@ class Sampler:
         """Stop reading for this run; return True if none is left."""
         with self._lock:
             self._runs.pop(run_id, None)
+            self._begun.discard(run_id)
             return not self._runs
+
+    def read_last(self, run: ActiveRun) -> threading.Event | None:
+        """Read counters once more for a run that ends; return what is set once that is done."""
+        with self._lock:
+            if not self._has_counters or run.run_id not in self._begun:
+                return None
+            if self.state is not SamplerState.READY:
+                return None
+            _, done = self._last.setdefault(run.run_id, (run, threading.Event()))
+            self._wake.notify_all()
+            return done
 
     def wake(self) -> None:
         """Wake the thread: a run has started."""
@@ -198,7 +215,7 @@ class Sampler:
                 self._mark.idle()
                 log.exception("listener %s", self.name)
                 self._close_turn(turn)
-                self._failed(f"raised {type(error).__name__}: {error}")
+                self._failed(f"raised {described(error)}")
                 self._wait_until(turn, self._next_tick() * self._interval_ns)
         self._close_turn(turn)
 
@@ -252,17 +269,51 @@ class Sampler:
         while True:
             if not self._wait_until(turn, tick * self._interval_ns):
                 return
+            if self._has_counters:
+                self._read_counters(turn, listener)
+                if time.monotonic_ns() < tick * self._interval_ns:
+                    continue
             with self._lock:
                 runs = [run for run in self._runs.values() if run.sampling]
             if runs:
                 self._sample(turn, listener, runs)
             tick = max(tick + 1, self._next_tick())
 
-    def _sample(self, turn: _Turn, listener: Listener, runs: Sequence[ActiveRun]) -> None:
+    def _counters_due(self) -> bool:
+        """Whether a run has begun or ends; called with the lock."""
+        return self._has_counters and (
+            bool(self._last)
+            or any(run.sampling and run.run_id not in self._begun for run in self._runs.values())
+        )
+
+    def _read_counters(self, turn: _Turn, listener: Listener) -> None:
+        """Read counters for runs that have begun and for those that end."""
+        with self._lock:
+            if not self._counters_due():
+                return
+            new = [
+                run for run in self._runs.values() if run.sampling and run.run_id not in self._begun
+            ]
+            self._begun |= {run.run_id for run in new}
+            last, self._last = self._last, {}
+        try:
+            self._sample(turn, listener, [*new, *(run for run, _ in last.values())], counters=True)
+        finally:
+            for _, done in last.values():
+                done.set()
+
+    def _sample(
+        self,
+        turn: _Turn,
+        listener: Listener,
+        runs: Sequence[ActiveRun],
+        *,
+        counters: bool = False,
+    ) -> None:
         targets = [run.target(self._table.pids(run.run_id)) for run in runs]
         self._mark.reading()  # before the time is taken, as it may wait
         at_ns = turn.busy_since_ns = time.monotonic_ns()
-        readings = list(listener.sample(targets))
+        readings = list((listener.counters if counters else listener.sample)(targets))
         took_ns = time.monotonic_ns() - at_ns
         self._mark.idle()
         turn.busy_since_ns = 0
@@ -273,6 +324,10 @@ class Sampler:
         if unknown:
             raise ListenerError(f"it reads {', '.join(sorted(unknown))}, not among its metrics")
         by_run = SortedReadings(readings, self._metrics)
+        if counters:
+            for run in runs:
+                run.record_counters(self.name, self.interval_s, at_ns, by_run, self._metrics)
+            return
         for run in runs:
             run.record(self.name, self.interval_s, at_ns, took_ns, by_run, self._metrics)
         self._failures = 0
@@ -284,11 +339,11 @@ class Sampler:
         return time.monotonic_ns() // self._interval_ns + 1
 
     def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
-        """Wait for an instant; return False when over."""
+        """Wait for an instant, or until counters are due; return False when over."""
         with self._lock:
             while not self._over(turn):
                 left_ns = at_ns - time.monotonic_ns()
-                if left_ns <= 0:
+                if left_ns <= 0 or (turn.listener is not None and self._counters_due()):
                     return True
                 self._wake.wait(left_ns / 1e9)
         return False
@@ -309,6 +364,8 @@ class Sampler:
 #: How long a registration waits for its listeners to open. Without a persistence daemon, a GPU's
 #: driver takes seconds to wake up.
 _OPEN_TIMEOUT_S = 5.0
+#: How long the end of a run waits for the last reading of its counters.
+_LAST_READING_S = 1.0
 
 
 class SamplerPool:
@@ -348,6 +405,13 @@ class SamplerPool:
             remedy = f". {remedy}" if remedy else ""
             warnings.append(f"listener {sampler.name} is unavailable: {reason}{remedy}")
         return warnings
+
+    def read_last(self, run: ActiveRun) -> None:
+        """Read counters as a run ends; a listener that takes too long is not waited for."""
+        deadline = time.monotonic() + _LAST_READING_S
+        waited = [done for sampler in self._all() if (done := sampler.read_last(run)) is not None]
+        for done in waited:
+            done.wait(max(0.0, deadline - time.monotonic()))
 
     def unsubscribe(self, run_id: str) -> None:
         """Stop reading for a run."""

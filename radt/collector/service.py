@@ -11,7 +11,9 @@ from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
+from radt.collector.found import Found
 from radt.collector.guardian import Heartbeat
+from radt.collector.manifest import Manifest
 from radt.collector.processes import ProcessTable, own_cpu_s, stop_run
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
@@ -20,6 +22,7 @@ from radt.collector.sink import StoreSink
 from radt.collector.start import CollectorSettings
 from radt.errors import CollectorError
 from radt.home import runtime_dir
+from radt.journal.reader import JournalReader
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
@@ -57,6 +60,10 @@ class Service:
         self._lock = threading.RLock()
         self._runs: dict[str, ActiveRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
+        self._found = Found()
+        #: Those that it found by their folders.
+        self._taken_up: dict[str, ActiveRun] = {}
+        self._finder: threading.Thread | None = None
 
     # Requests --------------------------------------------------------------------------------
 
@@ -103,7 +110,7 @@ class Service:
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
         self._pool.wake()
-        self._sink(run).wake()
+        self._sink(Path(run.registration.store_path)).wake()
 
     def finish(
         self,
@@ -162,9 +169,55 @@ class Service:
     def supervise(self) -> None:
         """Check everything that can fail on its own. Called about every second."""
         self.check_owners()
+        self._check_taken_up()
         self._pool.check()
         self._deliverers.check()
         self._release_stores()
+        self._find()
+
+    def _find(self) -> None:
+        """Take up runs of scripts that this collector does not know, beside everything else."""
+        if self._finder is None or not self._finder.is_alive():
+            self._finder = threading.Thread(target=self._take_up, name="finder", daemon=True)
+            self._finder.start()
+
+    def _take_up(self) -> None:
+        with self._lock:
+            homes = [path.parent for path in self._sinks]
+        for manifest in self._found.look(homes):
+            registration = manifest.run.registration
+            with self._lock:
+                known = registration.run_id in self._runs
+            if not known:
+                log.info("run %s was found in %s", registration.run_id, registration.spool)
+                try:
+                    self._take_up_one(manifest)
+                except Exception:  # one run that cannot be recorded must not cost the others
+                    log.exception("run %s", registration.run_id)
+
+    def _take_up_one(self, manifest: Manifest) -> None:
+        registration = manifest.run.registration
+        if JournalReader(Path(registration.spool) / "journal", {}).being_written:
+            self.begin(manifest.run, manifest.owner if manifest.alive else None)
+            with self._lock:
+                if run := self._runs.get(registration.run_id):
+                    self._taken_up[registration.run_id] = run
+            return
+        for deliverer in self._deliverers.of(registration):
+            deliverer.ensure({})
+        self._sink(Path(registration.store_path)).drain(registration)
+
+    def _check_taken_up(self) -> None:
+        """End the runs that were found and whose processes write no longer."""
+        with self._lock:
+            runs = list(self._taken_up.values())
+        for run in runs:
+            journal = Path(run.registration.spool) / "journal"
+            if run.ending is not None or not JournalReader(journal, {}).being_written:
+                with self._lock:
+                    self._taken_up.pop(run.run_id, None)
+                if run.ending is None:
+                    self.orphaned(run)
 
     def check_owners(self) -> None:
         """End the runs whose owner has died."""
@@ -257,18 +310,17 @@ class Service:
             if known is None:
                 self._runs[run.run_id] = run
                 self._remember(run)
-                self._sink(run)
+                self._sink(Path(run.registration.store_path))
         for deliverer in self._deliverers.of(run.registration):
             deliverer.ensure(run.registration.env)
         if known is not None:
             return []
         warnings = self._pool.subscribe(run)
         # Accounts of listeners are open now, so that what an earlier worker counted finds them.
-        self._sink(run).add(run)
+        self._sink(Path(run.registration.store_path)).add(run)
         return warnings
 
-    def _sink(self, run: ActiveRun) -> StoreSink:
-        path = Path(run.registration.store_path)
+    def _sink(self, path: Path) -> StoreSink:
         with self._lock:
             sink = self._sinks.get(path)
             if sink is None:
@@ -286,6 +338,8 @@ class Service:
         return own_cpu_s(self._deliverers.pids)
 
     def _end(self, run: ActiveRun, ending: Ending) -> None:
+        if run.sampling:
+            self._pool.read_last(run)
         run.tracker_ends(self._cpu_s())  # before the store's thread sees that it has ended
         if run.end(ending):
             self._pool.unsubscribe(run.run_id)
@@ -312,16 +366,18 @@ class Service:
         )
 
     def _remember(self, run: ActiveRun) -> None:
-        self._memory.keep(
-            RunState(
-                replace(run.registration, devices=run.devices),
-                run.owner,
-                standalone=run.standalone,
-                pid=run.pid,
-                started_ns=run.started_ns,
-                ending=run.ending,
-            )
+        state = RunState(
+            replace(run.registration, devices=run.devices),
+            run.owner,
+            standalone=run.standalone,
+            pid=run.pid,
+            started_ns=run.started_ns,
+            ending=run.ending,
         )
+        try:
+            self._memory.keep(state)
+        except OSError:  # its client, or its folder, tells the next worker of it
+            log.exception("run %s is not remembered", run.run_id)
 
     def _problem_of(self, run: ActiveRun) -> str:
         with self._lock:

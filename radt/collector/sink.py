@@ -12,6 +12,7 @@ from radt.clock import Clock
 from radt.collector.delivery import Deliverers
 from radt.collector.leftovers import drain
 from radt.collector.processes import ProcessTable
+from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
 from radt.collector.runs import ActiveRun
 from radt.errors import RunNotFoundError, StoreError
@@ -60,6 +61,7 @@ class StoreSink:
         self._condition = threading.Condition()
         self._runs: dict[str, ActiveRun] = {}
         self._urgent = False
+        self._left: list[Registration] = []
         self._stopping = False
         self._writer: StoreWriter | None = None
         self._reader: StoreReader | None = None
@@ -76,6 +78,12 @@ class StoreSink:
         with self._condition:
             self._runs[run.run_id] = run
             self.idle_since_s = None
+        self.wake()
+
+    def drain(self, registration: Registration) -> None:
+        """Store what a run has left that nobody records."""
+        with self._condition:
+            self._left.append(registration)
         self.wake()
 
     def wake(self) -> None:
@@ -110,7 +118,7 @@ class StoreSink:
                 if left_s <= 0:
                     break
                 # With no run there is nothing to do until `wake`.
-                self._condition.wait(left_s if self._runs else None)
+                self._condition.wait(left_s if self._runs or self._left else None)
             self._urgent = False
             return not self._stopping
 
@@ -119,15 +127,20 @@ class StoreSink:
         begun_s = time.monotonic()
         with self._condition:
             runs = list(self._runs.values())
-        if not runs:
+            left, self._left = self._left, []
+        if not runs and not left:
             return self._flush_s
         try:
-            if not self._may_open(runs):
+            if not left and not self._may_open(runs):
                 return self._flush_s
-            self._open()
+            if self._open() and left:
+                self._drain()
+            for registration in left:
+                self._poke(registration)
             self._flush(runs)
             self._end_all(run for run in runs if run.ending is not None)
         except StoreError as error:
+            self._left += left
             return self._failed(error)
         # Whatever else it is, sampling continues and writing is retried.
         except Exception as error:
@@ -164,16 +177,26 @@ class StoreSink:
             self._give_up(run, f"the store {self.path} does not exist")
         return False
 
-    def _open(self) -> None:
+    def _open(self) -> bool:
+        """Open the store; return whether it was open already."""
         if self._writer is not None:
             if self._vanished():
                 raise StoreError(f"the store {self.path} is gone")
-            return
+            return True
         self._writer = StoreWriter(self.path)
         self._reader = StoreReader(self.path)
         status = self.path.stat()
         self._identity = status.st_dev, status.st_ino
+        self._drain()
+        return False
+
+    def _drain(self) -> None:
+        assert self._writer is not None
+        assert self._reader is not None
         drain(self._writer, self._reader, self._clock, Home(self.path.parent))
+        with self._condition:
+            if not self._runs:
+                self.idle_since_s = time.monotonic()
 
     def _vanished(self) -> bool:
         """Whether the file that is open was deleted or replaced: SQLite would not notice."""
@@ -317,11 +340,12 @@ class StoreSink:
             self._runs.pop(run.run_id, None)
             if not self._runs:
                 self.idle_since_s = time.monotonic()
-        self._recorders.pop(run.run_id, None)
+        if (recorder := self._recorders.pop(run.run_id, None)) is not None:
+            recorder.close()
         self._on_ended(run)
         run.recorded.set()
         run.done.set()
-        self._poke(run)
+        self._poke(run.registration)
 
     # Delivery --------------------------------------------------------------------------------
 
@@ -332,10 +356,10 @@ class StoreSink:
             self._notified_s = now_s
         for recorder, pending in work:
             if due or pending.announce or not pending.journal.empty:
-                self._poke(recorder.run)
+                self._poke(recorder.run.registration)
 
-    def _poke(self, run: ActiveRun) -> None:
-        for deliverer in self._deliverers.of(run.registration):
+    def _poke(self, registration: Registration) -> None:
+        for deliverer in self._deliverers.of(registration):
             deliverer.poke()
 
     def _close(self) -> None:
@@ -344,4 +368,6 @@ class StoreSink:
         if self._writer is not None:
             self._writer.close()
         self._reader = self._writer = self._identity = None
+        for recorder in self._recorders.values():
+            recorder.close()
         self._recorders.clear()

@@ -29,6 +29,7 @@ from radt.collector.protocol import (
     StandaloneRun,
     decode,
     encode,
+    short_address,
     socket_path,
 )
 from radt.collector.runs import Ending
@@ -62,7 +63,8 @@ class Server:
         path = socket_path()
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
+        with short_address(path) as address:
+            listener.bind(address)
         listener.listen(64)
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()

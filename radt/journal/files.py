@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -10,28 +11,45 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 import radt
 from radt.clock import Clock
 from radt.journal.format import (
+    BLOCK_BYTES,
+    BLOCK_SLOTS,
     CLOSED_FILE,
     EVENTS_FILE,
+    HEAD_BYTES,
     LABELS_FOLDER,
     META_FILE,
     RECORD_BYTES,
+    RESERVE_OFFSET,
+    SEAL,
     SEGMENT_BYTES,
+    SEGMENT_SLOTS,
+    End,
     EventKind,
     JournalMeta,
+    seal_of,
+    sealed_line,
     segment_name,
 )
 from radt.procfs import boot_id, own_start_ticks
 
-# Segments: files of fixed size that are mapped and filled with records ----------------------------
+#: Where the lowest byte of a record's kind stands; no kind is larger than a byte.
+_KIND_OFFSET = RECORD_BYTES - 4
+#: What a line ends with of which a full disk took only a part; it is written again.
+TAKEN_BACK = b"\x18\n"
+
+# Segments -----------------------------------------------------------------------------------------
 
 
-def allocate(folder: str, number: int) -> tuple[mmap.mmap, mmap.mmap]:
-    """Make a segment and map it: its records, and behind them the one in reserve.
+class Segment:
+    """A file of fixed size that is mapped and filled with records (`radt.journal.format`).
 
     Its blocks are allocated here, so that a full disk is an error of this call: a store into a
     mapping that finds no block kills the process (SIGBUS). The pages are made present here too,
@@ -40,21 +58,58 @@ def allocate(folder: str, number: int) -> tuple[mmap.mmap, mmap.mmap]:
     Raises:
         OSError: No space, no quota, a limit on file sizes, no such folder.
     """
-    path = f"{folder}/{segment_name(number)}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        os.posix_fallocate(descriptor, 0, SEGMENT_BYTES + RECORD_BYTES)
-        how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        return (
-            mmap.mmap(descriptor, SEGMENT_BYTES, flags=how),
-            mmap.mmap(descriptor, RECORD_BYTES, flags=how, offset=SEGMENT_BYTES),
-        )
-    except BaseException:
-        os.unlink(path)  # noqa: PTH108 - part of the time that logging waits
-        raise
-    finally:
-        os.close(descriptor)
+
+    __slots__ = ("_file", "_unsealed", "records", "reserve", "take")
+
+    def __init__(self, folder: str, number: int) -> None:
+        path = f"{folder}/{segment_name(number)}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, HEAD_BYTES + SEGMENT_BYTES)
+            how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+            self._file = mmap.mmap(descriptor, HEAD_BYTES + SEGMENT_BYTES, flags=how)
+        except BaseException:
+            os.unlink(path)  # noqa: PTH108 - part of the time that logging waits
+            raise
+        finally:
+            os.close(descriptor)
+        whole = memoryview(self._file)
+        self.records = whole[HEAD_BYTES:]
+        self.reserve = whole[RESERVE_OFFSET : RESERVE_OFFSET + RECORD_BYTES]
+        #: Gives the next slot, which may lie behind the end.
+        self.take = count().__next__
+        #: Blocks whose last slot is written, but not yet one before it: its thread lost its turn.
+        self._unsealed: list[int] = []
+
+    def seal(self, slot: int) -> None:
+        """Seal the block that ends with this slot, which was written just now."""
+        if slot < SEGMENT_SLOTS:
+            self._unsealed.append(slot // BLOCK_SLOTS)
+            self._seal_all()
+
+    def seal_rest(self) -> int:
+        """Seal the records of the last block, as nothing more is written; return their number."""
+        self._seal_all()
+        taken = min(self.take(), SEGMENT_SLOTS)
+        if taken % BLOCK_SLOTS:
+            self._seal(taken // BLOCK_SLOTS, taken % BLOCK_SLOTS)
+        return taken
+
+    def _seal_all(self) -> None:
+        for block in self._unsealed.copy():  # other threads, and signal handlers, seal too
+            if self._seal(block, BLOCK_SLOTS):
+                with suppress(ValueError):
+                    self._unsealed.remove(block)
+
+    def _seal(self, block: int, slots: int) -> bool:
+        """Seal a block's first slots; False if one of them is not written."""
+        start = block * BLOCK_BYTES
+        data = bytes(self.records[start : start + slots * RECORD_BYTES])
+        if 0 in data[_KIND_OFFSET::RECORD_BYTES]:
+            return False
+        SEAL.pack_into(self._file, block * SEAL.size, seal_of(data))
+        return True
 
 
 def discard(folder: str, number: int) -> None:
@@ -65,7 +120,7 @@ def discard(folder: str, number: int) -> None:
         pass  # gone with its folder, or left for whoever removes that
 
 
-# The events file: one JSON object a line ----------------------------------------------------------
+# The events file ----------------------------------------------------------------------------------
 
 
 class EventLog:
@@ -74,6 +129,9 @@ class EventLog:
     def __init__(self, folder: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(f"{folder}/{EVENTS_FILE}", flags, 0o600)
+        # The sign of life, also for those who cannot see this process (another container).
+        with suppress(OSError):  # a file system without locks; the process's number is left
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._torn = False
 
     def append(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
@@ -82,10 +140,8 @@ class EventLog:
         Raises:
             OSError: It could not be written, and was not.
         """
-        # ASCII with escapes: any text survives, lone surrogates of odd file names included.
-        line = json.dumps({"event": kind} | dict(fields), separators=(",", ":")).encode("ascii")
-        # After a line that a full disk has cut, a line end of its own: the reader skips the rest.
-        data = (b"\n" if self._torn else b"") + line + b"\n"
+        line = sealed_line({"event": kind} | dict(fields))
+        data = (TAKEN_BACK if self._torn else b"") + line + b"\n"
         before = os.fstat(self._descriptor).st_size
         written = 0
         try:
@@ -102,6 +158,10 @@ class EventLog:
             os.ftruncate(self._descriptor, size)
         except OSError:
             self._torn = True
+
+    def size(self) -> int:
+        """Return how many bytes the file has."""
+        return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -149,12 +209,16 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
     return f"{journal}/{name}"
 
 
-def mark_closed(folder: str) -> None:
-    """Leave word that nothing will be added to a process's folder."""
+def mark_closed(folder: str, written: End) -> None:
+    """Leave word that nothing will be added to a process's folder, and what is in it."""
     try:
-        os.close(os.open(f"{folder}/{CLOSED_FILE}", os.O_WRONLY | os.O_CREAT, 0o600))
+        descriptor = os.open(f"{folder}/{CLOSED_FILE}", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, sealed_line(asdict(written)))
+        finally:
+            os.close(descriptor)
     except OSError:
-        pass  # the reader then goes by the end of the process
+        pass  # the reader then goes by the end of the process, and by what it finds
 
 
 def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:

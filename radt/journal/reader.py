@@ -65,8 +65,9 @@ class JournalBatch:
     """What is new in all journals of a run.
 
     ``pids`` are all processes that have a journal. ``dropped`` counts records that could not be
-    written, mostly for want of disk space. ``cursors`` belong into the transaction that stores
-    the rest; ``more`` says that the limit was reached.
+    written, mostly for want of disk space, ``lost`` those that damaged files have cost,
+    ``lost_events`` damaged lines of events files (params, tags, names). ``cursors`` belong into
+    the transaction that stores the rest; ``more`` says that the limit was reached.
     """
 
     scalars: list[ScalarColumn] = field(default_factory=list)
@@ -78,6 +79,8 @@ class JournalBatch:
     pids: set[int] = field(default_factory=set)
     cursors: list[JournalCursor] = field(default_factory=list)
     dropped: int = 0
+    lost: int = 0
+    lost_events: int = 0
     more: bool = False
 
 
@@ -124,7 +127,7 @@ class JournalReader:
         more = False
         finish: Finish | None = None
         epochs_total: int | None = None
-        dropped = 0
+        dropped = lost = lost_events = 0
         for source in self._in_turn():
             if source.exhausted:
                 continue
@@ -136,18 +139,23 @@ class JournalReader:
             left -= len(records)
             more = more or left <= 0
             for event in source.read_events():
-                match event["event"]:
-                    case EventKind.PARAMS:
-                        params |= _texts(event)
-                    case EventKind.TAGS:
-                        tags |= _texts(event)
-                    case EventKind.EPOCHS:
-                        epochs_total = int(event["total"])
-                    case EventKind.DROPPED:
-                        dropped += int(event["count"])
-                    case EventKind.FINISH if not source.meta.label:
-                        finish = Finish(RunStatus(event["status"]), str(event["reason"]))
+                try:
+                    match event["event"]:
+                        case EventKind.PARAMS:
+                            params |= _texts(event)
+                        case EventKind.TAGS:
+                            tags |= _texts(event)
+                        case EventKind.EPOCHS:
+                            epochs_total = int(event["total"])
+                        case EventKind.DROPPED:
+                            dropped += int(event["count"])
+                        case EventKind.FINISH if not source.meta.label:
+                            finish = Finish(RunStatus(event["status"]), str(event["reason"]))
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                    source.miss_event()
             dropped += _sort(source, records, batch)
+            lost, source.lost = lost + source.lost, 0
+            lost_events, source.lost_events = lost_events + source.lost_events, 0
             if source.cursor != before:
                 batch.cursors.append(source.cursor)
         return JournalBatch(
@@ -160,6 +168,8 @@ class JournalReader:
             pids=batch.pids,
             cursors=batch.cursors,
             dropped=dropped,
+            lost=lost,
+            lost_events=lost_events,
             more=more,
         )
 
@@ -257,6 +267,9 @@ def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
     edges = np.flatnonzero(np.diff(scalars["name_id"])) + 1
     for part in np.split(scalars, edges) if len(scalars) else []:
         name = source.name_of(int(part["name_id"][0]))
+        if name is None:
+            source.lost += len(part)
+            continue
         series = JournalSeries.from_name(name)
         batch.scalars.append(
             ScalarColumn(
@@ -272,11 +285,15 @@ def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
         marker, begin = _MARKS[kind]
         for record in records[records["kind"] == kind]:
             step = int(record["step"])
+            name = source.name_of(int(record["name_id"]))
+            if name is None:
+                source.lost += 1
+                continue
             batch.spans.append(
                 SpanEvent(
                     process,
                     marker,
-                    source.name_of(int(record["name_id"])),
+                    name,
                     None if step == NO_STEP else step,
                     int(record["time_ns"]),
                     begin,

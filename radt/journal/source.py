@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
+import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -14,16 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from radt.errors import JournalError
+from radt.home import RunDir
+from radt.journal.files import TAKEN_BACK
 from radt.journal.format import (
+    BLOCK_BYTES,
+    BLOCK_SLOTS,
     CLOSED_FILE,
     EVENTS_FILE,
     FORMAT_VERSION,
+    HEAD_BYTES,
     META_FILE,
     RECORD_BYTES,
-    SEGMENT_BYTES,
+    RESERVE_OFFSET,
+    SEAL,
+    SEGMENT_SLOTS,
+    End,
     EventKind,
     JournalMeta,
     RecordKind,
+    read_line,
+    seal_of,
     segment_name,
 )
 from radt.procfs import boot_id, start_ticks
@@ -39,6 +52,15 @@ Records = npt.NDArray[np.void]
 #: may lose its turn at that point; one that was interrupted there (Ctrl-C) never comes back.
 PATIENCE_S = 2.0
 _BLOCK = 1024
+#: So far before the journal was made, or behind the present, a time is not believed.
+_TIME_SLACK_NS = 60 * 10**9
+#: A hole that is wider was not left by threads that were interrupted while they logged.
+_THREADS_AMID = 16
+_RESERVE_SLOT = SEGMENT_SLOTS
+_MAX_NAMES = 10**7
+_KINDS = [kind.value for kind in RecordKind]
+
+log = logging.getLogger(__name__)
 
 
 class Writing(Enum):
@@ -74,6 +96,14 @@ class JournalSource:
         self._late: set[_Slot] = set()
         #: All is read, and nothing more will come.
         self.exhausted = False
+        #: How many values were lost to damaged files; whoever takes that sets it back to 0.
+        self.lost = 0
+        #: How many events were, the same way.
+        self.lost_events = 0
+        self._checked = self.meta.format_version > 1
+        self._kept: set[str] = set()
+        #: How much was written, once the process has said so.
+        self._end: End | None = None
 
     @property
     def cursor(self) -> JournalCursor:
@@ -82,23 +112,25 @@ class JournalSource:
             self.name, self._segment, self._slot, self._event_offset, tuple(self._names)
         )
 
-    def name_of(self, name_id: int) -> str:
-        """What a record's name id means; a made-up name where a damaged disk lost the real one."""
+    def name_of(self, name_id: int) -> str | None:
+        """Return what a record's name id means; None if the line that says so is damaged."""
         name = self._names[name_id] if name_id < len(self._names) else ""
-        return name or f"unnamed {name_id}"
+        return name or None
 
     def writing(self) -> Writing:
         """Return whether the process is there and has not closed its journal."""
         if (self._folder / CLOSED_FILE).exists():
             return Writing.OVER
-        if self.meta.boot_id != boot_id() or start_ticks(self.meta.pid) != self.meta.start_ticks:
-            return Writing.OVER
-        return Writing.LIVE
+        seen = start_ticks(self.meta.pid) == self.meta.start_ticks
+        if self.meta.boot_id == boot_id() and (seen or _locked(self._folder / EVENTS_FILE)):
+            return Writing.LIVE
+        return Writing.OVER
 
     def read(self, limit: int, *, final: bool) -> Records:
         """Up to ``limit`` new records, in slot order; with ``final`` nothing is waited for."""
         # Asked before anything is read: what a process wrote before its end is then there.
         over = final or self.writing() is Writing.OVER
+        self._end = self._read_end() if over else None
         parts = [self._read_late()] if self._late else []
         count = sum(len(part) for part in parts)
         while count < limit:
@@ -106,6 +138,8 @@ class JournalSource:
             parts.append(part)
             count += len(part)
             if not go_on:
+                if over:
+                    self._miss_rest()
                 self.exhausted = over
                 break
         return np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
@@ -120,18 +154,42 @@ class JournalSource:
             return []
         end = data.rfind(b"\n") + 1
         self._event_offset += end
-        events = []
-        for line in data[:end].splitlines():
-            event = _parsed(line)
-            if event is None:
-                continue
-            if event["event"] == EventKind.NAME:
-                number = int(event["id"])  # not always in order, and some are never used
-                self._names += [""] * (number + 1 - len(self._names))
-                self._names[number] = str(event["name"])
+        events: list[dict[str, Any]] = []
+        for line in data[:end].split(b"\n")[:-1]:
+            try:
+                event = self._event(line)
+            except (ArithmeticError, LookupError, TypeError, ValueError):
+                self.miss_event()
             else:
-                events.append(event)
+                events += [] if event is None else [event]
         return events
+
+    def miss_event(self) -> None:
+        """Count a line that cannot be understood."""
+        self.lost_events += 1
+        self._keep(EVENTS_FILE)
+
+    def _event(self, line: bytes) -> dict[str, Any] | None:
+        """Return what a line says to others; names are kept here.
+
+        Raises:
+            LookupError, TypeError, ValueError: It is damaged.
+        """
+        if not line or line + b"\n" == TAKEN_BACK or line.endswith(TAKEN_BACK[:-1]):
+            return None  # a full disk had room for a part of it: it was written again
+        event = read_line(line, self.meta.format_version)
+        if event is None:
+            if not self._checked:
+                return None  # as above, before version 2
+            raise ValueError("a damaged line")
+        if event["event"] != EventKind.NAME:
+            return event
+        number = int(event["id"])  # not always in order, and some are never used
+        if not 0 <= number < _MAX_NAMES:
+            raise ValueError("a damaged number")
+        self._names += [""] * (number + 1 - len(self._names))
+        self._names[number] = str(event["name"])
+        return None
 
     def segments_before(self, cursor: JournalCursor) -> list[Path]:
         """Segments that lie wholly before the cursor."""
@@ -162,17 +220,24 @@ class JournalSource:
             if self._size(self._segment) != size:
                 # A process that begins makes two at once: what was missing may be there by now.
                 return np.empty(0, RECORD_DTYPE), True
-            self._segment, self._slot, self._hole = following, 0, None
+            self._go_to(following, absent=size is None)
             return np.empty(0, RECORD_DTYPE), True
+        if self._checked:
+            sealed = self._sealed(limit)
+            if sealed is not None:
+                self._hole = None
+                return sealed, True
+            # Up to the end of this block, or the record in reserve.
+            limit = min(limit, BLOCK_SLOTS - self._slot % BLOCK_SLOTS)
         block = self._load(self._segment, self._slot, min(limit, size - self._slot))
         missing = np.flatnonzero(block["kind"] == 0)
         if not len(missing):
             self._slot += len(block)
-            return block, True
+            return self._plausible(block), True
         first = int(missing[0])
         self._slot += first
         if first:
-            return block[:first], True  # look again from the hole on
+            return self._plausible(block[:first]), True  # look again from the hole on
         written = np.flatnonzero(block["kind"])
         if len(written):
             width = int(written[0])
@@ -182,20 +247,155 @@ class JournalSource:
             return (self._left_counting(size) if over else block[:0]), False
         if not over and not self._waited_enough():
             return block[:0], False
+        self._pass_over(width, over=over)
+        return block[:0], True
+
+    def _pass_over(self, width: int, *, over: bool) -> None:
+        """Go on behind slots that are not written; a living process may write them yet."""
         if not over:
             self._late |= {_Slot(self._segment, self._slot + i) for i in range(width)}
+        elif self._checked and width > _THREADS_AMID:
+            self._miss(min(width, self._written_from(self._slot)), self._segment)
         self._slot += width
         self._hole = None
-        return block[:0], True
+
+    def _go_to(self, segment: int, *, absent: bool) -> None:
+        """Go on with a later segment; count those between, and this one's rest if it is absent."""
+        if self._checked:
+            skipped = (segment - self._segment - 1) * SEGMENT_SLOTS
+            self._miss(skipped + (max(0, SEGMENT_SLOTS - self._slot) if absent else 0))
+        self._segment, self._slot, self._hole = segment, 0, None
+
+    def _sealed(self, limit: int) -> Records | None:
+        """Return the sealed blocks from here on, at least one; None if this block has no seal."""
+        if self._slot >= SEGMENT_SLOTS:
+            return None
+        first = self._slot // BLOCK_SLOTS
+        blocks = min(1 + limit // BLOCK_SLOTS, SEGMENT_SLOTS // BLOCK_SLOTS - first)
+        # Read before the records are: a block that has a seal is complete.
+        seals = self._seals()[first : first + blocks]
+        records = self._bytes(HEAD_BYTES + first * BLOCK_BYTES, blocks * BLOCK_BYTES)
+        start = stop = self._slot - first * BLOCK_SLOTS
+        for block, seal in enumerate(seals):
+            slots = min(seal >> 32, BLOCK_SLOTS)
+            at = block * BLOCK_BYTES
+            if block * BLOCK_SLOTS + slots <= stop:
+                break  # no seal, or the one of a process's last records, which are read
+            if seal_of(records[at : at + slots * RECORD_BYTES]) != seal:
+                if stop > start:
+                    break  # what is good comes first
+                self._slot = (first + block) * BLOCK_SLOTS + slots
+                self._miss(slots - start % BLOCK_SLOTS, self._segment)
+                return np.empty(0, RECORD_DTYPE)
+            stop = block * BLOCK_SLOTS + slots
+            if slots < BLOCK_SLOTS:
+                break
+        if stop == start:
+            return None
+        self._slot = first * BLOCK_SLOTS + stop
+        part = np.frombuffer(records[start * RECORD_BYTES : stop * RECORD_BYTES], RECORD_DTYPE)
+        return self._in_life(part)
+
+    def _seals(self) -> list[int]:
+        """Return the seals of the segment; 0 where a block has none."""
+        data = self._bytes(0, RESERVE_OFFSET)
+        return [seal for (seal,) in SEAL.iter_unpack(data)]
+
+    def _plausible(self, records: Records) -> Records:
+        """Return those records of a block without seal that can be right; count the others."""
+        if not self._checked:
+            return self._in_life(records)
+        known = np.isin(records["kind"], _KINDS)
+        counts = records["kind"] == RecordKind.DROPPED
+        known &= ~counts | (records["step"] == records["value"])
+        self._miss_some(~known)
+        return self._in_life(records[known])
+
+    def _in_life(self, records: Records) -> Records:
+        """Return those of the records whose times are of the run's life; count the others."""
+        created_ns, offset_ns = self.meta.created_ns, self.meta.offset_ns
+        if self.meta.boot_id == boot_id():
+            now_ns = time.monotonic_ns()
+        else:
+            now_ns = time.time_ns() - offset_ns
+        times_ns = records["time_ns"]
+        known = (times_ns >= created_ns - _TIME_SLACK_NS) & (times_ns <= now_ns + _TIME_SLACK_NS)
+        known |= records["kind"] == RecordKind.VOID
+        if not known.all():
+            self._miss_some(~known)
+            records = records[known]
+        return records
+
+    def _miss_some(self, wrong: npt.NDArray[np.bool_]) -> None:
+        """Count the wrong ones of the records that end here, unless nobody wrote them."""
+        if self._written_from(self._slot - len(wrong)) > 0:
+            self._miss(int(wrong.sum()), self._segment)
+
+    def _written_from(self, slot: int) -> int:
+        """Return how many slots of this segment were written from one on, at most."""
+        end = self._end
+        known = end is not None and end.segment == self._segment and slot < SEGMENT_SLOTS
+        return (end.slot if known and end is not None else _RESERVE_SLOT + 1) - slot
+
+    def _read_end(self) -> End | None:
+        """Return how much there was; None if its process was killed or had no space to say so."""
+        if not self._checked:
+            return None
+        try:
+            return End(**(read_line((self._folder / CLOSED_FILE).read_bytes()) or {}))
+        except (FileNotFoundError, TypeError):
+            return None
+
+    def _miss(self, count: int, segment: int | None = None) -> None:
+        """Count values that damage has cost, and keep the damaged file."""
+        if count <= 0:
+            return
+        self.lost += count
+        if segment is not None:
+            self._keep(segment_name(segment))
+
+    def _miss_rest(self) -> None:
+        """Count what was written and is not there any more, once all that is there was read."""
+        end = self._end
+        if end is None or self.exhausted:
+            return
+        missing = (end.segment - self._segment) * SEGMENT_SLOTS + end.slot
+        self._miss(missing - min(self._slot, SEGMENT_SLOTS))
+        if end.segment >= 0 and missing > self._slot:
+            self._segment, self._slot = end.segment, end.slot
+        if self._size_of(EVENTS_FILE) < end.event_bytes:
+            self.miss_event()
+
+    def _size_of(self, name: str) -> int:
+        try:
+            return (self._folder / name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _keep(self, name: str) -> None:
+        """Keep a damaged file beside the journal, where nothing removes it."""
+        if name in self._kept:
+            return
+        self._kept.add(name)
+        kept = RunDir(self._folder.parent.parent).damaged / self.name
+        log.warning("%s is damaged: it is kept in %s", self._folder / name, kept)
+        try:
+            kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for part in (META_FILE, EVENTS_FILE, name):
+                source = self._folder / part
+                if source.exists() and not (kept / part).exists():
+                    os.link(source, kept / part)
+        except OSError as error:
+            log.warning("%s could not be kept: %s", self._folder / name, error)
 
     def _left_counting(self, size: int) -> Records:
         """Return the record in reserve, if its process was killed while it counted there."""
         last = self._load(self._segment, size - 1, 1)
-        if size != SEGMENT_BYTES // RECORD_BYTES + 1 or not (last["value"] > 0).any():
+        if size != _RESERVE_SLOT + 1 or not (last["value"] > 0).any():
             return np.empty(0, RECORD_DTYPE)
         last["kind"] = RecordKind.DROPPED
         self._slot = size
-        return last
+        return self._plausible(last)
 
     def _waited_enough(self) -> bool:
         here = _Slot(self._segment, self._slot)
@@ -210,7 +410,7 @@ class JournalSource:
         for slot in sorted(self._late, key=lambda late: (late.segment, late.slot)):
             block = self._load(slot.segment, slot.slot, 1)
             if len(block) and block["kind"][0]:
-                blocks.append(block)
+                blocks.append(self._plausible(block))
                 self._late.discard(slot)
         return np.concatenate(blocks) if blocks else np.empty(0, RECORD_DTYPE)
 
@@ -238,43 +438,70 @@ class JournalSource:
         return self._folder / segment_name(segment)
 
     def _size(self, segment: int) -> int | None:
+        """Return how many slots a segment has, with the one in reserve; None without a file."""
         try:
-            return self._path(segment).stat().st_size // RECORD_BYTES
+            size = self._path(segment).stat().st_size
         except FileNotFoundError:
             return None
+        return _RESERVE_SLOT + 1 if self._checked else size // RECORD_BYTES
+
+    def _bytes(self, offset: int, count: int) -> bytes:
+        """Return a copy of a part of the segment in use; zeros where the file was cut.
+
+        A mapping would kill the reader (SIGBUS) if somebody cut the file meanwhile.
+        """
+        try:
+            with self._path(self._segment).open("rb", buffering=0) as file:
+                file.seek(offset)
+                return file.read(count).ljust(count, b"\0")
+        except FileNotFoundError:
+            return bytes(count)
 
     def _load(self, segment: int, slot: int, count: int) -> Records:
-        """Return a copy: a mapping would kill the reader (SIGBUS) if somebody cut the file.
+        """Return a copy of records; see `_bytes`.
 
         Records whose kind is there at the first reading are complete at the second, on processors
         too that make stores visible in another order than they were made in.
         """
         if count <= 0:
             return np.empty(0, RECORD_DTYPE)
+        if self._checked and slot + count > SEGMENT_SLOTS > slot:
+            parts = [
+                self._load(segment, slot, SEGMENT_SLOTS - slot),
+                self._load(segment, _RESERVE_SLOT, 1),
+            ]
+            return np.concatenate(parts)
+        offset = slot * RECORD_BYTES
+        if self._checked:
+            offset = RESERVE_OFFSET if slot == _RESERVE_SLOT else HEAD_BYTES + offset
         try:
             with self._path(segment).open("rb", buffering=0) as file:
-                file.seek(slot * RECORD_BYTES)
+                file.seek(offset)
                 kinds = np.frombuffer(_whole(file.read(count * RECORD_BYTES)), RECORD_DTYPE)["kind"]
-                file.seek(slot * RECORD_BYTES)
+                file.seek(offset)
                 records = np.frombuffer(_whole(file.read(len(kinds) * RECORD_BYTES)), RECORD_DTYPE)
         except FileNotFoundError:
             return np.empty(0, RECORD_DTYPE)
-        records = records.copy()
-        records["kind"] = kinds[: len(records)]
-        return records
+        loaded = np.zeros(count if self._checked else len(records), RECORD_DTYPE)
+        loaded[: len(records)] = records
+        loaded["kind"][: len(records)] = kinds[: len(records)]
+        return loaded
 
 
 def _whole(data: bytes) -> bytes:
     return data[: len(data) // RECORD_BYTES * RECORD_BYTES]
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return an event; None for what a full disk has left of one."""
+def _locked(path: Path) -> bool:
+    """Whether a process holds the lock on its events, as it does for as long as it lives."""
     try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there is none, or the file system knows no locks
+    return False
 
 
 def _read_meta(folder: Path) -> JournalMeta:

@@ -80,22 +80,28 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
         ) from error
 
 
-def to_step(step: object) -> int:
-    """Return a step as an integer.
+def to_step(step: object, of: object = None) -> int:
+    """Return a step as an integer: whole numbers of Python, numpy and torch; no booleans.
+
+    Args:
+        step: What the script gave.
+        of: The metric's name, for messages.
 
     Raises:
         TypeError: It is no whole number.
-        UsageError: It does not fit into 64 bits.
+        UsageError: It is not between -2^63 + 1 and 2^63 - 1.
     """
-    whole: Any = step
-    if hasattr(step, "is_integer") and step.is_integer():
-        whole = int(whole)  # epochs that came out of a division
+    subject = "a step" if of is None else f"the step of {of!r:.80}"
     try:
-        number = operator.index(whole)
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(f"a step must be a whole number, not {step!r}") from error
+        given: Any = step.item() if hasattr(step, "item") else step
+        if hasattr(given, "is_integer") and given.is_integer():
+            given = int(given)  # epochs that came out of a division
+        counted: Any = None if isinstance(given, bool) else given  # a flag counts nothing
+        number = operator.index(counted)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{subject} must be a whole number, not {step!r:.80}") from error
     if not NO_STEP < number < 2**63:
-        raise UsageError(f"step {number} does not fit into 64 bits", "Count steps from 0")
+        raise UsageError(f"{subject} does not fit into 64 bits", "Count steps from 0")
     return number
 
 

@@ -20,11 +20,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from mmap import mmap
 from typing import Any, Protocol, SupportsFloat, SupportsIndex
 
-from radt.journal.files import EventLog, allocate, create_folder, discard, mark_closed
-from radt.journal.format import RECORD, RECORD_BYTES, EventKind, RecordKind
+from radt.journal.files import EventLog, Segment, create_folder, discard, mark_closed
+from radt.journal.format import BLOCK_SLOTS, RECORD, RECORD_BYTES, End, EventKind, RecordKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.model import NO_STEP
 
@@ -43,11 +42,11 @@ class LogScalar(Protocol):
     def __call__(self, name: str, value: Number, step: SupportsIndex | None = None) -> None: ...
 
 
-#: The segment in use: a call that gives the next slot, which may lie behind its end, and the
-#: mapping. A plain tuple, read and replaced as one, and quicker to unpack than a named one.
-_Slots = tuple[Callable[[], int], mmap | bytearray]
-#: A segment that is ready, and the record in reserve behind it (`radt.journal.format`).
-_Spare = tuple[_Slots, mmap]
+#: Of the segment in use: a call that gives the next slot, which may lie behind its end; its
+#: records; and a call that seals the block that a slot ends. A plain tuple, read and replaced as
+#: one, and quicker to unpack than a named one.
+_Slots = tuple[Callable[[], int], memoryview | bytearray, Callable[[int], None]]
+_LAST = BLOCK_SLOTS - 1
 
 
 class JournalWriter:
@@ -85,9 +84,9 @@ class JournalWriter:
         self._folder = ""
         self._events: EventLog | None = None
         self._unsaid: deque[tuple[EventKind, Mapping[str, Any]]] = deque(maxlen=MAX_UNSAID)
-        self._slots: _Slots = (count().__next__, bytearray())
-        self._reserve: mmap | None = None
-        self._spare: _Spare | None = None
+        self._slots: _Slots = _no_slots()
+        self._segment: Segment | None = None
+        self._spare: Segment | None = None
         self._next_segment = 0
         self._retry_at_s = 0.0
         self._dropped = 0
@@ -106,7 +105,9 @@ class JournalWriter:
         pack_into = RECORD.pack_into
         clock = time.monotonic_ns
         pack_error = struct.error
+        last = _LAST
         kind = int(RecordKind.SCALAR)
+        unnumbered = NO_STEP
 
         def scalar(name: str, value: Number, step: SupportsIndex | None = None) -> None:
             # All that can run code of others, or fail, comes before a slot is taken.
@@ -114,20 +115,22 @@ class JournalWriter:
                 value = to_number(value)
             if step is None:
                 step = NO_STEP
-            elif step.__class__ is not int:
-                step = to_step(step)
+            elif step.__class__ is not int or step == unnumbered:
+                step = to_step(step, name)
             try:
                 name_id = ids[name]
             except (KeyError, TypeError):
                 self._record(RecordKind.SCALAR, name, step, value)
                 return
-            take, buffer = self._slots
+            take, records, seal = self._slots
             slot = take()
             try:
-                pack_into(buffer, slot << 5, clock(), step, value, name_id, kind)
+                pack_into(records, slot << 5, clock(), step, value, name_id, kind)
             except pack_error:
-                _void(buffer, slot)
+                _void(records, slot)
                 self._record(RecordKind.SCALAR, name, step, value)
+            if slot & last == last:
+                seal(slot)
 
         return scalar
 
@@ -172,6 +175,7 @@ class JournalWriter:
         with self._disk():
             if self._closed:
                 return
+            segment = self._segment
             if self._dropped:
                 self._settle_dropped()
             if self._unsaid or self._dropped:
@@ -179,14 +183,17 @@ class JournalWriter:
                 if self._dropped and not said:
                     self._warn(f"{self._dropped} values were not recorded, and nowhere counted")
             self._closed = True
-            self._slots = (count().__next__, bytearray())
+            self._slots = _no_slots()
             if self._spare is not None:
                 self._spare = None
-                discard(self._folder, self._next_segment - 1)
+                self._next_segment -= 1
+                discard(self._folder, self._next_segment)
+            slots = 0 if segment is None else segment.seal_rest()
             if self._events is not None:
+                written = End(self._next_segment - 1, slots, self._events.size())
                 self._events.close()
                 self._events = None
-                mark_closed(self._folder)
+                mark_closed(self._folder, written)
 
     # The slow path ---------------------------------------------------------------------------
 
@@ -195,7 +202,7 @@ class JournalWriter:
     ) -> None:
         """Record something whose name is new, whose step is odd, or when the segment is full."""
         if step != NO_STEP:
-            step = to_step(step)
+            step = to_step(step, name)
         if self._amid_disk():
             self._deferred.append(lambda: self._record(kind, name, step, value, checked=checked))
             return
@@ -207,15 +214,18 @@ class JournalWriter:
         """Write a record, in a new segment if need be; False if there is no space for it."""
         while True:
             slots = self._slots
-            take, buffer = slots
+            take, records, seal = slots
+            slot = take()
             try:
                 RECORD.pack_into(
-                    buffer, take() << 5, time.monotonic_ns(), step, value, name_id, kind
+                    records, slot << 5, time.monotonic_ns(), step, value, name_id, kind
                 )
             except struct.error:  # behind the end
                 if not self._advance(slots):
                     return False
             else:
+                if slot & _LAST == _LAST:
+                    seal(slot)
                 return True
 
     def _advance(self, full: _Slots) -> bool:
@@ -244,7 +254,8 @@ class JournalWriter:
             if spare is None:
                 return False
             self._settle_dropped()
-            self._slots, self._reserve = spare
+            self._segment = spare
+            self._slots = spare.take, spare.records, spare.seal
             if self._spare is spare:  # else a signal handler was here first
                 self._spare = None
         return True
@@ -252,10 +263,10 @@ class JournalWriter:
     def _settle_dropped(self) -> None:
         """Leave the segment in use for good, with what was dropped after it."""
         with self._state_lock:
-            if self._reserve is not None:
+            if self._segment is not None:
                 kind = RecordKind.DROPPED if self._dropped else RecordKind.VOID
-                _count(self._reserve, self._dropped, kind)
-                self._reserve = None
+                _count(self._segment.reserve, self._dropped, kind)
+                self._segment = None
                 self._dropped = 0
 
     @contextmanager
@@ -280,12 +291,12 @@ class JournalWriter:
             return
         try:
             self._open()
-            buffer, reserve = allocate(self._folder, self._next_segment)
+            spare = Segment(self._folder, self._next_segment)
         except OSError as error:
             self._trouble(error)
             return
         self._next_segment += 1
-        self._spare = (count().__next__, buffer), reserve
+        self._spare = spare
 
     def _open(self) -> EventLog:
         if not self._folder:
@@ -334,8 +345,8 @@ class JournalWriter:
             self._warn(AFTER_END)
         with self._state_lock:
             self._dropped += 1
-            if self._reserve is not None:
-                _count(self._reserve, self._dropped, 0)
+            if self._segment is not None:
+                _count(self._segment.reserve, self._dropped, 0)
 
     def start_child(self) -> None:
         """Called in a forked child: what is open belongs to the parent."""
@@ -347,16 +358,22 @@ class JournalWriter:
         self._start_empty()
 
 
-def _count(reserve: mmap, dropped: int, kind: int) -> None:
+def _no_slots() -> _Slots:
+    """Return what stands for a segment where there is none."""
+    return count().__next__, bytearray(), lambda _: None
+
+
+def _count(reserve: memoryview, dropped: int, kind: int) -> None:
     """Write the record in reserve; with kind 0 it is not final."""
-    RECORD.pack_into(reserve, 0, time.monotonic_ns(), NO_STEP, float(dropped), 0, kind)
+    # As step and as value: the record has no seal, and both must say the same.
+    RECORD.pack_into(reserve, 0, time.monotonic_ns(), dropped, float(dropped), 0, kind)
 
 
-def _void(buffer: mmap | bytearray, slot: int) -> None:
+def _void(records: memoryview | bytearray, slot: int) -> None:
     """Mark a slot as not needed, if there is such a slot."""
     offset = slot * RECORD_BYTES
-    if offset < len(buffer):
-        RECORD.pack_into(buffer, offset, time.monotonic_ns(), NO_STEP, 0.0, 0, RecordKind.VOID)
+    if offset < len(records):
+        RECORD.pack_into(records, offset, time.monotonic_ns(), NO_STEP, 0.0, 0, RecordKind.VOID)
 
 
 def _start_children() -> None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from radt.errors import UsageError
 from radt.home import RunDir
 from radt.run.notices import warn_once
 
+#: How many files that were left out are named.
+_NAMED = 5
+
+_Identity = tuple[int, int]  # of a folder: device and inode
+
 
 def add_file(run_dir: RunDir, source: Path, folder: str | None) -> None:
     """Copy a file or a folder, so that the script may change or delete it afterwards.
+
+    What cannot be copied of a folder (a link that leads nowhere, a pipe) is named in a warning; the
+    rest of it is recorded.
 
     Raises:
         FileNotFoundError: It is not there.
@@ -23,11 +32,11 @@ def add_file(run_dir: RunDir, source: Path, folder: str | None) -> None:
     target = _inside(run_dir, folder or "") / source.resolve().name
     source.stat()  # what the script gets wrong is raised, what the disk refuses is not
 
-    def fill(partial: Path) -> None:
+    def fill(partial: Path) -> Iterator[str]:
         if source.is_dir():
-            shutil.copytree(source, partial)
+            yield from _copy_folder(source, partial, (_identity(run_dir.path.stat()),))
         else:
-            shutil.copyfile(source, partial)
+            _copy_file(source, partial)
 
     _place(run_dir, target, fill)
 
@@ -39,7 +48,12 @@ def add_text(run_dir: RunDir, text: str, file: str) -> None:
         UsageError: ``file`` leads out of the run's artifacts.
     """
     data = text.encode("utf-8", errors="backslashreplace")  # lone surrogates
-    _place(run_dir, _inside(run_dir, file), lambda partial: partial.write_bytes(data))
+
+    def fill(partial: Path) -> Iterator[str]:
+        partial.write_bytes(data)
+        return iter(())
+
+    _place(run_dir, _inside(run_dir, file), fill)
 
 
 def _inside(run_dir: RunDir, path: str) -> Path:
@@ -51,20 +65,85 @@ def _inside(run_dir: RunDir, path: str) -> Path:
     return run_dir.artifacts.joinpath(*parts)
 
 
-def _place(run_dir: RunDir, target: Path, fill: Callable[[Path], object]) -> None:
-    """Make a file under a temporary name, then move it: it is there as a whole or not at all."""
+def _place(run_dir: RunDir, target: Path, fill: Callable[[Path], Iterator[str]]) -> None:
+    """Make a file under a temporary name, then move it: it is there as a whole or not at all.
+
+    Args:
+        run_dir: The run's folders.
+        target: Its place.
+        fill: Makes a file or a folder of this name; yields what it left out of a folder.
+    """
     partial = run_dir.path / f".incoming-{os.getpid()}-{threading.get_ident()}"
+    left_out: list[str] = []
     try:
-        fill(partial)
+        left_out += fill(partial)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir() and partial.is_dir():
-            shutil.copytree(partial, target, dirs_exist_ok=True)
+            left_out += _copy_folder(partial, target, ())
             _remove(partial)
         else:
             partial.replace(target)
-    except (OSError, shutil.Error) as error:
+    except OSError as error:
         _remove(partial)
         warn_once(f"the artifact {target.name!r} was not recorded: {error}")
+        return
+    if left_out:
+        named = ", ".join(left_out[:_NAMED])
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        warn_once(f"the artifact {target.name!r} was recorded without {named}{more}")
+
+
+def _copy_folder(source: Path, target: Path, above: tuple[_Identity, ...]) -> Iterator[str]:
+    """Copy what a folder holds, links as what they lead to; yield what had to be left out, and why.
+
+    Args:
+        source: The folder.
+        target: Its copy; what it holds already stays.
+        above: Folders that must not be copied.
+
+    Raises:
+        OSError: The folder itself cannot be read, or its copy not be made.
+    """
+    waiting = [(source, target, above, "")]
+    while waiting:
+        folder, copy, above, inner = waiting.pop()
+        try:
+            above = (*above, _identity(folder.stat()))
+            names = sorted(path.name for path in folder.iterdir())
+            copy.mkdir(exist_ok=True)
+        except OSError as error:
+            if not inner:
+                raise
+            yield f"{inner!r} ({error.strerror})"
+            continue
+        for name in names:
+            path, shown = folder / name, f"{inner}{name}"
+            try:
+                status = path.stat()
+                if not stat.S_ISDIR(status.st_mode):
+                    _copy_file(path, copy / name)
+                elif _identity(status) in above:
+                    yield f"{shown!r} (it leads back to what is being copied)"
+                else:
+                    waiting.append((path, copy / name, above, f"{shown}/"))
+            except OSError as error:
+                yield f"{shown!r} ({error.strerror or error})"
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a file and when it was changed; what is no file, a pipe say, would never end."""
+    if not stat.S_ISREG(source.stat().st_mode):
+        raise OSError("it is not a file")
+    try:
+        shutil.copy2(source, target)
+    except OSError:
+        if not target.is_dir():
+            target.unlink(missing_ok=True)
+        raise
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
 
 
 def _remove(path: Path) -> None:

@@ -11,6 +11,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from radt.errors import described
 from radt.journal.format import EventKind, RecordKind
 from radt.run.notices import warn_once
 from radt.run.steps import Sampled, StepRecorder
@@ -176,7 +177,7 @@ def _nvtx_package() -> Any:
     except ImportError:
         return None
     except Exception as error:  # noqa: BLE001 - a broken installation must not end training
-        warn_once(f"the package nvtx does not work: {type(error).__name__}: {error}")
+        warn_once(f"the package nvtx does not work: {described(error)}")
         return None
 
 
@@ -184,7 +185,7 @@ def _works(action: Callable[[], object]) -> bool:
     try:
         action()
     except Exception as error:  # noqa: BLE001 - a profiler must never end training
-        warn_once(f"NVTX ranges do not work: {type(error).__name__}: {error}")
+        warn_once(f"NVTX ranges do not work: {described(error)}")
         return False
     return True
 

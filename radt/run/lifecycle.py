@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radt.errors import RadtError
+from radt.errors import RadtError, cut, described, text_of
 from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
@@ -23,11 +24,10 @@ from radt.run.passthrough import MlflowPassthrough, NullJournal
 from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
 from radt.run.target import Part, Target, find_target
 from radt.run.torch_options import TorchWishes
+from radt.usage import own_usage, usage_file, write_growth
 
 if TYPE_CHECKING:
     from radt.run.run import Run
-
-_MAX_REASON_LENGTH = 1000
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class ActiveRun:
 
     ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
     those of all of them. ``watch`` holds the limits, None without any. ``instruments`` measure from
-    inside.
+    inside. ``usage`` is what the kernel had counted of the process as the run began.
     """
 
     target: Target
@@ -49,6 +49,7 @@ class ActiveRun:
     session: StandaloneSession | None = None
     outer: dict[str, str | None] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
+    usage: dict[str, float] = field(default_factory=dict)
     instruments: Instruments = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +129,7 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
     if active.target.part in (Part.NONE, Part.MEMBER):
         return
     status, reason = ending_of(error)
+    _guarded("recording the run's totals", partial(_write_totals, active))
     active.journal.say(EventKind.FINISH, status=str(status), reason=reason)
     active.journal.close()
     _restore_environment(active)
@@ -135,6 +137,11 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
     session = active.session
     if session is not None:
         _guarded("ending the run", lambda: session.finish(status, reason))
+
+
+def _write_totals(active: ActiveRun) -> None:
+    rank = active.target.rank if active.target.part is Part.RANK else None
+    write_growth(usage_file(active.target.run_dir.path, rank), active.usage)
 
 
 def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
@@ -145,14 +152,10 @@ def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
         case SystemExit(code=None | 0):
             return RunStatus.FINISHED, ""
         case SystemExit(code=code):
-            return RunStatus.FAILED, f"exit code {code}"[:_MAX_REASON_LENGTH]
+            return RunStatus.FAILED, cut(f"exit code {text_of(code) or type(code).__name__}")
         case KeyboardInterrupt():
             return RunStatus.KILLED, "interrupted by the user"
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a text that cannot be made must not hide the exception
-        text = type(error).__name__
-    return RunStatus.FAILED, text[:_MAX_REASON_LENGTH]
+    return RunStatus.FAILED, described(error)
 
 
 def _open(target: Target, options: RunOptions) -> ActiveRun:
@@ -168,21 +171,29 @@ def _open(target: Target, options: RunOptions) -> ActiveRun:
     _state.owned += 1
     if _state.owned == 1:
         atexit.register(_end_at_exit)
-    journal = _journal(target)
-    active = ActiveRun(target, journal, mlflow)
-    if target.part is Part.OWNER:
-        _guarded("beginning the run", lambda: _begin(active, options))
-    journal.open()
+    session = _begin(target, options) if target.part is Part.OWNER else None
+    # A journal that nobody could tell the run of would stay for ever.
+    lost = target.part is Part.OWNER and (session is None or session.lost)
+    active = ActiveRun(target, NullJournal() if lost else _journal(target), mlflow, session=session)
+    active.journal.open()
     _set_environment(active)
     if active.session is not None and active.session.recording:
         _guarded("finding MLflow's run", mlflow.bind_if_loaded)
+    active.usage = own_usage()
     return active
 
 
-def _begin(active: ActiveRun, options: RunOptions) -> None:
-    active.target.home.create()
-    active.target.run_dir.create()
-    active.session = StandaloneSession(active.target, options)
+def _begin(target: Target, options: RunOptions) -> StandaloneSession | None:
+    """Return the run's session; None if not even its folder can be made."""
+    begun: list[StandaloneSession] = []
+
+    def begin() -> None:
+        target.home.create()
+        target.run_dir.create()
+        begun.append(StandaloneSession(target, options))
+
+    _guarded("beginning the run", begin)
+    return begun[0] if begun else None
 
 
 def _journal(target: Target) -> JournalWriter:
@@ -217,7 +228,7 @@ def _guarded(what: str, action: Callable[[], object]) -> None:
     except (RadtError, OSError) as error:
         warn_once(f"{what} did not work: {error}. Training goes on")
     except Exception as error:  # noqa: BLE001 - MLflow's plug-ins may raise anything
-        warn_once(f"{what} did not work: {type(error).__name__}: {error}. Training goes on")
+        warn_once(f"{what} did not work: {described(error)}. Training goes on")
 
 
 def _end_at_exit() -> None:

@@ -61,10 +61,12 @@ class Run:
 
     #: Records a value of a metric now: ``log_metric(name, value, step=None)``.
     #:
-    #: ``value`` is a number, boolean, numpy scalar or tensor of one element; ``step`` a whole
-    #: number. An attribute rather than a method: one call less, at a million values a second.
-    #: Raises TypeError for what is no number or no text, UsageError for a name that is empty, too
-    #: long or unprintable.
+    #: ``value`` is a number, boolean, numpy scalar or tensor of one element, recorded as a double:
+    #: NaN, infinities and -0.0 as they are. ``step`` is a whole number, of Python, numpy or torch,
+    #: from -2^63 + 1 to 2^63 - 1; booleans are none. An attribute rather than a method: one call
+    #: less, at a million values a second. Raises TypeError for what is no number or no text,
+    #: UsageError for a step or value that is too large, and for a name that is empty, too long or
+    #: unprintable; nothing is recorded then.
     log_metric: LogScalar
 
     def __init__(
@@ -179,7 +181,7 @@ class Run:
             TypeError: A value is no number, a name no text, the step no whole number.
             UsageError: A name is empty, too long or unprintable.
         """
-        number = None if step is None else to_step(step)
+        number = None if step is None else to_step(step, next(iter(metrics), None))
         values = [(checked_name(name), to_number(value)) for name, value in metrics.items()]
         log = self.log_metric
         for name, value in values:
@@ -217,6 +219,9 @@ class Run:
 
     def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
         """Record a copy, taken now, of a file or a folder.
+
+        Links are followed. What cannot be copied of a folder (a link that leads nowhere or back, a
+        pipe) is named in a warning, and the rest of it is recorded.
 
         Args:
             path: What to copy.

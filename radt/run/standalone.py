@@ -11,10 +11,13 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt import settings
 from radt.collector.client import CollectorClient
+from radt.collector.manifest import Manifest, ask_for_collection
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.collector.start import problems
 from radt.errors import RadtError
@@ -79,6 +82,11 @@ def _writing(folder: Path) -> bool:
     return not (folder / CLOSED_FILE).exists() and start_ticks(meta.pid) == meta.start_ticks
 
 
+def patience_s() -> float:
+    """How long to wait for a collector that does not answer; training does not wait longer."""
+    return float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
+
+
 #: How long the end of a script may wait for its values to be in the store; nothing is lost then.
 FINISH_TIMEOUT_S = 10.0
 
@@ -97,44 +105,85 @@ class RunOptions:
 
 
 class StandaloneSession:
-    """The collector's part of a run, from begin to finish. Failures are warnings."""
+    """The collector's part of a run, from begin to finish. Failures are warnings.
+
+    The run's folder describes it before the collector is asked, so that whoever comes later can
+    record it.
+    """
 
     def __init__(self, target: Target, options: RunOptions) -> None:
         self._target = target
         self._client: CollectorClient | None = None
-        self._begin(_describe(target, options))
+        self._run = _describe(target, options)
+        self._described = False
+        self._begin()
 
-    def _begin(self, run: StandaloneRun) -> None:
+    def _begin(self) -> None:
         for problem in problems():  # the collector's log, where it says so, too, is not read
             warn_once(f"{problem}. The default is used")
+        missing: OSError | None = None
         try:
-            self._client = CollectorClient.connect(start=True)
-            for warning in self._client.begin(run):
-                warn_once(warning)
+            Manifest.of_this_process(self._run).write()
+            self._described = True
+        except OSError as error:
+            missing = error
+        try:
+            self._client = CollectorClient.connect(start=True, patience_s=patience_s())
+            self._take_up(self._client)
         except (RadtError, OSError) as error:
             self._client = None
+            if missing is not None:
+                warn_once(
+                    f"the run is not recorded: {error}. Nor can its folder "
+                    f"{self._target.run_dir.path} be written: {missing.strerror}. Training goes on"
+                )
+                return
+            with suppress(RadtError, OSError):  # else its folder is looked for
+                ask_for_collection(self._target.run_dir.path)
             warn_once(
-                f"the run is not recorded: {error}. Training goes on; what it logs is kept in "
-                f"{self._target.run_dir.path}"
+                f"the run is not recorded yet: {error}. Training goes on; what it logs is kept in "
+                f"{self._target.run_dir.path}, and recorded from there as soon as a collector "
+                "answers, at the latest by `radt sync`"
             )
+
+    def _take_up(self, client: CollectorClient) -> None:
+        for warning in client.begin(self._run):
+            warn_once(warning)
 
     @property
     def recording(self) -> bool:
         """Whether the collector has the run."""
         return self._client is not None
 
+    @property
+    def lost(self) -> bool:
+        """Whether nobody will ever know of the run: what it logs has no use."""
+        return self._client is None and not self._described
+
     def finish(self, status: RunStatus, reason: str) -> None:
         """End the run, its journal being closed; returns when all of it is in the store."""
-        if self._client is None:
+        if self.lost:
             return
         wait_for_ranks(self._target.run_dir.journal, FINISH_TIMEOUT_S)
+        client = self._client
         try:
-            self._client.finish(
-                self._target.run_id, status, reason=reason, timeout_s=FINISH_TIMEOUT_S
+            if client is None:  # there may be a collector by now
+                client = CollectorClient.connect(
+                    start=False, timeout_s=0.0, patience_s=patience_s()
+                )
+                self._take_up(client)
+            client.finish(
+                self._target.run_id,
+                status,
+                reason=reason,
+                timeout_s=FINISH_TIMEOUT_S,
+                patience_s=patience_s(),
             )
         except (RadtError, OSError) as error:
-            warn_once(f"the end of the run is not recorded yet: {error}")
-        self._client.close()
+            if self._client is not None:  # else that was said as the run began
+                warn_once(f"the end of the run is not recorded yet: {error}")
+        if client is not None:
+            client.close()
 
 
 def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, ...]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from radt.errors import described
 from radt.journal.values import JournalSeries
 from radt.model import Scope, SeriesKind
 from radt.run.notices import warn_once
@@ -81,7 +82,7 @@ class MemoryWatch:
             for entity, values in _devices(torch):
                 self._record(entity, values)
         except Exception as error:  # noqa: BLE001 - another version of torch may raise anything
-            self._failure = f"PyTorch's memory cannot be read: {type(error).__name__}: {error}"
+            self._failure = f"PyTorch's memory cannot be read: {described(error)}"
             warn_once(f"{self._failure}. Training goes on, without these values")
 
     def _record(self, entity: str, values: dict[JournalSeries, float]) -> None:

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from radt.clock import Clock
+from radt.errors import described
 from radt.run.notices import warn_once
 from radt.run.target import Target
 from radt.run.torch_options import TRACE_WORD, TraceOptions, loaded_torch
@@ -285,7 +286,7 @@ class TorchTracer:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a profiler must never end training
-            self._trouble = f"{type(error).__name__}: {error}"
+            self._trouble = described(error)
             warn_once(f"{TRACE_WORD} does not work: {self._trouble}. Training goes on")
             if (recording := self._recording) is not None:
                 self._recording = None

@@ -30,6 +30,7 @@ from radt.store.tidy import (
     tidy_table,
 )
 from radt.store.whole_file import whole_file
+from radt.usage import KERNEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,12 @@ def load_frame(
     chosen: list[SeriesRecord] = []
     samples: list[Samples] = []
     for source in sources:
-        mine = [record for record in source.series if metrics is None or record.metric in metrics]
+        mine = [
+            record
+            for record in source.series
+            if (metrics is None or record.metric in metrics)
+            and record.listener != KERNEL  # `radt.totals`
+        ]
         chosen += mine
         samples += source.read(mine)
     if rates:

@@ -59,6 +59,9 @@ class SqliteBackend(Backend):
                 f"the folder of the store {self.path} cannot be created: {error.strerror}",
                 "Set RADT_HOME to a folder you may write to",
             ) from error
+        # For its user alone. SQLite gives the files beside it the same mode; it says what is wrong.
+        with suppress(OSError):
+            self.path.touch(mode=0o600, exist_ok=False)
 
     def writer_engine(self) -> Engine:
         """One connection, shared by all threads (the writer holds a lock round its transactions).

@@ -22,7 +22,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, RunRecord
 from radt.store.writer import StoreWriter
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 #: A training process that does nothing until its input ends.
 IDLE = "import sys; print('up', flush=True); sys.stdin.read()"

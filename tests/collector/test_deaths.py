@@ -98,7 +98,7 @@ def test_both_killed(project: Project) -> None:
 def test_starters_at_once_start_one() -> None:
     code = (
         "import sys; from radt.collector.client import CollectorClient as C\n"
-        "sys.stdin.read(1); c = C.connect(timeout_s=60); print(c.status().pid); sys.stdin.read()"
+        "sys.stdin.read(1); c = C.connect(timeout_s=180); print(c.status().pid); sys.stdin.read()"
     )
     starters = [
         subprocess.Popen(
@@ -154,7 +154,7 @@ _RUNNER = textwrap.dedent(
     from radt.collector.protocol import Registration
     from radt.model import ListenerChoice
     run_id, store, spool, daemon = sys.argv[1:]
-    client = CollectorClient.connect(timeout_s=60)
+    client = CollectorClient.connect(timeout_s=180)
     client.register(Registration(run_id, store, spool, listeners=(ListenerChoice("top", 0.05),)))
     training = subprocess.Popen(
         [sys.executable, "-c", daemon], env=os.environ | {"RADT_RUN_ID": run_id},

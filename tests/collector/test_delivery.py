@@ -122,6 +122,34 @@ def test_a_run_has_a_deliverer_for_each_place_it_goes_to() -> None:
     assert everything.of(Registration("c", "/x/radt.db", "/x")) == []
 
 
+def test_postgres_is_let_go_after_mlflow_whose_ids_it_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "record"
+    script = (
+        "import os, sys\n"
+        "way = 'postgres' if 'RADT_STORE_URI' in os.environ else 'mlflow'\n"
+        "sys.stdin.read()\n"
+        "open(sys.argv[1], 'a').write(way + '\\n')\n"
+    )
+    monkeypatch.delenv("RADT_STORE_URI", raising=False)
+    monkeypatch.setattr(
+        Destination, "command", lambda self: [sys.executable, "-c", script, str(record)]
+    )
+    everything = Deliverers()
+    store = tmp_path / "radt.db"
+    for deliverer in everything.of(
+        Registration("a", str(store), "/x", tracking_uri="sqlite:///m.db", store_uri="pg://x")
+    ):
+        deliverer.ensure({})
+    assert len(everything.pids) == 2
+
+    everything.release(store)
+
+    wait_for(lambda: everything.check() or not everything.pids)
+    assert record.read_text().split() == ["mlflow", "postgres"]
+
+
 def test_the_database_is_in_no_argument_either() -> None:
     destination = Destination(Path("/x/radt.db"), "postgresql://u:secret@host/d", Way.POSTGRES)
     assert "secret" not in " ".join(destination.command())

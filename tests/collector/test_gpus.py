@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from collector_kit import Project, wait_for
 
+import radt
 from radt.collector.client import CollectorClient
 from radt.model import MissingReason, Scope, SeriesKind
 
@@ -127,3 +128,13 @@ def test_a_run_on_the_cpu_leaves_the_cards_alone(machine: Project) -> None:
     wait_for(lambda: run.ledger["smi"].received > 3)
     run.finish()
     assert not [one for one in run.counts if one.startswith("gpu")]
+
+
+def test_energy_is_read_as_a_run_begins_and_as_it_ends(
+    configure: Callable[..., None], machine: Project
+) -> None:
+    run = machine.run("smi", devices=("0",), interval_s=3600.0)
+    wait_for(lambda: run.has("gpu.energy"))
+    configure("count 2", _GPU0.replace(" 7000 ", " 47000 "), _GPU1)
+    run.finish()
+    assert radt.totals(run.run_id, home=machine.home.path)["gpu_energy_j"] == pytest.approx(40.0)

@@ -94,7 +94,7 @@ _OWNER = textwrap.dedent(
     import json, sys
     from radt.collector.client import CollectorClient
     from radt.collector.protocol import StandaloneRun
-    client = CollectorClient.connect(timeout_s=60)
+    client = CollectorClient.connect(timeout_s=180)
     run = StandaloneRun.from_json(json.loads(sys.argv[1]))
     import dataclasses, os, time
     run = dataclasses.replace(run, pid=os.getpid(), started_monotonic_ns=time.monotonic_ns())

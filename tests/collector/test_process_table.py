@@ -140,3 +140,30 @@ def test_a_lock_says_who_holds_it(tmp_path) -> None:
     assert lock.holder() is None
     assert lock.acquire()
     lock.close()
+
+
+#: Says whether two processes are alive while it has no free descriptor.
+WITHOUT_DESCRIPTORS = """
+import os, resource, sys
+from radt.procfs import ProcessId
+owners = [ProcessId(int(pid), int(ticks)) for pid, ticks in zip(sys.argv[1::2], sys.argv[2::2])]
+used = len(os.listdir("/proc/self/fd")) - 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
+print(*(owner.alive for owner in owners))
+"""
+
+
+def test_a_process_is_not_gone_as_no_descriptor_is_free_to_look() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    assert gone.wait(180) == 0
+    mine = ProcessId.of(os.getpid())
+    assert mine is not None
+    arguments = [mine.pid, mine.started_ticks, gone.pid, 1]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=180,
+    )
+    assert done.stdout.split() == ["True", "False"]

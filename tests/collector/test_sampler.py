@@ -17,7 +17,7 @@ from radt.collector.runs import ActiveRun
 from radt.collector.sampling import Sampler, SamplerState
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.model import ListenerChoice, Scope
+from radt.model import ListenerChoice, Scope, SeriesKind
 
 NAME = "probing"
 
@@ -79,7 +79,7 @@ def start(box: Heartbeat) -> Iterator[Callable[..., Sampler]]:
     yield sampler
     for one in started:
         one.stop()
-        one.join(5.0)
+        one.join(180)
 
 
 def _unavailable() -> None:
@@ -105,9 +105,9 @@ def test_one_that_turns_out_not_to_work_is_not_found_reading(
 ) -> None:
     kind.on_open = staticmethod(_unavailable)
     sampler = start(kind)
-    assert sampler.settled.wait(5)
+    assert sampler.settled.wait(180)
     assert sampler.state is SamplerState.UNAVAILABLE
-    sampler.join(5)
+    sampler.join(180)
     assert not _is_reading(box)
 
 
@@ -120,8 +120,8 @@ def test_one_that_turns_out_not_to_work_lets_other_suspects_read(
     suspect.reading()
     box.count_strikes()
     sampler = start(kind)
-    assert sampler.settled.wait(5)
-    sampler.join(5)
+    assert sampler.settled.wait(180)
+    sampler.join(180)
     assert ReadingMark._suspects.acquire(blocking=False)
     ReadingMark._suspects.release()
 
@@ -131,8 +131,8 @@ def test_what_an_opening_took_before_it_failed_is_let_go(
 ) -> None:
     kind.on_open = staticmethod(_unavailable)
     sampler = start(kind)
-    assert sampler.settled.wait(5)
-    sampler.join(5)
+    assert sampler.settled.wait(180)
+    sampler.join(180)
     assert kind.closed == 1
 
 
@@ -141,7 +141,7 @@ def test_a_reading_that_returns_meanwhile_does_not_hang(
 ) -> None:
     """The thread says that it is back between two looks at the time since it is away."""
     sampler = start(kind)
-    assert sampler.settled.wait(5)
+    assert sampler.settled.wait(180)
     turn = sampler._turn
     turn.busy_since_ns = time.monotonic_ns()
     now_ns = time.monotonic_ns
@@ -194,12 +194,55 @@ def test_threads_that_hang_do_not_add_up_over_runs(
     assert len(hung) == 3
     second = start(kind, hung=hung)
     second.add(_run())
-    assert second.settled.wait(5)
+    assert second.settled.wait(180)
     assert second.state is SamplerState.UNAVAILABLE
     assert "have not returned" in second.availability.reason
     released.set()
     for thread in hung:
-        thread.join(5)
+        thread.join(180)
     third = start(kind, hung=hung)
-    assert third.settled.wait(5)
+    assert third.settled.wait(180)
     assert third.state is SamplerState.READY
+
+
+class Counting(Probing):
+    """Has a counter besides what it samples, which nobody waits for: once an hour."""
+
+    counted = 0
+
+    @classmethod
+    def metrics(cls) -> Sequence[Metric]:
+        return (
+            *super().metrics(),
+            Metric("probing.energy", "J", Scope.HOST, SeriesKind.COUNTER),
+        )
+
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        type(self).counted += 1
+        yield Reading("probing.energy", 100.0 * type(self).counted)
+
+
+def test_counters_are_read_as_a_run_begins_and_as_it_ends(box: Heartbeat) -> None:
+    choice = ListenerChoice(NAME, 3600.0)
+    sampler = Sampler(Counting, choice, ProcessTable(), box.mark(NAME), 60.0, [])
+    try:
+        assert sampler.settled.wait(120)
+        run = ActiveRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+        run.expect(NAME, 3600.0)
+        sampler.add(run)
+        assert sampler.read_last(run) is None  # it has not begun
+        run.started(1, time.monotonic_ns())
+        sampler.wake()
+        wait_for(lambda: run.waiting_series == 1)
+        done = sampler.read_last(run)
+        assert done is not None
+        assert done.wait(120)
+        taken = run.take()
+        ((key, column),) = taken.columns.items()
+        assert key.metric == "probing.energy"
+        assert list(column.values) == [100.0, 200.0]
+        # They are no samples that the schedule expects.
+        assert all(ledger.received == 0 for ledger in taken.ledgers)
+    finally:
+        sampler.stop()
+        sampler.join(120)

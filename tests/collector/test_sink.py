@@ -62,16 +62,16 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(
 
     monkeypatch.setattr(RunRecorder, "finish", unless_bad)
     bad, good = _started(sink, BAD), _started(sink, GOOD)
-    assert bad.recorded.wait(5)
-    assert good.recorded.wait(5)
+    assert bad.recorded.wait(180)
+    assert good.recorded.wait(180)
     for run in (bad, good):
         run.end(Ending(10**12, RunStatus.FINISHED))
     sink.wake()
-    assert good.done.wait(5)
+    assert good.done.wait(180)
     assert not good.failure
     assert not bad.done.is_set()
     broken.clear()
-    assert bad.done.wait(15), "it is tried again"
+    assert bad.done.wait(180), "it is tried again"
     reader = StoreReader(path)
     assert {reader.run(one).status for one in (BAD, GOOD)} == {RunStatus.FINISHED}
     reader.close()
@@ -89,7 +89,7 @@ def test_one_that_cannot_be_prepared_does_not_keep_the_others(
 
     monkeypatch.setattr(RunRecorder, "prepare", unless_bad)
     bad, good = _started(sink, BAD), _started(sink, GOOD)
-    assert good.recorded.wait(5)
+    assert good.recorded.wait(180)
     assert not good.failure
-    assert bad.done.wait(5)
+    assert bad.done.wait(180)
     assert "out of order" in bad.failure

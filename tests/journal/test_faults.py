@@ -103,7 +103,7 @@ class Rounds:
     def end(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(30)
+        return self.process.wait(180)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from radt.journal.format import (
     CLOSED_FILE,
     EVENTS_FILE,
     FORMAT_VERSION,
+    HEAD_BYTES,
     META_FILE,
     RECORD,
     SEGMENT_BYTES,
@@ -32,7 +33,7 @@ PER_SEGMENT = SEGMENT_BYTES // 32
 
 def take_slot(writer: JournalWriter) -> Callable[[], None]:
     """Take a slot as a thread does that then loses its turn; the result writes it at last."""
-    take, buffer = writer._slots
+    take, buffer, _ = writer._slots
     offset = take() * 32
     assert offset < len(buffer)
     return lambda: RECORD.pack_into(buffer, offset, time.monotonic_ns(), 99, 9.0, 0, 1)
@@ -87,7 +88,9 @@ def test_limit_is_kept_and_no_process_starves(folder: Path) -> None:
             writer.scalar("loss", 0.5, step)
     found = Found(JournalReader(folder, {}))
     first = [found.reader.read(max_records=1000) for _ in range(3)]
-    assert [sum(len(column.steps) for column in batch.scalars) for batch in first] == [1000] * 3
+    assert [sum(len(column.steps) for column in batch.scalars) for batch in first] == [1024] * 3, (
+        "whole blocks"
+    )
     assert {column.process for batch in first for column in batch.scalars} == {
         "", "rank 1", "rank 2"
     }  # fmt: skip
@@ -218,19 +221,23 @@ def test_what_a_full_disk_left_of_an_event_is_passed_over(
     assert found.values("loss") == [0.5]
 
 
-def test_lost_names_do_not_lose_values(writer: JournalWriter, found: Found, folder: Path) -> None:
+def test_a_lost_name_costs_the_values_of_its_series_and_they_are_counted(
+    writer: JournalWriter, found: Found, folder: Path
+) -> None:
     writer.scalar("loss", 0.5)
     writer.scalar("accuracy", 0.25)
     path = process_folder(folder) / EVENTS_FILE
     path.write_bytes(path.read_bytes().replace(b'{"event":"name","id":1', b'{"event":"na'))
     found.read()
     assert found.values("loss") == [0.5]
-    assert found.values("unnamed 1") == [0.25]
+    assert [batch.lost for batch in found.batches] == [1]
+    assert [batch.lost_events for batch in found.batches] == [1]
+    assert list(folder.parent.glob(f"damaged/*-*/{EVENTS_FILE}")), "kept"
 
 
 def test_records_of_later_versions_are_skipped(writer: JournalWriter, found: Found) -> None:
     writer.scalar("loss", 0.5)
-    take, buffer = writer._slots
+    take, buffer, _ = writer._slots
     RECORD.pack_into(buffer, take() * 32, 1, NO_STEP, 0.0, 0, max(RecordKind) + 1)
     writer.scalar("loss", 1.5)
     found.read()
@@ -271,9 +278,10 @@ def test_segment_that_was_cut_does_not_kill_the_reader(
         writer.scalar("loss", 0.5, step)
     writer.close()
     (segment,) = folder.glob("*-*/segment-*")
-    os.truncate(segment, 40 * 32 + 7)
+    os.truncate(segment, HEAD_BYTES + 40 * 32 + 7)
     found.read()
-    assert found.steps("loss") == list(range(40))
+    assert found.steps("loss") == []
+    assert sum(batch.lost for batch in found.batches) == 100
 
 
 def test_closed_journal_says_so(writer: JournalWriter, folder: Path) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radt.errors import UsageError
-from radt.journal.format import SEGMENT_BYTES, EventKind, RecordKind
+from radt.journal.format import HEAD_BYTES, SEGMENT_BYTES, EventKind, RecordKind
 from radt.journal.reader import Finish, JournalReader
 from radt.journal.writer import AFTER_END, JournalWriter
 from radt.model import NO_STEP, MarkerKind, RunStatus
@@ -60,8 +61,6 @@ def test_any_float_and_step_come_back_bit_for_bit(
 
 
 def test_whatever_is_a_number_can_be_logged(writer: JournalWriter, found: Found) -> None:
-    import torch
-
     values: list[Any] = [
         3, True, 2**70, np.float32(0.5), np.float64(1.5), np.int64(-7), np.bool_(True),
         np.array(2.5), torch.tensor(0.25), torch.tensor([4.0]), torch.tensor(5, dtype=torch.int32),
@@ -73,7 +72,26 @@ def test_whatever_is_a_number_can_be_logged(writer: JournalWriter, found: Found)
     assert found.values("value") == [3, 1, 2**70, 0.5, 1.5, -7, 1, 2.5, 0.25, 4, 5, 0.75]
 
 
-@pytest.mark.parametrize("step", [np.int64(7), np.uint8(7), 7.0, np.float32(7.0), True + 6])
+def test_the_first_and_last_step(writer: JournalWriter, found: Found) -> None:
+    steps = [1 - 2**63, np.int64(1 - 2**63), 0, np.uint64(2**63 - 1), 2**63 - 1]
+    for step in steps:
+        writer.scalar("loss", 0.5, step)
+    found.read()
+    assert found.steps("loss") == [1 - 2**63, 1 - 2**63, 0, 2**63 - 1, 2**63 - 1]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        np.int64(7),
+        np.uint8(7),
+        7.0,
+        np.float32(7.0),
+        np.array(7),
+        torch.tensor(7),
+        torch.tensor(7.0),
+    ],
+)
 def test_whatever_is_a_whole_number_can_be_a_step(
     writer: JournalWriter, found: Found, step: Any
 ) -> None:
@@ -93,8 +111,20 @@ def test_whatever_is_a_whole_number_can_be_a_step(
         ("loss", 10**400, None, UsageError, "too large"),
         ("loss", 0.5, 1.5, TypeError, "whole number"),
         ("loss", 0.5, "1", TypeError, "whole number"),
-        ("loss", 0.5, 2**63, UsageError, "64 bits"),
+        ("loss", 0.5, float("nan"), TypeError, "the step of 'loss' must be a whole number"),
+        ("loss", 0.5, np.float32(0.5), TypeError, "whole number"),
+        ("loss", 0.5, True, TypeError, "'loss' must be a whole number, not True"),
+        ("loss", 0.5, np.bool_(True), TypeError, "whole number"),
+        ("loss", 0.5, torch.tensor(True), TypeError, "whole number"),
+        ("loss", 0.5, torch.tensor(0.5), TypeError, "whole number"),
+        ("loss", 0.5, torch.tensor([1, 2]), TypeError, "whole number"),
+        ("loss", 0.5, np.arange(2), TypeError, "whole number"),
+        ("loss", 0.5, 2**63, UsageError, "the step of 'loss' does not fit into 64 bits"),
+        ("loss", 0.5, np.uint64(2**63), UsageError, "64 bits"),
+        ("loss", 0.5, -(2**63), UsageError, "64 bits"),
         ("loss", 0.5, -(2**63) - 1, UsageError, "64 bits"),
+        pytest.param("loss", 0.5, 10**9999, UsageError, "64 bits", id="too long to be shown"),
+        ("new", 0.5, -(2**63), UsageError, "the step of 'new' does not fit"),
         ("", 0.5, None, UsageError, "empty"),
         ("  ", 0.5, None, UsageError, "empty"),
         ("a" * 251, 0.5, None, UsageError, "251 characters"),
@@ -142,7 +172,9 @@ def test_segments_follow_each_other_without_a_seam(
     assert found.steps("loss") == list(range(total))
     writer.close()
     segments = sorted(folder.glob("*-*/segment-*"))
-    assert [path.stat().st_size for path in segments] == [SEGMENT_BYTES + 32] * 4  # no unused spare
+    assert [path.stat().st_size for path in segments] == [
+        HEAD_BYTES + SEGMENT_BYTES
+    ] * 4  # no unused spare
 
 
 def test_threads_lose_nothing(writer: JournalWriter, found: Found) -> None:

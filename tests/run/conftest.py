@@ -17,7 +17,7 @@ from radt.store.reader import StoreReader
 from tests.support.bench import stop_collectors
 from tests.support.journal import Found
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 @dataclass

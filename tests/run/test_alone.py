@@ -102,6 +102,30 @@ def test_how_it_ended(alone: Alone, line: str, code: int, status: RunStatus, rea
     assert "radt:" not in err
 
 
+@pytest.mark.parametrize(
+    ("text", "raised", "reason"),
+    [
+        ("1 / 0", "Odd()", "Odd"),
+        ("None", "Odd()", "Odd"),
+        ("sys.exit(0)", "Odd()", "Odd"),
+        ("str(self)", "Odd()", "Odd"),
+        ("1 / 0", "SystemExit(Odd())", "exit code Odd"),
+        ("'é' * 2**20", "Odd()", f"Odd: {'é' * 994}…"),
+        ("'half \\ud800'", "Odd()", "Odd: half \\ud800"),
+    ],
+)
+def test_exceptions_whose_text_is_none(alone: Alone, text: str, raised: str, reason: str) -> None:
+    script = alone.start(
+        "import radt, sys\n"
+        "class Odd(Exception):\n"
+        f"    def __str__(self): return {text}\n"
+        f"with radt.Run(listeners='none'): raise {raised}\n"
+    )
+    script.communicate(timeout=TIMEOUT_S)
+    run = only_run(alone)
+    assert (run.status, run.end_reason) == (RunStatus.FAILED, reason)
+
+
 def test_exceptions_leave_the_block_as_they_were(alone: Alone) -> None:
     _, err = alone.run(LOG + "    raise KeyError('missing')", code=1)
     assert err.rstrip().endswith("KeyError: 'missing'")

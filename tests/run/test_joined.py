@@ -156,6 +156,36 @@ def test_artifact_that_does_not_fit_stops_nobody(joined: Joined) -> None:
     assert {path.name for path in joined.run_dir.path.iterdir()} == {"journal", "artifacts"}
 
 
+def test_what_cannot_be_copied_of_a_folder_costs_nothing_else(joined: Joined) -> None:
+    _, err = joined.run(
+        "import os, pathlib, radt\n"
+        "plots = pathlib.Path('plots'); deep = plots / 'deep'; deep.mkdir(parents=True)\n"
+        "(plots / 'a.svg').write_text('a'); (deep / 'b.svg').write_text('b')\n"
+        "(plots / 'good').symlink_to(deep.resolve()); (plots / 'b.svg').symlink_to('deep/b.svg')\n"
+        "(plots / 'gone').symlink_to('nowhere'); (deep / 'up').symlink_to('..')\n"
+        "(plots / 'loop').symlink_to('loop'); os.mkfifo(deep / 'pipe')\n"
+        "(deep / 'spool').symlink_to(os.environ['RADT_RUN_DIR'])\n"
+        "with radt.Run() as run: run.log_artifact('plots'); run.log_artifact('plots')\n"
+        "with radt.Run() as run: run.log_artifact('plots/deep/pipe')\n"
+    )
+    first, second = err.splitlines()
+    assert first.startswith(
+        "radt: the artifact 'plots' was recorded without 'gone' (No such file or directory), "
+        "'loop' (Too many levels of symbolic links), "
+    )
+    assert first.endswith(" and 3 more")
+    assert second == "radt: the artifact 'pipe' was not recorded: it is not a file"
+    artifacts = {
+        str(path.relative_to(joined.run_dir.artifacts)): path.read_text(encoding="utf-8")
+        for path in joined.run_dir.artifacts.rglob("*")
+        if path.is_file()
+    }
+    assert artifacts == {
+        "plots/a.svg": "a", "plots/b.svg": "b", "plots/deep/b.svg": "b", "plots/good/b.svg": "b"
+    }  # fmt: skip
+    assert {path.name for path in joined.run_dir.path.iterdir()} == {"journal", "artifacts"}
+
+
 @pytest.mark.parametrize("mode", ["off", "OFF"])
 def test_switched_off_it_does_nothing(joined: Joined, mode: str) -> None:
     source = WHOLE.replace('assert run.id == "0123456789abcdef"', 'assert run.id == ""') + (

@@ -7,7 +7,7 @@ import pytest
 from tests.run.conftest import Alone, Joined
 
 #: Long after any time limit of these tests, and never slept to its end unless the limit fails.
-FOREVER_S = 50
+FOREVER_S = 300
 #: The block is not left in mid-call: what is tested must end it.
 PATIENT = "import radt, radt.run.limits, time\nradt.run.limits.GRACE_S = 60\n"
 

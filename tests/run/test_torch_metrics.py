@@ -19,7 +19,7 @@ import os, radt, radt.run.torch_metrics, sys, time, torch
 radt.run.torch_metrics.INTERVAL_S = 0.01
 def read_by_thread():
     count = len(torch.asked())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while len(torch.asked()) < count + 4:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -140,7 +140,7 @@ def test_torch_that_fails_is_left_alone(joined: Joined) -> None:
         "import radt, radt.run.torch_metrics, time, torch\n"
         "radt.run.torch_metrics.INTERVAL_S = 0.01\ntorch.use(0, 1)\n"
         "with radt.Run(torch=True) as run:\n"
-        "    deadline = time.monotonic() + 30\n"
+        "    deadline = time.monotonic() + 180\n"
         "    while not torch.asked() and time.monotonic() < deadline: time.sleep(0.01)\n"
         "    time.sleep(0.1)\n"
         "    run.log_metric('loss', 1)\n",

@@ -58,6 +58,8 @@ def test_somebody_elses_store_can_be_read(writer: StoreWriter, run_id: str, clos
     if closed:
         writer.close()
     writer.path.parent.chmod(0o755)
+    for file in writer.path.parent.glob("radt.db*"):
+        file.chmod(0o644)
     code = """
 import os, sys
 from radt.errors import StoreError
@@ -90,7 +92,7 @@ except StoreError as error:
     first = other.stdout.readline()
     with StoreWriter(writer.path) as again:
         again.append(run_id, [SeriesBatch(0, noise(5000))])
-        rest, errors = other.communicate("go on\n", timeout=60)
+        rest, errors = other.communicate("go on\n", timeout=180)
     assert first == "10\n", errors
     assert rest.startswith("5010\n"), errors
     assert "Check the permissions" in rest

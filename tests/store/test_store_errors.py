@@ -75,7 +75,7 @@ with StoreWriter(sys.argv[1]) as writer:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=180,
     )
     assert "radt.db" in done.stdout
     assert "disk" in done.stdout.partition("|")[2]

@@ -60,7 +60,7 @@ class Child:
         self.process.stdin.flush()
 
     def finish(self) -> None:
-        _, errors = self.process.communicate(timeout=120)
+        _, errors = self.process.communicate(timeout=180)
         assert self.process.returncode == 0, errors
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
+from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
 
@@ -48,7 +49,7 @@ class Bench:
     @property
     def mlflow(self) -> MlflowClient:
         assert self.with_mlflow, "mark the test `mlflow`"
-        return MlflowClient(f"sqlite:///{self.home / 'mlflow.db'}")
+        return MlflowClient(sqlite_uri(self.home / "mlflow.db"))
 
     def script(self, name: str, source: str) -> Path:
         path = self.folder / name

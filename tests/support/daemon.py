@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 LOOPBACK = "127.0.0.1"
 _PORTS = range(15_000, 22_000)
 _PORT_TRIES = 200
-_START_S = 180.0
+_START_S = 300.0
 _QUOTED_LINES = 8
 
 

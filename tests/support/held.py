@@ -58,7 +58,7 @@ class Held:
             os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
         gate.unlink()
         gate.touch()
-        said, _ = self.runner.communicate(timeout=60)
+        said, _ = self.runner.communicate(timeout=180)
         assert self.runner.returncode == 0, said
         return said
 

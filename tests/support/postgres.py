@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 
 SUPERUSER = "postgres"
 _UNPRIVILEGED = "postgres"
-_WAITING = ("--wait", "--timeout=60", "--silent")
+_WAITING = ("--wait", "--timeout=180", "--silent")
 #: Gives up what keeps data over a power cut. Over SIGKILL it keeps what it has committed, for which
 #: synchronous_commit must stay on.
 THROWAWAY = {"fsync": "off", "full_page_writes": "off"}

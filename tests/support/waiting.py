@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 180.0
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:

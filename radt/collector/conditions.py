@@ -1,0 +1,58 @@
+"""What the collector does not take over from whoever started it: limits, niceness, CPUs, masks.
+
+It records for all of the user's runs and outlives the one that started it: a limit on the size of
+files that was meant for one script would end the recording of all. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+
+#: Limits that end or cripple a process which works for long and writes much, by their names.
+_LIMITS = {
+    "the size of files": resource.RLIMIT_FSIZE,
+    "memory": resource.RLIMIT_AS,
+    "data": resource.RLIMIT_DATA,
+    "CPU time": resource.RLIMIT_CPU,
+    "open files": resource.RLIMIT_NOFILE,
+}
+#: More CPUs than Linux supports; the kernel keeps those that the machine and the container allow.
+_ALL_CPUS = range(8192)
+
+
+def take_own() -> None:
+    """Give this process limits, priority, CPUs, umask and signals of its own.
+
+    What takes a privilege that it does not have stays, and is said on standard error (the log).
+    """
+    os.umask(0o077)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, no end of a child would be seen
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.sched_setaffinity(0, _ALL_CPUS)
+    for name, limit in _LIMITS.items():
+        _raise(name, limit)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    except PermissionError:
+        _say(f"the collector stays at niceness {os.getpriority(os.PRIO_PROCESS, 0)}")
+
+
+def _raise(name: str, limit: int) -> None:
+    """Raise a limit as far as this user may: to the hard one, or away with it."""
+    _, hard = resource.getrlimit(limit)
+    if limit != resource.RLIMIT_NOFILE and hard != resource.RLIM_INFINITY:
+        try:
+            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        except (ValueError, PermissionError):
+            _say(f"the collector stays under a hard limit of {hard} for {name}")
+        else:
+            return
+    resource.setrlimit(limit, (hard, hard))
+
+
+def _say(text: str) -> None:
+    print(f"{text}, which it has from the process that started it", file=sys.stderr, flush=True)  # noqa: T201 - the log

@@ -1,0 +1,46 @@
+"""Logged values that are not in a store: what of them the ledger has counted, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqlalchemy import text
+
+from radt.home import Home, RunDir
+from radt.model import SOFTWARE
+from radt.store.reader import StoreReader
+from radt.units import plural
+
+_LOSSES = text(
+    "SELECT run_id, missed, reason FROM ledger WHERE listener = :listener AND missed > 0 "
+    "ORDER BY run_id"
+)
+
+
+def losses(reader: StoreReader, home: Home | None) -> Mapping[str, str]:
+    """Return what runs have lost of what their scripts logged, in words, by the runs' ids.
+
+    Args:
+        home: The data folder, of whose runs it says too where damaged files are kept.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with reader.snapshot() as connection:
+        rows = connection.execute(_LOSSES, {"listener": SOFTWARE}).all()
+    found = {
+        str(run_id): f"{plural(int(missed), 'logged value')} missing: {reason}"
+        for run_id, missed, reason in rows
+    }
+    for run_id, folder in ({} if home is None else kept(home)).items():
+        # A damaged line with params or tags costs no value.
+        what = found.get(run_id, "a file of its journal was damaged")
+        found[run_id] = f"{what}; damaged files are in {folder}"
+    return found
+
+
+def kept(home: Home) -> dict[str, Path]:
+    """Return the folders with damaged files, by the ids of their runs."""
+    folders = sorted(home.path.glob(f"runs/*/{RunDir(Path()).damaged}"))
+    return {folder.parent.name: folder for folder in folders}

@@ -1,0 +1,56 @@
+"""Totals of runs: the kernel's accounts, and how much the counters of energy grew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from radt.model import SOFTWARE, SeriesKind
+from radt.store import counters
+from radt.store.records import RunRecord, Samples, SeriesRecord
+from radt.usage import KERNEL, TOTALS
+
+#: Keys of what the kernel counted, by the metric that it is stored as.
+KERNEL_KEYS = {total.metric: total.key for total in TOTALS}
+#: Keys of the sums over devices, by the counters of energy.
+_ENERGY_KEYS = {"gpu.energy": "gpu_energy_j", "cpu.energy": "cpu_energy_j"}
+
+
+def is_of_totals(series: SeriesRecord) -> bool:
+    """Whether a run's totals are made of the series."""
+    if series.listener == KERNEL:
+        return series.metric in KERNEL_KEYS
+    return (
+        series.metric in _ENERGY_KEYS
+        and series.kind is SeriesKind.COUNTER
+        and series.listener != SOFTWARE
+    )
+
+
+def totals_of(run: RunRecord, points: Iterable[tuple[SeriesRecord, Samples]]) -> dict[str, float]:
+    """Return the totals of a run by key; what was not counted is missing.
+
+    Args:
+        run: The run.
+        points: Its series of which `is_of_totals` holds, with their points in time order.
+    """
+    totals: dict[str, float] = {}
+    grown: dict[str, dict[str, float]] = {key: {} for key in _ENERGY_KEYS.values()}
+    for record, samples in points:
+        value = total_value(samples, record)
+        if value is None:
+            continue
+        if record.listener == KERNEL:
+            totals[KERNEL_KEYS[record.metric]] = value
+        else:  # where two listeners read a device, the first counts
+            grown[_ENERGY_KEYS[record.metric]].setdefault(record.entity, value)
+    totals |= {key: sum(devices.values()) for key, devices in grown.items() if devices}
+    if run.started_ns is not None and run.ended_ns is not None:
+        totals["duration_s"] = (run.ended_ns - run.started_ns) / 1e9
+    return totals
+
+
+def total_value(samples: Samples, series: SeriesRecord) -> float | None:
+    """Return how much a counter grew, the peak of what is none; None where nothing was read."""
+    if series.kind is SeriesKind.COUNTER:
+        return counters.total_of(samples, series)
+    return float(samples.values.max()) if len(samples) else None

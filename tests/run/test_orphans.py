@@ -1,0 +1,272 @@
+"""Scripts whose collector is not there, stopped or killed: whoever comes later records them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import radt
+from radt.collector.ledger import DAMAGE_REASON
+from radt.collector.leftovers import NO_WORD
+from radt.collector.start import PidLock
+from radt.journal.format import BLOCK_BYTES, BLOCK_SLOTS, HEAD_BYTES, SEGMENT_SLOTS
+from radt.model import SOFTWARE, RunStatus
+from tests.run.conftest import TIMEOUT_S, Alone
+from tests.support.bench import wait_until
+from tests.support.waiting import alive
+
+WAITING = (
+    "import os, radt, sys\n"
+    "with radt.Run('told', experiment='digits', params={'lr': 0.1}, tags=None) as run:\n"
+    "    for step in range(20_000): run.log_metric('loss', step / 2, step)\n"
+    "    print(run.id, flush=True)\n"
+    "    open('end.pipe').read()\n"
+    "    run.log_metric('last', 1.0)\n"
+).replace(", tags=None", "")
+
+
+def pids(alone: Alone) -> dict[str, int]:
+    """The collector's processes that live."""
+    folder = Path(alone.env["RADT_RUNTIME_DIR"])
+    holders = {
+        name: PidLock(folder / f"{name}.lock").holder()
+        for name in ("guardian", "worker")
+        if (folder / f"{name}.lock").exists()
+    }
+    return {name: pid for name, pid in holders.items() if pid is not None}
+
+
+def sync(alone: Alone, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return radt_of(alone, "sync", *arguments)
+
+
+def radt_of(alone: Alone, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "radt", *arguments],
+        env=alone.env,
+        cwd=alone.folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def begun(alone: Alone, **env: str) -> tuple[subprocess.Popen[str], str]:
+    """A script that has logged its values and waits, and its run."""
+    if not (alone.folder / "end.pipe").exists():
+        os.mkfifo(alone.folder / "end.pipe")
+    process = alone.start(WAITING, **env)
+    assert process.stdout is not None
+    run_id = process.stdout.readline().strip()
+    assert run_id, process.communicate()
+    return process, run_id
+
+
+def let_end(alone: Alone, process: subprocess.Popen[str]) -> str:
+    (alone.folder / "end.pipe").write_text("")
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    return err
+
+
+def journals(alone: Alone) -> list[Path]:
+    return list(alone.home.glob("runs/*/journal/*-*"))
+
+
+def check_whole(alone: Alone, run_id: str, status: RunStatus = RunStatus.FINISHED) -> None:
+    (run,) = [run for run in alone.reader.runs() if run.run_id == run_id]
+    assert (run.status, run.name, run.experiment) == (status, "told", "digits")
+    assert run.started_ns is not None
+    assert run.pid in {process.pid for process in alone.started}
+    assert alone.reader.params(run_id)["lr"] == "0.1"
+    frame = radt.load(run_id, home=alone.home)
+    assert list(frame[frame.metric == "loss"].step) == [*range(20_000)]
+    assert sum(frame.metric == "last") == (0 if status is RunStatus.KILLED else 1)
+    assert not list((alone.home / "runs" / run_id).glob("journal/*-*"))
+    assert not (alone.home / "runs" / run_id / "run.json").exists()
+
+
+def ended(alone: Alone, run_id: str) -> Callable[[], bool]:
+    """Whether a run has ended and everything of it is in the store."""
+    return lambda: (
+        any(run.run_id == run_id and run.status.ended for run in alone.reader.runs())
+        and not (alone.home / "runs" / run_id / "run.json").exists()
+    )
+
+
+def test_all_that_is_killed_at_once_is_recorded_by_sync(alone: Alone) -> None:
+    process, run_id = begun(alone, RADT_FLUSH_S="3600")
+    described = json.loads((alone.home / "runs" / run_id / "run.json").read_text())
+    assert described["run"]["experiment"] == "digits"
+    assert (alone.home / "runs" / run_id / "run.json").stat().st_mode & 0o777 == 0o600
+    held = pids(alone)
+    assert set(held) == {"guardian", "worker"}
+    for pid in (held["guardian"], held["worker"], process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: not any(map(alive, held.values())), "the end of the collector")
+    done = sync(alone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_whole(alone, run_id, RunStatus.KILLED)
+    assert sync(alone).returncode == 0
+    check_whole(alone, run_id, RunStatus.KILLED)
+
+
+def test_a_lost_runtime_folder_loses_no_run(alone: Alone) -> None:
+    process, run_id = begun(alone)
+    held = pids(alone)
+    for pid in (held["guardian"], held["worker"], process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: not any(map(alive, held.values())), "the end of the collector")
+    alone.env["RADT_RUNTIME_DIR"] = str(alone.folder / "new")
+    done = sync(alone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_whole(alone, run_id, RunStatus.KILLED)
+    (run,) = alone.reader.runs()
+    assert run.end_reason == NO_WORD
+
+
+def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alone: Alone) -> None:
+    first, first_id = begun(alone)
+    worker = pids(alone)["worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        second, second_id = begun(alone, RADT_COLLECTOR_PATIENCE_S="0.2")
+        first.kill()
+        first.communicate()
+        err = let_end(alone, second)
+        left = sync(alone, "--timeout", "2")
+        assert left.returncode == 1, left.stdout + left.stderr
+        assert f"{first_id[:12]}: a collector has it" in left.stdout
+        check_whole(alone, second_id)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert err.count("the run is not recorded yet") == 1
+    assert err.count("\n") == 1
+    wait_until(ended(alone, first_id), "the first run has ended")
+    check_whole(alone, first_id, RunStatus.KILLED)
+    check_whole(alone, second_id)
+
+
+def test_a_live_script_is_taken_up_by_the_collector_that_goes_on(alone: Alone) -> None:
+    first, first_id = begun(alone)
+    worker = pids(alone)["worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        second, second_id = begun(alone, RADT_COLLECTOR_PATIENCE_S="0.2")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_until(
+        lambda: (
+            any(run.run_id == second_id for run in alone.reader.runs())
+            and "process.memory.rss" in set(radt.load(second_id, home=alone.home).metric)
+        ),
+        "it is recorded while it lives",
+    )
+    first.kill()
+    first.communicate()
+    let_end(alone, second)
+    wait_until(ended(alone, second_id), "the second run is recorded")
+    wait_until(ended(alone, first_id), "the first run has ended")
+    check_whole(alone, second_id)
+
+
+def test_a_script_without_a_collector_is_recorded_by_the_next_run(alone: Alone) -> None:
+    public = alone.folder / "public"
+    public.mkdir(mode=0o777)
+    public.chmod(0o777)
+    process, run_id = begun(alone, RADT_RUNTIME_DIR=str(public))
+    err = let_end(alone, process)
+    assert "is not private to you" in err
+    assert len(journals(alone)) == 1
+    other, _ = begun(alone)
+    wait_until(ended(alone, run_id), "it is recorded")
+    let_end(alone, other)
+    check_whole(alone, run_id)
+
+
+def test_sync_says_what_stays(alone: Alone) -> None:
+    alone.run("import radt\nwith radt.Run() as run: run.log_metric('loss', 1)\n")
+    (run,) = alone.reader.runs()
+    nobody = alone.home / "runs" / ("7" * 32)
+    (nobody / "journal" / "1-abc").mkdir(parents=True)
+    left = sync(alone)
+    assert left.returncode == 1
+    assert f"{nobody.name[:12]}: not in the store" in left.stdout
+    (nobody / "run.json").write_text("{")
+    left = sync(alone)
+    assert left.returncode == 1
+    assert "run.json cannot be read" in left.stdout
+    assert run.status is RunStatus.FINISHED
+
+
+def test_a_run_that_nothing_can_be_written_of_leaves_no_journal(alone: Alone) -> None:
+    public = alone.folder / "public"
+    public.mkdir(mode=0o777)
+    public.chmod(0o777)
+    source = (
+        "import radt\n"
+        "from radt.collector.manifest import Manifest\n"
+        "def no_room(self): raise OSError(28, 'No space left on device')\n"
+        "Manifest.write = no_room\n"
+        "with radt.Run() as run: run.log_metric('loss', 1)\n"
+    )
+    _, err = alone.run(source, RADT_RUNTIME_DIR=str(public))
+    assert err.count("\n") == 1
+    assert "No space left on device" in err
+    assert not journals(alone)
+
+
+def test_a_runtime_folder_with_a_path_of_any_length(alone: Alone) -> None:
+    alone.env["RADT_RUNTIME_DIR"] = str(alone.folder / ("long-" * 40))
+    process, run_id = begun(alone)
+    assert set(pids(alone)) == {"guardian", "worker"}
+    assert let_end(alone, process) == ""
+    check_whole(alone, run_id)
+
+
+@pytest.mark.parametrize("by_collector", [False, True])
+def test_a_damaged_journal_costs_its_block_and_is_named(alone: Alone, by_collector: bool) -> None:
+    alone.run("import radt\nwith radt.Run() as run: run.log_metric('loss', 1)\n")
+    public = alone.folder / "public"
+    public.mkdir(mode=0o777)
+    public.chmod(0o777)
+    process, run_id = begun(alone, RADT_RUNTIME_DIR=str(public))
+    let_end(alone, process)
+    (journal,) = journals(alone)
+    segment = journal / "segment-000001.bin"
+    content = bytearray(segment.read_bytes())
+    content[HEAD_BYTES + 3 * BLOCK_BYTES + 100] ^= 4
+    segment.write_bytes(content)
+    lost = range(SEGMENT_SLOTS + 3 * BLOCK_SLOTS, SEGMENT_SLOTS + 4 * BLOCK_SLOTS)
+    if by_collector:
+        other, _ = begun(alone)
+        wait_until(ended(alone, run_id), "it is recorded")
+        let_end(alone, other)
+    named = f"{run_id[:12]}: 128 logged values missing: {DAMAGE_REASON}; damaged files are in "
+    for _ in range(2):
+        done = sync(alone)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert named + str(alone.home / "runs" / run_id / "damaged") in done.stdout
+    frame = radt.load(run_id, home=alone.home)
+    steps = [int(step) for step in frame[frame.metric == "loss"].step]
+    assert steps == [step for step in range(20_000) if step not in lost]
+    (row,) = [row for row in alone.reader.ledger([run_id]) if row.listener == SOFTWARE]
+    assert (row.expected, row.received, row.missed) == (20_001, 20_001 - 128, 128)
+    assert not journals(alone)
+    checked = radt_of(alone, "db", "check", "--no-mlflow", "--json")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    (note,) = json.loads(checked.stdout)["stores"][0]["notes"]
+    assert note.startswith(f"run {run_id}: 128 logged values missing: {DAMAGE_REASON}; ")
+    shutil.rmtree(alone.home / "runs" / run_id / "damaged")
+    assert run_id[:12] not in sync(alone).stdout, "whoever removes them knows"

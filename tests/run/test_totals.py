@@ -1,0 +1,132 @@
+"""Totals of a script on its own: what the kernel counted of it within its block."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+import radt
+from radt.collector.client import CollectorClient
+from tests.run.conftest import TIMEOUT_S, Alone
+from tests.support.waiting import alive, wait_until
+
+#: What entering and leaving the block takes besides what is in it, in seconds, and in bytes.
+AROUND_S, AROUND = 0.02, 20_000
+
+WORK = """\
+import json, os, resource, subprocess, sys, time
+import radt
+
+def counted():
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    io = dict(line.split(": ") for line in open("/proc/self/io").read().splitlines())
+    return {
+        "cpu_time_s": sum(one.ru_utime + one.ru_stime for one in both),
+        "io_read_bytes": int(io["rchar"]),
+        "io_written_bytes": int(io["wchar"]),
+        "rss_peak_bytes": max(one.ru_maxrss for one in both) * 1024,
+    }
+
+def work(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+if sys.argv[1:]:
+    work(float(sys.argv[1]))
+    sys.exit()
+work(0.5)  # before the block
+with radt.Run(listeners="top") as run:
+    before = counted()
+    block = b"x" * 100_000_000
+    with open("data", "wb") as file:
+        file.write(block)
+    with open("data", "rb") as file:
+        file.read()
+    work(1)
+    subprocess.run([sys.executable, __file__, "1"], check=True)
+    after = counted()
+print(run.id)
+"""
+
+
+def test_totals_of_a_script_are_those_of_its_block(alone: Alone) -> None:
+    source = WORK.replace(
+        "print(run.id)",
+        "print(json.dumps({key: after[key] - before[key] for key in after}))\n"
+        "print(after['rss_peak_bytes'])",
+    )
+    out, err = alone.run(source)
+    assert err == ""
+    (run,) = alone.reader.runs()
+    totals = radt.totals(run.run_id, home=alone.home)
+    grown, peak = map(json.loads, out.splitlines())
+    assert grown["cpu_time_s"] >= 2
+    for key in ("cpu_time_s", "io_read_bytes", "io_written_bytes"):
+        around = AROUND_S if key == "cpu_time_s" else AROUND
+        assert grown[key] <= totals[key] <= 1.005 * grown[key] + around, key
+    assert peak <= totals["rss_peak_bytes"] <= 1.005 * peak + 10_000_000
+
+
+def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
+    os.mkfifo(alone.folder / "go.pipe")
+    training = alone.start(
+        "import radt, time\n"
+        "with radt.Run() as run:\n"
+        "    print(run.id, flush=True)\n"
+        "    open('go.pipe').read()\n"
+        "    while time.process_time() < 1: pass\n"
+    )
+    assert training.stdout is not None
+    run_id = training.stdout.readline().strip()
+    with CollectorClient.connect() as client:
+        status = client.status()
+    assert status.guardian_pid is not None
+    for pid in (status.guardian_pid, status.pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(status.pid), "the collector is gone")
+    (alone.folder / "go.pipe").write_text("")
+    training.communicate(timeout=TIMEOUT_S)
+    alone.run("import radt\nwith radt.Run(): pass\n")
+
+    def totals() -> dict[str, float]:
+        return radt.totals(run_id, home=alone.home)
+
+    wait_until(lambda: "cpu_time_s" in totals(), "the totals of the first run")
+    assert 0.5 < totals()["cpu_time_s"] < 1.5
+
+
+def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
+    source = "import radt, time\nwith radt.Run() as run:\n    end = time.process_time() + 0.5\n"
+    source += "    while time.process_time() < end: pass\n"
+    ranks = [
+        alone.start(source, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, err = rank.communicate(timeout=TIMEOUT_S)
+        assert (rank.returncode, err) == (0, "")
+    (run,) = alone.reader.runs()
+    assert 1 <= radt.totals(run.run_id, home=alone.home)["cpu_time_s"] < 1.2
+
+
+@pytest.mark.mlflow
+def test_totals_are_in_mlflow_and_in_the_archive(archives: None, alone: Alone) -> None:
+    from mlflow.tracking import MlflowClient
+
+    out, _ = alone.run("import radt\nwith radt.Run() as run: print(run.id)\n")
+    totals = radt.totals(out.strip(), home=alone.home)
+    (run,) = alone.reader.runs()
+    wait_until(lambda: not alone.reader.runs_to_deliver(run.tracking_uri), "MLflow has the run")
+    (run,) = alone.reader.runs()
+    client = MlflowClient(f"sqlite:///{alone.home / 'mlflow.db'}")
+    metrics = client.get_run(str(run.mlflow_run_id)).data.metrics
+    for key in ("cpu_time_s", "rss_peak_bytes", "io_written_bytes", "page_faults_minor"):
+        assert metrics[f"summary/{key}"] == totals[key], key
+    # They are no curves, and no metrics of a listener's.
+    assert not [name for name in metrics if "kernel" in name or "process.cpu.time" in name]
+    (manifest,) = alone.home.glob("artifacts/**/radt/run.json")
+    assert radt.totals(manifest.parent) == totals
