@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from radt.delivery.process import block_pandas
 from radt.errors import ArchiveError, RadtError, UsageError
 from radt.experiment.columns import did_you_mean
 from radt.home import Home
+from radt.importers.files import FileImport, FileSource
 from radt.settings import TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -46,22 +48,25 @@ def command(
     home: Path,
     tracking_uri: str | None,
 ) -> int:
-    """Import runs from archives and from MLflow.
+    """Import runs from archives, MLflow and the files of other trackers.
 
     A SOURCE is a folder or s3://bucket/prefix with one or more archives, a run in MLflow (its id,
     or runs:/ID), or mlflow:URI for all runs of an MLflow server (http://…), database
-    (sqlite:///FILE, postgresql://…) or folder. Importing again adds only what is new.
+    (sqlite:///FILE, postgresql://…) or folder, or csv:FILE_OR_DIR.
+    Importing again adds only what is new.
     """
     data = Home(home.absolute())
     mlflow = data.tracking_uri(tracking_uri)
     address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
     uris = [source.removeprefix(PREFIX) for source in sources if source.startswith(PREFIX)]
-    places = [source for source in sources if not source.startswith(PREFIX)]
+    files = [source for source in sources if source.partition(":")[0] in _FILES]
+    places = [one for one in sources if not one.startswith(PREFIX) and one not in files]
     if experiments and not uris:
         raise UsageError("--experiment needs a source mlflow:URI", "Add mlflow:URI")
-    if uris and address.path is not None:
+    if (uris or files) and address.path is not None:
         data.create()
     codes = [import_from_mlflow(uri or mlflow, experiments, address) for uri in uris]
+    codes += [_import_files(source, address) for source in files]
     if places:
         codes.append(_import_archives(places, data, mlflow, address))
     return max(codes)
@@ -146,6 +151,10 @@ def _paragraph(error: RadtError) -> Iterator[str]:
 
 
 PREFIX = "mlflow:"
+#: Module and class by prefix; the modules import the packages that wrote the files.
+_FILES = {
+    "csv": ("csv_logs", "CsvSource"),
+}
 
 
 def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddress) -> int:
@@ -183,6 +192,40 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
         )
     click.echo(f"  {result}")
     return 1 if result.failed else 0
+
+
+def _import_files(source: str, address: StoreAddress) -> int:
+    """Import runs from files of another tracker, print the result, and return the exit code.
+
+    Raises:
+        UsageError: There are no such files, or their reader is not installed.
+        StoreError: The store cannot be written.
+    """
+    kind, _, place = source.partition(":")
+    if not Path(place).exists() or not place:
+        raise UsageError(f"{place or 'no folder'} does not exist", f"Give {kind}:FOLDER")
+    files = _file_source(kind, Path(place))
+    click.echo(f"{source} → {address}\n")
+    with StoreWriter(address) as writer:
+        result = FileImport(files, writer, _print_progress).run()
+    for where, error in result.failed:
+        click.echo(f"{click.style('radt:', fg='red', bold=True)} {where}: {error}", err=True)
+    for problem in result.damaged:
+        click.echo(f"{click.style('radt:', fg='yellow', bold=True)} {problem}", err=True)
+    click.echo(f"  {result}")
+    return 1 if result.failed else 0
+
+
+def _file_source(kind: str, place: Path) -> FileSource:
+    try:
+        module = import_module(f"radt.importers.{_FILES[kind][0]}")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{kind}: cannot be read without the package {error.name}",
+            f"Run `pip install 'radt[{kind}]'`",
+        ) from error
+    source: FileSource = getattr(module, _FILES[kind][1])(place)
+    return source
 
 
 def _print_progress(done: int, total: int) -> None:

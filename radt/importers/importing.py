@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sqlalchemy import text
-
 from radt.delivery.archive.importing import import_archive
 from radt.delivery.archive.locations import FileMissingError
 from radt.delivery.archive.read import Archive
 from radt.errors import ArchiveError, CodecError
+from radt.importers.known import is_ours, known_runs
 from radt.importers.mlflow import RUNS_PER_BULK, MlflowReader, RefusedError
 from radt.importers.mlflow_runs import MlflowRun, Placed, place_runs
 from radt.importers.run_import import THREADS, RunImport
@@ -29,11 +28,6 @@ from radt.store.writer import StoreWriter
 from radt.tags import IMPORTED
 
 _INCOMPLETE = "incomplete"
-_KNOWN = text(
-    "SELECT run.run_id, run.mlflow_run_id, tag.value FROM run "
-    "LEFT JOIN tag ON tag.run_id = run.run_id AND tag.key = :key"
-)
-_PRUNED = text("SELECT run_id FROM pruned")
 
 
 class MlflowImport:
@@ -69,7 +63,7 @@ class MlflowImport:
         """
         result = ImportResult()
         with StoreReader(self._writer.address) as reader, ThreadPoolExecutor(THREADS) as pool:
-            known = _known_runs(reader)
+            known = known_runs(reader)
             placed, archived = self._listed(reader, known)
             total = len(placed) + len(archived)
             changed = [
@@ -130,9 +124,7 @@ class MlflowImport:
             if self._experiments and name not in self._experiments:
                 continue
             runs = list(self._source.runs(experiment_id, name))
-            archived += [
-                run for run in runs if run.radt_run_id and _is_ours(run.radt_run_id, known)
-            ]
+            archived += [run for run in runs if run.radt_run_id and is_ours(run.radt_run_id, known)]
             foreign = [run for run in runs if not run.is_of_radt]
             # An experiment may have been renamed since.
             stored = reader.runs(run_ids=[run.mlflow_id for run in foreign])
@@ -140,7 +132,7 @@ class MlflowImport:
             placed += (
                 place
                 for place in place_runs(foreign, stored, workloads, self._source.where)
-                if _is_ours(place.mlflow.mlflow_id, known)
+                if is_ours(place.mlflow.mlflow_id, known)
             )
         return placed, archived
 
@@ -186,23 +178,6 @@ class MlflowImport:
             result.updated += not imported.new
 
 
-def _known_runs(reader: StoreReader) -> dict[str, str | None]:
-    """Return the value of the tag IMPORTED by run id; None for runs that were not imported.
-
-    MLflow's ids of recorded runs count as such, and so do runs that were pruned.
-    """
-    known: dict[str, str | None] = {}
-    with reader.snapshot() as connection:
-        for (run_id,) in connection.execute(_PRUNED):
-            known[str(run_id)] = None
-        for run_id, mlflow_run_id, value in connection.execute(_KNOWN, {"key": IMPORTED}):
-            if value is None and mlflow_run_id:
-                known[str(mlflow_run_id)] = None
-            if str(run_id) not in known:
-                known[str(run_id)] = value
-    return known
-
-
 def _check_is_of(run_id: str, archive: Archive) -> None:
     """
     Raises:
@@ -215,8 +190,3 @@ def _check_is_of(run_id: str, archive: Archive) -> None:
             f"got that of {archived_id}",
             "Delete the copied artifacts (folder radt) in MLflow",
         )
-
-
-def _is_ours(run_id: str, known: Mapping[str, str | None]) -> bool:
-    """Return whether the store lacks a run, or has it from an import."""
-    return run_id not in known or known[run_id] is not None

@@ -150,7 +150,7 @@ def place_runs(
     """
     known_runs = {run.run_id: run for run in stored_runs}
     workloads = {workload.workload_id: workload for workload in stored_workloads}
-    labels = {(workload.experiment, workload.label) for workload in workloads.values()}
+    used = {(workload.experiment, workload.label) for workload in workloads.values()}
     letters: dict[str, set[str]] = {}
     for run in known_runs.values():
         letters.setdefault(run.workload_id, set()).add(run.letter)
@@ -164,9 +164,9 @@ def place_runs(
             workload = workloads.get(workload_id)
             if workload is None:
                 label = next(
-                    label for label in _labels(head.title) if (head.experiment, label) not in labels
+                    label for label in labels(head.title) if (head.experiment, label) not in used
                 )
-                labels.add((head.experiment, label))
+                used.add((head.experiment, label))
                 workload = head.workload(label, tracking_uri)
             elif (of := by_id.get(workload_id)) is not None:
                 workload = replace(workload, status=of.run_status, ended_ns=of.end_ns)
@@ -202,7 +202,7 @@ def _groups(ordered: Sequence[MlflowRun]) -> Iterable[tuple[MlflowRun, Sequence[
     return [(by_id[key], members) for key, members in groups.items()]
 
 
-def _labels(title: str) -> Iterable[str]:
+def labels(title: str) -> Iterable[str]:
     """Yield a run's name, then with numbers: many runs are called ``train``."""
     yield title
     for number in count(2):

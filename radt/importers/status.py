@@ -16,7 +16,7 @@ class ImportResult:
     """How many runs were imported for the first time, updated, or as they were.
 
     ``without_archive`` are runs that radt recorded and that have no archive yet; ``failed`` are ids
-    and errors of single runs.
+    and errors of single runs; ``damaged`` names what was left out of runs that were imported.
     """
 
     imported: int = 0
@@ -24,6 +24,7 @@ class ImportResult:
     unchanged: int = 0
     without_archive: int = 0
     failed: list[tuple[str, RadtError]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:
