@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO := experiments/quickstart/demo.csv
 
-.PHONY: demo test test-full check docs bench gpu-check dashboard screenshots clean pins
+ROUNDS ?= 10
+
+.PHONY: demo test test-full chaos check docs bench gpu-check dashboard screenshots clean pins
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -25,7 +27,12 @@ test: $(VENV)/.test
 
 # Before a release: tests marked long too, and property tests with all of their examples.
 test-full: $(VENV)/.test
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 3 --dist loadfile -m "" --timeout 900
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 3 --dist loadfile -m ""
+
+# Random faults, with what was recorded compared to what scripts wrote down; 500 rounds before a
+# release. SEED=N repeats what was drawn from it.
+chaos: $(VENV)/.test
+	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

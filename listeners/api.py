@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from radt.errors import described
 from radt.model import ListenerChoice, MissingReason, Scope, SeriesKind
 
 #: How long the list of working listeners is kept: waking a GPU's driver can take seconds.
@@ -172,6 +173,14 @@ class Listener(Source):
     def sample(self, targets: Sequence[Target]) -> Iterable[Reading | Occurrence]:
         """Read everything once, for all targets, as fast as possible."""
 
+    def counters(self, targets: Sequence[Target]) -> Iterable[Reading]:  # noqa: ARG002
+        """Read the counters whose growth in a whole run counts, such as energy.
+
+        Called as a run begins and as it ends, between two calls of `sample`, whose values it must
+        not change. A listener without such counters is not asked.
+        """
+        return ()
+
     def close(self) -> None:
         """Release what `open` acquired, also after an `open` that raised."""
 
@@ -217,7 +226,7 @@ def probed(kind: type[Source]) -> Availability:
     try:
         return kind.probe()
     except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
-        return Availability(False, f"its probe raised {type(error).__name__}: {error}")
+        return Availability(False, f"its probe raised {described(error)}")
 
 
 @dataclass(frozen=True)

@@ -238,3 +238,6 @@ class RaplListener(Listener):
         for zone, value in self._reader.read():
             metric = _ENERGY if zone.apart else _DOMAIN_ENERGY
             yield Reading(metric, value, zone.entity, wraps_at=zone.wraps_at_j)
+
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        return self.sample(targets)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from radt.errors import UsageError
+from radt.errors import UsageError, described
 from radt.listeners.api import Listener, Metric, Profiler, Registry, Source, options_of
 
 
@@ -57,7 +57,7 @@ def load() -> Registry:
         try:
             source = _load(point)
         except Exception as error:  # noqa: BLE001 - third-party code may raise anything
-            broken[point.name] = f"{point.value}: {type(error).__name__}: {error}"
+            broken[point.name] = f"{point.value}: {described(error)}"
             continue
         if sources.setdefault(source.name, source) is not source:
             broken[point.value] = f"the name {source.name!r} is taken already"

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
 from radt.listeners.nvidia import Card, Devices, probe_nvml
-from radt.listeners.smi_card import CardReader, CardValue, Snapshot
+from radt.listeners.smi_card import ENERGY, CardReader, CardValue, Snapshot
 from radt.listeners.smi_energy import IdlePowers
 from radt.listeners.smi_events import ThrottleWatch, User, XidWatch
 from radt.listeners.smi_runs import METRICS, MIG_MEMORY_USED, XID_ERRORS, CardRuns
@@ -92,6 +92,17 @@ class SmiListener(Listener):
         for index, users in present.items():
             watched = self._watch(users[0].named.card)
             yield from self._card(watched, users, gone.get(index, ()), pids)
+
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        names = dict.fromkeys(gpu for target in targets for gpu in target.gpus)
+        for name, named in self._devices.find(names).items():
+            if named is None:
+                continue
+            read = self._watch(named.card).reader.energy_counter()
+            # A counter that stands at 0 does not count; `sample` finds that out.
+            if not isinstance(read.value, MissingReason) and read.value > 0:
+                place = named.card.entity, None, name
+                yield Reading(ENERGY, read.value, *place, read.method, self._now_ns())
 
     def _watch(self, card: Card) -> _Watched:
         watched = self._watched.get(card.index)

@@ -276,6 +276,14 @@ class CardReader:
         self._read(snapshot, SOURCES[:1])
         return snapshot.values[ENERGY].value
 
+    def energy_counter(self) -> CardValue:
+        """Read the energy counter alone, and how it was read."""
+        snapshot = Snapshot(0)
+        self._read(snapshot, SOURCES[:1])
+        if self._meter.stands_still:
+            return CardValue(ENERGY, MissingReason.UNSUPPORTED)
+        return snapshot.values[ENERGY]
+
     def unreachable(self, now_ns: int) -> Snapshot:
         """Return the missing values of a card that cannot be found."""
         snapshot = Snapshot(now_ns)

@@ -6,7 +6,7 @@ with its first use.
 
 from typing import TYPE_CHECKING
 
-from radt.load import load
+from radt.load import load, totals
 
 if TYPE_CHECKING:
     from radt import run
@@ -26,6 +26,7 @@ __all__ = [
     "run",
     "run_experiment",
     "shutdown",
+    "totals",
 ]
 
 #: Where names are that do not come from `radt.run`.

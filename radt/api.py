@@ -56,8 +56,9 @@ def run_experiment(
         fresh: Run all rows of a table, whatever an earlier call has done. In a file, empty the
             Status cells.
         **options: Fields of `radt.runner.pending.ExperimentOptions`: ``rerun``, ``only``,
-            ``repeat``, ``cooldown_s``, ``max_time_s``, ``max_epoch``, ``sync``, ``fail_fast``,
-            ``busy``, ``notify``, ``quiet``. ``sync`` and ``busy`` may be texts.
+            ``repeat``, ``cooldown_s``, ``wait_for_file_s``, ``max_time_s``, ``max_epoch``,
+            ``sync``, ``fail_fast``, ``busy``, ``notify``, ``quiet``. ``sync`` and ``busy`` may be
+            texts.
 
     Returns:
         The table with Status and Run filled: of a table a copy, of a CSV file all its cells as
@@ -141,6 +142,7 @@ def _options(found: Settings, given: Mapping[str, object]) -> ExperimentOptions:
         "only": _labels,
         "repeat": _count,
         "cooldown_s": lambda value: _seconds(value, least=0.0),
+        "wait_for_file_s": lambda value: _seconds(value, least=0.0),
         "max_time_s": lambda value: None if value is None else _seconds(value, least=1e-3),
         "max_epoch": lambda value: None if value is None else _count(value),
         "sync": lambda value: _word(SyncPoint, value),

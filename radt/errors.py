@@ -7,6 +7,7 @@
     │   ├── ExperimentError     problems of an experiment file, all at once
     │   └── RunNotFoundError    no run, or several, match an id
     ├── StatusError             a status could not be written back to an experiment file
+    │   └── RowsChangedError    the file no longer has the row
     ├── HeldError               another runner holds the experiment      exit code 3
     ├── DeclinedError           the user was asked and said no
     ├── LaunchError             a training process could not be started
@@ -21,6 +22,7 @@
     │   └── CodecError
     ├── JournalError            a journal file is not what it should be
     ├── TrackingError           MLflow refused or could not be reached
+    ├── SourceError             what is to be imported cannot be read
     ├── ArchiveError            the archive of a run cannot be read, or is not whole
     └── StackError              compose.yaml or one of its servers cannot be set up
 
@@ -33,6 +35,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_MOST_CHARACTERS = 1000
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an exception of anybody's code, cut to 1,000 characters.
+
+    The type alone where the text cannot be made: an exception's ``str()`` may raise, too.
+
+    >>> described(KeyError("missing")), described(ValueError())
+    ("KeyError: 'missing'", 'ValueError')
+    """
+    name, text = type(error).__name__, text_of(error)
+    return cut(f"{name}: {text}" if text else name)
+
+
+def text_of(value: object) -> str:
+    """Return the text of an object of anybody's; empty where it has none, whatever it raises."""
+    try:
+        return str(value)
+    except BaseException:  # noqa: BLE001 - the exception under way counts, not one of its text
+        return ""
+
+
+def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """Return a text of at most so many characters, which ends in an ellipsis if it was longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class RadtError(Exception):
@@ -102,6 +131,10 @@ class StatusError(RadtError):
     """The status of a row could not be written to its experiment file; the file is as it was."""
 
 
+class RowsChangedError(StatusError):
+    """The file no longer has rows that statuses are for; those of the others were written."""
+
+
 class HeldError(RadtError):
     """Another runner holds the experiment file."""
 
@@ -166,6 +199,10 @@ class JournalError(RadtError):
 
 class TrackingError(RadtError):
     """MLflow refused a request or could not be reached."""
+
+
+class SourceError(RadtError):
+    """Files to import cannot be read, or are not what was imported before."""
 
 
 class ArchiveError(RadtError):

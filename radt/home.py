@@ -11,6 +11,7 @@
         ├── journal/      what the training process writes, one folder a process
         ├── artifacts/    files on their way to the artifact store
         ├── archive/      the run's archive on its way there
+        ├── run.json      what a run without a runner says of itself until all of it is in the store
         └── output.log    everything the run printed
 
 The runtime folder (socket, locks and log of the collector) is private to the user and gone after
@@ -29,6 +30,7 @@ from pathlib import Path
 
 from radt.errors import UsageError
 from radt.masking import is_postgres, with_driver
+from radt.paths import sqlite_uri
 
 HOME_VARIABLE = "RADT_HOME"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
@@ -57,11 +59,17 @@ class RunDir:
         return self.path / "artifacts"
 
     @property
+    def damaged(self) -> Path:
+        """Where damaged files of the journal are kept; there if there are any."""
+        return self.path / "damaged"
+
+    @property
     def output_log(self) -> Path:
         return self.path / "output.log"
 
     def create(self) -> RunDir:
-        """Make the folders; harmless if they are there."""
+        """Make the folders, for their user alone; harmless if they are there."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.journal.mkdir(parents=True, exist_ok=True)
         self.artifacts.mkdir(parents=True, exist_ok=True)
         return self
@@ -107,7 +115,7 @@ class Home:
 
     @property
     def default_tracking_uri(self) -> str:
-        return f"sqlite:///{self.path / 'mlflow.db'}"
+        return sqlite_uri(self.path / "mlflow.db")
 
     def tracking_uri(
         self, explicit: str | None = None, *, warn: Callable[[str], None] | None = None
@@ -169,7 +177,7 @@ class Home:
         """
         try:
             self.artifacts.mkdir(parents=True, exist_ok=True)
-            (self.path / "runs").mkdir(exist_ok=True)
+            (self.path / "runs").mkdir(mode=0o700, exist_ok=True)
             ignore = self.path / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n", encoding="utf-8")

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from radt.errors import UsageError
 from radt.masking import is_postgres, masked, with_driver
+from radt.paths import expanded, uri_path
 from radt.units import duration_text, parse_duration_s
 
 T = TypeVar("T")
@@ -51,12 +52,14 @@ class Kind(Generic[T]):
 
 
 def _parse_path(text: str, folder: Path) -> Path:
-    return folder / Path(text).expanduser()
+    return folder / expanded(text)
 
 
 def _parse_uri(text: str, folder: Path) -> str:
     """A URI; SQLite's relative paths become absolute, as other processes have other folders."""
-    absolute = _RELATIVE_SQLITE.sub(lambda found: f"{found[1]}{folder / found[2]}", text.strip())
+    absolute = _RELATIVE_SQLITE.sub(
+        lambda found: f"{found[1]}{uri_path(str(folder))}/{found[2]}", text.strip()
+    )
     return with_driver(absolute)
 
 

@@ -102,6 +102,13 @@ REPEAT = Setting(
     "repeat", ("RADT_REPEAT",), COUNT, 1, "Run the whole experiment so many times over."
 )
 COOLDOWN = Setting("cooldown", ("RADT_COOLDOWN",), SECONDS, 0.0, "Wait between workloads.")
+WAIT_FOR_FILE = Setting(
+    "wait-for-file",
+    ("RADT_WAIT_FOR_FILE",),
+    SECONDS,
+    30.0,
+    "How long an experiment file may be away, or no table, before rows are skipped.",
+)
 MAX_TIME = Setting(
     "max-time", ("RADT_MAX_TIME",), LIMIT_SECONDS, None, "End each run's with block after TIME."
 )
@@ -192,6 +199,13 @@ COLLECTOR_HANG_S = Setting(
     10.0,
     "Seconds after which the collector gives up a listener that does not return.",
 )
+COLLECTOR_PATIENCE_S = Setting(
+    "",
+    ("RADT_COLLECTOR_PATIENCE_S",),
+    POSITIVE,
+    2.0,
+    "Seconds that the begin and the end of a script wait for a collector that does not answer.",
+)
 COLLECTOR_BUFFER = Setting(
     "",
     ("RADT_COLLECTOR_BUFFER",),
@@ -228,6 +242,7 @@ OPTIONS: tuple[Setting[Any], ...] = (
     STORE_URI,
     REPEAT,
     COOLDOWN,
+    WAIT_FOR_FILE,
     MAX_TIME,
     MAX_EPOCH,
     SYNC,
@@ -247,6 +262,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     COLLECTOR_IDLE_S,
     FLUSH_S,
     COLLECTOR_HANG_S,
+    COLLECTOR_PATIENCE_S,
     COLLECTOR_BUFFER,
     COLLECTOR_DELIVERY_S,
     REPLICATION_S,

@@ -44,7 +44,7 @@ _REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 #: Folders with tests that take long. They are begun first: last, they would keep one process busy
 #: for minutes while the others are done.
 _LONG = (
-    *("team", "experiments", "selftest", "faults", "postgres"),
+    *("chaos", "team", "experiments", "selftest", "faults", "postgres"),
     *("frontend", "mlflow", "process", "archive"),
 )
 
@@ -70,6 +70,8 @@ def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         # An archive takes half a second of a core for every run; those tests that are about what
         # becomes of it have it made (`archives`).
         monkeypatch.setenv("RADT_ARCHIVE_S", "0")
+        # On a busy machine a collector may be slow to greet; those that are stopped are few.
+        monkeypatch.setenv("RADT_COLLECTOR_PATIENCE_S", "60")
         yield
 
 

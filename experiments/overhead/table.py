@@ -31,7 +31,7 @@ def read(reader: StoreReader, experiment: str) -> Found:
         for one in reader.summary([run.run_id]):
             if one.series.metric in METRICS and one.mean is not None:
                 values[one.series.metric] = one.mean
-            if one.series.listener not in ("run", "steps"):
+            if one.series.listener not in ("run", "steps", "kernel"):
                 values["recorded"] += one.count
         found.setdefault(run.workload, []).append(values)
     return found

@@ -17,6 +17,7 @@ from radt.frontend.selection import Selection
 from radt.frontend.view import View
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.records import SeriesRecord
+from radt.usage import KERNEL
 
 AUTOMATIC_CHARTS = 4
 #: Hardware metrics in the order in which they say most about a training run. Those in one line
@@ -45,6 +46,8 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
     records = source.remember(key, lambda reader: reader.series(run_ids))
     by_metric: dict[str, list[SeriesRecord]] = {}
     for record in records:
+        if record.listener == KERNEL:  # totals are no curves
+            continue
         by_metric.setdefault(record.metric, []).append(record)
     return {metric: tuple(found) for metric, found in by_metric.items()}
 

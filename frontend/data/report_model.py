@@ -47,6 +47,10 @@ _ASKED_FOR = frozenset(
         Quantity.PCIE_TX,
         Quantity.DISK_READ,
         Quantity.DISK_WRITTEN,
+        Quantity.CPU_TIME,
+        Quantity.RSS_PEAK,
+        Quantity.IO_READ,
+        Quantity.IO_WRITTEN,
         Quantity.TRACKER_CPU,
     }
 )
@@ -152,7 +156,7 @@ _HEADINGS = {
     Quantity.SAMPLES_PER_S_OF_RUN: "Samples per second per run",
     Quantity.CPU: "CPU",
     Quantity.MEMORY: "Memory",
-    Quantity.MEMORY_PEAK: "Memory, peak",
+    Quantity.MEMORY_PEAK: "RSS, peak",
     Quantity.SM_ACTIVE: "GPU: SM active",
     Quantity.GPU_UTILIZATION: "GPU: utilization",
     Quantity.GPU_MEMORY_PEAK: "GPU memory, peak",
@@ -165,6 +169,10 @@ _HEADINGS = {
     Quantity.CARBON_PER_EPOCH: "Carbon per epoch",
     Quantity.DISK_READ: "Disk read",
     Quantity.DISK_WRITTEN: "Disk written",
+    Quantity.CPU_TIME: "CPU time, counted by the kernel",
+    Quantity.RSS_PEAK: "Peak RSS of the largest process",
+    Quantity.IO_READ: "Read by system calls",
+    Quantity.IO_WRITTEN: "Written by system calls",
     Quantity.TRACKER_CPU: "Tracker CPU",
 }
 

@@ -30,7 +30,7 @@ from radt.render.report_content import matrices
 MAX_TIMELINES = 12
 #: The first of these that a workload has, from what says most of a device.
 _ACTIVITY = ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization", "process.cpu.utilization")
-_MEMORY = ("gpu.memory.used", "gpu.mig.memory.used", "process.memory.pss", "process.memory.rss")
+_MEMORY = ("gpu.memory.used", "gpu.mig.memory.used", "process.memory.rss", "process.memory.pss")
 #: What stands side by side for a model (figures 4.3 to 4.10 of the thesis).
 _PANELS = (
     (Quantity.TIME_PER_EPOCH,),

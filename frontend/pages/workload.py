@@ -119,12 +119,7 @@ def _register_figures(app: Dash, source: Source) -> None:
             timeline(reading.lives, seen, Scheme(scheme_name)),
             {"height": f"{height}px"},
             stamp,
-            {
-                "start": seen.start,
-                "end": seen.end,
-                "zoomed": window is not None,
-                "whole": [reading.whole.start, reading.whole.end],
-            },
+            {"whole": [reading.whole.start, reading.whole.end]},
             _zoom_text(window),
         )
 

@@ -198,12 +198,14 @@ def _rank(path: str) -> tuple[int, str]:
 
 
 def facts_section(facts: Facts, subject: Subject) -> list[Component]:
-    """Parameters, tags, and how the runs were started; what differs first."""
+    """Parameters, totals, how the runs were started, and tags; what differs first."""
     heads = [
         html.Span([swatch(run.ordinal), name_of(run)], title=run.title)
         for run in subject.workload.runs
     ]
-    parts = (("Parameters", facts.params), ("Execution", facts.about), ("Tags", facts.tags))
+    parts = [("Parameters", facts.params), ("Execution", facts.about), ("Tags", facts.tags)]
+    if facts.totals:
+        parts.insert(1, ("Totals", facts.totals))
     return [
         html.Div(
             [html.H3(title), *_facts_table(title, table, heads)], className="workload-facts-part"

@@ -42,17 +42,20 @@
       return noUpdate();
     },
 
+    /* A press counts from the window of the presses before it, which may not be drawn yet. */
     workloadMove: (_clicks, seen) => {
       const one = triggered();
       if (!one.value || !seen) return noUpdate();
       const { action } = JSON.parse(one.prop_id.replace(/\.n_clicks$/, ""));
-      const length = seen.end - seen.start;
       const [first, last] = seen.whole;
+      const chosen = (window.radt.view.windows || {})[AXIS];
+      const [from, to] = chosen ? chosen.split(",").map(Number) : [first, last];
+      const length = to - from;
       const moved = { earlier: -length / 2, later: length / 2, in: 0, out: 0 }[action];
       if (action === "all") zoomTo(null);
       else {
         const grown = { in: -length / 4, out: length / 2 }[action] || 0;
-        const start = Math.max(first, Math.min(seen.start + moved - grown, last - length / 2));
+        const start = Math.max(first, Math.min(from + moved - grown, last - length / 2));
         const end = Math.min(last, start + length + 2 * grown);
         const whole = start <= first && end >= last;
         zoomTo(whole ? null : [start, end]);

@@ -177,7 +177,9 @@ def _run_facts(
         ]
         return min(minima, default=None)
 
-    resident = highest("process.memory.rss") or highest("process.memory.pss")
+    # The kernel's is of the largest process alone, and misses nothing between two samples.
+    sampled = highest("process.memory.rss") or highest("process.memory.pss")
+    resident = _highest((sampled, highest("process.memory.rss.peak")))
     total, idle = highest("gpu.memory.total"), lowest("gpu.memory.used")
     free = highest("system.memory.available")
     limit = lowest("system.cgroup.memory.limit")

@@ -28,13 +28,23 @@ from radt.analysis.reading import (
     points_of,
     series_of,
 )
-from radt.analysis.stretches import Stretch, Stretches, Within, merged, rate_per_s
+from radt.analysis.stretches import (
+    EARLIEST_NS,
+    LATEST_NS,
+    Stretch,
+    Stretches,
+    Within,
+    merged,
+    rate_per_s,
+)
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import Window, find_windows
 from radt.model import SOFTWARE, RunStatus, SeriesKind
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
+from radt.store.totals import total_value
+from radt.usage import KERNEL
 
 _GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
 #: Counters whose total is read, not their rate.
@@ -44,6 +54,13 @@ _METRICS = tuple(
         [*(metric for quantity in Quantity for metric in quantity.info.metrics), *_TOTALS]
     )
 )
+_PEAKS = frozenset(
+    metric
+    for quantity in Quantity
+    if quantity.info.reading is Reading.HIGHEST
+    for metric in quantity.info.metrics
+)
+_WHOLE_RUN = Within([(EARLIEST_NS, LATEST_NS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +146,25 @@ class _Batch:
             for same in totals.values()
             for record in same
         ]
+        peaks: dict[Key, Within] = {}
         for run_id, window_of_run in self.windows.items():
             within = Within(window_of_run.stretches)
-            for record in self.series[run_id] if window_of_run.stretches else ():
-                if record.metric in _TOTALS:
+            for record in self.series[run_id]:
+                key = (run_id, record.series_no)
+                if record.listener == KERNEL:
+                    counted.append(key)
+                if record.listener == KERNEL or record.metric in _TOTALS:
+                    continue
+                if record.metric in _PEAKS and record.kind is not SeriesKind.COUNTER:
+                    peaks[key] = _WHOLE_RUN
+                if not window_of_run.stretches:
                     continue
                 if record.kind is SeriesKind.COUNTER:
-                    counted.append((run_id, record.series_no))
+                    counted.append(key)
                 else:
-                    gauges[run_id, record.series_no] = within
+                    gauges[key] = within
         self.stats: Mapping[Key, GaugeStats] = gauge_stats(reader, gauges, _METRICS)
+        self.peaks: Mapping[Key, GaugeStats] = gauge_stats(reader, peaks, _METRICS)
         self.points: Mapping[Key, Samples] = points_of(reader, counted, _METRICS)
 
     def _only(self, is_wanted: Callable[[SeriesRecord], bool]) -> SeriesOf:
@@ -233,6 +259,8 @@ class _Batch:
                     continue
                 if metric in THROUGHPUT_METRICS and record.listener != SOFTWARE:
                     continue
+                if (record.listener == KERNEL) is not (info.reading is Reading.TOTAL):
+                    continue
                 value = self._value(record, info.reading)
                 if value is not None:
                     by_entity[record.entity] = Measured(
@@ -247,6 +275,9 @@ class _Batch:
 
     def _value(self, record: SeriesRecord, reading: Reading) -> float | None:
         key = (record.run_id, record.series_no)
+        if reading is Reading.TOTAL:
+            points = self.points.get(key)
+            return None if points is None else total_value(points, record)
         if record.kind is SeriesKind.COUNTER:
             if reading is not Reading.RATE or key not in self.points:
                 return None
@@ -255,10 +286,10 @@ class _Batch:
                 return None
             increases = counters.increases(points.times_ns, points.values, record.wraps_at)
             return rate_per_s(increases, stretches)
-        stats = self.stats.get(key)
+        stats = (self.peaks if reading is Reading.HIGHEST else self.stats).get(key)
         if stats is None:
             return None
-        return stats.peak if reading is Reading.PEAK else stats.mean
+        return stats.peak if reading in (Reading.PEAK, Reading.HIGHEST) else stats.mean
 
     def _devices(self, quantity: Quantity, repeats: Sequence[Attempt]) -> Estimate | None:
         """Return the value of all devices together, by the first metric that one of them has."""

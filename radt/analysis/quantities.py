@@ -41,6 +41,10 @@ class Quantity(StrEnum):
     PCIE_TX = "pcie_tx"
     DISK_READ = "disk_read"
     DISK_WRITTEN = "disk_written"
+    CPU_TIME = "cpu_time"
+    RSS_PEAK = "rss_peak"
+    IO_READ = "io_read"
+    IO_WRITTEN = "io_written"
     TRACKER_CPU = "tracker_cpu"
 
     @property
@@ -69,6 +73,8 @@ class Reading(StrEnum):
 
     MEAN = "mean"
     PEAK = "peak"
+    HIGHEST = "highest"  # of all samples of the run, also outside the window
+    TOTAL = "total"  # what the kernel counted in the whole run
     RATE = "rate"  # growth of a counter per second; of a gauge its mean
     DERIVED = "derived"  # computed from other quantities
 
@@ -124,6 +130,7 @@ def _bytes_per_s(value: float | None) -> str:
 
 _WHOLE = "Of whole GPUs, each counted once, whoever used them meanwhile"
 
+_COUNTED = "counted by the kernel; sum of the runs"
 _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.TIME_PER_EPOCH: QuantityInfo(
         *("time/epoch", "s", Subject.RUNS, Combine.MEAN),
@@ -177,17 +184,19 @@ _INFO: dict[Quantity, QuantityInfo] = {
     ),
     Quantity.MEMORY: QuantityInfo(
         *("memory", "By", Subject.RUNS, Combine.SUM),
-        "Resident memory of the process trees, mean over time, sum of the runs",
+        "Memory of the process trees, mean over time, sum of the runs: PSS, in which a page that "
+        "several processes share counts once; RSS where PSS was not read",
         units.size,
         Reading.MEAN,
         ("process.memory.pss", "process.memory.rss"),
     ),
     Quantity.MEMORY_PEAK: QuantityInfo(
-        *("memory peak", "By", Subject.RUNS, Combine.SUM),
-        "Highest resident memory of each process tree, sum of the runs",
+        *("RSS peak", "By", Subject.RUNS, Combine.SUM),
+        "Highest sample of the resident memory (RSS) of each process tree in its whole run, sum of "
+        "the runs; a page that several processes share counts for each",
         units.size,
-        Reading.PEAK,
-        ("process.memory.pss", "process.memory.rss"),
+        Reading.HIGHEST,
+        ("process.memory.rss", "process.memory.pss"),
     ),
     Quantity.SM_ACTIVE: QuantityInfo(
         *("SM active", "1", Subject.WORKLOAD, Combine.MEAN),
@@ -294,6 +303,34 @@ _INFO: dict[Quantity, QuantityInfo] = {
         _bytes_per_s,
         Reading.RATE,
         ("process.disk.written",),
+    ),
+    Quantity.CPU_TIME: QuantityInfo(
+        *("CPU time", "s", Subject.RUNS, Combine.SUM),
+        f"CPU time of all processes of each whole run, {_COUNTED}",
+        units.duration,
+        Reading.TOTAL,
+        ("process.cpu.time",),
+    ),
+    Quantity.RSS_PEAK: QuantityInfo(
+        *("peak RSS", "By", Subject.RUNS, Combine.SUM),
+        f"Highest resident memory of the largest process of each whole run, {_COUNTED}",
+        units.size,
+        Reading.TOTAL,
+        ("process.memory.rss.peak",),
+    ),
+    Quantity.IO_READ: QuantityInfo(
+        *("read", "By", Subject.RUNS, Combine.SUM),
+        f"Read by system calls, also from the page cache and pipes, {_COUNTED}",
+        units.size,
+        Reading.TOTAL,
+        ("process.io.read",),
+    ),
+    Quantity.IO_WRITTEN: QuantityInfo(
+        *("written", "By", Subject.RUNS, Combine.SUM),
+        f"Written by system calls, also to pipes and terminals, {_COUNTED}",
+        units.size,
+        Reading.TOTAL,
+        ("process.io.written",),
     ),
     Quantity.TRACKER_CPU: QuantityInfo(
         *("tracker", "1", Subject.TOGETHER, Combine.MEAN),

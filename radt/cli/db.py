@@ -30,6 +30,7 @@ from radt.settings import STORE_URI, TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.check import Counts, Finding, Trouble, check_deep, count
 from radt.store.check import check as check_store
+from radt.store.losses import losses
 from radt.store.reader import StoreReader
 from radt.store.spools import check_spools
 from radt.units import plural
@@ -41,7 +42,7 @@ _SHOWN = 50
 
 @dataclass
 class _Report:
-    """One store. ``notes`` say what could not be checked."""
+    """One store. ``notes`` say what could not be checked, and which values were lost."""
 
     store: str
     counts: Counts
@@ -70,8 +71,8 @@ def check(
 ) -> int:
     """Check the data folder's store and the shared store for inconsistencies.
 
-    Prints the size of each store and one line per finding, with what to do. Exits with 1 if there
-    is a finding.
+    Prints the size of each store and one line per finding, with what to do; also runs that have
+    lost logged values, which is no finding. Exits with 1 if there is a finding.
     """
     console = Console(highlight=False)
     uri = Home.resolve(home).tracking_uri(tracking_uri) if with_mlflow else ""
@@ -108,6 +109,7 @@ def _findings(
     *,
     deep: bool,
 ) -> Iterator[Finding]:
+    report.notes += [f"run {run}: {lost}" for run, lost in losses(reader, store.home).items()]
     yield from check_store(reader)
     if store.home is not None:
         yield from check_spools(reader, store.home)
@@ -158,7 +160,10 @@ def _print_end(report: _Report, shown: Counter[Trouble], console: Console) -> No
                 Text(f"   … and {number - _SHOWN:,} more of kind {trouble}; --json has all", "dim"),
                 soft_wrap=True,
             )
-    for note in report.notes:
+    if len(report.notes) > _SHOWN:
+        text = f"   {len(report.notes):,} notes, of which the last are shown; --json has all"
+        console.print(Text(text, "dim"), soft_wrap=True)
+    for note in report.notes[-_SHOWN:]:
         print_folded(Text.assemble(("!", "yellow"), f"  {printable(note)}"), console, 3)
     if report.findings:
         console.print(Text(plural(len(report.findings), "finding"), style="bold red"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import bindparam, text
@@ -13,13 +12,13 @@ from sqlalchemy import bindparam, text
 from radt.errors import TrackingError
 from radt.home import Home
 from radt.masking import masked, with_driver
+from radt.paths import sqlite_file
 from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
 from radt.tags import HOST, RUN_ID
 
 _RUNS_AT_A_TIME = 1000
 _EXPERIMENTS_AT_A_TIME = 100
-_SQLITE = "sqlite:///"
 
 _PRUNED = text("SELECT run_id FROM pruned WHERE run_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
@@ -40,8 +39,8 @@ def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> I
         TrackingError: MLflow does not answer.
         StoreError: The store cannot be read.
     """
-    file = Path(tracking_uri.removeprefix(_SQLITE))
-    if tracking_uri.startswith(_SQLITE) and not file.exists():
+    file = sqlite_file(tracking_uri)
+    if file is not None and not file.exists():
         return  # a client would create it
     own = home is not None and tracking_uri == home.default_tracking_uri
     known: set[str] = set()
@@ -104,10 +103,16 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
     # Do not wait for minutes for a server that does not answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    from mlflow.entities import ViewType
-    from mlflow.tracking import MlflowClient
+    try:
+        from mlflow.entities import ViewType
+        from mlflow.tracking import MlflowClient
 
-    from radt.delivery.mlflow.target import DeliveryError, translated_errors
+        from radt.delivery.mlflow.target import DeliveryError, translated_errors
+    except ImportError as error:
+        raise TrackingError(
+            f"the store was not compared with MLflow, which cannot be loaded: {error}",
+            "Install it, or use --no-mlflow",
+        ) from error
 
     try:
         with translated_errors():

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.errors import UsageError
+from radt.errors import UsageError, described
 from radt.experiment.columns import did_you_mean
 from radt.listeners import registry
 from radt.listeners.api import Availability, Listener, Metric, Profiler, Registry, Source, probed
@@ -143,7 +143,7 @@ def _entry(name: str, kind: type[Source]) -> Entry:
         )
     except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
         where = f"{kind.__module__}:{kind.__qualname__}"
-        return Entry(name, failure=f"{where}: {type(error).__name__}: {error}")
+        return Entry(name, failure=f"{where}: {described(error)}")
 
 
 _INDENT = 2

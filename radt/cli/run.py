@@ -120,6 +120,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 )
 @setting_option(settings.REPEAT)
 @setting_option(settings.COOLDOWN)
+@setting_option(settings.WAIT_FOR_FILE)
 @setting_option(settings.MAX_TIME)
 @setting_option(settings.MAX_EPOCH)
 @setting_option(settings.SYNC)
@@ -222,7 +223,7 @@ class _Start:
         if dry_run:
             source = open_source(path)
             plan = source.plan(Machine.detect(), registry.load())
-            _show_plan(plan, options.with_repeat_of(source.repeat))
+            _show_plan(plan, options.with_repeat_of(source.repeat, plan))
             return 0
         home = Home(values[settings.HOME])
         if detach and (code := self._detach(path, home, options)) is not None:
@@ -245,7 +246,7 @@ class _Start:
         """
         source = open_source(path)
         plan = source.plan(Machine.detect(), registry.load())
-        pending = pending_workloads(plan, options.with_repeat_of(source.repeat))
+        pending = pending_workloads(plan, options.with_repeat_of(source.repeat, plan))
         if not pending:
             return None
         ask_first(pending, options, confirm)

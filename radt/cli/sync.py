@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ from rich.text import Text
 from radt import settings, units
 from radt.cli.options import setting_option
 from radt.cli.render import folded
+from radt.collector.client import CollectorClient
 from radt.collector.delivery import Destination, Way
 from radt.collector.leftovers import Drained, drain_leftovers
 from radt.delivery.backlog import Backlog, compare_again, mlflow_backlogs, postgres_backlogs
+from radt.errors import RadtError
 from radt.home import Home
 from radt.masking import masked
 from radt.render.model import printable
 from radt.settings import Setting, Settings
 from radt.store.backend import StoreAddress
+from radt.store.losses import kept, losses
 from radt.store.reader import StoreReader
 
 EXIT_LEFT = 1
@@ -35,6 +39,8 @@ _LOOK_S = 0.5
 #: With a problem and no progress for so long, the upload is given up for now.
 _PATIENCE_S = 8.0
 _END_S = 120.0
+#: How long a collector that answers may take to store what killed processes have left.
+_RECORD_S = 60.0
 #: Columns before the text of a line: a mark and a name.
 _INDENT = 13
 
@@ -46,15 +52,31 @@ _INDENT = 13
 @click.option(
     "--all", "everything", is_flag=True, help="Compare every run with its copy in Postgres again."
 )
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up after this time, also if a server never answers; what is left is named.",
+)
 def command(
-    home: str | None, store_uri: str | None, tracking_uri: str | None, everything: bool
+    home: str | None,
+    store_uri: str | None,
+    tracking_uri: str | None,
+    everything: bool,
+    timeout_s: float,
 ) -> int:
     """Upload pending data to MLflow and Postgres.
 
-    Journals that a restart of the machine left behind are read into the store first. You can
+    Journals that nobody reads are read into the store first: those of scripts whose collector did
+    not answer or was killed with them, and those that a restart of the machine left behind. You can
     interrupt with Ctrl-C; the next call continues. With --tracking-uri, only the runs of that
-    MLflow server are uploaded. Exits with 1 if something is left.
+    MLflow server are uploaded. Exits with 1 if something is left, a journal included. Values that
+    journals have lost are named, for as long as the run's folder has a folder "damaged".
     """
+    deadline_s = time.monotonic() + timeout_s
     given: dict[Setting[Any], str | None] = {
         settings.HOME: home,
         settings.STORE_URI: store_uri,
@@ -66,7 +88,9 @@ def command(
     postgres = place.store_uri(store_uri or values[settings.STORE_URI], tracking_uri=mlflow)
     console = Console(highlight=False)
     console.print()
-    _print_drained(drain_leftovers(place), console)
+    drained = _drain(place, min(deadline_s, time.monotonic() + _RECORD_S))
+    _print_drained(drained, console)
+    _print_losses(place, drained, console)
     if everything and postgres:
         compare_again(place.store_path, postgres)
     ways: list[_Upload] = [
@@ -82,12 +106,12 @@ def command(
             else _line("–", "dim", "MLflow", "tracking-uri is none", "dim")
         )
         console.print(done, soft_wrap=True)
-    left = _follow(ways, console)
+    left = _follow(ways, console, deadline_s)
     if not postgres:
         text = "no database set (--store-uri); samples stay on this machine"
         console.print(_line("–", "dim", "Postgres", text, "dim"), soft_wrap=True)
     console.print()
-    return EXIT_LEFT if left else 0
+    return EXIT_LEFT if left or drained.left else 0
 
 
 def _tracking_uris(store: Path, only: str) -> list[str]:
@@ -102,19 +126,54 @@ def _tracking_uris(store: Path, only: str) -> list[str]:
     return [uri for uri in waiting if only in ("", uri)]
 
 
+def _drain(home: Home, deadline_s: float) -> Drained:
+    """Read what journals hold into the store; wait for a collector that has some of it to store."""
+    drained = drain_leftovers(home)
+    if drained.waiting:
+        # A collector that was killed has left word of its runs: the next one ends them.
+        patience_s = settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value
+        try:
+            CollectorClient.connect(
+                timeout_s=max(0.0, deadline_s - time.monotonic()),
+                patience_s=min(patience_s, max(_LOOK_S, deadline_s - time.monotonic())),
+            ).close()
+        except (RadtError, OSError):
+            return drained  # nobody ends them now
+    ended, points = [*drained.ended], drained.points
+    while drained.waiting and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)
+        before, drained = drained, drain_leftovers(home)
+        ended += [*drained.ended, *set(before.waiting).difference(drained.waiting)]
+        points += drained.points
+    return replace(drained, ended=tuple(dict.fromkeys(ended)), points=points)
+
+
 def _print_drained(drained: Drained, console: Console) -> None:
     parts = []
     if drained.ended:
-        parts.append(f"{units.plural(len(drained.ended), 'run')} interrupted by a restart")
+        parts.append(f"{units.plural(len(drained.ended), 'run')} ended that nobody had ended")
     if drained.points:
         parts.append(f"{units.plural(drained.points, 'value')} from journals")
-    text = ", ".join(parts) or "journals are empty"
+    text = ", ".join(parts) or ("nothing new" if drained.left else "journals are empty")
     console.print(_line("✔", "green", "store", text), soft_wrap=True)
     for run_id, why in drained.failed.items():
         console.print(_line("✘", "red", "journal", f"{run_id[:12]}: {why}"), soft_wrap=True)
     for run_id in drained.unknown:
         text = f"{run_id[:12]}: not in the store; its journal is kept"
         console.print(_line("!", "yellow", "journal", text), soft_wrap=True)
+    for run_id in drained.waiting:
+        text = f"{run_id[:12]}: a collector has it and does not store it; is it stopped?"
+        console.print(_line("✘", "red", "journal", text), soft_wrap=True)
+
+
+def _print_losses(home: Home, drained: Drained, console: Console) -> None:
+    """Name the runs that have lost values just now or have damaged files."""
+    runs = {*drained.ended, *drained.drained, *kept(home)}
+    with closing(StoreReader(home.store_path)) as reader:
+        for run_id, lost in losses(reader, home).items():
+            if run_id in runs:
+                line = _line("!", "yellow", "journal", f"{run_id[:12]}: {lost}")
+                console.print(line, soft_wrap=True)
 
 
 # -- uploads --------------------------------------------------------------------------------------
@@ -145,6 +204,8 @@ class _Upload(ABC):
         self._changed_s = time.monotonic()
         self._total: int | None = None
         self.over = False
+        #: When it has to have ended, monotonic.
+        self.deadline_s = math.inf
 
     @abstractmethod
     def look(self) -> _Look:
@@ -189,6 +250,13 @@ class _Upload(ABC):
     def _is_done(self, now: _Look) -> bool:
         return now.left == 0 and not now.problem
 
+    def give_up(self) -> None:
+        """End the process, time being up."""
+        if not self.over:
+            self.over = True
+            self.kill()
+            self._last = replace(self.look(), problem=self._last.problem or "time is up")
+
     def close(self) -> None:
         """Let the process finish, up to a limit."""
         if self._process is None:
@@ -197,7 +265,7 @@ class _Upload(ABC):
             assert self._process.stdin is not None
             self._process.stdin.close()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(min(_END_S, max(0.0, self.deadline_s - time.monotonic())))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -276,10 +344,11 @@ class _ToPostgres(_Upload):
         )
 
 
-def _follow(ways: Sequence[_Upload], console: Console) -> bool:
-    """Run all uploads to their end; return whether something is left."""
+def _follow(ways: Sequence[_Upload], console: Console, deadline_s: float) -> bool:
+    """Run all uploads to their end or until the deadline; return whether something is left."""
     try:
         for way in ways:
+            way.deadline_s = deadline_s
             way.start()
         with Live(console=console, transient=True, auto_refresh=False) as live:
             while not all(way.over for way in ways):
@@ -288,6 +357,9 @@ def _follow(ways: Sequence[_Upload], console: Console) -> bool:
                     way.check(more_comes=delivering and isinstance(way, _ToPostgres))
                 if console.is_terminal:
                     live.update(Group(*_lines(ways, console)), refresh=True)
+                if time.monotonic() >= deadline_s:
+                    for way in ways:
+                        way.give_up()
                 time.sleep(_LOOK_S)
     except BaseException:
         for way in ways:

@@ -271,7 +271,8 @@ def _translated(where: str) -> Iterator[None]:
             where, "S3 needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
     except _s3_errors() as error:
-        answer = getattr(error, "response", {}).get("Error", {})
+        # What never reached S3, or lost its connection, has an empty answer or none.
+        answer = (getattr(error, "response", None) or {}).get("Error", {})
         code = str(answer.get("Code", ""))
         if code in _MISSING:
             reason = "not found in S3"

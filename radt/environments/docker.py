@@ -37,6 +37,7 @@ from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
 from radt.packages import LIST_PACKAGES
+from radt.paths import sqlite_file
 
 #: Where a container finds radt.
 IMPORT_FOLDER = Path("/opt/radt")
@@ -191,11 +192,10 @@ def container_mounts(launch: Launch, data: Iterable[Path]) -> Mounts:
 
 def _local_folder(tracking_uri: str) -> Path | None:
     """Return the folder of MLflow's data if it is not on a server."""
+    if file := sqlite_file(tracking_uri):
+        return file.parent if file.is_absolute() else None
     parts = urlsplit(tracking_uri)
     path = Path(unquote(parts.path))
-    if parts.scheme == "sqlite":  # sqlite:///relative, sqlite:////absolute
-        path = Path(unquote(parts.path)[1:])
-        return path.parent if path.is_absolute() else None
     return path if parts.scheme in ("", "file") and path.is_absolute() else None
 
 

@@ -21,6 +21,7 @@ import yaml
 
 from radt.environments.spec import LOCAL, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
+from radt.paths import lookups
 
 PROJECT_FILE = "MLproject"
 MAIN = "main"
@@ -79,7 +80,9 @@ class Parameter:
                 "radt downloads nothing: fetch it and give its path, or declare it as uri",
             )
         path = folder / (unquote(parts.path) if parts.scheme else value)
-        if not path.exists():
+        with lookups():
+            is_there = path.exists()
+        if not is_there:
             raise UsageError(
                 f"parameter {self.name} is {value!r}, but there is no {path}", "Check the path"
             )

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from radt.errors import UsageError
+from radt.paths import expanded
 
 
 class EnvironmentKind(StrEnum):
@@ -107,7 +108,7 @@ def _parse(
 
 
 def _file(name: str, folder: Path) -> Path:
-    path = (folder / Path(name).expanduser()).absolute()
+    path = (folder / expanded(name)).absolute()
     if not path.exists():
         near = _near(path)
         raise UsageError(

@@ -220,7 +220,7 @@ def _cell(row: Record, index: int) -> str:
 
 
 #: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
-_REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/\d{1,6}(?!\S*[\w/])")
+_REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/(\d{1,6})(?!\S*[\w/])")
 _CLOCK = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 #: A year; what is longer is a typing error.
 MAX_TIMEOUT_S = 366 * 86400.0
@@ -257,6 +257,16 @@ def parse_repeats(text: str) -> int:
         return 1 if parse_status(text) is RunStatus.FINISHED else 0
     finished = match[1].upper() == RunStatus.FINISHED
     return max(0, int(match[2]) - (not finished))
+
+
+def parse_repeats_asked(text: str) -> int:
+    """Return how often a row is to run, as its Status cell says.
+
+    >>> parse_repeats_asked("FINISHED"), parse_repeats_asked("KILLED 2/3: x")
+    (1, 3)
+    """
+    match = _REPEAT.match(text)
+    return 1 if match is None else int(match[3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import codecs
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +178,8 @@ class SharedFile:
             StatusError: It cannot be read.
         """
         try:
+            if not stat.S_ISREG(self._target.stat().st_mode):  # reading a pipe might never end
+                raise self.invalid(" is no longer a file")
             return read_version(self._target)
         except OSError as error:
             raise StatusError(

@@ -23,9 +23,10 @@ class RunPlan:
 
     ``workload`` is the label of its workload; ``letter`` distinguishes the runs of a workload
     (a … z, aa …). ``line`` is the physical line on which the row begins (from 1; 0 for a run that
-    is in no file). ``status``, ``repeats_done`` and ``run_id`` are what the file says about the
-    row's last runs. ``params`` are the program's arguments, split as a shell would and with
-    placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
+    is in no file). ``status``, ``repeats_done``, ``repeats_asked`` and ``run_id`` are what the
+    file says about the row's last runs. ``params`` are the program's arguments, split as a shell
+    would and with placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the
+    barrier.
     ``columns`` are the cells of all columns that radt does not interpret, and of Model and Data, by
     the header's name; they are logged as parameters.
     """
@@ -46,6 +47,7 @@ class RunPlan:
     timeout_s: float | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     repeats_done: int = 0
+    repeats_asked: int = 1
     line: int = 0
     letter: str = "a"
 
@@ -96,6 +98,11 @@ class ExperimentPlan:
         return (run for workload in self.workloads for run in workload.runs)
 
     @property
+    def repeats_asked(self) -> int:
+        """How often an earlier start was to run the workloads; 1 if there was none."""
+        return max((run.repeats_asked for run in self.runs), default=1)
+
+    @property
     def name(self) -> str:
         """The name of the experiment, or of the file if it holds several."""
         names = {workload.experiment for workload in self.workloads}
@@ -117,7 +124,7 @@ def letter(index: int) -> str:
 
 
 #: Ends that are results; only ``--rerun`` tries again.
-_FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
+FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
 class Action(StrEnum):
@@ -148,7 +155,7 @@ def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> Action:
     match row.status:
         case RunStatus.FINISHED:
             return Action.SKIP if row.repeats_done >= repeat else Action.REPEAT
-        case status if status in _FAILURES:
+        case status if status in FAILURES:
             return Action.RUN if rerun else Action.SKIP
         case RunStatus.RUNNING | RunStatus.KILLED:
             return Action.RESUME
@@ -164,7 +171,7 @@ def actions(
     Repeats that are missing do not start a workload that failed: its next one would, too.
     """
     alone = {run.letter: decide(run, rerun=rerun, repeat=repeat) for run in workload.runs}
-    failed = not rerun and any(run.status in _FAILURES for run in workload.runs)
+    failed = not rerun and any(run.status in FAILURES for run in workload.runs)
     if not any(
         action.runs and not (failed and action is Action.REPEAT) for action in alone.values()
     ):

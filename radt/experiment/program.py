@@ -15,6 +15,7 @@ from pathlib import Path
 
 from radt.errors import UsageError
 from radt.experiment.columns import did_you_mean
+from radt.paths import expanded
 
 
 class ProgramKind(StrEnum):
@@ -85,7 +86,7 @@ def find_program(text: str, folders: Sequence[Path], *, own_python: bool = True)
     module = _MODULE.fullmatch(text.strip())
     if module is not None:
         return _find_module(module[1].strip(), folders, own_python=own_python)
-    given = Path(text).expanduser() if text.startswith("~/") else Path(text)
+    given = expanded(text) if text.startswith("~/") else Path(text)
     places = [folder / given for folder in folders]
     path = next((place for place in places if place.exists()), None)
     if path is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from collections import Counter
@@ -21,6 +22,7 @@ from radt.experiment.program import Program, find_program
 from radt.experiment.templates import BARRED, LETTER_PLACEHOLDER, Mappings, Placeholders
 from radt.listeners.api import Profiler, Registry, probed
 from radt.model import ListenerChoice
+from radt.paths import expanded, lookups
 from radt.units import plural
 
 if TYPE_CHECKING:
@@ -197,6 +199,7 @@ class RowCheck:
             timeout_s=timeout_s,
             columns={name: text for name, text in self._row.logged.items() if text},
             repeats_done=columns.parse_repeats(self._row.text(Column.STATUS)),
+            repeats_asked=columns.parse_repeats_asked(self._row.text(Column.STATUS)),
             line=self._row.line,
             letter=self._spot.letter,
         )
@@ -213,7 +216,8 @@ class RowCheck:
         """Parse a cell; its parser has better messages than the schema, so it comes first."""
         text = self._row.text(column)
         try:
-            parsed = parse(text)
+            with lookups():
+                parsed = parse(text)
             if text.strip():
                 column.field.check(text)
         except UsageError as error:
@@ -264,7 +268,8 @@ class RowCheck:
             in_map = Placeholders(placeholders.values, BARRED | {Column.FILE}, command.source)
             if mappings.folder is not None:
                 folders = (mappings.folder, *folders)
-            program = find_program(in_map.fill(command.program), folders, own_python=own_python)
+            with lookups():
+                program = find_program(in_map.fill(command.program), folders, own_python=own_python)
             return program, tuple(in_map.expand(command.arguments, params))
         except UsageError as error:
             self._fail(Column.MODEL, error)
@@ -294,8 +299,13 @@ class RowCheck:
 
         As the program will name it: a link is not resolved.
         """
-        text = self._row.text(Column.DATA).strip()
-        if not text:
-            return ()
-        places = [folder / Path(text).expanduser() for folder in self._place.folders]
-        return tuple(Path(os.path.abspath(place)) for place in places if place.exists())[:1]  # noqa: PTH100
+        return self._cell(Column.DATA, lambda text: self._existing(text.strip())) or ()
+
+    def _existing(self, text: str) -> tuple[Path, ...]:
+        places = [folder / expanded(text) for folder in self._place.folders if text]
+        try:
+            return tuple(Path(os.path.abspath(place)) for place in places if place.exists())[:1]  # noqa: PTH100
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return ()  # it describes the data, then
+            raise

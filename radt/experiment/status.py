@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from radt.errors import StatusError
+from radt.errors import RowsChangedError, StatusError
 from radt.experiment.columns import Column, Header
 from radt.experiment.files import SharedFile
 from radt.experiment.table import Cell, Record, Table, parse_table
@@ -96,8 +96,9 @@ class StatusWriter:
 
         Raises:
             StatusError: The file cannot be written or is not a table just now; what was to be
-                written goes with the next call. Or the user has changed or removed a row; the
-                other rows are written, this one's status is given up.
+                written goes with the next call.
+            RowsChangedError: The user has changed or removed a row; the other rows are written,
+                this one's status is given up.
         """
         with self._lock:
             for line in statuses:
@@ -160,9 +161,9 @@ class StatusWriter:
                 lost.append(line)
         return rows, lost
 
-    def _lost(self, given_up: Mapping[int, str]) -> StatusError:
+    def _lost(self, given_up: Mapping[int, str]) -> RowsChangedError:
         rows = "; ".join(f"line {line}: {text}" for line, text in sorted(given_up.items()))
-        return StatusError(
+        return RowsChangedError(
             f"{self._file.path}: rows that were changed or removed meanwhile did not get their "
             f"status ({rows})",
             "Write it into the file if the row is still the same run",

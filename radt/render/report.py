@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from radt import units
-from radt.analysis.quantities import Quantity, joules
+from radt.analysis.quantities import Quantity, Reading, joules
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.model import RunStatus
 from radt.render.model import (
@@ -55,6 +55,7 @@ ESSENTIAL = (
 _SUMMARY = (Quantity.TIME_PER_EPOCH, Quantity.SLOWDOWN, Quantity.SAMPLES_PER_S, Quantity.CPU)
 _OF_WORKLOADS = "Workloads and their devices"
 _OF_RUNS = "Processes of the runs"
+_TOTALS = "Totals of the runs by the kernel; read and written in system calls"
 _BAD = frozenset({RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT})
 
 
@@ -142,6 +143,10 @@ def _several_hosts(workloads: Sequence[WorkloadSummary]) -> bool:
     return len({workload.host for workload in workloads}) > 1
 
 
+def _is_total(quantity: Quantity) -> bool:
+    return quantity.info.reading is Reading.TOTAL
+
+
 def _scope(quantity: Quantity) -> Scope:
     return Scope.GROUP if is_shared(quantity) else Scope.ROW
 
@@ -166,7 +171,11 @@ def _tables(content: Content) -> list[Table]:
     tables = [_table(content, "", content.lines, essential)]
     for title, quantities in (
         (_OF_WORKLOADS, [quantity for quantity in rest if is_shared(quantity)]),
-        (_OF_RUNS, [quantity for quantity in rest if not is_shared(quantity)]),
+        (
+            _OF_RUNS,
+            [quantity for quantity in rest if not (is_shared(quantity) or _is_total(quantity))],
+        ),
+        (_TOTALS, [quantity for quantity in rest if _is_total(quantity)]),
     ):
         lines: list[Line] = []
         for line in content.lines:

@@ -82,8 +82,8 @@ def new_log(file: Path, home: Home) -> Path:
     while True:
         path = home.logs.resolve() / f"{start}{f'-{number}' if number > 1 else ''}.log"
         try:
-            path.parent.mkdir(exist_ok=True)
-            path.open("x").close()
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.touch(mode=0o600, exist_ok=False)
         except FileExistsError:
             number += 1
         except OSError as error:

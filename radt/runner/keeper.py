@@ -44,6 +44,17 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 RECORD_BYTES = 17
+#: The kernel's accounts of processes; names as in `radt.usage`.
+CPU_TIME, RSS_PEAK = "cpu_time_s", "rss_peak_bytes"
+IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
+#: Those that are counts in wait4's rusage.
+RUSAGE_FIELDS = {
+    "page_faults_minor": "ru_minflt",
+    "page_faults_major": "ru_majflt",
+    "context_switches_voluntary": "ru_nvcsw",
+    "context_switches_involuntary": "ru_nivcsw",
+}
+
 READY = b"r"  # id of the process, id of the keeper
 STARTED = b"s"  # monotonic time at which it passed the barrier, in ns
 FAILED = b"f"  # errno, and 1 if it was the CPUs that were refused
@@ -74,9 +85,10 @@ class Specification:
         self.environment: dict[bytes, bytes]
         self.cpus: list[int] | None  # None for all
         self.kill_command: list[bytes]  # empty for none
+        self.usage_file: bytes  # where the kernel's accounts of the tree go; empty for nowhere
         # From the runner, the same Python, through a pipe that nobody else has.
         given = marshal.loads(data)  # noqa: S302
-        self.command, self.environment, self.cpus, self.kill_command = given
+        self.command, self.environment, self.cpus, self.kill_command, self.usage_file = given
 
 
 def record(kind: bytes, first: int, second: int = 0) -> bytes:
@@ -246,17 +258,52 @@ def kill_tree() -> int:
     return len(found)
 
 
+#: What the kernel counted of all that was reaped: of each child with those it had waited for.
+#: Without the bytes if those of one could not be read.
+usage: dict[str, float] = {CPU_TIME: 0.0, RSS_PEAK: 0, IO_READ: 0, IO_WRITTEN: 0}
+usage |= dict.fromkeys(RUSAGE_FIELDS, 0)
+
+
 def reap() -> tuple[dict[int, int], bool]:
     """Wait for all children that have ended; their wait statuses by id, and whether any is left."""
     ended: dict[int, int] = {}
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return ended, False
-        if pid == 0:
+        if child is None:
             return ended, True
+        count_io(child.si_pid)  # gone with the zombie
+        pid, status, counted = os.wait4(child.si_pid, 0)
         ended[pid] = status
+        usage[CPU_TIME] += counted.ru_utime + counted.ru_stime
+        usage[RSS_PEAK] = max(usage[RSS_PEAK], counted.ru_maxrss * 1024)
+        for name, field in RUSAGE_FIELDS.items():
+            usage[name] += getattr(counted, field)
+
+
+def count_io(zombie: int) -> None:
+    """Add what a child has read and written by system calls, with those it waited for."""
+    try:
+        with open(f"/proc/{zombie}/io", "rb") as file:
+            lines = dict(line.split(b": ") for line in file.read().splitlines())
+        usage[IO_READ] += int(lines[b"rchar"])
+        usage[IO_WRITTEN] += int(lines[b"wchar"])
+    except (OSError, KeyError):  # of another user, or a kernel that does not count it
+        usage[IO_READ] = usage[IO_WRITTEN] = float("nan")
+
+
+def write_usage(path: bytes) -> None:
+    """Write what was counted as JSON, whole or not at all: the collector reads it."""
+    known = {name: value for name, value in usage.items() if value == value}
+    text = ", ".join(f'"{name}": {value!r}' for name, value in known.items())
+    try:
+        with open(path + b".part", "wb") as file:
+            file.write(b"{" + text.encode() + b"}")
+        os.replace(path + b".part", path)
+    except OSError:
+        pass  # a full disk: the run ends without totals
 
 
 def kill_all() -> int:
@@ -322,6 +369,8 @@ class Keeper:
             left, stuck = self.end(SETTLE_S, LEFTOVER_GRACE_S)
         else:
             left, stuck = self.end(0.0, RUNNER_DIED_GRACE_S)
+        if self.spec.usage_file:
+            write_usage(self.spec.usage_file)
         self.report(record(LEFT, left, stuck))
 
     def look(self, timeout_s: float | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.errors import RadtError
+from radt.experiment.plan import RunPlan
 from radt.model import RunStatus
 from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
 from radt.runner.process import Exit
@@ -157,12 +158,14 @@ class WorkloadOutcome:
 class ExperimentOutcome:
     """All workloads that were run, and how many rows needed no run.
 
+    ``failed_before`` are rows that an earlier start saw fail and that were not run again.
     ``interrupted_by`` is the number of the signal that stopped it, None if it came to its end.
     ``problem`` is why radt itself could not go on, or could not write all statuses.
     """
 
     workloads: Sequence[WorkloadOutcome] = field(default_factory=list)
     skipped: int = 0
+    failed_before: Sequence[RunPlan] = ()
     elapsed_s: float = 0.0
     interrupted_by: int | None = None
     problem: RadtError | None = None
@@ -182,10 +185,10 @@ class ExperimentOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0 if all went well, 1 if a run did not finish, 128 + signal if the user stopped it.
+        """0 if all went well, 1 if a row has not finished, 128 + signal if the user stopped it.
 
         A ``problem`` is raised, and has its own.
         """
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by
-        return 0 if set(self.counts) <= {RunStatus.FINISHED} else 1
+        return 0 if set(self.counts) <= {RunStatus.FINISHED} and not self.failed_before else 1

@@ -7,6 +7,7 @@ is served through a bounded buffer and shows how many lines it missed; the file 
 from __future__ import annotations
 
 import io
+import os
 import re
 import threading
 from collections import deque
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 READ_BYTES = 1 << 16
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 #: A line longer than this is shown cut (progress bars that never end their line, binary rubbish).
 SHOWN_CHARACTERS = 400
 #: Lines shown of one run from one read of its pipe; the rest is counted.
@@ -85,7 +87,7 @@ class OutputPump:
         log: IO[bytes] | None = None
         with raw:
             try:
-                log = self._log_path.open("ab", buffering=0)
+                log = os.fdopen(os.open(self._log_path, _APPEND, 0o600), "ab", buffering=0)
             except OSError as error:
                 self._incomplete(error)
             while data := raw.read1(READ_BYTES):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from radt import settings
@@ -21,7 +21,7 @@ from radt.experiment.plan import (
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
-from radt.settings import Settings
+from radt.settings import Level, Settings
 from radt.store.reader import StoreReader
 
 
@@ -37,13 +37,15 @@ class ExperimentOptions:
     """Options of one start.
 
     ``only`` are labels of workloads, empty for all. ``max_time_s`` and ``max_epoch`` end the
-    script's ``with radt.Run()`` block. ``notify`` is a command line or an address.
+    script's ``with radt.Run()`` block. ``wait_for_file_s`` is how long a file that its user moved
+    away, or made something else, is waited for. ``notify`` is a command line or an address.
     """
 
     rerun: bool = False
     only: tuple[str, ...] = ()
     repeat: int = 1
     cooldown_s: float = 0.0
+    wait_for_file_s: float = 30.0
     max_time_s: float | None = None
     max_epoch: int | None = None
     sync: SyncPoint = SyncPoint.START
@@ -52,10 +54,15 @@ class ExperimentOptions:
     notify: str = ""
     yes: bool = False
     quiet: bool = False
+    repeat_is_given: bool = field(default=False, compare=False)
 
-    def with_repeat_of(self, repeat: int) -> ExperimentOptions:
-        """The same, with the number of repeats that a file asks for unless more are asked for."""
-        return replace(self, repeat=max(self.repeat, repeat))
+    def with_repeat_of(self, repeat: int, plan: ExperimentPlan) -> ExperimentOptions:
+        """The same, with the number of repeats that a file asks for unless more are asked for.
+
+        Where this start asks for none, those that its rows were begun with go on.
+        """
+        asked = self.repeat if self.repeat_is_given else plan.repeats_asked
+        return replace(self, repeat=max(asked, repeat))
 
 
 def experiment_options(
@@ -71,6 +78,7 @@ def experiment_options(
         only=only,
         repeat=found[settings.REPEAT],
         cooldown_s=found[settings.COOLDOWN],
+        wait_for_file_s=found[settings.WAIT_FOR_FILE],
         max_time_s=found[settings.MAX_TIME],
         max_epoch=found[settings.MAX_EPOCH],
         sync=SyncPoint(found[settings.SYNC]),
@@ -79,6 +87,7 @@ def experiment_options(
         notify=found[settings.NOTIFY],
         yes=found[settings.YES],
         quiet=found[settings.QUIET],
+        repeat_is_given=found.find(settings.REPEAT).level is not Level.DEFAULT,
     )
 
 

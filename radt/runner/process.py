@@ -133,6 +133,8 @@ class TrainingProcess:
         kill_command: What ends the run where signals do not reach it (``docker kill NAME``). It
             is executed before SIGKILL, and when the process ended other than with success; by the
             keeper, so also after the runner's death.
+        usage_file: Where the keeper writes what the kernel counted of the run's processes
+            (`radt.usage`), before ``on_exit``; None for nowhere.
 
     Raises:
         LaunchError: The system cannot start another process.
@@ -151,6 +153,7 @@ class TrainingProcess:
         on_exit: Callable[[Exit], None],
         cpus: frozenset[int] | None = None,
         kill_command: Sequence[str] | None = None,
+        usage_file: Path | None = None,
     ) -> None:
         self.run_id = run_id
         self.command = tuple(command)
@@ -160,7 +163,7 @@ class TrainingProcess:
         self._pid: int | None = None
         self._ended = False
         self._control_lock = threading.Lock()
-        specification = _specification(command, env, cpus, kill_command)
+        specification = _specification(command, env, cpus, kill_command, usage_file)
         with contextlib.ExitStack() as theirs:  # closed here once the keeper has its own
             control_fd, self._control_fd = os.pipe()
             start_from, start_fd = os.pipe()
@@ -363,6 +366,7 @@ def _specification(
     env: Mapping[str, str],
     cpus: frozenset[int] | None,
     kill_command: Sequence[str] | None,
+    usage_file: Path | None,
 ) -> bytes:
     """Encode the process for the keeper to start.
 
@@ -382,6 +386,7 @@ def _specification(
             variables,
             None if cpus is None else sorted(cpus),
             [os.fsencode(word) for word in kill_command or ()],
+            b"" if usage_file is None else os.fsencode(usage_file),
         )
     )
 

@@ -240,7 +240,8 @@ class ProgressReader:
         except ExperimentError as error:  # it is for another machine, or being edited
             problems.append(f"{error.message.partition(',')[0]}: radt validate shows them")
             plan = ExperimentPlan(self._path.absolute(), ())
-        repeat = source.repeat if holder is None else max(source.repeat, holder.repeat)
+        asked = plan.repeats_asked if holder is None else holder.repeat
+        repeat = max(source.repeat, asked)
         records = {
             key_of(workload): [self._record(run) for run in workload.runs]
             for workload in plan.workloads

@@ -178,7 +178,7 @@ class Provision:
                 spec = environment_spec(row)
                 if spec not in self._environments and not self.cancelled():
                     if spec.kind is not EnvironmentKind.LOCAL:
-                        logs.mkdir(exist_ok=True)
+                        logs.mkdir(mode=0o700, exist_ok=True)
                     log = logs / f"environment-{self.workload.workload_id[:8]}-{row.letter}.log"
                     self._environments[spec] = build(
                         spec, log=log, say=self.say, cancelled=self.cancelled

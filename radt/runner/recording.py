@@ -26,11 +26,11 @@ from radt.store.writer import StoreWriter
 class MlflowPatience:
     """How long a workload waits for MLflow before it starts without; little after a vain wait."""
 
-    timeout_s: float = 30.0
+    timeout_s: float = 60.0
 
     def answered(self, *, in_time: bool) -> None:
         """What the wait came to."""
-        self.timeout_s = 30.0 if in_time else 1.0
+        self.timeout_s = 60.0 if in_time else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from radt import units
 from radt.collector.protocol import Registration, delivery_env
 from radt.collocation.ledger import Owner
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.active import StopRequest, status_text
+from radt.runner.file_wait import FileWait
 from radt.runner.live import ProgressView, label_width, remaining_s, repeated
 from radt.runner.notify import Notification, Notifier
 from radt.runner.outcome import ExperimentOutcome, RunEnd, RunOutcome, WorkloadOutcome
@@ -137,6 +138,9 @@ class Schedule:
         self._stop = stop
         self._statuses = statuses
         self._notifier = notifier
+        self._file_wait = FileWait(
+            options.wait_for_file_s, stop, lambda text: session.console.say(f"  {text}", "dim")
+        )
         self._outcomes: list[WorkloadOutcome] = []
         #: Workloads that did not finish: a repeat of them would not either.
         self._given_up: set[tuple[str, str]] = set()
@@ -160,11 +164,9 @@ class Schedule:
             self._run_all(started_s)
         except RadtError as error:
             problem = error
-        try:
-            if self._statuses is not None:
-                self._statuses.flush()
-        except StatusError as error:
-            problem = problem or error
+        if self._statuses is not None:
+            unwritten = self._file_wait.write(self._statuses.flush, changed_rows_s=0.0)
+            problem = problem or unwritten
         outcome = self._outcome(started_s, problem)
         file = str(self._plan.path)
         what = str(problem or "")
@@ -202,6 +204,7 @@ class Schedule:
             total=len(self._pending),
             stop=self._stop,
             statuses=self._statuses,
+            file_wait=self._file_wait,
         ).run()
         self._outcomes.append(outcome)
         self._session.console.workload_ended(position, len(self._pending), outcome)
@@ -276,11 +279,17 @@ class Schedule:
 
     def _outcome(self, started_s: float, problem: RadtError | None) -> ExperimentOutcome:
         ran = {_key(pending.plan) for pending in self._pending}
+        left = [workload for workload in self._plan.workloads if _key(workload) not in ran]
         return ExperimentOutcome(
             workloads=self._outcomes,
-            skipped=sum(
-                len(workload.runs) for workload in self._plan.workloads if _key(workload) not in ran
-            ),
+            skipped=sum(len(workload.runs) for workload in left),
+            failed_before=[
+                run
+                for workload in left
+                if not self._options.only or workload.label in self._options.only
+                for run in workload.runs
+                if run.status in FAILURES
+            ],
             elapsed_s=time.monotonic() - started_s,
             interrupted_by=self._stop.number,
             problem=problem,

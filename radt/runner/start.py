@@ -22,8 +22,8 @@ from radt.collocation.setup import clean_up
 from radt.delivery.backlog import backlogs
 from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.devices import Machine
-from radt.experiment.lock import ExperimentLock
-from radt.experiment.plan import ExperimentPlan, RunPlan, decide
+from radt.experiment.lock import ExperimentLock, shown_command
+from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, decide
 from radt.experiment.source import open_source
 from radt.experiment.status import StatusSink
 from radt.home import Home
@@ -50,9 +50,12 @@ def print_header(
     console = session.console
     everything = len(list(plan.runs))
     if not pending:
-        done = len(_done(plan, pending))
+        rows = _done(plan, pending)
+        failed = sum(row.status in FAILURES for row in rows)
+        done = len(rows) - failed
         amount = units.plural(everything, "row")
         what = f"{amount} done" if done == everything else f"{done} of {amount} done"
+        what += f", {failed} failed" if failed else ""
         console.say(Text.assemble((plan.name, "bold"), f" · {what}"))
         console.say(
             "  --rerun runs FAILED, OOM and TIMEOUT rows again; "
@@ -119,6 +122,10 @@ def print_closing(
     """How it went, the summary table, and what to do next."""
     console = session.console
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
+    for row in outcome.failed_before:
+        where = f"line {row.line}: " if row.line else ""
+        text = f"  {where}{row.workload} {row.letter} {row.label} · {row.status}, not run again"
+        console.say(text, "red", indent=2)
     if outcome.runs:
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
@@ -136,7 +143,10 @@ def print_closing(
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
     program = _program()
     console.say("")
-    hints = {f"{program} dashboard{home}": "compare in the browser at http://127.0.0.1:8050"}
+    hints = {}
+    if outcome.interrupted and Path(sys.argv[0]).name == "radt":
+        hints[shown_command(sys.argv)] = "resume it"
+    hints |= {f"{program} dashboard{home}": "compare in the browser at http://127.0.0.1:8050"}
     hints |= {
         f"{program} report {shlex.quote(name)}{home}": "show this table again" for name in names
     }
@@ -237,7 +247,7 @@ def start_experiment(
             plan,
             machine=machine,
             home=home,
-            options=options.with_repeat_of(source.repeat),
+            options=options.with_repeat_of(source.repeat, plan),
             console=console,
             tracking_uri=tracking_uri,
             store_uri=store_uri,

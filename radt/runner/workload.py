@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from radt.errors import LaunchError, StatusError
+from radt.errors import LaunchError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, StopRequest
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import Limits
+from radt.runner.file_wait import FileWait
 from radt.runner.follow import Follower
 from radt.runner.live import RunView, WorkloadView
 from radt.runner.outcome import STOPPED, RunEnd, WorkloadOutcome
@@ -28,6 +29,7 @@ from radt.runner.process import TrainingProcess
 from radt.runner.provision import Provision, SetUpError
 from radt.runner.recording import Recording, Session
 from radt.tags import PROFILER_NOTICE
+from radt.usage import usage_file
 
 READY_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 30.0
@@ -97,6 +99,8 @@ def _spawn(workload: ActiveWorkload, barrier: Barrier, row: ActiveRun) -> None:
         on_exit=lambda exit_: workload.events.put(Ended(row, exit_)),
         cpus=run.cpus,
         kill_command=run.kill_command,
+        # What a container's client used is not what the run did.
+        usage_file=None if run.kill_command else usage_file(row.recorded.run_dir.path),
     )
 
 
@@ -115,11 +119,6 @@ def _guarded(
         return None
 
 
-#: How often, and how far apart, the file is tried before rows are not started.
-NOTE_ATTEMPTS = 4
-NOTE_PAUSE_S = 0.5
-
-
 class WorkloadRunner:
     """Runs the rows of a workload together. One object, one call of `run`.
 
@@ -127,6 +126,7 @@ class WorkloadRunner:
         series_id: The same for all repeats of the workload.
         position: Its place among the ``total`` that this start runs, from 1.
         statuses: Writes them into the experiment file; None where there is none.
+        file_wait: Waits for the file.
     """
 
     def __init__(
@@ -140,6 +140,7 @@ class WorkloadRunner:
         total: int,
         stop: StopRequest,
         statuses: StatusSink | None,
+        file_wait: FileWait,
     ) -> None:
         self._session = session
         self._pending = pending
@@ -147,6 +148,7 @@ class WorkloadRunner:
         self._series_id = series_id
         self._stop = stop
         self._statuses = statuses
+        self._file_wait = file_wait
         self._view = WorkloadView(
             position=position,
             total=total,
@@ -234,25 +236,15 @@ class WorkloadRunner:
     def _note_running(self, active: ActiveWorkload) -> bool:
         """Note in the file that the rows run; False if that cannot be done, and they may not.
 
-        The next start would run them a second time. A file may be away for a moment while it is
-        saved, so this is tried again.
+        The next start would run them a second time.
         """
-        for _ in range(NOTE_ATTEMPTS):
-            try:
-                active.write(dict.fromkeys(active.rows, RunEnd(RunStatus.RUNNING)))
-            except StatusError as error:
-                problem = error.message
-            else:
-                return True
-            if self._stop.wait(NOTE_PAUSE_S):
-                return True  # the start sees to that
+        running = dict.fromkeys(active.rows, RunEnd(RunStatus.RUNNING))
+        problem = self._file_wait.write(lambda: active.write(running))
+        if problem is None or self._stop:
+            return True  # the start sees to a stop
+        reason = f"could not be recorded in the experiment file: {problem.message}"
         for row in active.rows:
-            active.end(
-                row,
-                RunEnd(
-                    RunStatus.SKIPPED, f"could not be recorded in the experiment file: {problem}"
-                ),
-            )
+            active.end(row, RunEnd(RunStatus.SKIPPED, reason))
         return False
 
     def _set_up(self, active: ActiveWorkload, recorded: RecordedWorkload) -> MlflowIds:

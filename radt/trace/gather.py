@@ -15,6 +15,7 @@ from radt.model import Scope
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, RunRecord, SeriesRecord
 from radt.trace.torch_trace import torch_traces
+from radt.usage import KERNEL
 
 #: Reports that only their own programs open.
 _FOREIGN_REPORTS = ("*.nsys-rep", "*.ncu-rep")
@@ -152,6 +153,8 @@ def _traced(
         last_ns.append(marker.end_ns or marker.start_ns)
     own: dict[tuple[str, ...], Curve] = {}
     for summary in reader.summary(ids):
+        if summary.series.listener == KERNEL:  # totals are no curves
+            continue
         first_ns.append(summary.first_ns)
         last_ns.append(summary.last_ns)
         series = summary.series

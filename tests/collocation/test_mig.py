@@ -190,7 +190,7 @@ def test_a_process_that_lingers_is_waited_for(card: FakeNvml) -> None:
 
     helper = threading.Thread(target=end)
     helper.start()
-    destroy_instance(thing, timeout_s=60)
+    destroy_instance(thing, timeout_s=180)
     helper.join()
     assert len(card.gpu_instances()) == 2
 

@@ -93,7 +93,7 @@ def test_who_holds_it_can_be_asked_without_taking_it(file: Path) -> None:
         found = lock.holder()
         assert found is not None and found.pid == process.pid
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(180)
         assert lock.path.exists() and lock.holder() is None
 
 
@@ -174,7 +174,7 @@ def test_a_later_process_of_the_same_number_is_not_the_holder(file: Path) -> Non
 
 def test_its_end_frees_it_and_leaves_nothing(file: Path) -> None:
     with holder(file) as process:
-        process.communicate("", timeout=60)
+        process.communicate("", timeout=180)
         assert process.returncode == 0
     assert sorted(p.name for p in file.parent.iterdir()) == ["experiment.csv", "train.py"]
 
@@ -185,7 +185,7 @@ def test_its_end_frees_it_and_leaves_nothing(file: Path) -> None:
 def test_kill_9_frees_it(file: Path) -> None:
     with holder(file) as process:
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(180)
         lock = ExperimentLock(file)
         assert lock.path.exists()  # what it left does not matter
 
@@ -212,7 +212,7 @@ def test_children_of_the_holder_do_not_keep_it(file: Path) -> None:
     ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(180) == -signal.SIGKILL
         os.kill(child, 0)  # it lives
 
         with ExperimentLock(file):
@@ -267,7 +267,7 @@ def test_only_one_at_a_time_while_locks_are_removed_and_made(file: Path, tmp_pat
         for process in processes:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
         for process in processes:
-            process.communicate("go\n", timeout=120)
+            process.communicate("go\n", timeout=180)
     finally:
         for process in processes:
             process.kill()
@@ -330,7 +330,7 @@ def test_what_another_users_killed_runner_left(open_folder: Path) -> None:
         input="",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd="/",
     )

@@ -9,6 +9,7 @@ import pytest
 
 from radt.errors import ExperimentError, Problem
 from radt.experiment.devices import Machine
+from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 
 Problems = Callable[..., list[Problem]]
@@ -112,6 +113,13 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("Environment", "pytorhc", "unknown environment 'pytorhc'", "local, uv"),
         ("File", "notes.txt", "neither a Python script (.py) nor executable", "chmod +x notes.txt"),
         ("Params", "--name it's", "a quote is never closed", "Close it"),
+        ("File", "t" * 300, "a path in it cannot be looked up", "Check the path"),
+        ("File", "a/" * 3000, "File name too long", "Check the path"),
+        ("File", "-m " + "m" * 300, "File name too long", "Check the path"),
+        ("File", "~nobody-of-us/a.py", "there is no file", "radt looks"),
+        ("Environment", "uv:" + "e" * 300, "File name too long", "Check the path"),
+        ("Environment", "e" * 300, "File name too long", "Check the path"),
+        ("Environment", "uv:~nobody-of-us/a", "there is no file", "radt looks"),
         ("Params", "a\\", "lone backslash", "\\\\"),
         ("Params", "#NAME?", "took this cell for a formula", "text"),
     ],
@@ -254,3 +262,8 @@ def test_files_that_cannot_be_read(folder: Path) -> None:
     with pytest.raises(ExperimentError) as caught:
         ExperimentFile.read(folder)
     assert "Is a directory" in caught.value.problems[0].cause
+
+
+def test_data_may_be_described_instead_of_named(plan: Callable[..., ExperimentPlan]) -> None:
+    (workload,) = plan(f"File,Data\ntrain.py,{'d' * 300}\n").workloads
+    assert workload.runs[0].environment.data == ()

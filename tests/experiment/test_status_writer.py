@@ -242,7 +242,7 @@ def test_a_colleagues_file_stays_the_groups() -> None:
             "os.setgroups([4242]); os.setgid(1002); os.setuid(1002)\n"
             "StatusWriter(sys.argv[1]).set(2, 'FINISHED')\n"
         )
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60, cwd="/")
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=180, cwd="/")
 
         status = path.stat()
         assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (1002, 4242, 0o664)
@@ -294,7 +294,7 @@ assert writer._file._target.read_text() == {content!r}
 writer.set(3, "FINISHED")
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=False
     )
 
     assert done.returncode == 0, done.stderr

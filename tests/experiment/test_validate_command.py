@@ -19,7 +19,7 @@ def validate(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
         env=os.environ | {"COLUMNS": "80"} | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

@@ -97,7 +97,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
         lambda: "no room left" not in bench.radt("status", trained.path.name).stdout, "as is this"
     )
     trained.stop.touch()
-    output, _ = runner.communicate(timeout=60)
+    output, _ = runner.communicate(timeout=180)
     assert runner.returncode == 0, output
     assert "training continues, but there is no room left for the store" in output
     assert "recording continues; `radt report` counts lost samples" in output
@@ -133,7 +133,7 @@ def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     disk.fill()
     trained.log_more_than_the_journal_holds()
     trained.stop.touch()
-    output, _ = runner.communicate(timeout=90)
+    output, _ = runner.communicate(timeout=180)
     assert runner.returncode == 1, "its status could not be written"
     assert "1 run FINISHED" in output
     assert "will retry at the next status change" in " ".join(output.split())

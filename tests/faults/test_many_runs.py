@@ -57,7 +57,7 @@ def test_64_runs_at_once(project: Project, capsys) -> None:
         print(f" [worker with {RUNS} runs: {rss_bytes / 2**20:.0f} MiB]", end="")
     assert rss_bytes < MOST_BYTES
     for run in runs:
-        run.finish(timeout_s=60)
+        run.finish(timeout_s=180)
     for number, run in enumerate(runs):
         assert run.row.status is RunStatus.FINISHED
         values = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from radt.model import RunStatus
+from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
 from tests.support.bench import Bench, stop_collectors, wait_until
 from tests.support.disk import SmallDisk
@@ -39,7 +40,7 @@ def radt(bench: Bench, folder: Path, *arguments: str) -> subprocess.CompletedPro
         env=bench.env,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         check=False,
     )
 
@@ -131,7 +132,7 @@ def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) ->
     assert "is being run by" in refused.stderr
     with gate.open("w"):
         pass
-    runner.communicate(timeout=60)
+    runner.communicate(timeout=180)
     assert bench.rows(target)[0]["Status"] == "FINISHED"
     assert (bench.folder / "link.csv").is_symlink()
 
@@ -155,3 +156,46 @@ def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
     )  # fmt: skip
     assert alone.stdout == "trained\n"
     assert len(bench.reader.runs()) == 2
+
+
+@pytest.mark.mlflow
+def test_a_data_folder_whose_path_means_something_else_in_a_uri(bench: Bench) -> None:
+    """MLflow's database is made anew, in the folder, and everything finds it there."""
+    bench.folder = bench.folder.rename(bench.folder.with_name("100% a?b#c%20d"))
+    for file in bench.home.glob("mlflow.db*"):
+        file.unlink()
+    bench.script("train.py", SCRIPT)
+    bench.radt(bench.experiment(ROWS).name)
+    bench.wait_delivered()
+    assert len(losses(bench.reader)) == 100
+    (run,) = (run for run in bench.mlflow_runs("experiment").values() if "loss" in run.data.metrics)
+    (artifacts, *_) = bench.mlflow.list_artifacts(run.info.run_id)
+    assert artifacts.path
+    assert (bench.home / "mlflow.db").stat().st_size
+    assert bench.radt("db", "check").returncode == 0
+    alone = subprocess.run(
+        [sys.executable, "train.py"], cwd=bench.folder, env=bench.env,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert alone.stdout == "trained\n"
+    assert {run.tracking_uri for run in bench.reader.runs()} == {
+        sqlite_uri(bench.home / "mlflow.db")
+    }
+
+
+def test_what_is_recorded_is_for_its_user_alone(bench: Bench) -> None:
+    """Whatever the umask says."""
+    bench.script("train.py", SCRIPT)
+    path = bench.experiment(ROWS)
+    before = os.umask(0)
+    try:
+        bench.radt(path.name, "--detach")
+    finally:
+        os.umask(before)
+    wait_until(lambda: bench.rows(path)[0].get("Status") == "FINISHED", "it has run")
+    (run,) = bench.reader.runs()
+    spool = Path(run.spool)
+    private = [*bench.home.glob("radt.db*"), *(bench.home / "logs").iterdir()]
+    private += [bench.home / "logs", bench.home / "runs", spool, spool / "output.log"]
+    assert len(private) >= 6
+    assert [file.name for file in private if file.stat().st_mode & 0o077] == []

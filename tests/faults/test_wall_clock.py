@@ -98,7 +98,7 @@ def test_a_clock_that_is_set_reorders_nothing(
         assert "60:" not in status, "elapsed times are not by the wall clock"
         assert "1:00:" not in status
     stop.touch()
-    output, _ = runner.communicate(timeout=60)
+    output, _ = runner.communicate(timeout=180)
     assert runner.returncode == 0, output
     told = json.loads(said.read_text())
     assert np.ptp(np.diff(told["wall_s"])) > 3000, "the script saw the clock being set"

@@ -460,7 +460,7 @@ def site(_site: tuple[Site, WSGIApplication], front: Front) -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def browser(playwright: Playwright) -> Iterator[Browser]:
     """Debian's chromium, without a window."""
-    expect.set_options(timeout=30_000)  # a busy machine is no failure
+    expect.set_options(timeout=120_000)  # a busy machine is no failure
     launched = playwright.chromium.launch(
         executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
     )
@@ -510,7 +510,7 @@ class Tab:
     def page(self) -> Page:
         if self._page is None:
             self._page = self._browser.new_context(viewport=VIEWPORT).new_page()
-            self._page.set_default_timeout(30_000)
+            self._page.set_default_timeout(120_000)
         return self._page
 
     def clear(self, front: Front) -> None:
@@ -565,7 +565,7 @@ def shown(page: Page, selector: str) -> None:
     )
 
 
-def until(condition: Callable[[], object], what: str, deadline_s: float = 20.0) -> None:
+def until(condition: Callable[[], object], what: str, deadline_s: float = 180.0) -> None:
     """Wait for a condition, with a deadline."""
     end = time.monotonic() + deadline_s
     while not condition():

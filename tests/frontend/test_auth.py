@@ -319,18 +319,18 @@ def test_the_command_serves_until_interrupted(demo):
     try:
         assert process.stdout is not None
         url = next(line.strip() for line in process.stdout if line.strip().startswith("http://"))
-        with urllib.request.urlopen(url, timeout=20) as page:
+        with urllib.request.urlopen(url, timeout=180) as page:
             assert b"radt" in page.read()
         port = int(url.rstrip("/").rpartition(":")[2])
         request = urllib.request.Request(url, headers={"Host": "attacker.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(request, timeout=180)
         for address in {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port)}:
             if not address.startswith("127.") and address != "::1":
                 with pytest.raises(OSError):
                     socket.create_connection((address, port), timeout=5)
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=180)
     assert process.returncode == 0, errors
     assert errors == ""

@@ -13,7 +13,7 @@ def test_an_empty_place_says_what_fills_it_and_fills_by_itself(store_path, serve
     watched.page.goto(f"{serve()}/compare")
     expect(watched.page.get_by_role("status").locator("pre")).to_have_text("radt train.py")
     request.getfixturevalue("demo").quickstart()
-    expect(watched.page.locator("h1")).to_have_text("quickstart", timeout=20_000)
+    expect(watched.page.locator("h1")).to_have_text("quickstart", timeout=120_000)
     drawn(watched, 4)
 
 

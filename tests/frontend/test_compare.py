@@ -211,7 +211,7 @@ def test_a_new_workload_joins_by_itself(demo, serve, watched, wait_until):
     demo.quickstart()
     open_page(watched, serve())
     demo.workload("quickstart", "fourth", [demo.run("a", "cnn-small", 3.0)])
-    expect(row(watched, "fourth")).to_be_visible(timeout=20_000)
+    expect(row(watched, "fourth")).to_be_visible(timeout=120_000)
     wait_until(lambda: "fourth  cnn-small" in names(watched), "its line")
     assert watched.errors == []
 

@@ -205,7 +205,7 @@ def test_a_folder_without_a_store_has_nothing_waiting(tmp_path):
 @pytest.fixture
 def collector():
     """A real one, gone after the test."""
-    client = CollectorClient.connect(timeout_s=60)
+    client = CollectorClient.connect(timeout_s=180)
     yield client
     client.close()
     for lock in (guardian_lock(), worker_lock()):
@@ -414,5 +414,5 @@ def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNv
     finally:
         if not interrupted:
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
     assert process.returncode == 0

@@ -80,6 +80,7 @@ def test_log_and_artifacts_come_as_downloads_that_no_browser_shows(
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Content-Length"] == str(len(answer.data))
         assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,28 @@ def test_a_zoom_is_shared_by_all_rows_and_the_address_and_goes_away(bench, serve
     assert watched.errors == []
 
 
+def test_presses_count_from_each_other_and_not_from_what_is_drawn(bench, serve, watched):
+    workload_id, _ = planted_three(bench)
+    page = watched.page
+    page.goto(f"{serve()}/workload?w={workload_id}")
+    drawn(page, "cpu")
+    shown = """() => {
+      const axis = document.querySelector("#workload-time .js-plotly-plot").layout.xaxis;
+      return axis.range[1] - axis.range[0];
+    }"""
+    whole_s = page.evaluate(shown)
+
+    # The second press comes before the server has drawn the first.
+    page.evaluate("""() => {
+      const button = document.querySelector('button[aria-label="Zoom in"]');
+      button.click();
+      setTimeout(() => button.click(), 0);
+    }""")
+
+    page.wait_for_function(f"(length) => Math.abs(({shown})() - length) < 1e-6", arg=whole_s / 4)
+    assert watched.errors == []
+
+
 def test_other_workloads_are_a_step_or_a_search_away(bench, serve, watched):
     first = bench.workload("first", [Planted("a")])
     bench.workload("second", [Planted("a")])

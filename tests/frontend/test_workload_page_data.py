@@ -13,6 +13,7 @@ from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
 from radt.frontend.charts.timeline import timeline
+from radt.frontend.data.metrics import series_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.devices import Devices, devices_of, pinned_cores
@@ -26,8 +27,10 @@ from radt.frontend.pages.workload_body import arranged
 from radt.frontend.pages.workload_parts import devices_text, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
-from radt.model import RunStatus
+from radt.model import RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
+from radt.store.records import Samples, SeriesBatch, SeriesRecord
+from radt.usage import KERNEL
 from tests.frontend.workload_support import Bench, Planted, planted_three
 
 
@@ -325,6 +328,25 @@ def test_what_differs_between_runs_comes_first(bench: Bench, source: Source) -> 
         ("File", False),
         ("Params", False),
     ]
+
+
+def test_what_the_kernel_counted_is_a_table_and_no_curve(bench: Bench, source: Source) -> None:
+    workload_id, _ = planted_three(bench)
+    run = StoreReader(bench.store).runs(workload_id=workload_id)[0]
+    series = SeriesRecord(
+        *(run.run_id, 1000, KERNEL, "process.io.written", "By"),
+        *(Scope.PROCESS, SeriesKind.COUNTER),
+    )
+    points = Samples(np.array([1, 2], np.int64), np.array([0.0, 5e6]))
+    with bench.writer.transaction():
+        bench.writer.add_series([series])
+        bench.writer.append(run.run_id, [SeriesBatch(1000, points)])
+
+    totals = facts_of(source, subject_of(source, workload_id)).totals
+
+    (written,) = [fact for fact in totals if fact.name == "written"]
+    assert sorted(written.values, key=str) == ["5.00 MB", None, None]
+    assert "process.io.written" not in series_of(source, (run.run_id,))
 
 
 def test_strips_stay_in_their_places_while_others_come() -> None:

@@ -137,7 +137,7 @@ class Sampled:
             self.sample(*targets)
             return condition()
 
-        wait_until(holds, what or "a reading", 20)
+        wait_until(holds, what or "a reading", 180)
 
     def value(self, metric: str, entity: str = "gpu0", gpu: str = "0") -> Any:
         return self.newest.get((metric, entity, gpu))
@@ -152,7 +152,7 @@ class Sampled:
             return
         self.process.stdin.close()
         assert self._answer() == []
-        assert self.process.wait(20) == 0
+        assert self.process.wait(180) == 0
 
     def _answer(self) -> list[Any]:
         assert self.process is not None
@@ -186,7 +186,7 @@ def dcgm(nvml_library: Path, tmp_path: Path) -> Iterator[Sampled]:
         assert sampled.process.stdout is not None
         sampled.process.stdin.close()
         sampled.process.stdout.close()
-        wait_until(lambda: not sampled.dmons(), "no dmon is left", 20)
+        wait_until(lambda: not sampled.dmons(), "no dmon is left", 180)
 
 
 RUN = {"run_id": "a", "gpus": ["0"]}
@@ -465,7 +465,7 @@ def test_dmon_is_gone_with_a_collector_that_was_killed(dcgm: Sampled) -> None:
     dmon.suspend()  # or the next row, into a pipe that nobody reads, would end it
     assert dcgm.process is not None
     dcgm.process.send_signal(signal.SIGKILL)
-    wait_until(lambda: not alive(dmon.pid), "dmon is gone", 20)
+    wait_until(lambda: not alive(dmon.pid), "dmon is gone", 180)
 
 
 def test_nothing_is_left_after_closing(dcgm: Sampled) -> None:

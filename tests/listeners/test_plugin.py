@@ -104,7 +104,7 @@ def bench(tmp_path: Path, env: Mapping[str, str]) -> Iterator[Bench]:
 _SCRIPT = """
 import pathlib, sqlite3, sys, time
 opened = [open(__file__) for _ in range(20)]
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 180
 store = pathlib.Path("radt-data/radt.db")
 def there():
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as database:

@@ -50,7 +50,7 @@ _SWITCHES = """
 ready()
 def wait():
     for _ in range(300): time.sleep(0.0005)
-    time.sleep(60)
+    time.sleep(600)
 threading.Thread(target=wait, daemon=True).start()
 while True:
     with open(f"/proc/self/task/{max(map(int, os.listdir('/proc/self/task')))}/status") as file:

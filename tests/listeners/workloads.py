@@ -192,7 +192,7 @@ class Workload:
 
     def end(self) -> None:
         """Let it end by itself, and see it gone."""
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=180)
 
 
 class Bench:

@@ -36,6 +36,7 @@ def source_files() -> set[str]:
         ("render", "templates/*"),
         ("schemas", "migrations/*/*.sql"),
         ("schemas", "*.json"),
+        ("schemas", "*.sql"),
     ):
         top = folder_of(f"radt.{part}")
         found |= {f"radt/{part}/{path.relative_to(top)}" for path in top.glob(pattern)}

@@ -20,7 +20,9 @@ BASE = frozenset(
         "backoff",
         "inventory",
         "parent_watch",
+        "paths",
         "tags",
+        "usage",
     }
 )
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
@@ -31,12 +33,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     "masking": frozenset(),
     "params": frozenset(),
     "packages": frozenset(),
-    "setting_values": frozenset({"errors", "masking", "units"}),
+    "setting_values": frozenset({"errors", "masking", "paths", "units"}),
     "settings": frozenset({"errors", "masking", "setting_values"}),
     "backoff": frozenset(),
+    "paths": frozenset({"errors"}),
     "parent_watch": frozenset(),
     "tags": frozenset(),
-    "home": frozenset({"errors", "masking", "settings"}),
+    "usage": frozenset(),
+    "home": frozenset({"errors", "masking", "paths", "settings"}),
     "clock": frozenset({"errors", "home", "procfs"}),
     "nvml": frozenset(),
     "inventory": frozenset({"nvml", "packages", "tags"}),

@@ -44,7 +44,7 @@ def test_what_a_slow_terminal_cannot_show_is_counted(monkeypatch: pytest.MonkeyP
 
     class SlowStream(io.StringIO):
         def write(self, text: str) -> int:
-            assert unblock.wait(30)
+            assert unblock.wait(180)
             return super().write(text)
 
     stream = SlowStream()
@@ -175,7 +175,7 @@ def test_nobody_waits_for_an_output_that_broke(error: Exception) -> None:
         output.say("two")
         waiting = threading.Thread(target=output.flush, daemon=True)
         waiting.start()
-        waiting.join(30)
+        waiting.join(180)
         assert not waiting.is_alive()
 
 
@@ -187,7 +187,7 @@ def test_radt_itself_does_not_wait_for_a_terminal_that_stands_still(
 
     class Stopped(io.StringIO):
         def write(self, text: str) -> int:
-            assert unblock.wait(60)
+            assert unblock.wait(180)
             return super().write(text)
 
     stream = Stopped()
@@ -196,7 +196,7 @@ def test_radt_itself_does_not_wait_for_a_terminal_that_stands_still(
             target=lambda: [output.say(f"said {n}") for n in range(100)], daemon=True
         )
         said.start()
-        said.join(30)
+        said.join(180)
         waited = said.is_alive()
         unblock.set()
     assert not waited

@@ -80,8 +80,9 @@ def test_dcgm_makes_way_for_a_profiler_on_its_card_only(bench: Bench, engine: Ho
     # Both series are there under the names that they have without a profiler, too.
     wait_until(lambda: held.last("b", "gpu.sm.active") == 0.8, "counters of the other card")
     wait_until(lambda: held.last("a", "gpu.power") == 250.5, "power of the profiled card")
+    # The profiled card's process is replaced by one that reads less.
+    wait_until(lambda: engine.running == set(_CARDS), "one watches each card")
     before = {pid for pid, _, _ in engine.dmons()}
-    assert engine.running == set(_CARDS)
 
     kill_worker()
     wait_until(lambda: not any(alive(pid) for pid in before), "dmon goes with who started it")

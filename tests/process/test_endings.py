@@ -460,7 +460,7 @@ def test_the_kernels_own_kill_is_recognised(small_cgroup: Path, tmp_path: Path) 
         [sys.executable, "-c", SMALL_MACHINE, str(small_cgroup), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.stdout.splitlines() == ["-9", "OOM: host memory: killed by the kernel"], done.stderr

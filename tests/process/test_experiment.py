@@ -147,7 +147,7 @@ def test_second_start_runs_nothing_and_rerun_only_what_failed(bench: Bench) -> N
     before = bench.rows(path)
     assert [row["Status"] for row in before] == ["FINISHED", "FAILED: exit code 5", "FINISHED"]
     assert "FAILED: exit code 5" in first.stdout
-    bench.radt("experiment.csv")
+    bench.radt("experiment.csv", code=1)
     assert bench.rows(path) == before
     bench.radt("experiment.csv", "--rerun", code=1)
     after = bench.rows(path)

@@ -220,7 +220,7 @@ def test_runner_killed_while_devices_are_set_up(scene: Scene, collocation: str) 
         assert list(scene.processes()) == [starting]
         scene.mps.be()
     else:
-        assert runner.wait(60) == -signal.SIGKILL
+        assert runner.wait(180) == -signal.SIGKILL
         assert len(scene.nvml.gpu_instances()) == 1
         scene.nvml.remove(f"crash_after {CREATE}")
     assert len(Ledger(scene.runtime / "created").entries()) == 1
@@ -494,7 +494,7 @@ def test_file_that_is_deleted_while_rows_run(scene: Scene) -> None:
     )
     path.write_bytes(running)
     (scene.bench.folder / "b.gate").write_text("go")
-    output, _ = runner.communicate(timeout=60)
+    output, _ = runner.communicate(timeout=180)
     assert runner.returncode == 0, output
     assert "cannot be read" in output
     assert scene.statuses(path) == ["FINISHED"] * 3
@@ -511,7 +511,7 @@ def test_file_that_becomes_a_folder_while_rows_run(scene: Scene) -> None:
     path.unlink()
     path.mkdir()
     (scene.bench.folder / "a.gate").write_text("go")
-    output, _ = runner.communicate(timeout=60)
+    output, _ = runner.communicate(timeout=180)
     assert runner.returncode not in (0, -signal.SIGKILL), output
     assert "experiment.csv" in output
     assert "Traceback" not in output
@@ -543,7 +543,7 @@ def impatient(scene: Scene, path: Path) -> subprocess.CompletedProcess[str]:
         env=scene.bench.env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

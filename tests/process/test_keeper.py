@@ -20,7 +20,7 @@ from radt.errors import LaunchError
 from radt.runner.process import Barrier, Exit, TrainingProcess, descendants_of_each, send_signal
 from tests.support.bench import alive, wait_until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 
 #: Makes one process of every kind, each with the marker as its last argument, and says so.
 ZOO = """

@@ -147,7 +147,7 @@ def test_scripts_name_listeners_too(gpus: Bench) -> None:
 
         wait_until(lambda: set(metrics) <= found(), words)
         wait_until(lambda: listeners(gpus, gpus.reader.run(run_id)), words)
-        _, error = script.communicate(timeout=60)
+        _, error = script.communicate(timeout=180)
         assert script.returncode == 0, error
         return gpus.reader.run(run_id), error
 

@@ -315,7 +315,7 @@ def test_stop_of_another_users_runner_says_what_to_do() -> None:
                 [sys.executable, "-c", code, "stop", str(path)],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=180,
                 check=False,
                 cwd="/",
             )
@@ -384,7 +384,9 @@ def test_attach_shows_the_output_and_ends_with_the_runner(bench: Bench, one: Pat
     assert watcher.returncode == 1
     assert "FAILED: exit code 3" in rest
     assert exit_code(rest.splitlines()[-1]) == 1
-    assert "OOM and TIMEOUT rows again" in bench.radt(one.name, "--detach").stdout, "nothing to run"
+    assert "OOM and TIMEOUT rows again" in bench.radt(one.name, "--detach", code=1).stdout, (
+        "nothing to run"
+    )
     after = bench.radt("attach", one.name, code=2)
     assert "one.csv is not running" in after.stderr and "logs/one-" in after.stderr
 

@@ -57,7 +57,7 @@ def test_the_exit_recorder_leaves_signals_to_the_program(tmp_path: Path) -> None
     os.killpg(process.pid, signal.SIGTERM)
     os.killpg(process.pid, signal.SIGINT)
 
-    assert process.wait(20) == 7
+    assert process.wait(180) == 7
     assert note.read_text().split()[0] == "7"
 
 

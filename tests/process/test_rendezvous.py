@@ -21,7 +21,7 @@ from radt.home import RunDir, runtime_dir
 from radt.runner.barrier import ContextBarrier
 from tests.support.bench import Bench, wait_until
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 #: Says when it stands before the block and when it is inside.
 SCRIPT = """\
 import radt, sys, time

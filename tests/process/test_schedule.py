@@ -39,7 +39,7 @@ def test_a_workload_is_a_unit_if_one_row_must_run_all_do(bench: Bench) -> None:
         "2,KILLED: stopped by the user,old,train.py,2b\n"
         "3,FAILED: exit code 1,old,train.py,3a\n"
     )
-    done = bench.radt(path.name)
+    done = bench.radt(path.name, code=1)  # line 5 has failed and stays so
     assert sorted(ran(bench)) == ["2a", "2b"]
     assert statuses(bench, path) == ["FINISHED", "FINISHED", "FINISHED", "FAILED: exit code 1"]
     assert "2: all rows run, including 1 finished row" in " ".join(done.stdout.split())
@@ -70,7 +70,7 @@ def test_what_failed_is_not_repeated_by_this_start_or_the_next(bench: Bench) -> 
     assert sorted(ran(bench)) == ["xa", "xb", "y", "y"]
     ended = ["FINISHED 1/2", "FAILED 1/2: exit code 4", "FINISHED 2/2"]
     assert statuses(bench, path) == ended
-    bench.radt(path.name, "--repeat", "2")
+    bench.radt(path.name, "--repeat", "2", code=1)
     assert (len(ran(bench)), statuses(bench, path)) == (4, ended)
     bench.script("fail.py", NOTES_ITSELF)
     bench.radt(path.name, "--repeat", "2", "--rerun")
@@ -85,7 +85,7 @@ def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     runner = bench.start(path.name, "--repeat", "3")
     wait_until(lambda: ran(bench) == ["x"], "the other one runs")
     runner.send_signal(signal.SIGINT)
-    assert runner.wait(60) == 128 + signal.SIGINT
+    assert runner.wait(180) == 128 + signal.SIGINT
     assert statuses(bench, path) == [
         "KILLED 1/3: stopped by the user",
         "KILLED 2/3: its runner died",
@@ -103,11 +103,14 @@ def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
     assert said == ["FINISHED", "FAILED: exit code 4", "FINISHED"]
     unsaid = path.read_text().replace("FINISHED", "RUNNING", 1).replace(said[1], "RUNNING")
     path.write_text(unsaid)
-    bench.radt(path.name)
+    again = bench.radt(path.name, code=1)
+    assert "2 of 3 rows done, 1 failed" in again.stdout
+    assert "line 3: y a train" in again.stdout
     assert ran(bench) == ["x", "y", "z"]
     assert statuses(bench, path) == said
+    assert "2 of 3 rows done, 1 failed" in bench.radt(path.name, "--only", "x").stdout
     path.write_text(unsaid)
-    bench.radt(path.name, "--repeat", "2")
+    bench.radt(path.name, "--repeat", "2", code=1)
     assert statuses(bench, path) == ["FINISHED 2/2", "FAILED 1/2: exit code 4", "FINISHED 2/2"]
     assert ran(bench)[3:] == ["x", "z"]
 
@@ -125,10 +128,12 @@ def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
     runner = bench.start(path.name, "--repeat", "3")
     wait_until(lambda: len(ran(bench)) == 3, "the second round began")
     runner.send_signal(signal.SIGINT)
-    assert runner.wait(60) == 128 + signal.SIGINT
+    said, _ = runner.communicate(timeout=180)
+    assert runner.returncode == 128 + signal.SIGINT
+    assert f"radt {path.name} --repeat 3" in said
     assert statuses(bench, path) == ["KILLED 2/3: stopped by the user", "FINISHED 1/3"]
     gate.unlink()
-    bench.radt(path.name, "--repeat", "3")
+    bench.radt(path.name)  # the file says that three were asked for
     assert statuses(bench, path) == ["FINISHED 3/3", "FINISHED 3/3"]
     assert ran(bench)[3:] == ["x", "y", "x", "y"]
 
@@ -219,7 +224,7 @@ def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
     gates["a"].write_text("")
     wait_until(lambda: "KILLED" in statuses(bench, path)[0], "the first has ended")
     gates["b"].write_text("")
-    assert runner.wait(60) == 128 + signal.SIGINT
+    assert runner.wait(180) == 128 + signal.SIGINT
     assert statuses(bench, path) == ["KILLED: stopped by the user"] * 2
     assert asked(bench, "b") == "SIGINT "
 
@@ -235,7 +240,7 @@ def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> 
     wait_until(lambda: asked(bench, "b"), "the other was asked")
     for gate in gates.values():
         gate.write_text("")
-    assert runner.wait(60) == 128 + signal.SIGINT
+    assert runner.wait(180) == 128 + signal.SIGINT
     assert statuses(bench, path) == ["TIMEOUT: longer than 0.5 s", "KILLED: stopped by the user"]
     assert asked(bench, "a") == "SIGINT "
 
@@ -268,7 +273,7 @@ def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench:
     tags = bench.mlflow.get_run(bench.rows(path)[0]["Run"]).data.tags
     assert tags["radt.status"] == "TIMEOUT"
     assert tags["radt.end_reason"] == "longer than 1.5 s"
-    bench.radt(path.name)
+    bench.radt(path.name, code=1)
     assert len(ran(bench)) == 3, "a timeout and an OOM are results"
 
 
@@ -302,7 +307,7 @@ def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) 
     bench.script("away.py", NOTES_ITSELF + "os.rename('experiment.csv', 'away.csv')")
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment("Workload,File,Params\n1,away.py,1\n2,train.py,2\n")
-    done = bench.radt(path.name, code=1)
+    done = bench.radt(path.name, "--wait-for-file", "0", code=1)
     assert ran(bench) == ["1"]
     assert "1 run FINISHED, 1 SKIPPED" in done.stdout
     assert "cannot be read: No such file or directory" in done.stderr
@@ -312,6 +317,37 @@ def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) 
         "2": RunStatus.SKIPPED,
     }
     assert all(one.status.ended for one in bench.reader.workloads())
+
+
+def test_a_file_that_is_away_or_something_else_is_waited_for(bench: Bench) -> None:
+    bench.script(
+        "edit.py",
+        NOTES_ITSELF
+        + "os.rename('experiment.csv', 'away.csv')\n"
+        + "if sys.argv[1] == 'folder': os.mkdir('experiment.csv')\n"
+        + "if sys.argv[1] == 'pipe': os.mkfifo('experiment.csv')\n"
+        + "if sys.argv[1] == 'bytes': open('experiment.csv', 'wb').write(b'\\xff' * 99)\n"
+        + "if sys.argv[1] == 'empty': open('experiment.csv', 'w')\n",
+    )
+    bench.script("train.py", NOTES_ITSELF)
+    edits = ["away", "folder", "pipe", "bytes", "empty"]
+    rows = "".join(f"{edit},edit.py,{edit}\n" for edit in edits)
+    path = bench.experiment(f"Workload,File,Params\n{rows}last,train.py,last\n")
+    runner = bench.start(path.name, "--wait-for-file", "1h")
+    assert runner.stdout is not None
+    said = []
+    for line in runner.stdout:  # to its end; what hangs is killed with the test
+        if "waiting for it" in line:
+            said.append(line.strip())
+            if path.is_dir():
+                path.rmdir()
+            path.unlink(missing_ok=True)
+            path.with_name("away.csv").rename(path)
+    assert runner.wait(180) == 0
+    assert ran(bench) == [*edits, "last"]
+    assert statuses(bench, path) == ["FINISHED"] * 6
+    assert len(said) == 5
+    assert said[0].endswith("No such file or directory; waiting for it, 1:00:00 at most")
 
 
 def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(
@@ -344,7 +380,7 @@ def test_cooling_down_ends_with_ctrl_c(bench: Bench) -> None:
     runner = bench.start(path.name, "--cooldown", "1h")
     wait_until(lambda: statuses_or_none(bench, path)[:1] == ["FINISHED"], "the first has ended")
     runner.send_signal(signal.SIGINT)
-    assert runner.wait(60) == 128 + signal.SIGINT
+    assert runner.wait(180) == 128 + signal.SIGINT
     assert statuses(bench, path) == ["FINISHED", ""]
 
 

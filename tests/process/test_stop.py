@@ -10,7 +10,7 @@ import pytest
 
 from radt.runner.active import Escalation, StopRequest
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 
 
 @pytest.mark.parametrize(

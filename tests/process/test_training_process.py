@@ -20,7 +20,7 @@ from radt.runner.output import TAIL_BYTES, TAIL_LINES
 from radt.runner.process import Barrier, Exit, TrainingProcess
 from tests.support.bench import wait_until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 
 
 class Started:

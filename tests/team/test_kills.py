@@ -44,7 +44,7 @@ def test_whoever_is_killed_the_next_goes_on(
         if killed == KILLS // 2:
             here.open("second")
     here.open("second", "third")
-    out, _ = radt.communicate(timeout=120)
+    out, _ = radt.communicate(timeout=180)
     assert radt.returncode == 0, out
     assert here.statuses() == {"FINISHED"}
     here.radt("sync")

@@ -23,7 +23,7 @@ def test_two_machines_write_one_experiment_at_once(
     for one in machines:
         one.open("first", "second", "third")
     for one, runner in zip(machines, runners, strict=True):
-        out, _ = runner.communicate(timeout=90)
+        out, _ = runner.communicate(timeout=180)
         assert runner.returncode == 0, out
         assert one.statuses() == {"FINISHED"}
     for one in machines:

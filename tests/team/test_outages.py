@@ -57,7 +57,7 @@ def test_all_servers_are_killed_in_mid_run_and_come_back(
     )
     team.up()
     here.open("second", "third")
-    out, _ = radt.communicate(timeout=90)
+    out, _ = radt.communicate(timeout=180)
     assert radt.returncode == 0, out
     assert here.statuses() == {"FINISHED"}
     here.wait_brought()

@@ -47,7 +47,7 @@ def test_an_older_and_then_a_newer_schema(
     wait_until(lambda: any("Upgrade radt" in one for one in here.waiting().values()), "refused")
     had = points_at_any_version(team.postgres, older_database)
     here.open("first", "second", "third")
-    out, _ = radt.communicate(timeout=90)
+    out, _ = radt.communicate(timeout=180)
     assert radt.returncode == 0, out
     assert here.statuses() == {"FINISHED"}
     assert "has schema version 99" in out

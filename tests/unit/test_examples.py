@@ -12,7 +12,13 @@ import pytest
     "module",
     [
         *("radt.units", "radt.masking", "radt.params", "radt.units", "radt.experiment.plan"),
-        *("radt.experiment.devices", "radt.runner.live", "radt.analysis.estimates"),
+        *(
+            "radt.experiment.devices",
+            "radt.runner.live",
+            "radt.analysis.estimates",
+            "radt.errors",
+            "radt.paths",
+        ),
     ],
 )
 def test_examples_in_docstrings(module: str) -> None:

@@ -46,7 +46,7 @@ def write(folder: Path, text: str, name: str = "radt.toml") -> Path:
 
 def radt(*arguments: str, folder: Path, code: int) -> str:
     done = subprocess.run(
-        [RADT, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [RADT, *arguments], cwd=folder, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -77,6 +77,7 @@ VALUES: list[tuple[Setting[Any], object, str, object]] = [
     (settings.STORE_URI, "postgres://db/x", "postgresql://db/x", "postgresql+psycopg2://db/x"),
     (settings.REPEAT, 3, "3", 3),
     (settings.COOLDOWN, 90, "1min 30s", 90.0),
+    (settings.WAIT_FOR_FILE, "2min", "120s", 120.0),
     (settings.MAX_TIME, "2h", "7200", 7200.0),
     (settings.MAX_EPOCH, 5, "5", 5),
     (settings.SYNC, "context", "Context", "context"),
@@ -119,6 +120,7 @@ def test_options_of_a_start_are_what_the_settings_say(project: Path) -> None:
         only=("a",),
         repeat=3,
         cooldown_s=90.0,
+        wait_for_file_s=120.0,
         max_time_s=7200.0,
         max_epoch=5,
         sync=SyncPoint.CONTEXT,
@@ -174,6 +176,12 @@ def test_paths_of_a_file_start_at_its_folder(
     monkeypatch.chdir(below)
     assert Home.resolve().path.resolve() == project.parent / "data"
     assert Home.resolve().tracking_uri() == f"sqlite:///{project}/db/mlflow.db"
+    odd = project / "100% ?#"
+    odd.mkdir()
+    write(odd, "tracking-uri = 'sqlite:///a%20b.db?timeout=5'\n")
+    monkeypatch.chdir(odd)
+    assert Home.resolve().tracking_uri() == f"sqlite:///{project}/100%25 %3F%23/a%20b.db?timeout=5"
+    monkeypatch.chdir(below)
     monkeypatch.setenv(TRACKING_VARIABLE, "sqlite:////elsewhere.db")
     monkeypatch.setenv(HOME_VARIABLE, "here")
     assert Home.resolve().path == below / "here"
@@ -190,7 +198,7 @@ def test_a_broken_file_does_not_break_training(project: Path) -> None:
         "assert 'mlflow' not in sys.modules\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=180
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("radt.toml is not TOML") == 1
@@ -205,7 +213,7 @@ def test_a_script_alone_records_where_the_file_says(project: Path) -> None:
     below = project / "below"
     below.mkdir()
     script = "import radt\nwith radt.Run(listeners='none') as run: run.log_metric('x', 1)\n"
-    subprocess.run([sys.executable, "-c", script], cwd=below, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], cwd=below, check=True, timeout=180)
     assert (project / "elsewhere" / "radt.db").exists()
     assert not (below / "radt-data").exists()
 
@@ -214,7 +222,7 @@ def test_importing_radt_reads_no_settings(project: Path) -> None:
     write(project, "home = \n")
     code = "import radt, sys; print('tomllib' in sys.modules, 'radt.settings' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180
     )
     assert (done.stdout, done.stderr) == ("False False\n", "")
 

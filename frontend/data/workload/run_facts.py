@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from radt import units
+from radt.analysis.quantities import joules
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run_files import folders_of, opened
@@ -14,7 +16,9 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.workload.subject import Subject
 from radt.masking import masked
 from radt.model import MissingReason
+from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, LedgerRecord, RunRecord
+from radt.store.totals import is_of_totals, totals_of
 from radt.tags import CPU, GPUS, HOST
 
 #: Written by `radt.inventory` before the run starts.
@@ -59,10 +63,11 @@ class Facts:
     params: tuple[Fact, ...]
     tags: tuple[Fact, ...]
     about: tuple[Fact, ...]
+    totals: tuple[Fact, ...] = ()
 
 
 def facts_of(source: Source, subject: Subject) -> Facts:
-    """Parameters and tags of the runs, and how they were started.
+    """Parameters and tags of the runs, how they were started, and what they used in all.
 
     Raises:
         StoreError: The store cannot be read.
@@ -88,7 +93,38 @@ def facts_of(source: Source, subject: Subject) -> Facts:
         _table(run_ids, params),
         _table(run_ids, tags_of(source, subject)),
         _table(run_ids, about, sort=False),
+        _table(run_ids, _totals_of(source, subject), sort=False),
     )
+
+
+#: Totals on the page, their names and how they are written.
+_TOTALS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "cpu_time_s": ("CPU time", units.duration),
+    "rss_peak_bytes": ("peak RSS of the largest process", units.size),
+    "io_read_bytes": ("read", units.size),
+    "io_written_bytes": ("written", units.size),
+    "context_switches_voluntary": ("context switches, voluntary", "{:,.0f}".format),
+    "context_switches_involuntary": ("context switches, involuntary", "{:,.0f}".format),
+    "page_faults_minor": ("page faults, minor", "{:,.0f}".format),
+    "page_faults_major": ("page faults, major", "{:,.0f}".format),
+    "gpu_energy_j": ("energy of its GPUs", joules),
+    "cpu_energy_j": ("energy of the machine's processors", joules),
+}
+
+
+def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
+    def read(reader: StoreReader) -> Mapping[str, Mapping[str, str]]:
+        texts = {}
+        for run_id, run in subject.runs.items():
+            series = [record for record in reader.series([run_id]) if is_of_totals(record)]
+            points = [(one, reader.samples(run_id, one.series_no)) for one in series]
+            totals = totals_of(run.record, points)
+            texts[run_id] = {
+                name: text(totals[key]) for key, (name, text) in _TOTALS.items() if key in totals
+            }
+        return texts
+
+    return source.remember(("workload-totals", subject.run_ids), read)
 
 
 def tags_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from radt.model import MarkerKind
@@ -22,6 +23,9 @@ from radt.store.records import Int64Array, MarkerRecord
 
 #: Markers that are in memory at a time.
 _BLOCK = 20_000
+#: Bytes of their texts that are in memory at a time; those that radt writes are a hundredth of it.
+_TEXT_BYTES = 256 << 20
+_TOO_LONG = "its texts are longer than any that radt writes"
 _TIME = pa.timestamp("ns", tz="UTC")
 
 MARKER_SCHEMA = pa.schema(
@@ -120,10 +124,37 @@ def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
 
 
 def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
-    """Yield the markers of a part, in blocks; OSError, ValueError, KeyError: it is damaged."""
-    with pq.ParquetFile(path) as file:
+    """Yield the markers of a part, in blocks; OSError, ValueError, KeyError: it is damaged.
+
+    Texts are counted before they are made: a name of a megabyte in 20,000 rows is a file of some
+    kilobytes.
+    """
+    check_columns(pq.read_schema(path), MARKER_SCHEMA)
+    texts = [column.name for column in MARKER_SCHEMA if column.type == pa.string()]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            columns = [group.column(place) for place in range(group.num_columns)]
+            if any(column.total_uncompressed_size > _TEXT_BYTES for column in columns):
+                raise ValueError(_TOO_LONG)
         for batch in file.iter_batches(_BLOCK):
+            if sum(_bytes_of(batch.column(name)) for name in texts) > _TEXT_BYTES:
+                raise ValueError(_TOO_LONG)
             yield list(_records(batch, run_id))
+
+
+def check_columns(found: pa.Schema, wanted: pa.Schema) -> None:
+    """Raise ValueError or KeyError unless the columns have their types, and so their sizes."""
+    for column in wanted:
+        if found.field(column.name).type != column.type:
+            raise ValueError(f"its column {column.name} is not {column.type}")
+
+
+def _bytes_of(texts: pa.DictionaryArray) -> int:
+    """Return how many bytes the texts take, one for each row."""
+    lengths = pc.binary_length(texts.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
+    rows = texts.indices.drop_null().to_numpy()
+    return int(lengths[rows].sum(dtype=np.int64)) if len(rows) else 0
 
 
 def _records(batch: pa.RecordBatch, run_id: str) -> Iterable[MarkerRecord]:

@@ -24,16 +24,17 @@ from radt.delivery.archive.manifest import (
     Stretch,
     sha256_of,
 )
-from radt.delivery.archive.markers import read_markers
+from radt.delivery.archive.markers import check_columns, read_markers
 from radt.errors import ArchiveError
 from radt.model import NO_STEP
 from radt.store.chunks import joined, time_sorted
 from radt.store.records import MarkerRecord, Samples, SeriesRecord
-from radt.store.tidy import SERIES_NO
+from radt.store.tidy import NUMBERED_SCHEMA, SERIES_NO
 
 #: Rows that are in memory at a time.
 _ROWS = 400_000
 _COLUMNS = [SERIES_NO, "time", "value", "step"]
+_SCHEMA = pa.schema([NUMBERED_SCHEMA.field(name) for name in _COLUMNS])
 _OTHER_POINTS = "it has other points than the manifest says"
 _REMEDY = "Download it again from the run's artifacts"
 
@@ -222,6 +223,7 @@ def _blocks(file: Path) -> Iterator[_Block]:
 
     A row group is as large as its writer liked: a thousand million zeros are a few kilobytes.
     """
+    check_columns(pq.read_schema(file), _SCHEMA)
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
         for batch in parquet.iter_batches(_ROWS, columns=_COLUMNS):
             yield _by_series(batch)

@@ -29,7 +29,9 @@ from radt.store.records import (
     SeriesRecord,
     SummaryRecord,
 )
+from radt.store.totals import KERNEL_KEYS
 from radt.store.writer import StoreWriter
+from radt.usage import KERNEL
 
 #: Length of the stretches that hardware series are averaged over, as MLflow's own sampler.
 MEAN_INTERVAL_S = 10
@@ -214,14 +216,20 @@ def summary_values(
     """Return the run in a few numbers, by name: what tables of runs are sorted by.
 
     Mean and maximum of each hardware series, the increase of counters (``totals``, by number of
-    series), duration of the run and of its epochs (the mean without the first, which is warm-up, if
-    there are others), and how complete the samples are.
+    series), what the kernel counted of its processes (``summary/cpu_time_s``), duration of the run
+    and of its epochs (the mean without the first, which is warm-up, if there are others), and how
+    complete the samples are.
     """
     values: dict[str, float | None] = {}
     names = _told_apart([summary.series for summary in summaries], _summary_name)
     for summary in summaries:
         series = summary.series
         if series.listener == SOFTWARE:
+            continue
+        if series.listener == KERNEL:
+            if series.metric in KERNEL_KEYS:
+                total = totals.get(series.series_no, summary.maximum)
+                values[f"summary/{KERNEL_KEYS[series.metric]}"] = total
             continue
         name = names[series.series_no]
         if series.kind is SeriesKind.COUNTER:

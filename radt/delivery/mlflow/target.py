@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool
 
 from radt.delivery.mlflow import errors
 from radt.delivery.mlflow.artifacts import copy_whole, shares_folder
-from radt.delivery.mlflow.database import prepare, sqlite_file
+from radt.delivery.mlflow.database import prepare
 from radt.delivery.mlflow.errors import DeliveryError as DeliveryError
 from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
@@ -31,6 +31,7 @@ from radt.delivery.s3 import S3Error, S3Folder
 from radt.errors import ArchiveError
 from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
+from radt.paths import sqlite_file
 
 #: Most entities in one request, MLflow's own limits.
 MAX_POINTS = 1000

@@ -34,6 +34,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import STATUS
+from radt.usage import KERNEL
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,10 @@ class Uploader:
         return f"deleted in MLflow: {error.message}"
 
     def _send_content(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
-        series = self._reader.series([run.run_id])
+        # Totals are no curves: they come with the summary.
+        series = [
+            record for record in self._reader.series([run.run_id]) if record.listener != KERNEL
+        ]
         names = series_names(series)
         keys = unique_keys(names.values())
         self._send_texts(run, mlflow_id, sent, keys)

@@ -7,15 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from radt.delivery.archive import read
+from radt.delivery.archive import markers, read
 from radt.delivery.archive.importing import import_archive
 from radt.delivery.archive.manifest import FORMAT, Manifest
+from radt.delivery.archive.markers import marker_table, read_markers
 from radt.delivery.archive.read import Archive
 from radt.errors import ArchiveError
 from radt.load import load
-from radt.store.records import RunRecord
+from radt.model import MarkerKind
+from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
 from tests.delivery.archive import kit
 
@@ -156,6 +161,35 @@ def test_no_more_of_a_part_is_in_memory_than_was_meant(
     (part,) = [one for one in archive.manifest.parts if one.path == PART]
     blocks = list(archive.pieces(part, folder / PART))
     assert [sum(len(piece.samples) for piece in block) for block in blocks] == [100] * 10
+
+
+@pytest.mark.parametrize(("column", "length"), [("name", 1 << 16), ("detail", 1 << 24)])
+def test_texts_that_would_take_all_memory(
+    tmp_path: Path, column: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that stands once in the file and in every row of it, and one that compresses well."""
+    monkeypatch.setattr(markers, "_TEXT_BYTES", 1 << 23)
+    path, count = tmp_path / MARKERS, 20_000 if length < 1 << 24 else 2
+    one = MarkerRecord("a", 1, MarkerKind.EVENT, "name", 1, 1)
+    texts = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), ["x" * length])
+    table = marker_table([one] * count)
+    place = table.schema.get_field_index(column)
+    schema = table.schema.set(place, pa.field(column, texts.type))
+    pq.write_table(
+        table.set_column(place, schema.field(place), texts), path, compression="zstd",
+        store_schema=False, dictionary_pagesize_limit=1 << 30,
+    )  # fmt: skip
+    assert path.stat().st_size < 100_000
+    with pytest.raises(ValueError, match="longer than any that radt writes"):
+        list(read_markers(path, "a"))
+
+
+def test_a_column_of_another_type(tmp_path: Path) -> None:
+    path = tmp_path / PART.replace("/", "-")
+    table = pa.table({"series_no": ["0"], "time": ["1"], "value": ["2"], "step": ["3"]})
+    pq.write_table(table, path)
+    with pytest.raises(ValueError, match="its column series_no is not int"):
+        list(read._blocks(path))
 
 
 def test_a_part_with_more_than_its_manifest_says_is_not_read_to_its_end(folder: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -168,3 +171,22 @@ def test_what_is_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ArchiveError, match=r"Expected a folder, s3://bucket/prefix or runs:/ID, got gs://x/y"
     ):
         load("gs://x/y")
+
+
+def test_a_connection_that_s3_closes_is_a_problem_of_s3(
+    bucket_environ: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with suppress(OSError):  # the test is over
+                while True:
+                    server.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", endpoint)
+
+        with pytest.raises(ArchiveError, match="S3: Connection was closed"):
+            load(f"s3://{bucket_environ.name}/prefix")
+        server.shutdown(socket.SHUT_RDWR)

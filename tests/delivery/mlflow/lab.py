@@ -37,7 +37,7 @@ from radt.store.records import (
 )
 from radt.store.writer import StoreWriter
 
-DEADLINE_S = 120.0
+DEADLINE_S = 180.0
 SECOND_NS = 1_000_000_000
 START_NS = 1_750_000_000 * SECOND_NS
 
@@ -220,9 +220,9 @@ class Threads:
 
     def finish(self) -> None:
         self.creator_wakeup.finish()
-        self.creator.join(60)
+        self.creator.join(180)
         self.uploader_wakeup.finish()
-        self.uploader.join(60)
+        self.uploader.join(180)
         assert not self.creator.is_alive()
         assert not self.uploader.is_alive()
 

@@ -1,4 +1,8 @@
-"""MLflow's SQLite file: built by real processes that are killed meanwhile, and repaired."""
+"""MLflow's SQLite file: built by real processes that are killed meanwhile, and repaired.
+
+``python -m tests.delivery.mlflow.test_database > schemas/mlflow.sql`` writes the file of another
+version of MLflow.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,34 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from mlflow.version import VERSION
 
+from radt.delivery.mlflow.database import SCHEMA, prepare, schema_title
 from radt.delivery.problems import problem_file, read_problems
 from radt.home import Home
+from radt.paths import sqlite_uri
 from tests.delivery.mlflow.lab import DEADLINE_S, Lab, finish, make_lab, wait_until
 from tests.delivery.mlflow.lab import closing as closing_lab
 from tests.support.bench import mlflow_database
 
+BUILD_WITHOUT_SCHEMA = """
+import sys
+from pathlib import Path
+from radt.delivery.mlflow import database
+database.VERSION = "another"
+database.prepare(Path(sys.argv[1]))
+"""
 BUILD = """
 import sys
 from mlflow.tracking import MlflowClient
+from mlflow.version import VERSION
 MlflowClient(sys.argv[1]).search_experiments()
 """
 
@@ -72,11 +88,54 @@ def is_delivered(lab: Lab) -> None:
     assert run.run_id not in {left.run_id for left in lab.reader.runs_to_deliver(lab.tracking_uri)}
 
 
-def test_an_uploader_that_is_killed_while_it_builds_leaves_no_half(fresh: Home) -> None:
+def schema_of(database: Path) -> list[str]:
+    """Return what makes a database like this one, but for its place and the time."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE experiments SET artifact_location = ''")
+        connection.execute("UPDATE experiments SET creation_time = 0, last_update_time = 0")
+        _, *statements, _ = connection.iterdump()  # without BEGIN and COMMIT
+        return statements
+
+
+def words(statements: list[str]) -> list[str]:
+    """Return something to compare: MLflow makes indexes and constraints in no certain order."""
+    return sorted("\n".join(statements).replace(",", " ").split())
+
+
+def built_by_mlflow(folder: Path) -> Path:
+    database = folder / "mlflow.db"
+    subprocess.run([sys.executable, "-c", BUILD, sqlite_uri(database)], check=True)
+    return database
+
+
+def experiments(database: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        columns = "experiment_id, name, artifact_location, lifecycle_stage, workspace"
+        return connection.execute(f"SELECT {columns} FROM experiments").fetchall()
+
+
+def test_the_prepared_schema_is_what_the_installed_mlflow_builds(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    ours, theirs = tmp_path / "ours" / "mlflow.db", built_by_mlflow(tmp_path / "theirs")
+    prepare(ours)
+    assert [(0, "Default", str(ours.parent / "mlruns" / "0"), "active", "default")] == experiments(
+        ours
+    )
+    assert words(schema_of(ours)) == words(schema_of(theirs))
+    assert SCHEMA.read_text(encoding="utf-8").splitlines()[0] == schema_title(VERSION)
+
+
+def test_another_version_of_mlflow_builds_its_own(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    subprocess.run([sys.executable, "-c", BUILD_WITHOUT_SCHEMA, str(database)], check=True)
+    assert [name for _, name, *_ in experiments(database)] == ["Default"]
+
+
+def test_one_that_is_killed_while_it_builds_leaves_no_half(fresh: Home) -> None:
     database = fresh.path / "mlflow.db"
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
-        lab.add_workload()
-        process = lab.start_deliverer()
+        process = subprocess.Popen([sys.executable, "-c", BUILD_WITHOUT_SCHEMA, str(database)])
         kill_within(process, fresh.path / ".mlflow.db.building", moved=False)
         assert not database.exists()
         is_delivered(lab)
@@ -119,3 +178,9 @@ def test_one_with_runs_is_never_replaced(fresh: Home) -> None:
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT run_uuid FROM runs").fetchall() == [(kept,)]
     assert not (fresh.path / "mlflow.db.incomplete").exists()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        print(schema_title(VERSION))
+        print(*schema_of(built_by_mlflow(Path(folder))), sep="\n")

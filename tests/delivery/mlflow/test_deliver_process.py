@@ -155,7 +155,7 @@ def test_a_store_that_is_missing_ends_it_with_a_reason_in_the_log(lab: Lab, tmp_
         [sys.executable, "-m", "radt.delivery.mlflow", "--store", str(tmp_path / "no.db")],
         env=os.environ | {"RADT_TRACKING_URI": lab.tracking_uri},
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=180,
     )
     assert answer.returncode == 1
     assert "there is no store" in lab.log_text()

@@ -577,12 +577,12 @@ def test_the_uploader_waits_while_runs_are_created(lab: Lab) -> None:
 
     def wait() -> None:
         asked.set()
-        assert gate.wait(30)
+        assert gate.wait(180)
 
     uploader = Uploader(lab.target, lab.reader, lab.writer, before_request=wait)
     thread = threading.Thread(target=uploader.deliver, args=(lab.record(run),))
     thread.start()
-    assert asked.wait(30)
+    assert asked.wait(180)
     assert lab.history(run, "loss") == []
     gate.set()
     thread.join()

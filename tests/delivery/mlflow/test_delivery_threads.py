@@ -130,7 +130,7 @@ def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
     wakeup.finish()
     uploader = UploaderThread(lab.uploader(), lab.reader, lab.tracking_uri, wakeup)
     uploader.start()
-    uploader.join(60)
+    uploader.join(180)
     assert len(asked) == LAST_TRIES, "others would have run into the same"
     assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 3, "left to the next deliverer"
 

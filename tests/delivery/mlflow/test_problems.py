@@ -95,7 +95,7 @@ def test_one_subject_is_never_done_twice_at_a_time(workers: dict[Queue, int]) ->
     queues = Queues(workers, wakeup.nudge)
 
     def fail() -> None:
-        go.wait(10)
+        go.wait(180)
         raise ValueError("no")
 
     slow = Task("run", "run ended", fail, Queue.ENDED)

@@ -50,7 +50,7 @@ def test_a_link_that_stalls_and_refuses_in_mid_run(
         wait_until(lambda: [run for run in bench.reader.runs() if run.started_ns], "started")
         link.stall()
         go.write_text("on")
-        output, _ = runner.communicate(timeout=90)
+        output, _ = runner.communicate(timeout=180)
         assert runner.returncode == 0, output
         assert [row["Status"] for row in bench.rows(table)] == ["FINISHED"]
         assert (bench.folder / "done").read_text() == "x"

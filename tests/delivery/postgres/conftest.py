@@ -23,7 +23,7 @@ from tests.support.stores import differences
 
 #: Everything is due whenever it is looked at.
 AT_ONCE = Pace(samples_s=1e-6, texts_s=1e-6, look_s=1e-6, look_share=1e6)
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 
 
 @pytest.fixture

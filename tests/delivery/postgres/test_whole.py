@@ -83,7 +83,7 @@ def test_a_run_is_in_postgres_while_it_runs_and_wholly_at_its_end(
         wait_until(lambda before=before: points_at(database) > before, f"after {module}")
     (bench.folder / "go").write_text("on")
     (bench.folder / "go").write_text("on")
-    out, _ = radt.communicate(timeout=90)
+    out, _ = radt.communicate(timeout=180)
     assert radt.returncode == 0, out
     wait_same(bench.home / "radt.db", database)
 
