@@ -73,8 +73,10 @@ def register(app: Dash, source: Source) -> None:
 def _path() -> str:
     """The path as the file system has it; names may hold bytes that are not UTF-8."""
     query = request.query_string.decode("ascii", "replace")
-    found = parse_qs(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8)
-    return found.get("path", [""])[0]
+    query_fields = parse_qs(
+        query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8
+    )
+    return query_fields.get("path", [""])[0]
 
 
 def _refused() -> Response | None:

@@ -81,9 +81,9 @@ def translucent(hex_colour: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(foreground: str, other: str) -> float:
     """The contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
-    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    lighter, darker = sorted((_luminance(foreground), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -115,8 +115,8 @@ def _channels(hex_colour: str) -> tuple[int, int, int]:
     return int(hex_colour[1:3], 16), int(hex_colour[3:5], 16), int(hex_colour[5:7], 16)
 
 
-def _mixed(one: str, other: str, share: float) -> str:
-    pairs = zip(_channels(one), _channels(other), strict=True)
+def _mixed(colour: str, other: str, share: float) -> str:
+    pairs = zip(_channels(colour), _channels(other), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 

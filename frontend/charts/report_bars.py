@@ -33,12 +33,12 @@ def whisker(estimate: Estimate) -> float:
 
 def reaches(estimates: Sequence[Estimate], factor: float) -> Figure:
     """Plotly's error bars from the confidence intervals; None without any."""
-    found = [error_bar(one) for one in estimates]
+    bars = [error_bar(estimate) for estimate in estimates]
     return {
-        "array": [one.above * factor if one else None for one in found],
-        "arrayminus": [one.below * factor if one else None for one in found],
+        "array": [estimate.above * factor if estimate else None for estimate in bars],
+        "arrayminus": [estimate.below * factor if estimate else None for estimate in bars],
         "symmetric": False,
-        "visible": any(one and one.above for one in found),
+        "visible": any(estimate and estimate.above for estimate in bars),
     }
 
 

@@ -188,15 +188,17 @@ def total_name(total: Total) -> str:
 
 def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
     """The mean (or the peak, where that counts) of each line within the visible time."""
-    found = []
+    lines = []
     visible = (data.at_s >= data.window.start) & (data.at_s <= data.window.end) & data.known
     is_peak = data.strip.resource.peak
     for band in data.bands:
-        there = band.values[visible & (band.values != 0)] if not is_peak else band.values[visible]
-        found.append(
+        visible_values = (
+            band.values[visible & (band.values != 0)] if not is_peak else band.values[visible]
+        )
+        lines.append(
             Reading(
                 band.name,
-                _figure_text(_one_value(there, peak=is_peak), scale),
+                _figure_text(_one_value(visible_values, peak=is_peak), scale),
                 band.runs[0].ordinal if len(band.runs) == 1 else None,
                 data.strip.is_estimated,
             )
@@ -204,8 +206,8 @@ def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
     for total in data.totals:
         value = _one_value(_seen(total, data.window), peak=is_peak)
         ordinal = None if total.owner is None else total.owner.ordinal
-        found.append(Reading(total_name(total), _figure_text(value, scale), ordinal))
-    return tuple(found)
+        lines.append(Reading(total_name(total), _figure_text(value, scale), ordinal))
+    return tuple(lines)
 
 
 def _notes(data: StackData, cores: int | None, *, is_off: bool) -> tuple[str, ...]:

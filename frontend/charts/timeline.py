@@ -109,12 +109,12 @@ def timeline_px(runs: int) -> int:
     return AXIS_PX + max(1, runs) * row_px(runs)
 
 
-def timeline(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
+def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
     """Draw one row per run: set-up, lifetime, epochs, phases and spans, events, end."""
     ink = INKS[scheme]
     shortest_s = (window.end - window.start) * _THINNEST_PX / _PLOT_PX
     setup, alive, epochs, inside, events = [], [], [], [], []
-    for row, life in enumerate(found):
+    for row, life in enumerate(lives):
         bars: dict[BarKind, list[Bar]] = {kind: [] for kind in BarKind}
         for bar in life.bars:
             bars[bar.kind].append(bar)
@@ -123,7 +123,7 @@ def timeline(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
         epochs += [(row, bar) for bar in binned(bars[BarKind.EPOCH], window, shortest_s)]
         inside += [(row, bar) for bar in binned(bars[BarKind.INSIDE], window, shortest_s)]
         events += [(row, bar) for bar in binned(bars[BarKind.EVENT], window, shortest_s)]
-    strokes = [colour(life.run.ordinal, scheme) for life in found]
+    strokes = [colour(life.run.ordinal, scheme) for life in lives]
     traces = [
         _bars("set-up", setup, window, 0.22, [translucent(ink.dim, 0.45)] * len(setup)),
         _bars("alive", alive, window, 0.56, [translucent(strokes[row], 0.2) for row, _ in alive]),
@@ -137,10 +137,10 @@ def timeline(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
             lower=True,
         ),
         _instants(events, ink),
-        _ends(found, window, scheme),
+        _ends(lives, window, scheme),
     ]
-    rows = max(1, len(found))
-    layout = frame_layout(ink, window, timeline_px(len(found)))
+    rows = max(1, len(lives))
+    layout = frame_layout(ink, window, timeline_px(len(lives)))
     layout["margin"] = {"l": LEFT_PX, "r": RIGHT_PX, "t": AXIS_PX, "b": 0, "pad": 0}
     layout["barmode"] = "overlay"
     layout["hovermode"] = "closest"
@@ -162,7 +162,7 @@ def timeline(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
             "line": {"width": 1, "color": ink.text},
         }
     ]
-    layout["meta"] = {"rows": len(found), "bars": len(epochs) + len(inside)}
+    layout["meta"] = {"rows": len(lives), "bars": len(epochs) + len(inside)}
     return {"data": traces, "layout": layout}
 
 
@@ -254,11 +254,11 @@ def _instants(events: Sequence[tuple[int, Bar]], ink: Ink) -> Figure:
     }
 
 
-def _ends(found: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
+def _ends(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
     """Mark the end of each run that did not finish; its reason stands beside the row."""
     bad = [
         (row, life)
-        for row, life in enumerate(found)
+        for row, life in enumerate(lives)
         if life.run.record.status in _ENDED_BADLY and window.start <= life.end_s <= window.end
     ]
     return {

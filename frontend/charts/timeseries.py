@@ -160,10 +160,10 @@ def figure(data: ChartData, look: Look) -> Figure:
 
 def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:
     """The entries of the list beside the chart, hidden lines included."""
-    found = []
+    traces = []
     for line in lines:
         pen = pens.get(line.key) or Pen.of(line, 0, scheme, monochrome=False)
-        found.append(
+        traces.append(
             {
                 "key": line.key,
                 "label": line.label,
@@ -177,7 +177,7 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
                 "workload": line.is_workload,
             }
         )
-    return found
+    return traces
 
 
 def notice(text: str, scheme: Scheme) -> Figure:
@@ -213,7 +213,7 @@ def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tupl
     low, high = y_range(lines, data.window, ordinate, from_zero=from_zero)
     if data.relative is not Relative.RATIO:
         hand_low, hand_high = (
-            None if one is None else one * ordinate.factor for one in (spec.y_min, spec.y_max)
+            None if limit is None else limit * ordinate.factor for limit in (spec.y_min, spec.y_max)
         )
     else:
         hand_low, hand_high = spec.y_min, spec.y_max

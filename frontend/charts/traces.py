@@ -61,8 +61,8 @@ class Ordinate:
         if not self.log:
             return scaled
         with np.errstate(invalid="ignore"):
-            found: Float64Array = np.where(scaled > 0, scaled, np.nan)
-        return found
+            positive: Float64Array = np.where(scaled > 0, scaled, np.nan)
+        return positive
 
 
 def typed(values: Float64Array) -> dict[str, str]:

@@ -80,13 +80,13 @@ class Group:
         return f"{self.run.workload_name} {self.listener}".rstrip()
 
 
-def groups(found: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
+def groups(shown_feeds: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
     """Group the feeds by workload; feeds of different listeners are never mixed."""
     by_workload: dict[tuple[str, str], list[Feed]] = {}
-    for feed in without_parts(found):
+    for feed in without_parts(shown_feeds):
         key = (feed.parts[0][0].record.workload_id, feed.listener)
         by_workload.setdefault(key, []).append(feed)
-    several = len({feed.listener for feed in found}) > 1
+    several = len({feed.listener for feed in shown_feeds}) > 1
     return tuple(
         Group(
             tuple(feeds), feeds[0].listener if several else "", tints.workload(feeds[0].parts[0][0])
@@ -125,15 +125,15 @@ def workload_line(
         return None
     edges = grid(members, window, zero)
     count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
-    said = f"{group.listener} {count}".strip()
-    label = f"{group.run.workload_name}  {said}".strip()
-    line = combine([on_grid(one, edges) for one in members], edges, aggregate, label, group.run)
+    method = f"{group.listener} {count}".strip()
+    label = f"{group.run.workload_name}  {method}".strip()
+    line = combine([on_grid(curve, edges) for curve in members], edges, aggregate, label, group.run)
     if smoothing_width > 0:
-        around = [one for one in surroundings if len(one.cells)] or members
+        around = [curve for curve in surroundings if len(curve.cells)] or members
         far = grid(around, None, zero) if surroundings else edges
         whole = line
         if surroundings:
-            on_far = [on_grid(one, far) for one in around]
+            on_far = [on_grid(curve, far) for curve in around]
             whole = combine(on_far, far, aggregate, label, group.run)
         line = smoothed(line, whole, far, smoothing_width)
     return replace(

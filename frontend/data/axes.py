@@ -87,7 +87,7 @@ def axis_of(
             return Axis(kind, {run_id: Shift(by) for run_id, by in shifts.items()}, whole)
         case XAxis.EPOCH:
             maps = epoch_maps(runs, ends_s, markers)
-            known = [one.x for one in maps.values() if np.isfinite(one.x).all()]
+            known = [axis_map.x for axis_map in maps.values() if np.isfinite(axis_map.x).all()]
             start = min((float(x[0]) for x in known), default=0.0)
             end = max((float(x[-1]) for x in known), default=_SHORTEST)
             return Axis(kind, maps, Window(start, max(end, start + 0.1)))
@@ -98,7 +98,7 @@ def axis_of(
 
 def whole_of(placed: Iterable[Cells]) -> Window:
     """The range from the first to the last point of all lines."""
-    spans = [(float(one.first[0]), float(one.last[-1])) for one in placed if len(one)]
+    spans = [(float(cells.first[0]), float(cells.last[-1])) for cells in placed if len(cells)]
     start = min((first for first, _ in spans), default=0.0)
     return Window(start, max([last for _, last in spans] + [start + _SHORTEST]))
 
@@ -140,10 +140,10 @@ def _epoch_map(
 ) -> XMap:
     if not epochs:
         return XMap(np.array([0.0]), np.array([np.nan]))
-    starts_s = [(one.start_ns - run.origin_ns) / 1e9 for one in epochs]
+    starts_s = [(epoch.start_ns - run.origin_ns) / 1e9 for epoch in epochs]
     done = [
-        float(place if one.step is None else one.step - counted_from)
-        for place, one in enumerate(epochs)
+        float(place if epoch.step is None else epoch.step - counted_from)
+        for place, epoch in enumerate(epochs)
     ]
     last = epochs[-1]
     if last.end_ns is not None:
@@ -171,18 +171,18 @@ def ticks(
     for marker in markers:
         if marker.run_id in runs and (is_epoch(marker) or marker.kind is not MarkerKind.EPOCH):
             of_run.setdefault(marker.run_id, []).append(marker)
-    found: list[Tick] = []
+    shown: list[Tick] = []
     in_order = [run_id for run_id in runs if run_id in of_run]
     for row, run_id in enumerate(in_order):
         run = runs[run_id]
         own = [_tick(row, tints[run_id], run, marker, axis) for marker in of_run[run_id]]
-        seen = [one for one in own if _is_seen(one, window)]
+        seen = [mark for mark in own if _is_seen(mark, window)]
         # Epochs first: of a script's spans there may be thousands.
-        epochs = [one for one in seen if one.kind is MarkerKind.EPOCH]
-        others = [one for one in seen if one.kind is not MarkerKind.EPOCH]
-        found += _thinned(epochs)
-        found += _thinned(others)
-    return tuple(found)
+        epochs = [mark for mark in seen if mark.kind is MarkerKind.EPOCH]
+        others = [mark for mark in seen if mark.kind is not MarkerKind.EPOCH]
+        shown += _thinned(epochs)
+        shown += _thinned(others)
+    return tuple(shown)
 
 
 def _tick(row: int, ordinal: int, run: RunEntry, marker: MarkerRecord, axis: Axis) -> Tick:
@@ -209,6 +209,6 @@ def _is_seen(tick: Tick, window: Window | None) -> bool:
     return window is None or (tick.x <= window.end and last >= window.start)
 
 
-def _thinned(found: Sequence[Tick]) -> Sequence[Tick]:
-    step = math.ceil(len(found) / MAX_MARKS)
-    return found[::step] if step > 1 else found
+def _thinned(ticks: Sequence[Tick]) -> Sequence[Tick]:
+    step = math.ceil(len(ticks) / MAX_MARKS)
+    return ticks[::step] if step > 1 else ticks

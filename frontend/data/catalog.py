@@ -113,8 +113,10 @@ class _Ids:
 
     def like(self, beginning: str) -> list[str]:
         first = bisect_left(self._ids, beginning)
-        found = takewhile(lambda one: one.startswith(beginning), islice(self._ids, first, None))
-        return list(found)
+        matches = takewhile(
+            lambda run_id: run_id.startswith(beginning), islice(self._ids, first, None)
+        )
+        return list(matches)
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
 
     def read(reader: StoreReader) -> Catalog:
         runs = reader.runs(experiment=experiment)
-        workloads = {one.workload_id: one for one in reader.workloads(experiment)}
+        workloads = {workload.workload_id: workload for workload in reader.workloads(experiment)}
         profiled = reader.tagged(PROFILED, experiment)
         pruned = reader.tagged(PRUNED, experiment)
         runs_of: dict[str, list[RunRecord]] = {}

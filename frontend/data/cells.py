@@ -121,8 +121,8 @@ class Cells:
         """The cells over steps instead of time; cells without steps are left out."""
         if self.steps is None:
             return self.part(0, 0)
-        there: BoolArray = np.asarray(np.isfinite(self.steps).all(axis=0))
-        own = self if there.all() else self.taken(there)
+        has_step: BoolArray = np.asarray(np.isfinite(self.steps).all(axis=0))
+        own = self if has_step.all() else self.taken(has_step)
         assert own.steps is not None
         first, last, low_at, high_at = own.steps
         if len(first) and (np.any(first[1:] < first[:-1]) or np.any(last < first)):
@@ -150,15 +150,17 @@ class Cells:
         begins = onto(self.last - self.cover)
         last = onto(self.last)
         cover = np.maximum(last - begins, 0.0)
-        first, low_at, high_at = (onto(one) for one in (self.first, self.low_at, self.high_at))
+        first, low_at, high_at = (
+            onto(column) for column in (self.first, self.low_at, self.high_at)
+        )
         known = np.isfinite(first) & np.isfinite(last)
         cover = np.where(np.isfinite(cover), cover, 0.0)
-        found = self.moved(first, last, low_at, high_at, cover)
+        cells = self.moved(first, last, low_at, high_at, cover)
         if not known.all():
-            found = found.taken(known)
-        if np.any(found.first[1:] < found.first[:-1]):
-            found = found.taken(np.argsort(found.first, kind="stable"))
-        return found
+            cells = cells.taken(known)
+        if np.any(cells.first[1:] < cells.first[:-1]):
+            cells = cells.taken(np.argsort(cells.first, kind="stable"))
+        return cells
 
     def moved(
         self,
@@ -184,8 +186,8 @@ class Cells:
     def taken(self, which: slice | Int64Array | BoolArray) -> Cells:
         """The cells at these indices."""
         steps = None if self.steps is None else self.steps[:, which]
-        found = Cells(*(getattr(self, name)[which] for name in COLUMNS))
-        return found if steps is None else replace(found, steps=steps)
+        cells = Cells(*(getattr(self, name)[which] for name in COLUMNS))
+        return cells if steps is None else replace(cells, steps=steps)
 
 
 NO_CELLS = Cells(*(np.empty(0),) * 10, np.empty(0, dtype=bool))
@@ -201,8 +203,8 @@ class XMap:
         self.seconds, self.x = seconds, x
 
     def __call__(self, seconds: Float64Array) -> Float64Array:
-        found: Float64Array = np.interp(seconds, self.seconds, self.x, left=np.nan, right=np.nan)
-        return found
+        mapped: Float64Array = np.interp(seconds, self.seconds, self.x, left=np.nan, right=np.nan)
+        return mapped
 
     def back(self, x: float) -> float:
         """Map a position on the axis back to seconds, clamped to the known range."""
@@ -297,8 +299,8 @@ def joined(*parts: Cells) -> Cells:
         steps = np.concatenate(
             [np.full((4, len(p)), np.nan) if p.steps is None else p.steps for p in parts], axis=1
         )
-    found = Cells(*columns)
-    return found if steps is None else replace(found, steps=steps)
+    cells = Cells(*columns)
+    return cells if steps is None else replace(cells, steps=steps)
 
 
 def grouped(cells: Cells, width: float, zero: float = 0.0) -> Cells:

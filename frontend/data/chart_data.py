@@ -42,19 +42,21 @@ def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, .
     Raises:
         StoreError: The store cannot be read.
     """
-    found = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
+    axes = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
     series = tuple(series_of(source, tuple(selection.runs)).get(metric, ()))[:_ASKED_FOR_STEPS]
     if source.remember(("steps", series), lambda reader: _have_steps(reader, series)):
-        found.append(XAxis.STEP)
+        axes.append(XAxis.STEP)
     if any(map(is_epoch, _markers(source, tuple(selection.runs)))):
-        found.append(XAxis.EPOCH)
-    return tuple(found)
+        axes.append(XAxis.EPOCH)
+    return tuple(axes)
 
 
 def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
     """Return whether any of the series has steps."""
     with reader.snapshot() as connection:
-        return any(growth.has_steps(connection, one.run_id, one.series_no) for one in series)
+        return any(
+            growth.has_steps(connection, record.run_id, record.series_no) for record in series
+        )
 
 
 def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
@@ -160,7 +162,9 @@ class _Chart:
         if feed.key in self.spec.hidden:
             return hidden_line(feed.key, feed.label, feed.short, feed.ordinal, feed.dash)
         around = self.read(feed, self.around) if self.around is not None else None
-        points = points_each(sum(one.key not in self.spec.hidden for one in self.feeds))
+        points = points_each(
+            sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds)
+        )
         sight = Sight(self.window, self.smoothing_width, around, points)
         return run_line(feed, self.read(feed, self.window), sight)
 
@@ -204,7 +208,7 @@ class _Chart:
 
     def run_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
         ids = {run.run_id for run in runs}
-        found: dict[str, Curve] = {}
+        curves: dict[str, Curve] = {}
         keys = set()
         for feed in self.feeds:
             if any(run.run_id in ids for run, _ in feed.parts):
@@ -212,21 +216,21 @@ class _Chart:
                 sight = Sight(self.window, self.smoothing_width, around)
                 curve = mean_curve(self.read(feed, self.window), sight)
                 if len(curve.x):
-                    found[suffix(feed.key)] = curve
+                    curves[suffix(feed.key)] = curve
                     keys.add(feed.key)
-        return Baseline(name, found, frozenset(keys))
+        return Baseline(name, curves, frozenset(keys))
 
     def workload_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
         ids = {run.run_id for run in runs}
         own = [feed for feed in self.feeds if feed.parts[0][0].run_id in ids]
-        found: dict[str, Curve] = {}
+        curves: dict[str, Curve] = {}
         keys = set()
         for group in aggregating.groups(own, self.tints):
             line = self.workload_line(group, even_hidden=True)
             if line is not None and len(line.curve.x):
-                found[suffix(group.key)] = line.curve
+                curves[suffix(group.key)] = line.curve
                 keys.add(group.key)
-        return Baseline(name, found, frozenset(keys))
+        return Baseline(name, curves, frozenset(keys))
 
     def ticks(self, singly: Mapping[str, RunEntry]) -> tuple[Tick, ...]:
         if self.axis.by_step:
@@ -269,12 +273,12 @@ def _newest(reader: StoreReader, run_ids: Sequence[str]) -> Mapping[str, int]:
     if not run_ids:
         return {}
     with reader.snapshot() as connection:
-        found = growth.newest(connection, run_ids)
-    missing = [run_id for run_id in run_ids if run_id not in found]
+        newest = growth.newest(connection, run_ids)
+    missing = [run_id for run_id in run_ids if run_id not in newest]
     for summary in reader.summary(missing) if missing else ():
         run_id = summary.series.run_id
-        found[run_id] = max(found.get(run_id, 0), summary.last_ns)
-    return found
+        newest[run_id] = max(newest.get(run_id, 0), summary.last_ns)
+    return newest
 
 
 def _markers(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:

@@ -141,10 +141,10 @@ def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
     return stem + entity + (f"@{record.listener}" if several else "")
 
 
-def without_parts(found: Sequence[Feed]) -> Sequence[Feed]:
+def without_parts(feeds: Sequence[Feed]) -> Sequence[Feed]:
     """Only the total where there is one: with what it is the sum of, all would count twice."""
-    totals = {feed.whole for feed in found if feed.is_total}
-    return [feed for feed in found if feed.is_total or feed.whole not in totals]
+    totals = {feed.whole for feed in feeds if feed.is_total}
+    return [feed for feed in feeds if feed.is_total or feed.whole not in totals]
 
 
 def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
@@ -272,7 +272,7 @@ def _with_gaps(
     if not len(where):
         return curve, low, high
     middles = (cells.last[where - 1] + cells.first[where]) / 2
-    values, low, high = (np.insert(one, where, np.nan) for one in (curve.values, low, high))
+    values, low, high = (np.insert(column, where, np.nan) for column in (curve.values, low, high))
     return Curve(np.insert(curve.x, where, middles), values), low, high
 
 
@@ -328,12 +328,12 @@ def distinguishing(
     """The parameters in which the runs differ, and not only as their names do."""
     keys = dict.fromkeys(key for own in params.values() for key in own)
     names = [run.record.name for run in runs.values()]
-    found = []
+    differing = []
     for key in keys:
         values = [params.get(run_id, {}).get(key) for run_id in runs]
         if len(set(values)) > 1 and values != names:
-            found.append(key)
-    return tuple(found[:_MAX_PARAMS])
+            differing.append(key)
+    return tuple(differing[:_MAX_PARAMS])
 
 
 def placed(run: RunEntry) -> str:

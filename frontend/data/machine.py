@@ -295,10 +295,10 @@ def read_listeners() -> Sequence[ListenerFacts]:
 
 def read_versions() -> Sequence[tuple[str, str]]:
     """Names and versions; packages that are not installed are left out."""
-    found = [("Python", platform.python_version()), (platform.system(), platform.release())]
+    versions = [("Python", platform.python_version()), (platform.system(), platform.release())]
     for name in _PACKAGES:
         try:
-            found.append((name, version(name)))
+            versions.append((name, version(name)))
         except PackageNotFoundError:  # a source tree on PYTHONPATH, or an extra
             continue
-    return found
+    return versions

@@ -49,17 +49,19 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
         if record.listener == KERNEL:  # totals are no curves
             continue
         by_metric.setdefault(record.metric, []).append(record)
-    return {metric: tuple(found) for metric, found in by_metric.items()}
+    return {metric: tuple(of_metric) for metric, of_metric in by_metric.items()}
 
 
 def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
     """The quantity that the series of a metric measure."""
     first = series[0]
-    drawn = {drawn_unit(one.unit, one.kind) for one in series}
-    mixed = len({one.kind for one in series}) > 1
-    several = len({one.listener for one in series}) > 1
+    drawn = {drawn_unit(record.unit, record.kind) for record in series}
+    mixed = len({record.kind for record in series}) > 1
+    several = len({record.listener for record in series}) > 1
     methods = (
-        f"{one.method} ({one.listener})" if several else one.method for one in series if one.method
+        f"{record.method} ({record.listener})" if several else record.method
+        for record in series
+        if record.method
     )
     return Quantity(
         first.metric,
@@ -69,15 +71,15 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
         SeriesKind.GAUGE if mixed else first.kind,
         first.listener,
         methods=tuple(dict.fromkeys(methods)),
-        estimated=any(one.estimated for one in series),
-        scopes=tuple(dict.fromkeys(one.scope for one in series)),
+        estimated=any(record.estimated for record in series),
+        scopes=tuple(dict.fromkeys(record.scope for record in series)),
     )
 
 
 def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
     """The metrics of the runs: what scripts logged first, then by listener and name."""
-    found = (quantity_of(series) for series in series_of(source, run_ids).values())
-    return tuple(sorted(found, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
+    of_metrics = (quantity_of(series) for series in series_of(source, run_ids).values())
+    return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
 
 
 def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
@@ -105,8 +107,8 @@ def _software_rank(name: str) -> tuple[int, bool, str]:
     return by_radt, "loss" not in name.lower(), name
 
 
-def _first_of(names: Sequence[str], there: Collection[str]) -> str | None:
-    return next((name for name in names if name in there), None)
+def _first_of(names: Sequence[str], available: Collection[str]) -> str | None:
+    return next((name for name in names if name in available), None)
 
 
 _OPTION = "compare.hidden"
@@ -126,13 +128,13 @@ def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -
     }
     if not hidden:
         return ()
-    found: list[str] = []
+    keys: list[str] = []
     for feed in feeds(selection.runs, series_of(source, tuple(selection.runs)).get(metric, ())):
         run = feed.parts[0][0]
         workload = f"w{run.record.workload_id[:ID_DIGITS]}"
         if workload in hidden:
             # What was measured of the runs, and the workload's own line.
-            found += [feed.key, workload, f"{workload}@{feed.listener}"]
+            keys += [feed.key, workload, f"{workload}@{feed.listener}"]
         elif f"r{run.run_id[:ID_DIGITS]}" in hidden and feed.key.startswith("r"):
-            found.append(feed.key)
-    return tuple(dict.fromkeys(found))
+            keys.append(feed.key)
+    return tuple(dict.fromkeys(keys))

@@ -89,8 +89,8 @@ def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
     if choices.sort in (BY_WORKLOAD, BY_NAME):
         return sorted(
             in_order,
-            key=lambda one: _natural(
-                one.name if choices.sort == BY_WORKLOAD else one.summary.groups[0].name
+            key=lambda each: _natural(
+                each.name if choices.sort == BY_WORKLOAD else each.summary.groups[0].name
             ),
             reverse=choices.is_descending,
         )
@@ -104,10 +104,10 @@ def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
         ]
         for entry in in_order
     ]
-    known = [(best(found), place) for place, found in enumerate(values) if found]
+    known = [(best(estimates), place) for place, estimates in enumerate(values) if estimates]
     # Python sorts stably, so equal ones stay in the order of the experiment.
     known.sort(key=lambda pair: -pair[0] if choices.is_descending else pair[0])
-    unknown = [place for place, found in enumerate(values) if not found]
+    unknown = [place for place, estimates in enumerate(values) if not estimates]
     return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
 
 
@@ -160,7 +160,7 @@ def _is_picked(entry: Entry, picks: Iterable[Pick]) -> bool:
         if pick.kind is PickKind.EXPERIMENT:
             return True
         ids = run_ids if pick.kind is PickKind.RUN else entry.summary.workload_ids
-        if any(one.startswith(pick.id) for one in ids):
+        if any(run_id.startswith(pick.id) for run_id in ids):
             return True
     return False
 

@@ -106,13 +106,13 @@ class Choices:
 
     def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
         """The shown columns of measured quantities."""
-        found = tuple(measured)
+        available = tuple(measured)
         if self.columns is not None:
-            return tuple(one for one in found if one in self.columns)
+            return tuple(quantity for quantity in available if quantity in self.columns)
         hidden = set(_ASKED_FOR)
-        if Quantity.GPU_MEMORY_PEAK in found:
+        if Quantity.GPU_MEMORY_PEAK in available:
             hidden.add(Quantity.MEMORY_PEAK)
-        return tuple(one for one in found if one not in hidden)
+        return tuple(quantity for quantity in available if quantity not in hidden)
 
 
 def _window(text: str, *, overlap: bool) -> tuple[WindowSpec, str]:
@@ -202,7 +202,7 @@ class Bar:
 def charted(shown: Shown) -> tuple[Quantity, ...]:
     """The quantities that have a chart of their own."""
     drawn_elsewhere = {peak for mean, peak in PEAKS.items() if mean in shown.quantities}
-    return tuple(one for one in shown.quantities if one not in drawn_elsewhere)
+    return tuple(quantity for quantity in shown.quantities if quantity not in drawn_elsewhere)
 
 
 def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
@@ -241,9 +241,9 @@ def title_of(quantity: Quantity) -> str:
 
 def column_of(quantity: Quantity, bars: Sequence[Bar]) -> ScaledQuantity:
     """The column of a quantity, which has the unit of the axis."""
-    found = [bar.estimate for bar in bars if bar.estimate is not None]
-    found += [bar.peak for bar in bars if bar.peak is not None]
-    return scaled(quantity, found)
+    estimates = [bar.estimate for bar in bars if bar.estimate is not None]
+    estimates += [bar.peak for bar in bars if bar.peak is not None]
+    return scaled(quantity, estimates)
 
 
 def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several: bool) -> list[Bar]:

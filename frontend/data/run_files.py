@@ -122,26 +122,26 @@ def delivered_to(record: RunRecord, store: StoreAddress) -> Path | None:
 
 def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
     """The folders that may hold artifacts of the run, the spool first."""
-    found = []
+    folders = []
     if (spool := spool_of(record, store)) is not None:
-        found.append(Folder(spool.artifacts, Place.SPOOL))
+        folders.append(Folder(spool.artifacts, Place.SPOOL))
     if (delivered := delivered_to(record, store)) is not None:
-        found.append(Folder(delivered, Place.DELIVERED))
-    return found
+        folders.append(Folder(delivered, Place.DELIVERED))
+    return folders
 
 
 def list_artifacts(record: RunRecord, store: StoreAddress) -> Listing:
     """All regular files of the run, each path once, in order of their paths."""
-    found: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     count = 0
     for folder in folders_of(record, store):
         for path, size_bytes in _walk(folder.path):
-            if path in found:
+            if path in artifacts:
                 continue
             count += 1
-            if len(found) < MAX_LISTED:
-                found[path] = Artifact(path, size_bytes, folder.place)
-    files = tuple(sorted(found.values(), key=lambda one: one.path))
+            if len(artifacts) < MAX_LISTED:
+                artifacts[path] = Artifact(path, size_bytes, folder.place)
+    files = tuple(sorted(artifacts.values(), key=lambda artifact: artifact.path))
     return Listing(files, count - len(files))
 
 

@@ -76,7 +76,9 @@ class Track:
     def weight(self) -> int:
         """Memory, in numbers of eight bytes."""
         raw = 0 if self._raw is None else 3 * len(self._raw)
-        return raw + sum(15 * len(one) for one in (self._seen, self._digest) if one is not None)
+        return raw + sum(
+            15 * len(cells) for cells in (self._seen, self._digest) if cells is not None
+        )
 
     @property
     def cells(self) -> Cells:
@@ -126,16 +128,21 @@ class Track:
         self._raw = None
         self.is_of_headers = True
         self._last_ns = headers[-1].last_ns
-        first = self._seconds(np.array([one.first_ns for one in headers], dtype=np.int64))
-        last = self._seconds(np.array([one.last_ns for one in headers], dtype=np.int64))
+        first = self._seconds(np.array([header.first_ns for header in headers], dtype=np.int64))
+        last = self._seconds(np.array([header.last_ns for header in headers], dtype=np.int64))
         low, high, total, count, points = (
-            np.array([getattr(one, name) for one in headers], dtype=np.float64)
+            np.array([getattr(header, name) for header in headers], dtype=np.float64)
             for name in ("value_min", "value_max", "value_sum", "finite_count", "point_count")
         )
-        there = count > 0
-        missing = np.concatenate(([False], (count < points)[:-1]))[there]
-        first, last, low, high = first[there], last[there], low[there], high[there]
-        total, count = total[there], count[there]
+        has_points = count > 0
+        missing = np.concatenate(([False], (count < points)[:-1]))[has_points]
+        first, last, low, high = (
+            first[has_points],
+            last[has_points],
+            low[has_points],
+            high[has_points],
+        )
+        total, count = total[has_points], count[has_points]
         pause = first - np.concatenate((first[:1], last[:-1]))
         gap = missing | (pause > self.longest_s)
         gap[0] = False
@@ -356,20 +363,20 @@ def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:
     more = True
     while more:
         with reader.snapshot() as connection:
-            found = growth.grown(connection, run_id, series_no, track.mark)
-        more = found.more
-        if not track.add(found):
-            _read_all(reader, track, found)
+            new_points = growth.grown(connection, run_id, series_no, track.mark)
+        more = new_points.more
+        if not track.add(new_points):
+            _read_all(reader, track, new_points)
             return
 
 
-def _read_all(reader: StoreReader, track: Track, found: growth.Growth) -> None:
+def _read_all(reader: StoreReader, track: Track, growth_: growth.Growth) -> None:
     """Read a series that was not written in time order."""
     run_id, series_no = track.record.run_id, track.record.series_no
-    while found.more:
+    while growth_.more:
         with reader.snapshot() as connection:
-            found = growth.grown(connection, run_id, series_no, found.mark)
-    track.replace(reader.samples(run_id, series_no), found.mark)
+            growth_ = growth.grown(connection, run_id, series_no, growth_.mark)
+    track.replace(reader.samples(run_id, series_no), growth_.mark)
 
 
 def _start_with_headers(reader: StoreReader, track: Track) -> None:
@@ -378,15 +385,17 @@ def _start_with_headers(reader: StoreReader, track: Track) -> None:
     if record.kind is SeriesKind.COUNTER:
         return
     with reader.snapshot() as connection:
-        found = growth.headers(connection, record.run_id, record.series_no)
-    if sum(one.stored for one in found) <= HEADER_POINTS:
+        headers = growth.headers(connection, record.run_id, record.series_no)
+    if sum(header.stored for header in headers) <= HEADER_POINTS:
         return
-    sealed = [one for one in found if one.sealed]
-    first_ns = np.array([one.first_ns for one in sealed])
-    last_ns = np.array([one.last_ns for one in sealed])
-    tells_all = len(sealed) > ENOUGH_CELLS and all(one.stored == one.point_count for one in sealed)
+    sealed = [header for header in headers if header.sealed]
+    first_ns = np.array([header.first_ns for header in sealed])
+    last_ns = np.array([header.last_ns for header in sealed])
+    tells_all = len(sealed) > ENOUGH_CELLS and all(
+        header.stored == header.point_count for header in sealed
+    )
     if tells_all and not np.any(first_ns[1:] < last_ns[:-1]):
-        points = sum(one.stored for one in sealed)
+        points = sum(header.stored for header in sealed)
         last = sealed[-1]
         track.add_headers(sealed, growth.Mark(points, points, last.chunk_no, last.last_ns))
 

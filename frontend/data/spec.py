@@ -112,15 +112,15 @@ class BoardSpec:
         return _without_defaults(self, BoardSpec())
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
+    def from_json(cls, fields_: Mapping[str, Any]) -> Self:
         """Parse `to_json`; invalid values are ignored."""
         return cls(
-            level=_enum(Level, found.get("level"), Level.AUTO),
-            x=_enum(XAxis, found.get("x"), XAxis.BARRIER),
-            smoothing_pct=_number(found.get("smoothing_pct"), 0.0, 50.0) or 0.0,
-            relative=_enum(Relative, found.get("relative"), Relative.OFF),
-            baseline=_pick(found.get("baseline")),
-            monochrome=found.get("monochrome") is True,
+            level=_enum(Level, fields_.get("level"), Level.AUTO),
+            x=_enum(XAxis, fields_.get("x"), XAxis.BARRIER),
+            smoothing_pct=_number(fields_.get("smoothing_pct"), 0.0, 50.0) or 0.0,
+            relative=_enum(Relative, fields_.get("relative"), Relative.OFF),
+            baseline=_pick(fields_.get("baseline")),
+            monochrome=fields_.get("monochrome") is True,
         )
 
 
@@ -168,35 +168,35 @@ class ChartSpec:
         return {"metric": self.metric, **_without_defaults(self, ChartSpec(self.metric))}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ChartSpec | None:
+    def from_json(cls, fields_: Mapping[str, Any]) -> ChartSpec | None:
         """Parse `to_json`; invalid values are ignored, and a chart without a metric is None."""
-        metric = found.get("metric")
+        metric = fields_.get("metric")
         if not isinstance(metric, str) or not metric or len(metric) > _MAX_TEXT:
             return None
-        level, x, relative = found.get("level"), found.get("x"), found.get("relative")
-        hidden = found.get("hidden")
-        low, high = _number(found.get("y_min")), _number(found.get("y_max"))
+        level, x, relative = fields_.get("level"), fields_.get("x"), fields_.get("relative")
+        hidden = fields_.get("hidden")
+        low, high = _number(fields_.get("y_min")), _number(fields_.get("y_max"))
         if low is not None and high is not None and low >= high:
             low = high = None
         return cls(
             metric=metric,
-            slot=_count(found.get("slot"), -1, MAX_CHARTS - 1, -1),
+            slot=_count(fields_.get("slot"), -1, MAX_CHARTS - 1, -1),
             level=Level(level) if level in list(Level) else None,
-            aggregate=_enum(Aggregate, found.get("aggregate"), Aggregate.AUTO),
-            smoothing_pct=_number(found.get("smoothing_pct"), 0.0, 50.0),
+            aggregate=_enum(Aggregate, fields_.get("aggregate"), Aggregate.AUTO),
+            smoothing_pct=_number(fields_.get("smoothing_pct"), 0.0, 50.0),
             x=XAxis(x) if x in list(XAxis) else None,
-            log=found.get("log") is True,
+            log=fields_.get("log") is True,
             y_min=low,
             y_max=high,
             relative=Relative(relative) if relative in list(Relative) else None,
-            baseline=_pick(found.get("baseline")),
+            baseline=_pick(fields_.get("baseline")),
             hidden=tuple(
                 key for key in hidden[:_MAX_HIDDEN] if isinstance(key, str) and len(key) < _MAX_TEXT
             )
             if isinstance(hidden, list)
             else (),
-            columns=_count(found.get("columns"), 1, MAX_COLUMNS, 1),
-            rows=_count(found.get("rows"), 1, MAX_ROWS, 1),
+            columns=_count(fields_.get("columns"), 1, MAX_COLUMNS, 1),
+            rows=_count(fields_.get("rows"), 1, MAX_ROWS, 1),
         )
 
 
@@ -215,13 +215,13 @@ def with_slots(charts: tuple[ChartSpec, ...]) -> tuple[ChartSpec, ...]:
 def _without_defaults(
     spec: BoardSpec | ChartSpec, default: BoardSpec | ChartSpec
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for name in spec.__slots__:
         value = getattr(spec, name)
         if value != getattr(default, name):
             plain = str(value) if isinstance(value, (Pick, StrEnum)) else value
-            found[name] = list(plain) if isinstance(plain, tuple) else plain
-    return found
+            changed[name] = list(plain) if isinstance(plain, tuple) else plain
+    return changed
 
 
 def _enum(kind: type[EnumT], given: object, default: EnumT) -> EnumT:

@@ -148,7 +148,7 @@ def read_facts(source: Source) -> StoreFacts:
                 with suppress(FileNotFoundError):  # none while it is at rest
                     size_bytes += name.stat().st_size
             free_bytes = shutil.disk_usage(path.parent).free
-    experiments, workloads, runs, running, schema_version = (int(one or 0) for one in counts)
+    experiments, workloads, runs, running, schema_version = (int(count or 0) for count in counts)
     return StoreFacts(
         str(source.address),
         engine,
@@ -200,7 +200,11 @@ def read_activity(source: Source) -> Activity:
                 int(now),
                 int(active_ns),
                 max(
-                    (newest[one] for one in by_host.get(str(host), ()) if one in newest),
+                    (
+                        newest[run_key]
+                        for run_key in by_host.get(str(host), ())
+                        if run_key in newest
+                    ),
                     default=None,
                 ),
             )
@@ -266,15 +270,15 @@ def read_backlogs(folder: Path | None) -> Backlogs:
         shutil.disk_usage(home.path).free,
         [
             Waiting(
-                masked(one.address),
-                "MLflow and archives" if one.kind == MLFLOW else "Postgres",
-                one.ended,
-                one.running,
-                one.problem_ns if one.problem else one.since_ns,
-                one.problem,
-                one.reached_ns,
+                masked(backlog.address),
+                "MLflow and archives" if backlog.kind == MLFLOW else "Postgres",
+                backlog.ended,
+                backlog.running,
+                backlog.problem_ns if backlog.problem else backlog.since_ns,
+                backlog.problem,
+                backlog.reached_ns,
             )
-            for one in backlogs(home.store_path, uri)
+            for backlog in backlogs(home.store_path, uri)
         ],
     )
 

@@ -51,7 +51,7 @@ class Sheet:
             if letter == "x"
             else (box.bottom, box.height, self.height)
         )
-        return [min(1.0, max(0.0, (start + length * one) / whole)) for one in share]
+        return [min(1.0, max(0.0, (start + length * place) / whole)) for place in share]
 
 
 class Merger:
@@ -68,15 +68,15 @@ class Merger:
     def add(self, figure: Figure, box: Box) -> None:
         """Place a figure's plot into a box; ticks lie outside the box."""
         layout = figure["layout"]
-        found = [match for key in layout if (match := _AXIS.match(key))]
-        found = found or [match for key in ("xaxis", "yaxis") if (match := _AXIS.match(key))]
+        axes = [match for key in layout if (match := _AXIS.match(key))]
+        axes = axes or [match for key in ("xaxis", "yaxis") if (match := _AXIS.match(key))]
         names: dict[str, str] = {}
-        for match in found:
+        for match in axes:
             letter = match[1]
             self._counts[letter] += 1
             number = self._counts[letter]
             names[letter + match[2]] = letter + (str(number) if number > 1 else "")
-        for match in found:
+        for match in axes:
             self._add_axis(
                 layout.get(match[0], {}), match[1], names[match[1] + match[2]], names, box
             )
@@ -85,8 +85,8 @@ class Merger:
             own["xaxis"] = names[trace.get("xaxis", "x")]
             own["yaxis"] = names[trace.get("yaxis", "y")]
             self.traces.append(own)
-        self.annotations += [self._placed(one, names) for one in layout.get("annotations", ())]
-        self.shapes += [self._placed(one, names) for one in layout.get("shapes", ())]
+        self.annotations += [self._placed(item, names) for item in layout.get("annotations", ())]
+        self.shapes += [self._placed(item, names) for item in layout.get("shapes", ())]
 
     def _add_axis(
         self, given: Mapping[str, Any], letter: str, name: str, names: Mapping[str, str], box: Box
@@ -161,7 +161,7 @@ def order(source: Source, asked: Asked, selection: Selection) -> Order:
     single = len(charts) == 1
     columns = 1 if single else asked.columns or (2 if len(charts) <= 4 else 3)
     cell = _SINGLE if single or columns == 1 else _CELL
-    places = [Place(0, 0, 1, 1)] if single else arranged([one.spec for one in charts], columns)
+    places = [Place(0, 0, 1, 1)] if single else arranged([card.spec for card in charts], columns)
     rows = max(place.row + place.rows for place in places)
     drawn = [_drawn(chart, view) for chart in charts]
     entries = _entries(drawn)
@@ -342,8 +342,8 @@ def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
             shorts[look] = line["short"]
     # The sum of a workload here and its mean there: its name.
     entries = [
-        _Entry(_shortened(next(iter(found)) if len(found) == 1 else shorts[look]), look[1])
-        for look, found in labels.items()
+        _Entry(_shortened(next(iter(members)) if len(members) == 1 else shorts[look]), look[1])
+        for look, members in labels.items()
     ]
     if len(entries) > _MAX_LEGEND:
         more = len(entries) - _MAX_LEGEND

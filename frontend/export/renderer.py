@@ -51,13 +51,13 @@ class _Worker:
 
     process: subprocess.Popen[bytes]
     folder: str
-    said: IO[bytes]
+    stderr_file: IO[bytes]
 
     @property
     def last_words(self) -> str:
-        self.said.seek(0, os.SEEK_END)
-        self.said.seek(max(0, self.said.tell() - _DETAIL_CHARS))
-        return self.said.read().decode("utf-8", "replace").strip()
+        self.stderr_file.seek(0, os.SEEK_END)
+        self.stderr_file.seek(max(0, self.stderr_file.tell() - _DETAIL_CHARS))
+        return self.stderr_file.read().decode("utf-8", "replace").strip()
 
 
 def is_installed() -> bool:
@@ -140,16 +140,16 @@ class Renderer:
                 is_lasting=True,
             )
         folder = tempfile.mkdtemp(prefix="radt-picture-")
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "radt.frontend.export.render_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr_file,
             env={**os.environ, "TMPDIR": folder},
             start_new_session=True,  # Ctrl-C is for the dashboard, which ends it
         )
-        self._worker = _Worker(process, folder, said)
+        self._worker = _Worker(process, folder, stderr_file)
         return self._worker
 
     def _end(self) -> None:
@@ -169,7 +169,7 @@ class Renderer:
             _kill(worker.process)
             worker.process.wait()
         worker.process.stdout.close()
-        worker.said.close()
+        worker.stderr_file.close()
         _remove(worker.folder)
 
 

@@ -183,21 +183,21 @@ def total_time(shown: Shown) -> Figure | None:
     width = _LEFT_PX + _RIGHT_PX + max(_SMALLEST_PX, 2 * _BAR_PX * len(rows))
     height = _TOP_PX + _PLOT_PX + _BOTTOM_PX
 
-    def bars(name: str, found: Sequence[Estimate], colours: str | list[str]) -> Figure:
+    def bars(name: str, estimates: Sequence[Estimate], colours: str | list[str]) -> Figure:
         return {
             "type": "bar",
             "name": name,
             "x": list(range(len(rows))),
-            "y": [one.mean * factor for one in found],
+            "y": [estimate.mean * factor for estimate in estimates],
             "marker": {"color": colours},
             "error_y": {
                 "type": "data",
-                **reaches(found, factor),
+                **reaches(estimates, factor),
                 "color": _INK.text,
                 "thickness": 1,
                 "width": 3,
             },
-            "text": [axis.number(one.mean) for one in found],
+            "text": [axis.number(estimate.mean) for estimate in estimates],
             "textposition": "inside",
             "textangle": 0,
             "insidetextanchor": "end",
@@ -268,7 +268,7 @@ def heat_map(matrix: Matrix) -> Figure:
                 "textfont": {"size": 12},
                 "colorscale": [[0, "#ffffff"], [1, "#e98a4b"]],
                 "zmin": 1,
-                "zmax": max(2.0, *(one for row in values for one in row if one is not None)),
+                "zmax": max(2.0, *(value for row in values for value in row if value is not None)),
                 "showscale": False,
                 "xgap": 2,
                 "ygap": 2,

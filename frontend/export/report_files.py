@@ -115,7 +115,9 @@ def _pictures(shown: Shown, choices: Choices) -> Iterator[Picture]:
         part = replace(shown, entries=tuple(entries))
         panels = []
         for alternatives in _PANELS:
-            for chosen in [one for one in alternatives if one in shown.quantities][:1]:
+            for chosen in [
+                alternative for alternative in alternatives if alternative in shown.quantities
+            ][:1]:
                 bars = report_figures.in_order(bars_of(part, chosen, choices))
                 if any(bar.estimate is not None for bar in bars):
                     panels.append((chosen, bars))
@@ -134,14 +136,14 @@ def _picture(figure: Figure, *words: str) -> Picture:
 
 def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Workloads with a single model, by model; only of models that were collocated."""
-    found: dict[str, list[Entry]] = {}
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
         names = {run.run.name for group in entry.summary.groups for run in group.runs}
         if len(names) == 1:
-            found.setdefault(names.pop(), []).append(entry)
+            groups.setdefault(names.pop(), []).append(entry)
     return {
         model: same
-        for model, same in found.items()
+        for model, same in groups.items()
         if len({entry.summary.run_count for entry in same}) > 1
     }
 
@@ -156,8 +158,11 @@ def _with_most_runs(entries: Sequence[Entry]) -> list[Entry]:
 def _metrics(source: Source, entry: Entry) -> list[str]:
     """The metrics to draw over time, among those recorded."""
     run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
-    there = {series.metric for series in source.reader.series(run_ids)}
-    chosen = (next((one for one in some if one in there), "") for some in (_ACTIVITY, _MEMORY))
+    available = {series.metric for series in source.reader.series(run_ids)}
+    chosen = (
+        next((candidate for candidate in some if candidate in available), "")
+        for some in (_ACTIVITY, _MEMORY)
+    )
     return [metric for metric in chosen if metric]
 
 

@@ -117,10 +117,10 @@ class Asked:
 
 
 def _one_of(allowed: tuple[EnumT, ...], name: str, given: str) -> EnumT:
-    for one in allowed:
-        if one.value == given:
-            return one
-    choices = ", ".join(one.value for one in allowed)
+    for choice in allowed:
+        if choice.value == given:
+            return choice
+    choices = ", ".join(choice.value for choice in allowed)
     raise UsageError(f"'{given[:40]}' is not a {name} of this file", f"Use one of: {choices}")
 
 

@@ -109,8 +109,8 @@ class _Routes:
         """
         wanted = _body_json()
         share = _share(wanted.get("share"))
-        found = wanted.get("view")
-        view = View.from_json(found if isinstance(found, Mapping) else {})
+        view_text = wanted.get("view")
+        view = View.from_json(view_text if isinstance(view_text, Mapping) else {})
         selection = read_selection(self._source, view)
         view = pinned(self._source, view, selection)
         if share is Share.LINK:
@@ -260,12 +260,12 @@ def _no_view(reason: str) -> UsageError:
 
 def _body_json() -> Mapping[str, Any]:
     try:
-        found = json.loads(_body_text())
+        body = json.loads(_body_text())
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        body = None
+    if not isinstance(body, dict):
         raise UsageError("the request is not a JSON object", "Load the page again")
-    return found
+    return body
 
 
 def _json(content: Mapping[str, object], status: int = 200) -> Response:

@@ -82,11 +82,11 @@ def shown_charts(
     places: Sequence[int] = range(len(charts)) if place is None else [place]
     if not charts or places[-1] >= len(charts):
         raise UsageError("this chart does not exist", "Add a chart to the page first")
-    for one in places:
-        spec = as_seen(source, view, selection, charts[one])
+    for each in places:
+        spec = as_seen(source, view, selection, charts[each])
         window = view.windows.get(spec.x_of(view.board))
         data = chart_data(source, selection, spec, view.board, window) if selection.runs else None
-        yield ShownChart(one, spec, data)
+        yield ShownChart(each, spec, data)
 
 
 def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
@@ -171,7 +171,7 @@ def python_code(source: Source, view: View, selection: Selection, place: int | N
     ]
     known = series_of(source, tuple(selection.runs))
     metrics = [m for m in dict.fromkeys(chart.metric for chart in wanted) if m in known]
-    having = {one.run_id for metric in metrics for one in known[metric]}
+    having = {series.run_id for metric in metrics for series in known[metric]}
     hidden = set.intersection(*(set(chart.hidden) for chart in wanted)) if wanted else set()
     runs = [
         run
@@ -183,7 +183,9 @@ def python_code(source: Source, view: View, selection: Selection, place: int | N
             "the charts show no samples to load", "Select runs that have these metrics"
         )
     x = wanted[0].x_of(view.board) if len(wanted) == 1 else view.board.x
-    counted = any(one.kind is SeriesKind.COUNTER for metric in metrics for one in known[metric])
+    counted = any(
+        series.kind is SeriesKind.COUNTER for metric in metrics for series in known[metric]
+    )
     return "\n".join(
         [
             *_imports(source),

@@ -67,8 +67,8 @@ def _inert(table: pa.Table) -> pa.Table:
     for column in table.columns:
         if pa.types.is_dictionary(column.type):
             chunks = [
-                pa.DictionaryArray.from_arrays(one.indices, _quoted(one.dictionary))
-                for one in column.chunks
+                pa.DictionaryArray.from_arrays(chunk.indices, _quoted(chunk.dictionary))
+                for chunk in column.chunks
             ]
             columns.append(pa.chunked_array(chunks, column.type))
         elif pa.types.is_string(column.type):
@@ -105,7 +105,7 @@ def _parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
-        if sum(len(one) for one in waiting) >= GROUP_ROWS:
+        if sum(len(batch) for batch in waiting) >= GROUP_ROWS:
             _write_group(writer, waiting)
             waiting = []
             yield sink.taken()
@@ -185,13 +185,21 @@ def measure(source: Source, selection: Selection, metrics: Sequence[str]) -> Ful
     """
     run_ids = tuple(selection.runs)
     known = series_of(source, run_ids)
-    wanted = {(one.run_id, one.series_no) for metric in metrics for one in known.get(metric, ())}
+    wanted = {
+        (summary.run_id, summary.series_no)
+        for metric in metrics
+        for summary in known.get(metric, ())
+    }
     summaries = source.remember(("summary", run_ids), lambda reader: reader.summary(run_ids))
-    having = [one for one in summaries if (one.series.run_id, one.series.series_no) in wanted]
+    having = [
+        summary
+        for summary in summaries
+        if (summary.series.run_id, summary.series.series_no) in wanted
+    ]
     # In the order of `radt.load`: by run as given, then as recorded.
     places = {run_id: place for place, run_id in enumerate(run_ids)}
-    having.sort(key=lambda one: (places[one.series.run_id], one.series.series_no))
-    rows = sum(one.count for one in having)
+    having.sort(key=lambda summary: (places[summary.series.run_id], summary.series.series_no))
+    rows = sum(summary.count for summary in having)
     if not rows:
         raise UsageError(
             "the selected runs have no samples of this metric",

@@ -113,8 +113,8 @@ def _slot(quantity: Quantity) -> Component:
 
 
 def _config(quantity: Quantity) -> Any:
-    found = config(f"report-{quantity.value}")
-    return {**found, "modeBarButtons": [["toImage"]], "doubleClick": False}
+    figure_config = config(f"report-{quantity.value}")
+    return {**figure_config, "modeBarButtons": [["toImage"]], "doubleClick": False}
 
 
 def register(app: Dash, source: Source) -> None:
@@ -170,15 +170,15 @@ def register(app: Dash, source: Source) -> None:
         State("report-state", "data"),
     )
     def fill(
-        found: Mapping[str, Any] | None, revision: str | None, state: Mapping[str, Any] | None
+        address: Mapping[str, Any] | None, revision: str | None, state: Mapping[str, Any] | None
     ) -> tuple[Any, ...]:
-        view, shown = _read(source, found, revision)
+        view, shown = _read(source, address, revision)
         choices = Choices.of(view.options)
         key = [revision, view.to_query()]
         if state is not None and state.get("key") == key:
             raise PreventUpdate
-        columns = [one.value for one in shown.columns]
-        measured = [one.value for one in shown.quantities]
+        columns = [item.value for item in shown.columns]
+        measured = [item.value for item in shown.quantities]
         named = experiments(source)
         # What is open in the browser would close if it were written again.
         known = state or {}
@@ -191,15 +191,15 @@ def register(app: Dash, source: Source) -> None:
             no_update
             if known.get("measured") == measured
             else [
-                dmc.Checkbox(label=one.info.title, value=one.value, size="xs")
-                for one in shown.quantities
+                dmc.Checkbox(label=item.info.title, value=item.value, size="xs")
+                for item in shown.quantities
             ],
             columns,
             no_update if known.get("experiments") == named else named,
             not view.picks,
             not (shown.left_out or choices.profiled),
             choices.window_error or None,
-            [matrix(one) for one in matrices(content_of(shown, choices))],
+            [matrix(item) for item in matrices(content_of(shown, choices))],
             report_table.notes(shown, choices),
         )
 
@@ -215,17 +215,17 @@ def register(app: Dash, source: Source) -> None:
         State("report-drawn", "data"),
     )
     def draw(
-        found: Mapping[str, Any] | None,
+        address: Mapping[str, Any] | None,
         revision: str | None,
         paper: str | None,
         drawn: Mapping[str, str] | None,
     ) -> tuple[Any, ...]:
-        view, shown = _read(source, found, revision)
+        view, shown = _read(source, address, revision)
         choices = Choices.of(view.options)
         scheme = Scheme(paper) if paper in list(Scheme) else Scheme.LIGHT
-        there = set(charted(shown))
+        drawable = set(charted(shown))
         known = drawn or {}
-        found_bars = {quantity: bars_of(shown, quantity, choices) for quantity in there}
+        found_bars = {quantity: bars_of(shown, quantity, choices) for quantity in drawable}
         # All charts are as wide as the widest has to be, so that they stand in columns.
         size = size_of(max(map(len, found_bars.values()), default=0))
         now: dict[str, str] = {"size": size.value}
@@ -249,11 +249,11 @@ def register(app: Dash, source: Source) -> None:
 
 
 def _read(
-    source: Source, found: Mapping[str, Any] | None, revision: str | None
+    source: Source, address: Mapping[str, Any] | None, revision: str | None
 ) -> tuple[View, Shown]:
-    if found is None or not revision:
+    if address is None or not revision:
         raise PreventUpdate
-    view = View.from_json(found)
+    view = View.from_json(address)
     try:
         return view, read_shown(source, view)
     except RadtError:  # the router says what is wrong
@@ -271,7 +271,7 @@ _TYPING_MS = 600
 
 def experiments(source: Source) -> list[str]:
     """The names to choose from."""
-    return [one.name for one in read_experiments(source)]
+    return [experiment.name for experiment in read_experiments(source)]
 
 
 def controls(source: Source, experiment: str, choices: Choices) -> Component:

@@ -88,8 +88,10 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
                             "n", scope="col", className="number", title="Repeats that finished"
                         ),
                         *(
-                            _head(one.column.title, one.column.quantity, choices, one.column)
-                            for one in columns
+                            _head(
+                                column.column.title, column.column.quantity, choices, column.column
+                            )
+                            for column in columns
                         ),
                     ]
                 )
@@ -105,9 +107,9 @@ class _Values:
 
     def __init__(self, quantity: Quantity, lines: Sequence[_Line]) -> None:
         of_page = [
-            found
+            estimate_
             for line in lines
-            if (found := line.entry.summary.estimate(quantity, line.group)) is not None
+            if (estimate_ := line.entry.summary.estimate(quantity, line.group)) is not None
         ]
         self.column: ScaledQuantity = scaled(quantity, of_page)
         self.is_shared = is_shared(quantity)
@@ -115,10 +117,13 @@ class _Values:
             line.entry.summary.estimate(quantity, line.group) for line in lines
         ]
         numbers = [
-            NO_VALUE if one is None else self.column.number(one.mean) for one in self.estimates
+            NO_VALUE if estimate is None else self.column.number(estimate.mean)
+            for estimate in self.estimates
         ]
         self.numbers = aligned(numbers)
-        self.spreads = ["" if one is None else self.column.spread(one) for one in self.estimates]
+        self.spreads = [
+            "" if estimate is None else self.column.spread(estimate) for estimate in self.estimates
+        ]
         self.spread_chars = max(map(len, self.spreads), default=0)
 
     def cell(self, place: int, line: _Line) -> list[Component]:
@@ -212,17 +217,17 @@ def _row(
         )
     )
     cells.append(html.Td(str(group.repeats) if group.repeats else NO_VALUE, className="number"))
-    for one in columns:
-        cells += one.cell(place, line)
+    for column in columns:
+        cells += column.cell(place, line)
     return html.Tr(cells, className="first" if line.is_first else "")
 
 
-def matrix(found: Matrix) -> Component:
+def matrix(content: Matrix) -> Component:
     """The matrix of how much models slow each other down; darker is slower."""
     return html.Section(
         [
-            html.H2(found.title),
-            html.P(found.explanation, className="why"),
+            html.H2(content.title),
+            html.P(content.explanation, className="why"),
             html.Div(
                 html.Table(
                     [
@@ -231,8 +236,8 @@ def matrix(found: Matrix) -> Component:
                                 [
                                     html.Td(),
                                     *(
-                                        html.Th(one, scope="col", className="number")
-                                        for one in found.columns
+                                        html.Th(column, scope="col", className="number")
+                                        for column in content.columns
                                     ),
                                 ]
                             )
@@ -245,7 +250,7 @@ def matrix(found: Matrix) -> Component:
                                         *map(_matrix_cell, cells),
                                     ]
                                 )
-                                for name, cells in zip(found.rows, found.cells, strict=True)
+                                for name, cells in zip(content.rows, content.cells, strict=True)
                             ]
                         ),
                     ],
@@ -254,7 +259,7 @@ def matrix(found: Matrix) -> Component:
                 className="report-scroll",
                 tabIndex="0",
                 role="region",
-                **attributes(aria_label=found.title),
+                **attributes(aria_label=content.title),
             ),
         ],
         className="report-interference",

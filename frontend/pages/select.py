@@ -172,8 +172,8 @@ def answer(source: Source, view: View, ask: Mapping[str, Any] | None = None) -> 
     focus = lists.focus.record.workload_id[:ID_DIGITS] if lists.focus else ""
     asked = ask or {}
 
-    def experiment_row(found: FoundExperiment) -> dict[str, Any]:
-        name = found.summary.name
+    def experiment_row(match: FoundExperiment) -> dict[str, Any]:
+        name = match.summary.name
         own = ticks_of.get(name)
         return {"tick": own.experiment if own else Tick.OFF, "pick": str(Pick(name))}
 
@@ -211,7 +211,9 @@ def answer(source: Source, view: View, ask: Mapping[str, Any] | None = None) -> 
         "query": view.to_query(),
         "search": view.search,
         "count": _count_text(lists, view),
-        "problems": [{"typed": one.typed, "cause": one.cause} for one in lists.found.problems],
+        "problems": [
+            {"typed": problem.typed, "cause": problem.cause} for problem in lists.results.problems
+        ],
         "statuses": _statuses(lists, view),
         "experiment": name,
         "workload": {"id": focus, "label": lists.focus.record.label} if lists.focus else None,
@@ -269,15 +271,15 @@ def _clipped(value: object, default: int, limit: int) -> int:
 
 
 def _count_text(lists: Lists, view: View) -> str:
-    total = lists.found.total_count
+    total = lists.results.total_count
     if not (view.search.strip() or statuses_of(view)):
         return units.plural(total, "run")
-    return f"{lists.found.run_count:,} of {units.plural(total, 'run')}"
+    return f"{lists.results.run_count:,} of {units.plural(total, 'run')}"
 
 
 def _statuses(lists: Lists, view: View) -> list[dict[str, Any]]:
     """Return a button for each status that runs have, and for those that are on."""
-    on, counts = statuses_of(view), lists.found.statuses
+    on, counts = statuses_of(view), lists.results.statuses
     return [
         {"value": s.value, "word": STATUS_WORDS[s], "count": counts.get(s, 0), "on": s in on}
         for s in RunStatus
@@ -322,7 +324,9 @@ def _basket(source: Source, view: View) -> dict[str, Any]:
     picks = view.picks
     if picks is None:  # the dashboard picked whole workloads
         workloads = (unit.workload.record for unit in selection.units)
-        picks = tuple(Pick.workload(one.experiment, one.workload_id) for one in workloads)
+        picks = tuple(
+            Pick.workload(workload.experiment, workload.workload_id) for workload in workloads
+        )
     missing = set(selection.missing)
     groups: dict[str, list[dict[str, Any]]] = {}
     for pick in picks:

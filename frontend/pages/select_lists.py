@@ -111,7 +111,7 @@ class Lists:
     the differing parameters beyond `MAX_PARAM_COLUMNS`.
     """
 
-    found: Found
+    results: Found
     catalog: Catalog
     focus: WorkloadEntry | None
     experiments: Listing[FoundExperiment]
@@ -123,8 +123,10 @@ class Lists:
     def all_picks(self, pane: Pane) -> tuple[Pick, ...]:
         """Return a pick for each row of the pane of workloads or of runs."""
         if pane is Pane.WORKLOADS:
-            workloads = (one.record for one in self.workloads.entries)
-            return tuple(Pick.workload(one.experiment, one.workload_id) for one in workloads)
+            workloads = (workload.record for workload in self.workloads.entries)
+            return tuple(
+                Pick.workload(workload.experiment, workload.workload_id) for workload in workloads
+            )
         return tuple(Pick.run(run.record.experiment, run.run_id) for run in self.runs.entries)
 
 
@@ -137,10 +139,10 @@ def read_lists(source: Source, view: View, *, patient: bool) -> Lists:
     """
     statuses = statuses_of(view)
     is_narrowed = bool(view.search.strip() or statuses)
-    found = find(source, view.search, statuses)
-    if not (found.experiments or found.total_count or is_narrowed):
+    results = find(source, view.search, statuses)
+    if not (results.experiments or results.total_count or is_narrowed):
         raise NothingRecordedError(source.address)
-    focus = found.of(view.experiment) or next(iter(found.experiments), None)
+    focus = results.of(view.experiment) or next(iter(results.experiments), None)
     name = focus.summary.name if focus else view.experiment or ""
     catalog = read_catalog(source, name)
     workloads = _workloads_of(focus, catalog)
@@ -156,21 +158,21 @@ def read_lists(source: Source, view: View, *, patient: bool) -> Lists:
     ) -> Listing[EntryT]:
         sort = view.options.get(pane.sort_option, "")
         key = repr((*about, view.search, sorted(statuses), sort))
-        # The entry keeps `found` alive, so that no other result can get its id.
+        # The entry keeps the results alive, so that no other result can get its id.
         _, kept = memory.get(
-            ("list", pane, key, id(found), is_partial),
-            lambda: (found, _listing(key, columns, rows, sort)),
+            ("list", pane, key, id(results), is_partial),
+            lambda: (results, _listing(key, columns, rows, sort)),
         )
         return kept
 
     workload_id = workload.record.workload_id if workload else ""
-    runs = [run for one in ([workload] if workload else workloads) for run in one.runs]
+    runs = [run for entry in ([workload] if workload else workloads) for run in entry.runs]
     experiment_columns = _experiment_columns(searched=is_narrowed)
     return Lists(
-        found,
+        results,
         catalog,
         workload,
-        listing(Pane.EXPERIMENTS, (), experiment_columns, found.experiments),
+        listing(Pane.EXPERIMENTS, (), experiment_columns, results.experiments),
         listing(Pane.WORKLOADS, (name,), workload_columns, workloads),
         listing(Pane.RUNS, (name, workload_id), run_columns, runs),
         is_partial,
@@ -208,7 +210,7 @@ def _focused(
     if not view.workload:
         return None
     ids = catalog.workloads_like(view.workload[:ID_DIGITS])
-    return next((one for one in workloads if one.record.workload_id in ids), None)
+    return next((workload for workload in workloads if workload.record.workload_id in ids), None)
 
 
 def _params(
@@ -234,7 +236,9 @@ def _sorted(
     rows: Iterable[EntryT], columns: Sequence[Column[EntryT]], sort: str
 ) -> Sequence[EntryT]:
     """Sort by the column ``key`` or, descending, ``-key``; rows without a value come last."""
-    column = next((one for one in columns if one.key == sort.removeprefix("-")), None)
+    column = next(
+        (candidate for candidate in columns if candidate.key == sort.removeprefix("-")), None
+    )
     if column is None:
         return list(rows)
     keyed = [(column.order(row), row) for row in rows]
@@ -278,25 +282,25 @@ def _experiment_columns(*, searched: bool) -> list[Column[FoundExperiment]]:
     """Return the columns of experiments; ``searched`` if they count matching runs only."""
     runs: Column[FoundExperiment] = Column(
         *("runs", "Found" if searched else "Runs", Kind.NUMBER, 44, 0),
-        lambda one: f"{one.run_count:,}",
-        lambda one: one.run_count,
+        lambda experiment: f"{experiment.run_count:,}",
+        lambda experiment: experiment.run_count,
         "Runs",
     )
     return [
-        _text("name", "Experiment", 80, 1, lambda one: one.summary.name),
+        _text("name", "Experiment", 80, 1, lambda experiment: experiment.summary.name),
         runs,
         _age(
             _experiment_age,
-            lambda one: one.summary.last_activity_ns or 0,
+            lambda experiment: experiment.summary.last_activity_ns or 0,
             "Time since the last activity",
         ),
     ]
 
 
-def _experiment_age(one: FoundExperiment) -> Any:
-    if running := one.summary.statuses.get(RunStatus.RUNNING, 0):
+def _experiment_age(experiment: FoundExperiment) -> Any:
+    if running := experiment.summary.statuses.get(RunStatus.RUNNING, 0):
         return f"{running:,} live"
-    return (one.summary.last_activity_ns or 0) // _NS_PER_MS
+    return (experiment.summary.last_activity_ns or 0) // _NS_PER_MS
 
 
 def _columns(
@@ -311,14 +315,14 @@ def _columns(
 def _workload_columns() -> list[Column[WorkloadEntry]]:
     took: Column[WorkloadEntry] = Column(
         *("duration", "Took", Kind.OUTCOME, 60, 0),
-        lambda one: [*_status(one.status), _workload_clock(one)],
+        lambda workload: [*_status(workload.status), _workload_clock(workload)],
         _workload_duration,
     )
     return [
-        _text("label", "Workload", 64, 0.7, lambda one: one.record.label),
+        _text("label", "Workload", 64, 0.7, lambda workload: workload.record.label),
         _text("what", "What", 96, 1.5, _content),
         took,
-        _age(lambda one: _workload_active(one) // _NS_PER_MS, _workload_active),
+        _age(lambda workload: _workload_active(workload) // _NS_PER_MS, _workload_active),
     ]
 
 
@@ -373,7 +377,7 @@ def _param_column(key: str, params: Mapping[str, Mapping[str, str]]) -> Column[R
         number = as_number(text)
         return (1, 0.0, natural(text)) if number is None else (0, number, ())
 
-    numbers = all(as_number(one[key]) is not None for one in params.values() if one.get(key))
+    numbers = all(as_number(param[key]) is not None for param in params.values() if param.get(key))
     kind, flex = (Kind.NUMBER, 0.0) if numbers else (Kind.TEXT, 0.6)
     # Wide enough for the name and the arrow of the sort order.
     min_px = max(64, min(144, 24 + 7 * len(key)))

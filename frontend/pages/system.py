@@ -50,7 +50,7 @@ def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
     collector = system.collector.look().value
     live = collector.live if isinstance(collector, Collector) else {}
     activity = system.activity.look()
-    found = {
+    cards = {
         "running": system_store.running_card(activity, live, view),
         "store": [
             *system_store.store_card(system.facts.look(), system.points.look()),
@@ -64,7 +64,7 @@ def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
         "listeners": system_machine.listeners_card(system.listeners.look()),
         "about": system_machine.about_card(system.versions, Guard.of(current_app)),
     }
-    return {name: found[name] for name in _TITLES}
+    return {name: cards[name] for name in _TITLES}
 
 
 def _layout(system: System, view: View) -> Component:

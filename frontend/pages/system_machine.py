@@ -35,7 +35,7 @@ _VISITORS = {
 }
 
 
-def collector_card(found: Reading[Collector | NoCollector]) -> list[Component]:
+def collector_card(reading: Reading[Collector | NoCollector]) -> list[Component]:
     """The collector's state and its cost."""
 
     def draw(collector: Collector | NoCollector) -> list[Component]:
@@ -62,10 +62,10 @@ def collector_card(found: Reading[Collector | NoCollector]) -> list[Component]:
             *problems,
         ]
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
-def devices_card(found: Reading[Devices]) -> list[Component]:
+def devices_card(reading: Reading[Devices]) -> list[Component]:
     """CPUs, memory and GPUs of this machine, and their processes."""
 
     def draw(devices: Devices) -> list[Component]:
@@ -116,7 +116,7 @@ def devices_card(found: Reading[Devices]) -> list[Component]:
             )
         return parts
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
 def _gpu(view: GpuView) -> Iterator[Component]:
@@ -152,12 +152,12 @@ def _gpu(view: GpuView) -> Iterator[Component]:
             ],
             [
                 [
-                    one.profile or "unknown",
-                    str(one.placement or units.NO_VALUE),
-                    str(one.instance_id),
-                    ", ".join(_short(compute.uuid) for compute in one.computes),
+                    item.profile or "unknown",
+                    str(item.placement or units.NO_VALUE),
+                    str(item.instance_id),
+                    ", ".join(_short(compute.uuid) for compute in item.computes),
                 ]
-                for one in gpu.mig.instances
+                for item in gpu.mig.instances
             ],
         )
     if view.unknown:
@@ -173,24 +173,24 @@ def _gpu(view: GpuView) -> Iterator[Component]:
                 Column("on"),
                 Column("remark"),
             ],
-            [_occupant(one) for one in view.occupants],
+            [_occupant(item) for item in view.occupants],
         )
     else:
         yield quiet("No processes.")
 
 
-def _occupant(one: Occupant) -> Sequence[Cell]:
-    remarks = ["MPS"] if one.mps else []
-    if one.who.run_id:
-        remarks.append(f"run {one.who.run_id[:8]}")
-    if one.who.user is None:
-        remarks.append(str(one.who))
+def _occupant(occupant: Occupant) -> Sequence[Cell]:
+    remarks = ["MPS"] if occupant.mps else []
+    if occupant.who.run_id:
+        remarks.append(f"run {occupant.who.run_id[:8]}")
+    if occupant.who.user is None:
+        remarks.append(str(occupant.who))
     return [
-        str(one.pid),
-        one.who.user or units.NO_VALUE,
-        one.who.command or units.NO_VALUE,
-        units.size(one.memory_bytes),
-        _short(one.device),
+        str(occupant.pid),
+        occupant.who.user or units.NO_VALUE,
+        occupant.who.command or units.NO_VALUE,
+        units.size(occupant.memory_bytes),
+        _short(occupant.device),
         ", ".join(remarks),
     ]
 
@@ -199,12 +199,12 @@ def _short(uuid: str) -> str:
     return f"{uuid[:_SHORT_UUID]}…" if len(uuid) > _SHORT_UUID else uuid
 
 
-def listeners_card(found: Reading[Sequence[ListenerFacts]]) -> list[Component]:
+def listeners_card(reading: Reading[Sequence[ListenerFacts]]) -> list[Component]:
     """The listeners that work here, and why others do not."""
 
     def draw(listeners: Sequence[ListenerFacts]) -> list[Component]:
-        working = sum(one.works and not one.is_profiler for one in listeners)
-        total = sum(not one.is_profiler for one in listeners)
+        working = sum(listener.works and not listener.is_profiler for listener in listeners)
+        total = sum(not listener.is_profiler for listener in listeners)
         return [
             table(
                 "Listeners",
@@ -215,31 +215,31 @@ def listeners_card(found: Reading[Sequence[ListenerFacts]]) -> list[Component]:
                     Column("series", True),
                     Column("description, or why it is not available", grows=True),
                 ],
-                [_listener(one) for one in listeners],
+                [_listener(listener) for listener in listeners],
                 f"{working} of {units.plural(total, 'listener')} available. "
                 "Run `radt listeners NAME` for details.",
             )
         ]
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
-def _listener(one: ListenerFacts) -> Sequence[Cell]:
+def _listener(facts: ListenerFacts) -> Sequence[Cell]:
     here: Cell = html.Span("no", className="system-quiet")
-    if one.failure:
+    if facts.failure:
         here = html.Strong("broken", className="system-bad")
-    elif one.works:
-        here = "default" if one.by_default else "yes"
-    text: Cell = one.summary
-    if one.failure:
-        text = one.failure
-    elif not one.works:
-        why = ". ".join(part.rstrip(".") for part in (one.reason, one.remedy) if part)
+    elif facts.works:
+        here = "default" if facts.by_default else "yes"
+    text: Cell = facts.summary
+    if facts.failure:
+        text = facts.failure
+    elif not facts.works:
+        why = ". ".join(part.rstrip(".") for part in (facts.reason, facts.remedy) if part)
         text = html.Span(why, className="system-quiet")
-    elif one.is_profiler:
-        text = f"{one.summary} (profiler)"
-    every = units.NO_VALUE if one.interval_s is None else duration_text(one.interval_s)
-    return [one.name, here, every, f"{one.series:,}", text]
+    elif facts.is_profiler:
+        text = f"{facts.summary} (profiler)"
+    every = units.NO_VALUE if facts.interval_s is None else duration_text(facts.interval_s)
+    return [facts.name, here, every, f"{facts.series:,}", text]
 
 
 def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list[Component]:

@@ -44,7 +44,7 @@ _FULL_BYTES = 200_000_000
 _LAGS_S = 30.0
 
 
-def store_card(found: Reading[StoreFacts], points: Reading[int]) -> list[Component]:
+def store_card(reading: Reading[StoreFacts], points: Reading[int]) -> list[Component]:
     """The address and size of the store."""
 
     def draw(store: StoreFacts) -> list[Component]:
@@ -73,7 +73,7 @@ def store_card(found: Reading[StoreFacts], points: Reading[int]) -> list[Compone
             parts.append(trouble("The disk is full.", "Free disk space, or recording stops"))
         return parts
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
 def import_lines(news: ImportNews | None) -> list[Component]:
@@ -96,7 +96,7 @@ def import_lines(news: ImportNews | None) -> list[Component]:
     return parts
 
 
-def backlog_card(found: Reading[Backlogs]) -> list[Component]:
+def backlog_card(reading: Reading[Backlogs]) -> list[Component]:
     """Data that are not uploaded yet."""
 
     def draw(backlogs: Backlogs) -> list[Component]:
@@ -114,23 +114,23 @@ def backlog_card(found: Reading[Backlogs]) -> list[Component]:
                     Column("since", True),
                     Column("state", grows=True),
                 ],
-                [_waiting(one) for one in backlogs.waiting],
+                [_waiting(row) for row in backlogs.waiting],
             )
         ]
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
-def _waiting(one: Waiting) -> Sequence[Cell]:
-    since = units.NO_VALUE if one.since_ns is None else clock(one.since_ns)
-    state: Cell = "uploading" if one.ended or one.running else "complete"
-    if one.problem:
-        state = trouble(one.problem)
-    return [f"{one.kind}: {one.place}", f"{one.ended:,}", f"{one.running:,}", since, state]
+def _waiting(queue: Waiting) -> Sequence[Cell]:
+    since = units.NO_VALUE if queue.since_ns is None else clock(queue.since_ns)
+    state: Cell = "uploading" if queue.ended or queue.running else "complete"
+    if queue.problem:
+        state = trouble(queue.problem)
+    return [f"{queue.kind}: {queue.place}", f"{queue.ended:,}", f"{queue.running:,}", since, state]
 
 
 def running_card(
-    found: Reading[Activity], live: Mapping[str, LiveView], view: View
+    reading: Reading[Activity], live: Mapping[str, LiveView], view: View
 ) -> list[Component]:
     """The running workloads, with links."""
 
@@ -158,11 +158,11 @@ def running_card(
             )
         ]
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
 def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
-    there = replace(view, experiment=run.experiment, workload=run.workload_id[:ID_DIGITS])
+    target = replace(view, experiment=run.experiment, workload=run.workload_id[:ID_DIGITS])
     name = f"{run.experiment} / {run.workload}".strip(" /") or run.workload_id[:ID_DIGITS]
     began_ns = run.started_ns or run.created_ns
     epoch = units.NO_VALUE if live.epoch is None else str(live.epoch)
@@ -170,7 +170,7 @@ def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
         epoch += f" of {live.epochs_total}"
     cpu = units.NO_VALUE if live.cpu_cores is None else units.significant(live.cpu_cores)
     return [
-        dcc.Link(name, href=f"/workload?{there.to_query()}"),
+        dcc.Link(name, href=f"/workload?{target.to_query()}"),
         f"{run.letter} {run.name}".strip(),
         run.host,
         run.devices,
@@ -183,7 +183,7 @@ def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
     ]
 
 
-def sampling_card(found: Reading[Activity]) -> list[Component]:
+def sampling_card(reading: Reading[Activity]) -> list[Component]:
     """Samples expected and received, their delay, and the cost of recording."""
 
     def draw(activity: Activity) -> list[Component]:
@@ -216,32 +216,32 @@ def sampling_card(found: Reading[Activity]) -> list[Component]:
                         "longest delay between the scheduled and the actual start of a reading",
                     ),
                 ],
-                [_sampling(one) for one in activity.sampling],
+                [_sampling(row) for row in activity.sampling],
                 which,
             )
         ]
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
-def _sampling(one: Sampling) -> Sequence[Cell]:
-    missed = f"{one.missed:,}"
-    if one.missed and one.expected:
-        missed += f" ({units.percent(one.missed / one.expected)})"
+def _sampling(sampling: Sampling) -> Sequence[Cell]:
+    missed = f"{sampling.missed:,}"
+    if sampling.missed and sampling.expected:
+        missed += f" ({units.percent(sampling.missed / sampling.expected)})"
 
     def mean(total_ns: int) -> str:
-        return units.duration(total_ns / one.received / 1e9 if one.received else None)
+        return units.duration(total_ns / sampling.received / 1e9 if sampling.received else None)
 
     return [
-        one.listener,
-        duration_text(one.interval_s),
-        f"{one.runs:,}",
-        f"{one.expected:,}",
+        sampling.listener,
+        duration_text(sampling.interval_s),
+        f"{sampling.runs:,}",
+        f"{sampling.expected:,}",
         missed,
-        mean(one.sampling_ns),
-        _longest(one.sampling_max_ns),
-        mean(one.late_ns),
-        _longest(one.late_max_ns),
+        mean(sampling.sampling_ns),
+        _longest(sampling.sampling_max_ns),
+        mean(sampling.late_ns),
+        _longest(sampling.late_max_ns),
     ]
 
 
@@ -250,7 +250,7 @@ def _longest(time_ns: int) -> str:
     return units.duration(time_ns / 1e9 if time_ns else None)
 
 
-def machines_card(found: Reading[Activity]) -> list[Component]:
+def machines_card(reading: Reading[Activity]) -> list[Component]:
     """The machines that write into the store, and how far behind they are."""
 
     def draw(activity: Activity) -> list[Component]:
@@ -267,25 +267,25 @@ def machines_card(found: Reading[Activity]) -> list[Component]:
                     Column("newest sample", True, "of runs in progress, by that machine's clock"),
                     Column("behind", True, "age of that sample"),
                 ],
-                [_machine(one, activity.read_ns) for one in activity.machines],
+                [_machine(row, activity.read_ns) for row in activity.machines],
             )
         ]
 
-    return shown(found, draw)
+    return shown(reading, draw)
 
 
-def _machine(one: Machine, now_ns: int) -> Sequence[Cell]:
+def _machine(machine: Machine, now_ns: int) -> Sequence[Cell]:
     behind: Cell = units.NO_VALUE
-    if one.newest_ns is not None:
-        behind_s = max(0.0, (now_ns - one.newest_ns) / 1e9)
+    if machine.newest_ns is not None:
+        behind_s = max(0.0, (now_ns - machine.newest_ns) / 1e9)
         behind = units.duration(behind_s)
         if behind_s > _LAGS_S:
             behind = html.Strong(behind, className="system-bad")
     return [
-        one.host or "unknown",
-        f"{one.runs:,}",
-        f"{one.running:,}",
-        ago(one.active_ns, now_ns),
-        ago(one.newest_ns, now_ns),
+        machine.host or "unknown",
+        f"{machine.runs:,}",
+        f"{machine.running:,}",
+        ago(machine.active_ns, now_ns),
+        ago(machine.newest_ns, now_ns),
         behind,
     ]

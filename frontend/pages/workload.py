@@ -151,7 +151,10 @@ def _register_figures(app: Dash, source: Source) -> None:
         scheme = Scheme(scheme_name)
         try:
             reading = read_all(source, subject)
-            strip = next((one for one in reading.strips if one.key == identity["key"]), None)
+            strip = next(
+                (candidate for candidate in reading.strips if candidate.key == identity["key"]),
+                None,
+            )
             if strip is None:
                 raise PreventUpdate
             machine = _machine(source, subject, strip)
@@ -176,9 +179,9 @@ def _machine(source: Source, subject: Subject, strip: Strip) -> Machine:
     tags = tags_of(source, subject)
     for run in subject.workload.runs:
         if run.record.host == strip.host:
-            found = machine_of(source, run.record, tags.get(run.run_id, {}))
-            if found.logical_cores is not None:
-                return found
+            facts = machine_of(source, run.record, tags.get(run.run_id, {}))
+            if facts.logical_cores is not None:
+                return facts
     return Machine(host=strip.host)
 
 
@@ -256,11 +259,11 @@ def _register_subject(app: Dash, source: Source) -> None:
         search: str | None, _: str | None, shown: dict[str, Any] | None, known: list[Any]
     ) -> Any:
         subject = shown_subject(source, shown)
-        found = offered(subject, search or "")
-        labels = {one["label"] for one in found}
+        options = offered(subject, search or "")
+        labels = {option["label"] for option in options}
         if search and search in labels:
-            found = offered(subject, "")  # the text of the chosen option is not a search
-        return no_update if found == known else found
+            options = offered(subject, "")  # the text of the chosen option is not a search
+        return no_update if options == known else options
 
 
 def _register_news(app: Dash, source: Source) -> None:

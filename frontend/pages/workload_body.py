@@ -242,7 +242,7 @@ def strip_row(strip: Strip, reading: Reading) -> list[Component]:
 
 
 def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
-    subject, found = reading.subject, reading.lives
+    subject, lives = reading.subject, reading.lives
     slowed = slowdowns(source, subject)
     ledger = ledger_of(source, subject)
     tags = tags_of(source, subject)
@@ -256,10 +256,10 @@ def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
     }
     sampled = {run_id for run_id, _ in reading.summaries}
     return {
-        "facts": facts_bar(subject, found, ledger, slowed),
+        "facts": facts_bar(subject, lives, ledger, slowed),
         "notes": notes(subject),
-        "rows": row_labels(found),
-        "outcomes": row_outcomes(found, slowed),
+        "rows": row_labels(lives),
+        "outcomes": row_outcomes(lives, slowed),
         "devices": devices_section(devices),
         "ledger": ledger_section(ledger, subject),
         "files": files_section(subject, listings, has_samples=sampled),

@@ -18,7 +18,7 @@ _MAX_BOXES = 256
 
 def devices_section(devices: Devices) -> list[Component]:
     """All GPUs, then the processors of machines whose runs use no GPU or are pinned to cores."""
-    several = len({one.host for one in devices.processors}) > 1
+    several = len({cpu.host for cpu in devices.processors}) > 1
     drawn = [_card(card, with_host=several) for card in devices.cards]
     drawn += [
         _processor(processor, with_host=several)
@@ -47,7 +47,11 @@ def _card(card: Card, *, with_host: bool) -> Component:
     if card.mps:
         body.append(_daemon(card.mps, "MPS daemon"))
     if card.naive:
-        body.append(html.Div([_tenant(one) for one in card.naive], className="workload-seats"))
+        body.append(
+            html.Div(
+                [_tenant(naive_tenant) for naive_tenant in card.naive], className="workload-seats"
+            )
+        )
     body.append(_memory(card))
     return html.Article([head, *body], className="workload-card")
 
@@ -56,10 +60,10 @@ def _instances(card: Card) -> Component:
     """MIG instances at their placement, as wide as their memory slices."""
     boxes: list[tuple[int, Component]] = []
     at = 0
-    for one in card.instances:
-        start = one.start if one.start is not None else at
-        boxes.append((start, _instance(one, start)))
-        at = start + one.size
+    for instance in card.instances:
+        start = instance.start if instance.start is not None else at
+        boxes.append((start, _instance(instance, start)))
+        at = start + instance.size
     for start, size in card.free_slices:
         boxes.append(
             (
@@ -79,20 +83,20 @@ def _instances(card: Card) -> Component:
     )
 
 
-def _instance(one: Instance, start: int) -> Component:
-    seats = [_tenant(tenant) for tenant in one.tenants]
-    inner: list[Component] = [_daemon(one.tenants, "MPS")] if one.is_mps else seats
+def _instance(instance: Instance, start: int) -> Component:
+    seats = [_tenant(tenant) for tenant in instance.tenants]
+    inner: list[Component] = [_daemon(instance.tenants, "MPS")] if instance.is_mps else seats
     used = (
-        [_bar(one.peak_bytes, one.memory_bytes, "peak of its memory")]
-        if one.peak_bytes is not None and one.memory_bytes
+        [_bar(instance.peak_bytes, instance.memory_bytes, "peak of its memory")]
+        if instance.peak_bytes is not None and instance.memory_bytes
         else []
     )
     return html.Div(
-        [html.Div(one.profile, className="workload-profile"), *inner, *used],
+        [html.Div(instance.profile, className="workload-profile"), *inner, *used],
         className="workload-instance",
-        style={"gridColumn": f"{start + 1} / span {one.size}"},
-        title=f"{one.profile}, {units.plural(one.size, 'slice')} of memory"
-        + ("" if one.start is None else f" from slice {one.start} on"),
+        style={"gridColumn": f"{start + 1} / span {instance.size}"},
+        title=f"{instance.profile}, {units.plural(instance.size, 'slice')} of memory"
+        + ("" if instance.start is None else f" from slice {instance.start} on"),
     )
 
 
@@ -100,7 +104,7 @@ def _daemon(tenants: Iterable[Tenant], title: str) -> Component:
     return html.Div(
         [
             html.Div(title, className="workload-profile"),
-            html.Div([_tenant(one) for one in tenants], className="workload-seats"),
+            html.Div([_tenant(tenant) for tenant in tenants], className="workload-seats"),
         ],
         className="workload-daemon",
     )

@@ -77,7 +77,7 @@ def facts_bar(
                 "ran",
             )
         )
-    ratios = [one.ratio for one in slowed.values()]
+    ratios = [slowdown.ratio for slowdown in slowed.values()]
     if ratios:
         mean = sum(ratios) / len(ratios)
         facts.append(_fact("vs solo", f"{units.factor(mean)} time an epoch"))
@@ -139,14 +139,14 @@ def row_labels(lives: Sequence[Life]) -> list[Component]:
 def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
     """The labels right of each row: the run's end and speed."""
     height = {"height": f"{row_px(len(lives))}px"}
-    found: list[Component] = []
+    outcomes: list[Component] = []
     for life in lives:
         status = life.run.record.status
         marks = [
             word for word in (_profiled(life.run), "thinned" if life.run.pruned else "") if word
         ]
         second = life.reason or speed_text(life, slowed.get(life.run.run_id))
-        found.append(
+        outcomes.append(
             html.Div(
                 html.Span(
                     [
@@ -166,7 +166,7 @@ def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Com
                 **attributes(data_run=life.run.run_id),
             )
         )
-    return found
+    return outcomes
 
 
 def speed_text(life: Life, slowed: Slowdown | None) -> str:
@@ -214,8 +214,8 @@ def strip_legend(drawn: DrawnStrip) -> list[Component]:
         )
         for reading in drawn.readings
     ]
-    found: list[Component] = [html.Ul(lines)] if lines else []
-    return [*found, *(html.P(note, className="workload-dim") for note in drawn.notes)]
+    parts: list[Component] = [html.Ul(lines)] if lines else []
+    return [*parts, *(html.P(note, className="workload-dim") for note in drawn.notes)]
 
 
 def devices_text(runs: Sequence[RunEntry]) -> str:

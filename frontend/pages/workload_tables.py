@@ -96,23 +96,23 @@ def files_section(
     subject: Subject, listings: dict[str, Listing], *, has_samples: set[str]
 ) -> list[Component]:
     """Artifacts of each run, profiles first, a trace, and where MLflow shows them."""
-    found: list[Component] = []
+    body: list[Component] = []
     for run in subject.workload.runs:
         listing = listings.get(run.run_id, Listing())
         items = [
             html.Li(
                 [
                     html.A(
-                        _text(one.path),
-                        href=artifact_address(run.run_id, one.path),
+                        _text(file.path),
+                        href=artifact_address(run.run_id, file.path),
                         download="",
                         className="workload-file",
                     ),
-                    html.Span(units.size(one.size_bytes), className="workload-number"),
+                    html.Span(units.size(file.size_bytes), className="workload-number"),
                 ],
-                **attributes(data_place=one.place.value),
+                **attributes(data_place=file.place.value),
             )
-            for one in sorted(listing.files, key=lambda one: _rank(one.path))
+            for file in sorted(listing.files, key=lambda file: _rank(file.path))
         ]
         links: list[Component] = []
         if run.run_id in has_samples:
@@ -128,7 +128,7 @@ def files_section(
         if url := mlflow_page(subject, run.run_id):
             links.append(html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener"))
         where = _where(subject, run.run_id, listing)
-        found.append(
+        body.append(
             html.Div(
                 [
                     html.Div(
@@ -158,7 +158,7 @@ def files_section(
         "nothing is uploaded.",
         className="workload-dim",
     )
-    return [html.Div(found, className="workload-files-grid"), hint]
+    return [html.Div(body, className="workload-files-grid"), hint]
 
 
 def mlflow_page(subject: Subject, run_id: str) -> str | None:
@@ -177,7 +177,7 @@ def mlflow_page(subject: Subject, run_id: str) -> str | None:
 
 def _where(subject: Subject, run_id: str, listing: Listing) -> str:
     run = subject.runs[run_id].record
-    if any(one.place is Place.DELIVERED for one in listing.files):
+    if any(file.place is Place.DELIVERED for file in listing.files):
         return "from MLflow's artifacts in the data folder"
     if listing.files:
         return ""
@@ -219,21 +219,21 @@ def _facts_table(title: str, table: Sequence[Fact], heads: Sequence[Component]) 
         return [html.P("None recorded.", className="workload-dim")]
     differing = [fact for fact in table if fact.differs]
     same = [fact for fact in table if not fact.differs]
-    found: list[Component] = []
+    body: list[Component] = []
     if differing:
         rows = [
             html.Tr([html.Th(_text(fact.name), scope="row"), *map(_value, fact.values)])
             for fact in differing
         ]
-        found.append(_table(("differs", *heads), rows, "workload-values", f"{title} that differ"))
+        body.append(_table(("differs", *heads), rows, "workload-values", f"{title} that differ"))
     if same:
         rows = [
             html.Tr([html.Th(_text(fact.name), scope="row"), _value(fact.values[0])])
             for fact in same
         ]
         words = ("same", "for all runs") if len(heads) > 1 else ("name", "value")
-        found.append(_table(words, rows, "workload-values", f"{title} of all"))
-    return found
+        body.append(_table(words, rows, "workload-values", f"{title} of all"))
+    return body
 
 
 def _value(text: str | None) -> Component:

@@ -244,11 +244,11 @@ class Found:
 
     @property
     def run_count(self) -> int:
-        return sum(one.run_count for one in self.experiments)
+        return sum(experiment.run_count for experiment in self.experiments)
 
     def of(self, experiment: str | None) -> FoundExperiment | None:
         """Return the matches in one experiment, or None."""
-        return next((one for one in self.experiments if one.summary.name == experiment), None)
+        return next((entry for entry in self.experiments if entry.summary.name == experiment), None)
 
 
 class Recent:
@@ -308,12 +308,12 @@ def read_texts(source: Source) -> Texts:
 
 def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found:
     summaries = read_experiments(source)
-    total = sum(one.run_count for one in summaries)
+    total = sum(entry.run_count for entry in summaries)
     if not query.terms and not statuses:
         counts: Counter[RunStatus] = Counter()
-        for one in summaries:
-            counts.update(one.statuses)
-        everything = tuple(FoundExperiment(one, one.run_count) for one in summaries)
+        for entry in summaries:
+            counts.update(entry.statuses)
+        everything = tuple(FoundExperiment(entry, entry.run_count) for entry in summaries)
         return Found(everything, counts, query.problems, total)
     asks_texts = any(
         ALIASES.get(term.key, term.key) not in TEXTS and term.key not in TIMES
@@ -342,7 +342,7 @@ def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found
 
 
 def _catalogs(source: Source) -> Sequence[Catalog]:
-    return [read_catalog(source, one.name) for one in read_experiments(source)]
+    return [read_catalog(source, summary.name) for summary in read_experiments(source)]
 
 
 def _texts(params: dict[str, dict[str, str]], tags: dict[str, dict[str, str]]) -> Texts:

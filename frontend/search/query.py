@@ -172,7 +172,7 @@ def _number(key: str, text: str) -> float:
 def _seconds(key: str, text: str) -> float:
     if key == "age" and as_number(text) is not None:
         raise _TermError("age needs a unit, such as 3h or 2d")
-    days = _WEEKS.sub(lambda found: f"{float(found[1]) * _DAYS_A_WEEK:f}d", text)
+    days = _WEEKS.sub(lambda match: f"{float(match[1]) * _DAYS_A_WEEK:f}d", text)
     try:
         return parse_duration_s(days)
     except UsageError:

@@ -80,7 +80,7 @@ class Card:
 
     @property
     def tenants(self) -> list[Tenant]:
-        of_instances = [tenant for one in self.instances for tenant in one.tenants]
+        of_instances = [tenant for instance in self.instances for tenant in instance.tenants]
         return [*of_instances, *self.mps, *self.naive]
 
     @property
@@ -95,16 +95,16 @@ class Card:
     @property
     def free_slices(self) -> list[tuple[int, int]]:
         """Start and size of what no instance of the workload takes, where places are known."""
-        if any(one.start is None for one in self.instances):
-            taken = sum(one.size for one in self.instances)
+        if any(instance.start is None for instance in self.instances):
+            taken = sum(instance.size for instance in self.instances)
             return [(taken, self.slices - taken)] if taken < self.slices else []
         free: list[tuple[int, int]] = []
         at = 0
-        for one in sorted(self.instances, key=lambda one: one.start or 0):
-            start = one.start or 0
+        for instance in sorted(self.instances, key=lambda instance: instance.start or 0):
+            start = instance.start or 0
             if start > at:
                 free.append((at, start - at))
-            at = max(at, start + one.size)
+            at = max(at, start + instance.size)
         if at < self.slices:
             free.append((at, self.slices - at))
         return free
@@ -172,7 +172,7 @@ def devices_of(
                 )
             _seat(card, run, tags.get(run.run_id, {}), memory)
     for card in cards.values():
-        card.instances.sort(key=lambda one: (one.start is None, one.start or 0))
+        card.instances.sort(key=lambda instance: (instance.start is None, instance.start or 0))
         _fit(card)
     processors = tuple(
         _processor(host, runs, machines.get(host, Machine()), tags)
@@ -305,10 +305,10 @@ def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) ->
     profile = tags.get(MIG_PROFILE, "") or asked.partition("#")[0]
     start, size = _placement(tags.get(MIG_PLACEMENT, ""))
     identity = tags.get(MIG_UUID, "") or (asked if "#" in asked else run.run_id)
-    for one in card.instances:
-        same_place = start is not None and one.start == start and one.profile == profile
-        if same_place or one.identity == identity:
-            return one
+    for instance in card.instances:
+        same_place = start is not None and instance.start == start and instance.profile == profile
+        if same_place or instance.identity == identity:
+            return instance
     match = _PROFILE.match(profile)
     slices = int(match["g"]) if match else 1
     if size is None:
@@ -329,6 +329,8 @@ def _placement(text: str) -> tuple[int | None, int | None]:
 
 def _fit(card: Card) -> None:
     """Widen a GPU to the slices that its instances take."""
-    ends = [one.start + one.size for one in card.instances if one.start is not None]
-    together = sum(one.size for one in card.instances)
+    ends = [
+        instance.start + instance.size for instance in card.instances if instance.start is not None
+    ]
+    together = sum(instance.size for instance in card.instances)
     card.slices = max([card.slices, *ends, together if not ends else 0])

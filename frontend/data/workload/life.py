@@ -114,24 +114,24 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
     return Bar(kind, start_s, end_s, f"{name} · {length}".rstrip(" ·"), label, is_open=is_open)
 
 
-def whole_window(found: Sequence[Life]) -> Window:
+def whole_window(lives: Sequence[Life]) -> Window:
     """The range from set-up to the end of the longest run; a long set-up is cut."""
-    end_s = max((life.end_s for life in found), default=_SHORTEST_S)
+    end_s = max((life.end_s for life in lives), default=_SHORTEST_S)
     end_s = max(end_s, _SHORTEST_S)
-    setup_s = max((-bar.start_s for life in found for bar in life.bars), default=0.0)
+    setup_s = max((-bar.start_s for life in lives for bar in life.bars), default=0.0)
     return Window(-min(max(setup_s, 0.0), _SETUP_SHARE * end_s), end_s * 1.005)
 
 
-def overlap(found: Sequence[Life]) -> float | None:
+def overlap(lives: Sequence[Life]) -> float | None:
     """The share of the time from the first start to the last end in which all runs ran.
 
     None for fewer than two runs, and before all have started.
     """
-    started = [life for life in found if life.start_s is not None]
-    if len(found) < 2 or not started:
+    started = [life for life in lives if life.start_s is not None]
+    if len(lives) < 2 or not started:
         return None
-    if len(started) < len(found):
-        return 0.0 if all(life.run.record.status.ended for life in found) else None
+    if len(started) < len(lives):
+        return 0.0 if all(life.run.record.status.ended for life in lives) else None
     starts = [life.start_s for life in started if life.start_s is not None]
     ends = [life.end_s for life in started]
     span_s = max(ends) - min(starts)

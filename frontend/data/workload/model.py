@@ -79,29 +79,29 @@ class Life:
 
 def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
     """The bars of one kind in a window, by start; thin neighbours are merged."""
-    found: list[Bar] = []
+    bins: list[Bar] = []
     group: list[Bar] = []
 
     def flush() -> None:
         if group:
-            found.append(_together(group))
+            bins.append(_together(group))
             group.clear()
 
-    for bar in sorted(bars, key=lambda one: one.start_s):
+    for bar in sorted(bars, key=lambda member: member.start_s):
         if bar.end_s < window.start or bar.start_s > window.end:
             continue
         is_thin = bar.end_s - bar.start_s < shortest_s
         if group:
             starts_late = bar.start_s - group[0].start_s >= shortest_s
-            gap = bar.start_s - max(one.end_s for one in group[-1:])
+            gap = bar.start_s - max(member.end_s for member in group[-1:])
             if not is_thin or starts_late or gap >= shortest_s:
                 flush()
         if is_thin:
             group.append(bar)
         else:
-            found.append(bar)
+            bins.append(bar)
     flush()
-    return found
+    return bins
 
 
 def _together(group: Sequence[Bar]) -> Bar:
@@ -137,8 +137,8 @@ class Readings:
     @property
     def known_s(self) -> Float64Array:
         """The times that have a value."""
-        found: Float64Array = self.at_s[np.isfinite(self.values)]
-        return found
+        times_s: Float64Array = self.at_s[np.isfinite(self.values)]
+        return times_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, st
         texts = {}
         for run_id, run in subject.runs.items():
             series = [record for record in reader.series([run_id]) if is_of_totals(record)]
-            points = [(one, reader.samples(run_id, one.series_no)) for one in series]
+            points = [(each, reader.samples(run_id, each.series_no)) for each in series]
             totals = totals_of(run.record, points)
             texts[run_id] = {
                 name: text(totals[key]) for key, (name, text) in _TOTALS.items() if key in totals
@@ -141,15 +141,15 @@ def _table(
     run_ids: Sequence[str], texts: Mapping[str, Mapping[str, str]], *, sort: bool = True
 ) -> tuple[Fact, ...]:
     names = dict.fromkeys(name for run_id in run_ids for name in texts.get(run_id, ()))
-    found = [
+    facts = [
         Fact(
             name,
             tuple(_shortened(texts.get(run_id, {}).get(name) or None) for run_id in run_ids),
         )
         for name in (sorted(names) if sort else names)
     ]
-    found = [fact for fact in found if any(value is not None for value in fact.values)]
-    return tuple(sorted(found, key=lambda fact: not fact.differs))
+    facts = [fact for fact in facts if any(value is not None for value in fact.values)]
+    return tuple(sorted(facts, key=lambda fact: not fact.differs))
 
 
 def _shortened(text: str | None) -> str | None:
@@ -158,17 +158,17 @@ def _shortened(text: str | None) -> str | None:
 
 def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Machine:
     """The machine of a run: of its inventory if that can be read here, else of its tags."""
-    found = _hardware(source, record)
-    gpus = found.get("gpus")
+    facts = _hardware(source, record)
+    gpus = facts.get("gpus")
     names = tags.get(GPUS, "")
     known = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
     return Machine(
         host=record.host or tags.get(HOST, ""),
-        system=str(found.get("system") or ""),
-        cpu_model=str(found.get("cpu_model") or tags.get(CPU, "")),
-        logical_cores=_count(found.get("logical_cores")),
-        memory_bytes=_count(found.get("memory_bytes")),
-        driver=str(found.get("driver") or ""),
+        system=str(facts.get("system") or ""),
+        cpu_model=str(facts.get("cpu_model") or tags.get(CPU, "")),
+        logical_cores=_count(facts.get("logical_cores")),
+        memory_bytes=_count(facts.get("memory_bytes")),
+        driver=str(facts.get("driver") or ""),
         gpus=tuple(str(gpu.get("name") or "") for gpu in known)
         or tuple(name for name in names.split(", ") if name),
         gpu_memory_bytes=tuple(_count(gpu.get("memory_bytes")) for gpu in known),
@@ -180,11 +180,11 @@ def _hardware(source: Source, record: RunRecord) -> Mapping[str, Any]:
         for folder in folders_of(record, source.address):
             try:
                 with opened(folder.path, HARDWARE_FILE) as file:
-                    found = json.loads(file.read(_MAX_FILE_BYTES))
+                    content = json.loads(file.read(_MAX_FILE_BYTES))
             except (RunNotFoundError, OSError, ValueError):
                 continue  # delivered already, or written by hand
-            if isinstance(found, dict):
-                return found
+            if isinstance(content, dict):
+                return content
         return {}
 
     return source.remember(("workload-hardware", record.run_id), read)
@@ -302,7 +302,7 @@ def _entries(
     gaps: Mapping[tuple[str, str], Sequence[GapRecord]],
 ) -> Iterable[Entry]:
     places = {run_id: place for place, run_id in enumerate(runs)}
-    for record in sorted(records, key=lambda one: (one.listener, places[one.run_id])):
+    for record in sorted(records, key=lambda each: (each.listener, places[each.run_id])):
         own = sorted(
             gaps.get((record.run_id, record.listener), ()),
             key=lambda gap: gap.start_ns - gap.end_ns,

@@ -75,7 +75,7 @@ def read(
     samples = source.samples(stretch, ended=run.record.status.ended)
     if not len(samples):
         return None
-    found = Readings((samples.times_ns - origin_ns) / 1e9, samples.values, record.interval_s)
+    readings = Readings((samples.times_ns - origin_ns) / 1e9, samples.values, record.interval_s)
     holes_s = [
         (gap.start_ns - origin_ns) / 1e9
         for gap in gaps
@@ -86,8 +86,8 @@ def read(
     thinned_s = 0.0
     if stretch.max_points is not None:
         # Of each part two points are kept; only a pause much wider than one is surely empty.
-        thinned_s = 6 * float(found.at_s[-1] - found.at_s[0]) / stretch.max_points
-    return broken(found, holes_s, thinned_s)
+        thinned_s = 6 * float(readings.at_s[-1] - readings.at_s[0]) / stretch.max_points
+    return broken(readings, holes_s, thinned_s)
 
 
 def _stretch(
@@ -106,14 +106,14 @@ def _stretch(
     return Stretch(record, start_ns, end_ns, max_points)
 
 
-def broken(found: Readings, holes_s: Sequence[float], thinned_s: float = 0.0) -> Readings:
+def broken(readings: Readings, holes_s: Sequence[float], thinned_s: float = 0.0) -> Readings:
     """Put NaN into long pauses and into recorded gaps, which begin at ``holes_s``."""
-    at_s = found.at_s
+    at_s = readings.at_s
     if len(at_s) < 2:
-        return found
+        return readings
     breaks: BoolArray = np.zeros(len(at_s) - 1, dtype=bool)
-    if found.interval_s is not None:
-        breaks |= np.diff(at_s) > max(GAP_INTERVALS * found.interval_s, thinned_s)
+    if readings.interval_s is not None:
+        breaks |= np.diff(at_s) > max(GAP_INTERVALS * readings.interval_s, thinned_s)
     for hole_s in holes_s:
         # The reading at which the gap was noticed may carry the gap's own time.
         place = int(np.searchsorted(at_s, hole_s, "right")) - 1
@@ -121,10 +121,12 @@ def broken(found: Readings, holes_s: Sequence[float], thinned_s: float = 0.0) ->
             breaks[place] = True
     where = np.flatnonzero(breaks) + 1
     if not len(where):
-        return found
+        return readings
     middles = (at_s[where - 1] + at_s[where]) / 2
     return Readings(
-        np.insert(at_s, where, middles), np.insert(found.values, where, np.nan), found.interval_s
+        np.insert(at_s, where, middles),
+        np.insert(readings.values, where, np.nan),
+        readings.interval_s,
     )
 
 
@@ -132,15 +134,15 @@ def united(several: Sequence[Readings]) -> Readings:
     """Merge readings of one device by several runs; equal instants count once."""
     if len(several) == 1:
         return several[0]
-    at_s = np.concatenate([one.at_s for one in several])
-    values = np.concatenate([one.values for one in several])
+    at_s = np.concatenate([part.at_s for part in several])
+    values = np.concatenate([part.values for part in several])
     # Where one of them has no value another may have one: a gap is where all have none.
     known = np.isfinite(values)
     at_s, values = at_s[known], values[known]
     order = np.argsort(at_s, kind="stable")
     at_s, values = at_s[order], values[order]
     first = np.diff(at_s, prepend=-np.inf) > _SAME_INSTANT_S
-    intervals = [one.interval_s for one in several if one.interval_s is not None]
+    intervals = [part.interval_s for part in several if part.interval_s is not None]
     merged = Readings(at_s[first], values[first], max(intervals, default=None))
     return broken(merged, [])
 
@@ -154,13 +156,13 @@ def added(several: Sequence[Readings]) -> Readings:
     return Readings(first.at_s, values, first.interval_s)
 
 
-def on_cells(found: Readings, edges_s: Float64Array) -> Float64Array:
+def on_cells(readings: Readings, edges_s: Float64Array) -> Float64Array:
     """Means of the cells between the edges (M,); between readings straight lines; NaN in gaps,
     before the first reading and after the last one."""
     count = len(edges_s) - 1
     middle_s = (edges_s[:-1] + edges_s[1:]) / 2
-    known = np.isfinite(found.values)
-    at_s, values = found.at_s[known], found.values[known]
+    known = np.isfinite(readings.values)
+    at_s, values = readings.at_s[known], readings.values[known]
     if not len(at_s):
         return np.full(count, np.nan)
     cell = np.searchsorted(edges_s, at_s, "right") - 1
@@ -174,7 +176,7 @@ def on_cells(found: Readings, edges_s: Float64Array) -> Float64Array:
     middle[empty] = np.interp(middle_s, at_s, values, left=np.nan, right=np.nan)[empty]
     for place in np.flatnonzero(~known):
         if 0 < place < len(known) - 1:
-            within = (middle_s > found.at_s[place - 1]) & (middle_s < found.at_s[place + 1])
+            within = (middle_s > readings.at_s[place - 1]) & (middle_s < readings.at_s[place + 1])
             middle[within & empty] = np.nan
     return middle
 
@@ -207,7 +209,7 @@ def stack_data(
     seen = window if zoomed else None
     members: list[tuple[Share, Readings]] = []
     for share in strip.shares:
-        found = [
+        layers = [
             readings
             for record in share.series
             if (
@@ -222,8 +224,8 @@ def stack_data(
                 )
             )
         ]
-        if found:
-            members.append((share, added(found)))
+        if layers:
+            members.append((share, added(layers)))
     edges_s = grid([readings.interval_s for _, readings in members], window)
     bands = [
         Band((share.run,), on_stack(readings, lived_s(share.run, subject), edges_s))
@@ -255,16 +257,16 @@ def grid(intervals_s: Sequence[float | None], window: Window) -> Float64Array:
     return edges
 
 
-def on_stack(found: Readings, lived: tuple[float, float], edges_s: Float64Array) -> Float64Array:
+def on_stack(readings: Readings, lived: tuple[float, float], edges_s: Float64Array) -> Float64Array:
     """A run's cells: 0 outside its lifetime, NaN where nothing is known within it."""
-    values = on_cells(found, edges_s)
+    values = on_cells(readings, edges_s)
     at_s = (edges_s[:-1] + edges_s[1:]) / 2
     half_s = (edges_s[1] - edges_s[0]) / 2
     start_s, end_s = lived
-    known_s = found.known_s
+    known_s = readings.known_s
     if len(known_s):
         # Until its first reading and from its last one on it was hardly there.
-        slack_s = max(3 * (found.interval_s or 0.0), half_s)
+        slack_s = max(3 * (readings.interval_s or 0.0), half_s)
         if known_s[0] - start_s <= slack_s or not math.isfinite(start_s):
             start_s = float(known_s[0])
         if end_s - known_s[-1] <= slack_s:
@@ -291,8 +293,8 @@ def _known(members: Sequence[Readings], bands: Sequence[Band], edges_s: Float64A
         return np.zeros(len(at_s), dtype=bool)
     half_s = (edges_s[1] - edges_s[0]) / 2
     # Nobody was there before the first of them, and after the last.
-    known &= at_s >= min(float(one[0]) for one in ends) - half_s
-    known &= at_s <= max(float(one[-1]) for one in ends) + half_s
+    known &= at_s >= min(float(span[0]) for span in ends) - half_s
+    known &= at_s <= max(float(span[-1]) for span in ends) + half_s
     return known
 
 
@@ -331,21 +333,21 @@ def _total(
     ]
     if not several:
         return None
-    one = united(several)
-    one = thinned(replace(one, values=one.values * factor))
+    total = united(several)
+    total = thinned(replace(total, values=total.values * factor))
     runs = {run.run_id: run for run, _ in device.parts}
     first = next(iter(runs.values()))
     has_own = bool(device.entity.partition("/")[2])
     # MLflow does not say on which machine a run ran: each has read its own.
     has_own |= first.record.is_from_mlflow and len(subject.runs) > 1
     own = first if has_own and len(runs) == 1 else None
-    return Total(device.entity or "machine", one, own)
+    return Total(device.entity or "machine", total, own)
 
 
-def thinned(found: Readings) -> Readings:
+def thinned(readings: Readings) -> Readings:
     """Thin the points to what the width can show, keeping extremes and gaps."""
-    if len(found.at_s) <= _TOTAL_POINTS:
-        return found
-    times_ns = np.round(found.at_s * 1e9).astype(np.int64)
-    kept = envelope(Samples(times_ns, found.values), _TOTAL_POINTS)
-    return Readings(kept.times_ns / 1e9, kept.values, found.interval_s)
+    if len(readings.at_s) <= _TOTAL_POINTS:
+        return readings
+    times_ns = np.round(readings.at_s * 1e9).astype(np.int64)
+    kept = envelope(Samples(times_ns, readings.values), _TOTAL_POINTS)
+    return Readings(kept.times_ns / 1e9, kept.values, readings.interval_s)

@@ -98,7 +98,7 @@ def strips_of(
     subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[Strip, ...]:
     """The strips of a workload, in the order of the resources, then of the devices."""
-    found: list[Strip] = []
+    strips: list[Strip] = []
     for resource in RESOURCES:
         parts = _parts(resource, by_metric)
         totals = _totals(resource, subject, by_metric)
@@ -108,7 +108,7 @@ def strips_of(
             of_device = totals.get((host, device), ())
             records = [record for share in shares for record in share.series]
             if not records:
-                records = [record for one in of_device for _, record in one.parts]
+                records = [record for series in of_device for _, record in series.parts]
             sharing = {share.run.run_id for share in shares}
             without = tuple(
                 run
@@ -119,12 +119,12 @@ def strips_of(
                 and run.record.started_ns is not None
                 and (not device or run.run_id in _on_device(of_device))
             )
-            found.append(
+            strips.append(
                 Strip(
                     resource, host, device, quantity_of(records), shares, tuple(of_device), without
                 )
             )
-    return tuple(found)
+    return tuple(strips)
 
 
 def _parts(
@@ -172,7 +172,7 @@ def _totals(
     By one listener; of a machine's single disks, links and so on only their sum if it is there.
     """
     order = {run_id: place for place, run_id in enumerate(subject.runs)}
-    found: dict[tuple[str, str], list[DeviceSeries]] = {}
+    totals: dict[tuple[str, str], list[DeviceSeries]] = {}
     for metric in resource.totals:
         of_metric: dict[tuple[str, str], dict[tuple[str, str], list[_Part]]] = {}
         for record in by_metric.get(metric, ()):
@@ -190,10 +190,10 @@ def _totals(
                 for (listener, entity), parts in by_entity.items()
                 if listener == first
             ]
-            own.sort(key=lambda one: order[one.parts[0][0].run_id])
-            sums = [one for one in own if not one.entity]
-            found.setdefault(place_key, sums or own)
-    return found
+            own.sort(key=lambda entry: order[entry.parts[0][0].run_id])
+            sums = [entry for entry in own if not entry.entity]
+            totals.setdefault(place_key, sums or own)
+    return totals
 
 
 def _shares(
@@ -211,7 +211,7 @@ def _shares(
 
 
 def _on_device(totals: Iterable[DeviceSeries]) -> set[str]:
-    return {run.run_id for one in totals for run, _ in one.parts}
+    return {run.run_id for total in totals for run, _ in total.parts}
 
 
 def _is_gpu(entity: str) -> bool:
@@ -260,11 +260,13 @@ def read_all(source: Source, subject: Subject) -> Reading:
 def _read_all(source: Source, subject: Subject) -> Reading:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
-    found = lives(source, subject, summaries.values())
+    lives_ = lives(source, subject, summaries.values())
     # What was declared and never read has no curve.
     known = {
-        metric: tuple(one for one in records if (one.run_id, one.series_no) in summaries)
+        metric: tuple(
+            record for record in records if (record.run_id, record.series_no) in summaries
+        )
         for metric, records in series_of(source, run_ids).items()
     }
     strips = strips_of(subject, {metric: records for metric, records in known.items() if records})
-    return Reading(subject, summaries, found, strips)
+    return Reading(subject, summaries, lives_, strips)

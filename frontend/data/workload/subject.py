@@ -122,18 +122,20 @@ def find_subject(source: Source, view: View) -> Subject:
 def offered(subject: Subject, search: str) -> list[dict[str, Any]]:
     """Workloads of the experiment to choose from, the newest first; the one shown is among them."""
     words = search.lower().split()
-    found: list[dict[str, Any]] = []
+    options: list[dict[str, Any]] = []
     for workload in reversed(subject.catalog.workloads):
         is_shown = workload.record.workload_id == subject.workload_id
         label = option_label(workload)
         if all(word in label.lower() for word in words) or is_shown:
-            found.append({"value": workload.record.workload_id, "label": label})
-        if len(found) >= MAX_OFFERED and any(one["value"] == subject.workload_id for one in found):
+            options.append({"value": workload.record.workload_id, "label": label})
+        if len(options) >= MAX_OFFERED and any(
+            option["value"] == subject.workload_id for option in options
+        ):
             break
-    if len(found) > MAX_OFFERED:
-        shown = next(one for one in found if one["value"] == subject.workload_id)
-        found = [*found[: MAX_OFFERED - 1], shown]
-    return found
+    if len(options) > MAX_OFFERED:
+        shown = next(option for option in options if option["value"] == subject.workload_id)
+        options = [*options[: MAX_OFFERED - 1], shown]
+    return options
 
 
 def option_label(workload: WorkloadEntry) -> str:
@@ -159,9 +161,9 @@ def _experiment(source: Source, view: View) -> str:
 
 def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
     begun = [
-        one
-        for one in catalog.workloads
-        if any(run.record.status is not RunStatus.SCHEDULED for run in one.runs)
+        workload
+        for workload in catalog.workloads
+        if any(run.record.status is not RunStatus.SCHEDULED for run in workload.runs)
     ]
     candidates = begun or list(catalog.workloads)
     if not candidates:
@@ -235,14 +237,14 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
     baselines = _baselines(reader, subject, candidates)
     ids = [run.run_id for run in compared]
     params, epochs = reader.params_of(ids), _epochs(reader, ids)
-    found: dict[str, Slowdown] = {}
+    slowdowns: dict[str, Slowdown] = {}
     for run in compared:
         known = baselines.get(BaselineKey.of(run.record, params.get(run.run_id, {})))
         mine_s = after_first(epochs.get(run.run_id, ())).time_per_epoch_s
         if known is None or mine_s is None or known[1].record.workload_id == subject.workload_id:
             continue
-        found[run.run_id] = Slowdown(mine_s, *known)
-    return found
+        slowdowns[run.run_id] = Slowdown(mine_s, *known)
+    return slowdowns
 
 
 def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[WorkloadEntry]:
@@ -251,7 +253,7 @@ def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[Workload
     alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
     if alone and not subject.workload.is_profiled:
         return []  # it is a baseline itself
-    found = [
+    candidates = [
         workload
         for workload in subject.catalog.workloads
         if len(workload.runs) == 1
@@ -259,7 +261,7 @@ def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[Workload
         and workload.runs[0].record.status is RunStatus.FINISHED
         and (workload.runs[0].record.devices, workload.runs[0].record.host) in places
     ]
-    return found[-_MAX_CANDIDATES:]
+    return candidates[-_MAX_CANDIDATES:]
 
 
 def _baselines(
@@ -276,15 +278,15 @@ def _baselines(
     finished = [_finished(repeats) for repeats in alone]
     ids = [run_id for of_row in finished for run_id in of_row]
     params, epochs = reader.params_of(ids), _epochs(reader, ids)
-    found: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
+    baselines: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
     for of_row in finished:
         times = [after_first(epochs.get(run_id, ())).time_per_epoch_s for run_id in of_row]
         known = [time_s for time_s in times if time_s is not None]
         if known:
             newest = entries[of_row[-1]]
             key = BaselineKey.of(newest.record, params.get(newest.run_id, {}))
-            found[key] = (fmean(known), by_workload[newest.record.workload_id])
-    return found
+            baselines[key] = (fmean(known), by_workload[newest.record.workload_id])
+    return baselines
 
 
 def _finished(repeats: Sequence[Attempt]) -> list[str]:
@@ -297,8 +299,8 @@ def _finished(repeats: Sequence[Attempt]) -> list[str]:
 
 
 def _epochs(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
-    found: dict[str, list[MarkerRecord]] = {}
+    epochs: dict[str, list[MarkerRecord]] = {}
     for marker in reader.markers(run_ids):
         if marker.kind is MarkerKind.EPOCH and not marker.process:
-            found.setdefault(marker.run_id, []).append(marker)
-    return found
+            epochs.setdefault(marker.run_id, []).append(marker)
+    return epochs
