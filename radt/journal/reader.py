@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,6 @@ class JournalBatch:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     epochs_total: int | None = None
-    finish: Finish | None = None
     pids: set[int] = field(default_factory=set)
     cursors: list[JournalCursor] = field(default_factory=list)
     dropped: int = 0
@@ -118,14 +118,25 @@ class JournalReader:
         Args:
             final: The processes are gone: wait for nothing, take all that is there.
             max_records: Stop at about this many; ``more`` of the batch then says so.
+
+        Raises:
+            JournalError, OSError: It could not be read, and the next call reads the same again.
         """
+        before = {name: source.cursor for name, source in self._sources.items()}
+        try:
+            return self._read(final=final, max_records=max_records)
+        except BaseException:
+            self._cursors |= before
+            self._sources.clear()
+            raise
+
+    def _read(self, *, final: bool, max_records: int) -> JournalBatch:
         self._find_sources()
         batch = JournalBatch(pids={source.meta.pid for source in self._sources.values()})
         left = max_records
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
         more = False
-        finish: Finish | None = None
         epochs_total: int | None = None
         dropped = lost = lost_events = 0
         for source in self._in_turn():
@@ -149,8 +160,6 @@ class JournalReader:
                             epochs_total = int(event["total"])
                         case EventKind.DROPPED:
                             dropped += int(event["count"])
-                        case EventKind.FINISH if not source.meta.label:
-                            finish = Finish(RunStatus(event["status"]), str(event["reason"]))
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                     source.miss_event()
             dropped += _sort(source, records, batch)
@@ -164,7 +173,6 @@ class JournalReader:
             params=params,
             tags=tags,
             epochs_total=epochs_total,
-            finish=finish,
             pids=batch.pids,
             cursors=batch.cursors,
             dropped=dropped,
@@ -172,6 +180,21 @@ class JournalReader:
             lost_events=lost_events,
             more=more,
         )
+
+    def finish(self) -> Finish | None:
+        """Return how the run's first process says that the run ended; None if it does not.
+
+        That it was read before does not matter: who read it may have died before acting on it.
+        """
+        self._find_sources()
+        said = None
+        # A script that replaced itself has said so more than once.
+        for source in sorted(self._sources.values(), key=lambda source: source.meta.created_ns):
+            event = None if source.meta.label else source.last_event(EventKind.FINISH)
+            if event is not None:
+                with suppress(LookupError, TypeError, ValueError):  # it is damaged
+                    said = Finish(RunStatus(event["status"]), str(event["reason"]))
+        return said
 
     def metas(self) -> list[JournalMeta]:
         """Who writes or wrote here, as far as that can be read."""
