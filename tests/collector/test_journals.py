@@ -212,4 +212,4 @@ def test_a_collector_without_a_free_descriptor_keeps_its_runs(project: Project) 
     assert process.stdout.readline() == "finished\n"
     process.communicate()
     run.finish()
-    assert _losses(project, run.run_id) == [(step, step / 2) for step in range(30)]
+    assert _losses(project, run.run_id) == [(step, step / 2) for step in range(1, 31)]
