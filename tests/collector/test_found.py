@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+
+import pytest
 
 from radt.collector.found import Found
 from radt.collector.manifest import Manifest, ask_for_collection
 from radt.collector.protocol import Registration, StandaloneRun
 from radt.collector.runs import RunStates
 from radt.home import Home
-from tests.support.descriptors import no_descriptors
 
 
-def test_a_run_that_cannot_be_looked_at_now_is_found_later(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_looked_at_now_is_found_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home(tmp_path / "radt-data").create()
     folder = home.run_dir("7" * 32).create().path
     registration = Registration(folder.name, str(home.store_path), str(folder))
@@ -29,14 +33,14 @@ def test_a_run_that_cannot_be_looked_at_now_is_found_later(tmp_path: Path) -> No
     Manifest.of_this_process(run).write()
     ask_for_collection(folder)
     found = Found()
-    seen, refused = [], False
-    with no_descriptors():
-        try:
-            seen += found.look([])
-        except OSError:
-            refused = True
-    assert refused
-    assert not seen
+
+    def fails(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with monkeypatch.context() as full:  # another thread has taken the last one
+        full.setattr(Path, "read_bytes", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            list(found.look([]))
     assert [manifest.run.name for manifest in found.look([])] == ["n"]
     assert not [*found.look([])], "each once"
 
