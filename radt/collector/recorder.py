@@ -27,6 +27,7 @@ from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
 from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from radt.journal.reader import JournalReader
+from radt.journal.unwritten import UNWRITTEN
 from radt.model import MarkerKind, RunStatus
 from radt.procfs import is_shortage
 from radt.store.reader import StoreReader
@@ -404,4 +405,6 @@ def deliver_again(writer: StoreWriter, run_id: str) -> None:
 
 def _journal_bytes(cursor: JournalCursor) -> int:
     """Return how many bytes a process had written up to a cursor."""
+    if cursor.journal == UNWRITTEN:
+        return 0
     return cursor.segment * SEGMENT_BYTES + cursor.slot * RECORD_BYTES + cursor.event_offset

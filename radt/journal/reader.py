@@ -14,6 +14,7 @@ import numpy as np
 from radt.errors import JournalError
 from radt.journal.format import LABELS_FOLDER, EventKind, JournalMeta, RecordKind
 from radt.journal.source import JournalSource, Records, Writing
+from radt.journal.unwritten import UNWRITTEN, forget_unwritten, unwritten
 from radt.journal.values import JournalSeries
 from radt.model import NO_STEP, MarkerKind, RunStatus
 from radt.store.records import Float64Array, Int64Array, JournalCursor
@@ -108,6 +109,9 @@ class JournalReader:
         self._sources: dict[str, JournalSource] = {}
         self._unreadable: set[str] = set()
         self._turn = 0
+        self._run_id = journal_dir.parent.name
+        #: How many values that no journal took are counted already.
+        self._unwritten = _counted(cursors)
 
     def read(self, *, final: bool = False, max_records: int = 200_000) -> JournalBatch:
         """Return what is new, of all processes.
@@ -167,6 +171,11 @@ class JournalReader:
             lost_events, source.lost_events = lost_events + source.lost_events, 0
             if source.cursor != before:
                 batch.cursors.append(source.cursor)
+        unwritten_now = unwritten(self._run_id)
+        if unwritten_now > self._unwritten:
+            dropped += unwritten_now - self._unwritten
+            batch.cursors.append(JournalCursor(UNWRITTEN, event_offset=unwritten_now))
+            self._unwritten = unwritten_now
         return JournalBatch(
             scalars=batch.scalars,
             spans=batch.spans,
@@ -209,7 +218,7 @@ class JournalReader:
 
     def stands_at(self, stored: Mapping[str, JournalCursor]) -> bool:
         """Whether this reader would go on where the store left off: nobody else has read since."""
-        return all(
+        return self._unwritten == _counted(stored) and all(
             source.cursor == stored.get(name, JournalCursor(name))
             for name, source in self._sources.items()
         )
@@ -249,6 +258,7 @@ class JournalReader:
                 source.remove()
             except OSError as error:
                 log.warning("the journal %s stays: %s", source.name, error)
+        forget_unwritten(self._run_id)
 
     def _find_sources(self) -> None:
         try:
@@ -275,6 +285,10 @@ class JournalReader:
             return []
         self._turn = (self._turn + 1) % len(sources)
         return sources[self._turn :] + sources[: self._turn]
+
+
+def _counted(cursors: Mapping[str, JournalCursor]) -> int:
+    return cursors[UNWRITTEN].event_offset if UNWRITTEN in cursors else 0
 
 
 def _texts(event: Mapping[str, Any]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from radt.journal.source import JournalSource, Writing
 from radt.journal.writer import JournalWriter
 from tests.support.bench import wait_until
 from tests.support.descriptors import no_descriptors
+from tests.support.disk import SmallDisk
 from tests.support.journal import Found
 
 PER_SEGMENT = SEGMENT_BYTES // 32
@@ -279,3 +280,31 @@ def test_what_was_read_before_reading_failed_is_read_again(
     writer.close()
     found.read(final=True)
     assert found.steps("loss") == [0, 1]
+
+
+def test_what_no_journal_could_take_is_counted_once(small_disk: Path) -> None:
+    journal = small_disk / "run" / "journal"
+    journal.mkdir(parents=True)
+    warned: list[str] = []
+    writers = [JournalWriter(journal, rank=None, warn=warned.append) for _ in range(2)]
+    with SmallDisk(small_disk).read_only():
+        for step in range(100):
+            for writer in writers:
+                writer.scalar("loss", 1.0, step)
+        found = Found(JournalReader(journal, {}))
+        found.read()
+        found.read()
+        assert found.dropped == 200
+        later = Found(JournalReader(journal, found.cursors))
+        assert later.reader.stands_at(found.cursors)
+        assert not JournalReader(journal, {}).stands_at(found.cursors)
+        writers[0].scalar("loss", 1.0, 100)
+        later.read(final=True)
+        assert later.dropped == 1
+        writers[1].close()
+    assert not any("nowhere counted" in text for text in warned)
+    again = Found(JournalReader(journal, later.cursors))
+    again.read(final=True)
+    assert again.dropped == 0
+    again.reader.remove_finished()
+    assert not list(Path(os.environ["RADT_RUNTIME_DIR"]).glob("unwritten/*"))
