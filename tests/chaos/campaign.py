@@ -201,16 +201,17 @@ def _strike(tried: Round, world: World) -> None:
     def end_until(share: float) -> None:
         """End what does not last beyond a share, each in its time."""
         for one in sorted(lasting, key=lambda one: one[0]):
-            end, stack = one
-            if end <= share:
-                wait_until(partial(reached, end), "the end of a fault", HANG_S)
+            if one[0] <= share:
+                wait_until(partial(reached, one[0]), "the end of a fault", HANG_S)
                 lasting.remove(one)
-                stack.close()
+                one[1].close()
 
     try:
         for blow in tried.blows:
             end_until(blow.begin)
             wait_until(partial(reached, blow.begin), "the begin of a fault", HANG_S)
+            while lasting and blow.fault.last:
+                lasting.pop()[1].close()
             stack = ExitStack()
             text = stack.enter_context(blow.fault.strike(world, chance))
             tried.done.append(f"{blow.fault.name} ({text})")
