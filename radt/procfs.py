@@ -12,10 +12,12 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from functools import cache
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: CPU times and start times are counted in ticks.
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +203,18 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """Return the process that has this id now."""
-        stat = process_stat(pid)
-        return None if stat is None else cls(pid, stat.started_ticks)
+        """Return the process that has this id now.
+
+        Raises:
+            OSError: This process has no free descriptor to look with.
+        """
+        try:
+            text = _content(f"/proc/{pid}/stat", 4096)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            return None
+        return cls(pid, _stat_in(text, pid).started_ticks) if text else None
 
     @property
     def alive(self) -> bool:
@@ -215,7 +226,7 @@ class ProcessId:
         try:
             text = _content(f"/proc/{self.pid}/stat", 4096)
         except OSError as error:
-            return error.errno in (errno.EMFILE, errno.ENFILE) and _has_process(self.pid)
+            return is_shortage(error) and _has_process(self.pid)
         stat = _stat_in(text, self.pid) if text else None
         return stat is not None and stat.alive and stat.started_ticks == self.started_ticks
 
@@ -269,6 +280,7 @@ def boot_ticks(monotonic_ns: int) -> int:
     return (monotonic_ns + suspended_ns) * TICKS_PER_S // 10**9
 
 
+@cache
 def boot_id() -> str:
     """The kernel's id of this boot, as monotonic times of different boots do not compare.
 
@@ -283,6 +295,11 @@ def read(path: str, limit: int = 1 << 24) -> bytes:
         return _content(path, limit)
     except OSError:
         return b""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether the caller lacks descriptors or memory: of what it looked at, that says nothing."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 def _numbers(text: bytes) -> dict[bytes, int]:

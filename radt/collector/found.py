@@ -29,7 +29,11 @@ class Found:
         self._since_s: dict[Path, float] = {}
 
     def look(self, homes: Iterable[Path]) -> Iterator[Manifest]:
-        """Yield the runs that wait for a collector, each once; the caller knows those it has."""
+        """Yield the runs that wait for a collector, each once; the caller knows those it has.
+
+        Raises:
+            OSError: There is no free descriptor to look with; the next call looks again.
+        """
         for folder in asked_for():
             if (manifest := _read(folder)) is not None:
                 yield manifest
@@ -52,10 +56,10 @@ class Found:
             since_s = self._since_s.setdefault(folder, now_s)
             if now_s - since_s < _PATIENCE_S:
                 continue  # a script writes its word first and comes then
-            del self._since_s[folder]
-            seen.add(name)
             if (manifest := _read(folder)) is not None:
                 yield manifest
+            del self._since_s[folder]
+            seen.add(name)
 
 
 def _read(folder: Path) -> Manifest | None:

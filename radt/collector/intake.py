@@ -114,8 +114,6 @@ class JournalIntake:
         self._store = store
         #: Open epochs and spans by process and token.
         self._open: dict[tuple[str, int], MarkerRecord] = {}
-        #: How the script says that it ended, once it does.
-        self.finish: Finish | None = None
         self._losses = Losses(run_id)
         self._losses.resume(
             next((row for row in stored.ledger([run_id]) if row.listener == SOFTWARE), None),
@@ -133,8 +131,6 @@ class JournalIntake:
             JournalError: A journal is damaged.
         """
         batch = self._reader.read(final=final)
-        if batch.finish is not None:
-            self.finish = batch.finish
         self._losses.received += sum(
             len(column.times_ns) for column in batch.scalars if _logged_by_script(column)
         )
@@ -156,6 +152,10 @@ class JournalIntake:
             update=_update(batch),
             more=batch.more,
         )
+
+    def finish(self) -> Finish | None:
+        """Return how the script says that it ended; None if it does not."""
+        return self._reader.finish()
 
     def consumed(self, part: JournalPart) -> None:
         """Delete from the journal what was read and is in the store."""

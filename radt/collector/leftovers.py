@@ -28,7 +28,7 @@ from radt.errors import JournalError
 from radt.home import Home, runtime_dir
 from radt.journal.reader import JournalReader
 from radt.model import RunStatus
-from radt.procfs import boot_id
+from radt.procfs import boot_id, is_shortage
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -253,7 +253,7 @@ class _Leftover:
 
     def _outcome(self) -> tuple[RunStatus, str]:
         """Return what the script's journal says, if the script reached its end."""
-        finish = self.intake.finish
+        finish = self.intake.finish()
         return (RunStatus.KILLED, self._why) if finish is None else (finish.status, finish.reason)
 
     @property
@@ -284,7 +284,7 @@ def _described(
     for run_id in sorted(run_ids):
         try:
             manifest = Manifest.read(home.run_dir(run_id).path)
-        except JournalError as error:
+        except (JournalError, OSError) as error:
             failed[run_id] = str(error)
         else:
             if manifest is None:
@@ -312,5 +312,7 @@ def _unfinished(home: Home) -> Iterator[str]:
         try:
             if has_journals(folder) or (folder / MANIFEST_FILE).exists():
                 yield folder.name
-        except OSError:
+        except OSError as error:
+            if is_shortage(error):
+                raise
             continue  # it is being removed, or is not a folder

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from radt.collector.protocol import StandaloneRun
 from radt.errors import JournalError
 from radt.home import runtime_dir
 from radt.journal.format import LABELS_FOLDER
-from radt.procfs import ProcessId, boot_id, own_start_ticks
+from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks
 
 MANIFEST_FILE = "run.json"
 FORMAT_VERSION = 1
@@ -55,6 +56,7 @@ class Manifest:
 
         Raises:
             JournalError: It cannot be understood.
+            OSError: There is no free descriptor to look with (`is_shortage`).
         """
         path = folder / MANIFEST_FILE
         try:
@@ -65,6 +67,8 @@ class Manifest:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
+            if is_shortage(error):
+                raise
             raise JournalError(
                 f"{path} cannot be read: {error}", "The disk may be damaged"
             ) from error
@@ -187,18 +191,17 @@ def ask_for_collection(folder: Path) -> None:
     (waiting / folder.name).symlink_to(folder)
 
 
-def asked_for() -> list[Path]:
-    """Return the folders of the runs that wait for the collector, and forget them."""
+def asked_for() -> Iterator[Path]:
+    """Yield the folders of the runs that wait for the collector; each is forgotten after it."""
     waiting = runtime_dir() / "waiting"
     try:
         names = os.listdir(waiting)  # noqa: PTH208 - every second
     except FileNotFoundError:
-        return []
-    folders = []
+        return
     for name in names:
         try:
-            folders.append(Path(os.readlink(waiting / name)))  # noqa: PTH115
+            folder = Path(os.readlink(waiting / name))  # noqa: PTH115
         except OSError:
             continue  # not a word of ours
+        yield folder
         (waiting / name).unlink(missing_ok=True)
-    return folders

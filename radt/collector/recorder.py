@@ -27,7 +27,9 @@ from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
 from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from radt.journal.reader import JournalReader
+from radt.journal.unwritten import UNWRITTEN
 from radt.model import MarkerKind, RunStatus
+from radt.procfs import is_shortage
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,
@@ -218,6 +220,8 @@ class RunRecorder:
         try:
             return self._intake.read(final=final)
         except (JournalError, OSError) as error:
+            if is_shortage(error):  # it is read as soon as that can be done, also after the end
+                raise StoreError(f"the journal of run {self.run.run_id}: {error}") from error
             # A damaged journal must affect neither the hardware samples nor the run's end.
             if not self._journal_failed:
                 self._journal_failed = True
@@ -337,10 +341,9 @@ class RunRecorder:
         return cost
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
-        finish = self._intake.finish
         if ending.status is not None:
             return ending.status, ending.reason
-        if finish is not None:
+        if (finish := self._intake.finish()) is not None:
             # The reason for the fallback is none for what the script says itself.
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given
@@ -402,4 +405,6 @@ def deliver_again(writer: StoreWriter, run_id: str) -> None:
 
 def _journal_bytes(cursor: JournalCursor) -> int:
     """Return how many bytes a process had written up to a cursor."""
+    if cursor.journal == UNWRITTEN:
+        return 0
     return cursor.segment * SEGMENT_BYTES + cursor.slot * RECORD_BYTES + cursor.event_offset

@@ -298,6 +298,12 @@ class ActiveRun:
                 if (account := self._accounts.get(listener)) is not None:
                     account.resume(resumed.ledger, resumed.last_ns)
 
+    def explain(self, listener: str, reason: str) -> None:
+        """Note why a listener reads nothing for now."""
+        with self._lock:
+            if (account := self._accounts.get(listener)) is not None:
+                account.explanation = reason
+
     def note(self, name: str, detail: str) -> None:
         """Mark an event now."""
         with self._lock:
@@ -431,9 +437,12 @@ class RunStates:
         for path in sorted(self._folder.glob("*.json")):
             try:
                 run = RunState.from_json(json.loads(path.read_text(encoding="utf-8")))
-            except (ValueError, OSError):
+            except ValueError:
                 log.exception("%s", path)
                 path.rename(path.with_suffix(".broken"))
+                continue
+            except OSError:  # the next worker tries again; the run's folder speaks for it too
+                log.exception("%s", path)
                 continue
             if run.boot != boot_id():
                 # All of its processes are gone, and its times are of another clock: `leftovers`

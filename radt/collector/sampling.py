@@ -24,6 +24,7 @@ from radt.listeners import registry
 from radt.listeners.api import Availability, Listener, Reading, options_of
 from radt.listeners.registry import check_options
 from radt.model import ListenerChoice
+from radt.procfs import is_shortage
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +186,13 @@ class Sampler:
                 run.dropped(self.name, f"{reason} ({MAX_FAILURES} failures)")
         return again
 
+    def _lacks(self, reason: str) -> None:
+        """Note that this process lacks descriptors: no fault of the listener, which goes on."""
+        with self._lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.explain(self.name, reason)
+
     # Thread ----------------------------------------------------------------------------------
 
     def _new_turn(self) -> _Turn:
@@ -213,9 +221,12 @@ class Sampler:
                 if turn.abandoned:
                     break
                 self._mark.idle()
-                log.exception("listener %s", self.name)
-                self._close_turn(turn)
-                self._failed(f"raised {described(error)}")
+                if is_shortage(error):
+                    self._lacks(described(error))
+                else:
+                    log.exception("listener %s", self.name)
+                    self._close_turn(turn)
+                    self._failed(f"raised {described(error)}")
                 self._wait_until(turn, self._next_tick() * self._interval_ns)
         self._close_turn(turn)
 

@@ -26,7 +26,7 @@ from radt.journal.reader import JournalReader
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
-from radt.procfs import ProcessId
+from radt.procfs import ProcessId, is_shortage
 from radt.tags import LISTENERS
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,13 @@ class Service:
     def _take_up(self) -> None:
         with self._lock:
             homes = [path.parent for path in self._sinks]
-        for manifest in self._found.look(homes):
+        try:
+            self._take_up_all(self._found.look(homes))
+        except OSError as error:
+            log.warning("looking for runs: %s", error)
+
+    def _take_up_all(self, found: Iterable[Manifest]) -> None:
+        for manifest in found:
             registration = manifest.run.registration
             with self._lock:
                 known = registration.run_id in self._runs
@@ -192,7 +198,10 @@ class Service:
                 log.info("run %s was found in %s", registration.run_id, registration.spool)
                 try:
                     self._take_up_one(manifest)
-                except Exception:  # one run that cannot be recorded must not cost the others
+                except Exception as error:
+                    if is_shortage(error):
+                        raise  # it is looked for again
+                    # One run that cannot be recorded must not cost the others.
                     log.exception("run %s", registration.run_id)
 
     def _take_up_one(self, manifest: Manifest) -> None:
@@ -212,12 +221,17 @@ class Service:
         with self._lock:
             runs = list(self._taken_up.values())
         for run in runs:
-            journal = Path(run.registration.spool) / "journal"
-            if run.ending is not None or not JournalReader(journal, {}).being_written:
-                with self._lock:
-                    self._taken_up.pop(run.run_id, None)
-                if run.ending is None:
-                    self.orphaned(run)
+            journal = JournalReader(Path(run.registration.spool) / "journal", {})
+            try:
+                if run.ending is None and journal.being_written:
+                    continue
+            except OSError as error:
+                log.warning("run %s: %s", run.run_id, error)
+                continue
+            with self._lock:
+                self._taken_up.pop(run.run_id, None)
+            if run.ending is None:
+                self.orphaned(run)
 
     def check_owners(self) -> None:
         """End the runs whose owner has died."""
@@ -359,7 +373,12 @@ class Service:
 
     def _stop_orphan(self, run: ActiveRun) -> None:
         log.warning("the owner of run %s died; stopping the run", run.run_id)
-        stop_run(run.run_id)
+        try:
+            stop_run(run.run_id)
+        except OSError as error:  # its processes cannot be looked for now
+            log.warning("run %s is not stopped yet: %s", run.run_id, error)
+            run.orphaned = False
+            return
         self._end(
             run,
             Ending(time.monotonic_ns(), RunStatus.KILLED, reason="its runner was killed"),

@@ -184,10 +184,14 @@ class StoreSink:
                 raise StoreError(f"the store {self.path} is gone")
             return True
         self._writer = StoreWriter(self.path)
-        self._reader = StoreReader(self.path)
-        status = self.path.stat()
-        self._identity = status.st_dev, status.st_ino
-        self._drain()
+        try:
+            self._reader = StoreReader(self.path)
+            status = self.path.stat()
+            self._identity = status.st_dev, status.st_ino
+            self._drain()
+        except BaseException:
+            self._close()  # all of it is done again
+            raise
         return False
 
     def _drain(self) -> None:

@@ -94,7 +94,12 @@ class Server:
                 log.exception("accepting a client")
                 time.sleep(0.1)  # out of file descriptors: others will close theirs
                 continue
-            connection = _Connection(peer, self)
+            try:
+                connection = _Connection(peer, self)
+            except OSError:  # whose it is cannot be seen now; the client comes again
+                log.exception("accepting a client")
+                peer.close()
+                continue
             with self._lock:
                 self._connections.add(connection)
             threading.Thread(target=connection.serve, name="client", daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from radt.errors import JournalError
 from radt.journal.format import LABELS_FOLDER, EventKind, JournalMeta, RecordKind
 from radt.journal.source import JournalSource, Records, Writing
+from radt.journal.unwritten import UNWRITTEN, forget_unwritten, unwritten
 from radt.journal.values import JournalSeries
 from radt.model import NO_STEP, MarkerKind, RunStatus
 from radt.store.records import Float64Array, Int64Array, JournalCursor
@@ -75,7 +77,6 @@ class JournalBatch:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     epochs_total: int | None = None
-    finish: Finish | None = None
     pids: set[int] = field(default_factory=set)
     cursors: list[JournalCursor] = field(default_factory=list)
     dropped: int = 0
@@ -108,6 +109,9 @@ class JournalReader:
         self._sources: dict[str, JournalSource] = {}
         self._unreadable: set[str] = set()
         self._turn = 0
+        self._run_id = journal_dir.parent.name
+        #: How many values that no journal took are counted already.
+        self._unwritten = _counted(cursors)
 
     def read(self, *, final: bool = False, max_records: int = 200_000) -> JournalBatch:
         """Return what is new, of all processes.
@@ -118,14 +122,25 @@ class JournalReader:
         Args:
             final: The processes are gone: wait for nothing, take all that is there.
             max_records: Stop at about this many; ``more`` of the batch then says so.
+
+        Raises:
+            JournalError, OSError: It could not be read, and the next call reads the same again.
         """
+        before = {name: source.cursor for name, source in self._sources.items()}
+        try:
+            return self._read(final=final, max_records=max_records)
+        except BaseException:
+            self._cursors |= before
+            self._sources.clear()
+            raise
+
+    def _read(self, *, final: bool, max_records: int) -> JournalBatch:
         self._find_sources()
         batch = JournalBatch(pids={source.meta.pid for source in self._sources.values()})
         left = max_records
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
         more = False
-        finish: Finish | None = None
         epochs_total: int | None = None
         dropped = lost = lost_events = 0
         for source in self._in_turn():
@@ -149,8 +164,6 @@ class JournalReader:
                             epochs_total = int(event["total"])
                         case EventKind.DROPPED:
                             dropped += int(event["count"])
-                        case EventKind.FINISH if not source.meta.label:
-                            finish = Finish(RunStatus(event["status"]), str(event["reason"]))
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                     source.miss_event()
             dropped += _sort(source, records, batch)
@@ -158,13 +171,17 @@ class JournalReader:
             lost_events, source.lost_events = lost_events + source.lost_events, 0
             if source.cursor != before:
                 batch.cursors.append(source.cursor)
+        unwritten_now = unwritten(self._run_id)
+        if unwritten_now > self._unwritten:
+            dropped += unwritten_now - self._unwritten
+            batch.cursors.append(JournalCursor(UNWRITTEN, event_offset=unwritten_now))
+            self._unwritten = unwritten_now
         return JournalBatch(
             scalars=batch.scalars,
             spans=batch.spans,
             params=params,
             tags=tags,
             epochs_total=epochs_total,
-            finish=finish,
             pids=batch.pids,
             cursors=batch.cursors,
             dropped=dropped,
@@ -172,6 +189,21 @@ class JournalReader:
             lost_events=lost_events,
             more=more,
         )
+
+    def finish(self) -> Finish | None:
+        """Return how the run's first process says that the run ended; None if it does not.
+
+        That it was read before does not matter: who read it may have died before acting on it.
+        """
+        self._find_sources()
+        said = None
+        # A script that replaced itself has said so more than once.
+        for source in sorted(self._sources.values(), key=lambda source: source.meta.created_ns):
+            event = None if source.meta.label else source.last_event(EventKind.FINISH)
+            if event is not None:
+                with suppress(LookupError, TypeError, ValueError):  # it is damaged
+                    said = Finish(RunStatus(event["status"]), str(event["reason"]))
+        return said
 
     def metas(self) -> list[JournalMeta]:
         """Who writes or wrote here, as far as that can be read."""
@@ -186,7 +218,7 @@ class JournalReader:
 
     def stands_at(self, stored: Mapping[str, JournalCursor]) -> bool:
         """Whether this reader would go on where the store left off: nobody else has read since."""
-        return all(
+        return self._unwritten == _counted(stored) and all(
             source.cursor == stored.get(name, JournalCursor(name))
             for name, source in self._sources.items()
         )
@@ -226,6 +258,7 @@ class JournalReader:
                 source.remove()
             except OSError as error:
                 log.warning("the journal %s stays: %s", source.name, error)
+        forget_unwritten(self._run_id)
 
     def _find_sources(self) -> None:
         try:
@@ -252,6 +285,10 @@ class JournalReader:
             return []
         self._turn = (self._turn + 1) % len(sources)
         return sources[self._turn :] + sources[: self._turn]
+
+
+def _counted(cursors: Mapping[str, JournalCursor]) -> int:
+    return cursors[UNWRITTEN].event_offset if UNWRITTEN in cursors else 0
 
 
 def _texts(event: Mapping[str, Any]) -> dict[str, str]:

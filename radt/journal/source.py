@@ -39,7 +39,7 @@ from radt.journal.format import (
     seal_of,
     segment_name,
 )
-from radt.procfs import boot_id, start_ticks
+from radt.procfs import ProcessId, boot_id, is_shortage
 from radt.store.records import JournalCursor
 
 #: `radt.journal.format.RECORD`, as an array.
@@ -59,6 +59,8 @@ _THREADS_AMID = 16
 _RESERVE_SLOT = SEGMENT_SLOTS
 _MAX_NAMES = 10**7
 _KINDS = [kind.value for kind in RecordKind]
+#: What reading a line raises that is not as it was written.
+_DAMAGED_LINE = (ArithmeticError, LookupError, TypeError, ValueError)
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class JournalSource:
 
     Raises:
         JournalError: The folder is not a journal that this version can read.
+        OSError: There is no free descriptor to look with (`is_shortage`).
     """
 
     def __init__(self, folder: Path, cursor: JournalCursor | None) -> None:
@@ -121,10 +124,10 @@ class JournalSource:
         """Return whether the process is there and has not closed its journal."""
         if (self._folder / CLOSED_FILE).exists():
             return Writing.OVER
-        seen = start_ticks(self.meta.pid) == self.meta.start_ticks
-        if self.meta.boot_id == boot_id() and (seen or _locked(self._folder / EVENTS_FILE)):
-            return Writing.LIVE
-        return Writing.OVER
+        if self.meta.boot_id != boot_id():
+            return Writing.OVER
+        alive = ProcessId(self.meta.pid, self.meta.start_ticks).alive
+        return Writing.LIVE if alive or _locked(self._folder / EVENTS_FILE) else Writing.OVER
 
     def read(self, limit: int, *, final: bool) -> Records:
         """Up to ``limit`` new records, in slot order; with ``final`` nothing is waited for."""
@@ -146,23 +149,36 @@ class JournalSource:
 
     def read_events(self) -> list[dict[str, Any]]:
         """New events. Read records first: their names are then defined."""
-        try:
-            with (self._folder / EVENTS_FILE).open("rb") as file:
-                file.seek(self._event_offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        end = data.rfind(b"\n") + 1
-        self._event_offset += end
         events: list[dict[str, Any]] = []
-        for line in data[:end].split(b"\n")[:-1]:
+        for line in self._lines(self._event_offset):
+            self._event_offset += len(line) + 1
             try:
                 event = self._event(line)
-            except (ArithmeticError, LookupError, TypeError, ValueError):
+            except _DAMAGED_LINE:
                 self.miss_event()
             else:
                 events += [] if event is None else [event]
         return events
+
+    def last_event(self, kind: EventKind) -> dict[str, Any] | None:
+        """Return the last event of a kind, whether it was read before or not."""
+        for line in reversed(self._lines(0)):
+            try:
+                event = self._parsed(line)
+            except _DAMAGED_LINE:
+                continue
+            if event is not None and event["event"] == kind:
+                return event
+        return None
+
+    def _lines(self, offset: int) -> list[bytes]:
+        """Return the whole lines of the events file from an offset on, without their ends."""
+        try:
+            with (self._folder / EVENTS_FILE).open("rb") as file:
+                file.seek(offset)
+                return file.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
 
     def miss_event(self) -> None:
         """Count a line that cannot be understood."""
@@ -173,16 +189,10 @@ class JournalSource:
         """Return what a line says to others; names are kept here.
 
         Raises:
-            LookupError, TypeError, ValueError: It is damaged.
+            ArithmeticError, LookupError, TypeError, ValueError: It is damaged.
         """
-        if not line or line + b"\n" == TAKEN_BACK or line.endswith(TAKEN_BACK[:-1]):
-            return None  # a full disk had room for a part of it: it was written again
-        event = read_line(line, self.meta.format_version)
-        if event is None:
-            if not self._checked:
-                return None  # as above, before version 2
-            raise ValueError("a damaged line")
-        if event["event"] != EventKind.NAME:
+        event = self._parsed(line)
+        if event is None or event["event"] != EventKind.NAME:
             return event
         number = int(event["id"])  # not always in order, and some are never used
         if not 0 <= number < _MAX_NAMES:
@@ -190,6 +200,17 @@ class JournalSource:
         self._names += [""] * (number + 1 - len(self._names))
         self._names[number] = str(event["name"])
         return None
+
+    def _parsed(self, line: bytes) -> dict[str, Any] | None:
+        """Return a line as an event; None if it counts for nothing. Raises as `_event` does."""
+        if not line or line + b"\n" == TAKEN_BACK or line.endswith(TAKEN_BACK[:-1]):
+            return None  # a full disk had room for a part of it: it was written again
+        event = read_line(line, self.meta.format_version)
+        if event is None:
+            if not self._checked:
+                return None  # as above, before version 2
+            raise ValueError("a damaged line")
+        return event
 
     def segments_before(self, cursor: JournalCursor) -> list[Path]:
         """Segments that lie wholly before the cursor."""
@@ -427,10 +448,12 @@ class JournalSource:
         if self._size(self._segment + 1) is not None:
             return self._segment + 1
         # A segment that is missing was lost with its disk, or the numbers went on after one.
+        # Not by a pattern: `Path.glob` keeps it to itself if it cannot look.
         later = [
             number
-            for path in self._folder.glob("segment-*.bin")
-            if (number := int(path.stem.removeprefix("segment-"))) > self._segment
+            for path in self._folder.iterdir()
+            if path.match("segment-*.bin")
+            and (number := int(path.stem.removeprefix("segment-"))) > self._segment
         ]
         return min(later, default=None)
 
@@ -499,8 +522,9 @@ def _locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
-        pass  # there is none, or the file system knows no locks
+    except OSError as error:
+        # There is none, or the file system knows no locks. Who cannot look takes it for held.
+        return is_shortage(error)
     return False
 
 
@@ -509,6 +533,8 @@ def _read_meta(folder: Path) -> JournalMeta:
     try:
         meta = JournalMeta.from_json(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError) as error:
+        if is_shortage(error):
+            raise
         raise JournalError(f"{path} cannot be read: {error}", "The disk may be damaged") from error
     if meta.format_version > FORMAT_VERSION:
         raise JournalError(

@@ -20,10 +20,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol, SupportsFloat, SupportsIndex
 
 from radt.journal.files import EventLog, Segment, create_folder, discard, mark_closed
 from radt.journal.format import BLOCK_SLOTS, RECORD, RECORD_BYTES, End, EventKind, RecordKind
+from radt.journal.unwritten import count_unwritten
 from radt.journal.values import checked_name, to_number, to_step
 from radt.model import NO_STEP
 
@@ -180,7 +182,7 @@ class JournalWriter:
                 self._settle_dropped()
             if self._unsaid or self._dropped:
                 said = self._append(EventKind.DROPPED, {"count": self._dropped})
-                if self._dropped and not said:
+                if self._dropped and not (said or self._count_elsewhere(self._dropped)):
                     self._warn(f"{self._dropped} values were not recorded, and nowhere counted")
             self._closed = True
             self._slots = _no_slots()
@@ -256,6 +258,8 @@ class JournalWriter:
             self._settle_dropped()
             self._segment = spare
             self._slots = spare.take, spare.records, spare.seal
+            if self._dropped:  # before there was any segment, and nowhere else to count it
+                _count(spare.reserve, self._dropped, 0)
             if self._spare is spare:  # else a signal handler was here first
                 self._spare = None
         return True
@@ -343,10 +347,16 @@ class JournalWriter:
     def _drop(self) -> None:
         if self._closed:
             self._warn(AFTER_END)
+            return
+        if self._segment is None and self._count_elsewhere(1):
+            return
         with self._state_lock:
             self._dropped += 1
             if self._segment is not None:
                 _count(self._segment.reserve, self._dropped, 0)
+
+    def _count_elsewhere(self, count: int) -> bool:
+        return count_unwritten(Path(self._journal).parent.name, count)
 
     def start_child(self) -> None:
         """Called in a forked child: what is open belongs to the parent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="number of the first round")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), default=[])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="rounds at a time")
     parser.add_argument("--stop", action="store_true", help="stop at the first round that is wrong")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="radt-chaos-"))
@@ -27,7 +29,7 @@ def main() -> int:
     done: list[Round] = []
     with postgres_cluster() as postgres:
         campaign = Campaign(folder, postgres, given.seed, given.fault)
-        for one in campaign.rounds(given.rounds, given.first):
+        for one in campaign.rounds(given.rounds, given.first, given.jobs):
             done.append(one)
             print(table([one]).rsplit("\n", 1)[0], flush=True)
             if not one.wrong:

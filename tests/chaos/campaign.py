@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from radt.errors import StoreError
@@ -18,6 +21,7 @@ from radt.store.records import RunRecord
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.truth import Copy, Log, compare
 from tests.chaos.world import World, can_mount, new_world, some
+from tests.support.bench import mlflow_database
 from tests.support.postgres import Postgres
 from tests.support.servers import database_of
 from tests.support.stores import differences
@@ -27,27 +31,41 @@ log = logging.getLogger(__name__)
 
 #: For hangs only.
 HANG_S = 300.0
-_LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
 class Blow:
-    """One fault of a round: it begins once so much of all values is logged."""
+    """One fault of a round.
+
+    Attributes:
+        begin: It begins once this share of all values is logged, or when all scripts have ended.
+        end: If it lasts, it ends the same way; above 1, when all scripts have ended.
+    """
 
     fault: Fault
-    share: float
-    holds_s: float
+    begin: float
+    end: float
 
 
 @dataclass
 class Round:
-    """What is tried in one round, all of it from its seed, and what came of it."""
+    """What is tried in one round, all of it from its seed, and what came of it.
+
+    Attributes:
+        sizes: Seed and number of values of each script.
+        experiment: The scripts are rows of an experiment file.
+        together: The rows are one workload.
+        flush_s: How often the collector reads journals.
+        begun: MLflow's database is there before the round.
+    """
 
     number: int
     seed: int
     sizes: list[tuple[int, int]]
     experiment: bool
     together: bool
+    flush_s: float
+    begun: bool
     blows: list[Blow]
     done: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -64,8 +82,12 @@ class Round:
         experiment = chance.random() < 0.5
         possible = [one for one in faults if experiment or not one.of_rows]
         chosen = chance.choices(possible or faults, k=_few(chance))
-        blows = [Blow(one, chance.random(), one.holds_s * chance.random()) for one in chosen]
-        blows.sort(key=lambda blow: (blow.fault.last, blow.share))
+        begins = [chance.random() for _ in chosen]
+        blows = [
+            Blow(one, begin, begin + chance.random())
+            for one, begin in zip(chosen, begins, strict=True)
+        ]
+        blows.sort(key=lambda blow: (blow.fault.last, blow.begin))
         whole = not any(blow.fault.last for blow in blows[:-1])
         return cls(
             number,
@@ -73,6 +95,8 @@ class Round:
             sizes,
             experiment=experiment,
             together=chance.random() < 0.5,
+            flush_s=chance.choice([0.2, 1.0, 30.0]),
+            begun=chance.random() < 0.7,
             blows=blows if whole else [b for b in blows if not b.fault.last] + blows[-1:],
         )
 
@@ -112,26 +136,41 @@ class Campaign:
     names: Sequence[str] = ()
     left_out: list[str] = field(default_factory=list)
 
-    def rounds(self, count: int, first: int = 1) -> Iterator[Round]:
-        """Run so many rounds, beginning with one of them; yields each when it is over."""
+    def rounds(self, count: int, first: int = 1, jobs: int = 1) -> Iterator[Round]:
+        """Play so many rounds, beginning with one of them; yields them in order.
+
+        Args:
+            jobs: So many are played at the same time.
+        """
         faults = [FAULTS[name] for name in self.names] or list(FAULTS.values())
         mounts = can_mount()
         if not mounts:
             self.left_out = [fault.name for fault in faults if fault.takes_room]
             faults = [fault for fault in faults if not fault.takes_room]
-        for number in range(first, first + count):
-            tried = Round.drawn(number, self.seed, faults)
-            began_s = time.monotonic()
-            with database_of(self.postgres) as uri:
-                disk = any(fault.takes_room for fault in tried.faults)
-                with new_world(self.folder / f"round{number}", uri, disk=disk) as world:
-                    try:
-                        play(tried, world)
-                    except Exception as error:  # it is this round's finding; others go on
-                        log.exception("round %d", number)
-                        tried.wrong.append(f"{type(error).__name__}: {error}"[:500])
-            tried.took_s = time.monotonic() - began_s
-            yield tried
+        drawn = [Round.drawn(n, self.seed, faults) for n in range(first, first + count)]
+        mlflow_database()  # by one thread
+        pool = ThreadPoolExecutor(jobs)
+        try:
+            for future in [pool.submit(self._played, tried) for tried in drawn]:
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # whoever does not want the rest
+
+    def _played(self, tried: Round) -> Round:
+        began_s = time.monotonic()
+        disk = any(fault.takes_room for fault in tried.faults)
+        folder = self.folder / f"round{tried.number}"
+        with (
+            database_of(self.postgres) as uri,
+            new_world(folder, uri, tried.flush_s, disk=disk, begun=tried.begun) as world,
+        ):
+            try:
+                play(tried, world)
+            except Exception as error:  # it is this round's finding; others go on
+                log.exception("round %d", tried.number)
+                tried.wrong.append(f"{type(error).__name__}: {error}"[:500])
+        tried.took_s = time.monotonic() - began_s
+        return tried
 
 
 def play(tried: Round, world: World) -> None:
@@ -150,28 +189,34 @@ def play(tried: Round, world: World) -> None:
 
 
 def _strike(tried: Round, world: World) -> None:
-    """Deal the round's blows, each when its share of all values is logged."""
+    """Deal the round's blows, each from one share of all values to another."""
     chance = tried.chance
     total = sum(values for _, values in tried.sizes)
-    waiting = list(tried.blows)
+
+    def reached(share: float) -> bool:
+        return world.over or sum(log.values for log in world.logs()) >= share * total
+
     lasting: list[tuple[float, ExitStack]] = []
+
+    def end_until(share: float) -> None:
+        """End what does not last beyond a share, each in its time."""
+        for one in sorted(lasting, key=lambda one: one[0]):
+            if one[0] <= share:
+                wait_until(partial(reached, one[0]), "the end of a fault", HANG_S)
+                lasting.remove(one)
+                one[1].close()
+
     try:
-        while waiting or lasting:
-            now_s = time.monotonic()
-            over = world.over
-            if waiting and (
-                over or sum(log.values for log in world.logs()) >= waiting[0].share * total
-            ):
-                blow = waiting.pop(0)
-                stack = ExitStack()
-                text = stack.enter_context(blow.fault.strike(world, chance))
-                tried.done.append(f"{blow.fault.name} ({text})")
-                lasting.append((now_s + blow.holds_s, stack))
-            for until_s, stack in list(lasting):
-                if now_s >= until_s:
-                    lasting.remove((until_s, stack))
-                    stack.close()
-            time.sleep(_LOOK_S)
+        for blow in tried.blows:
+            end_until(blow.begin)
+            wait_until(partial(reached, blow.begin), "the begin of a fault", HANG_S)
+            while lasting and blow.fault.last:
+                lasting.pop()[1].close()
+            stack = ExitStack()
+            text = stack.enter_context(blow.fault.strike(world, chance))
+            tried.done.append(f"{blow.fault.name} ({text})")
+            lasting.append((blow.end if blow.fault.lasts else blow.begin, stack))
+        end_until(math.inf)
     finally:
         for _, stack in reversed(lasting):
             stack.close()
@@ -179,19 +224,21 @@ def _strike(tried: Round, world: World) -> None:
 
 def _settle(tried: Round, world: World) -> None:
     """Upload until nothing is left and every run has ended."""
-    deadline_s = time.monotonic() + HANG_S
     damages = any(fault.damages for fault in tried.faults)
-    while True:
-        synced = world.sync()
-        said = synced.stdout.strip().replace("\n", " / ")
-        if "Traceback" in synced.stdout:
-            tried.wrong.append(f"radt sync: {said[-400:]}")
-            return
-        if _all_ended(world) and (synced.returncode == 0 or damages):
-            return
-        if time.monotonic() > deadline_s:
-            tried.wrong.append(f"radt sync exits with {synced.returncode}: {said[-400:]}")
-            return
+    synced = []
+
+    def settled() -> bool:
+        synced.append(world.sync())
+        code, said = synced[-1].returncode, synced[-1].stdout
+        return "Traceback" in said or (_all_ended(world) and (code == 0 or damages))
+
+    try:
+        wait_until(settled, "the end of all uploads", HANG_S)
+    except AssertionError as error:
+        tried.wrong.append(str(error))
+    said = synced[-1].stdout.strip().replace("\n", " / ")
+    if "Traceback" in said or tried.wrong:
+        tried.wrong.append(f"radt sync exits with {synced[-1].returncode}: {said[-400:]}")
 
 
 def _all_ended(world: World) -> bool:
@@ -253,6 +300,8 @@ def _judge_run(tried: Round, world: World, reader: StoreReader, log: Log) -> Non
         tried.wrong.append(f"{head} {text}")
     if not log.ends and run.status is RunStatus.FINISHED:
         tried.wrong.append(f"{head} is FINISHED, its script did not come to its end")
+    if (run.status is RunStatus.FINISHED) == bool(run.end_reason):
+        tried.wrong.append(f"{head} is {run.status}, its reason {run.end_reason!r}")
     there = _mlflow(world.home.path / "mlflow.db", run)
     if there is None:
         tried.wrong.append(f"{head}: MLflow lacks it")

@@ -26,7 +26,7 @@ class Fault:
     Attributes:
         name: In tables, and to choose it.
         strike: Does it, and undoes it.
-        holds_s: How long it lasts, at most; 0 if it is done at once.
+        lasts: It goes on for a while; otherwise it is done at once.
         ends_runs: Runs may end otherwise than their scripts say.
         of_rows: There must be a runner.
         takes_room: The data folder has no room meanwhile; it needs a disk of its own.
@@ -36,7 +36,7 @@ class Fault:
 
     name: str
     strike: Strike
-    holds_s: float = 0.0
+    lasts: bool = False
     ends_runs: bool = False
     of_rows: bool = False
     takes_room: bool = False
@@ -197,12 +197,12 @@ FAULTS = {
         Fault("kill runner", _kill(World.runners), ends_runs=True, of_rows=True),
         Fault("kill owners", _kill_owners),
         Fault("kill everything", _kill_everything, ends_runs=True),
-        Fault("stop collector", _stop_worker, holds_s=5.0),
+        Fault("stop collector", _stop_worker, lasts=True),
         Fault("clear runtime folder", _clear_runtime),
-        Fault("no descriptors", _no_descriptors, holds_s=5.0),
-        Fault("full disk", _full_disk, holds_s=5.0, takes_room=True),
-        Fault("read-only disk", _read_only_disk, holds_s=5.0, takes_room=True),
-        Fault("no inodes", _no_inodes, holds_s=5.0, takes_room=True),
+        Fault("no descriptors", _no_descriptors, lasts=True),
+        Fault("full disk", _full_disk, lasts=True, takes_room=True),
+        Fault("read-only disk", _read_only_disk, lasts=True, takes_room=True),
+        Fault("no inodes", _no_inodes, lasts=True, takes_room=True),
         Fault("damage", _damage, ends_runs=True, damages=True, last=True),
     )
 }

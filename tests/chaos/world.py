@@ -17,7 +17,7 @@ from pathlib import Path
 from radt.home import Home
 from radt.procfs import process_stat
 from tests.chaos.truth import SCRIPT, Log, read_logs
-from tests.support.bench import RADT
+from tests.support.bench import RADT, mlflow_database
 from tests.support.disk import SmallDisk
 from tests.support.waiting import wait_until
 
@@ -50,6 +50,7 @@ class World:
         home: The data folder.
         runtime: The runtime folder.
         store_uri: The Postgres database that is copied to.
+        flush_s: How often the collector reads journals.
         disk: What the data folder lies on, if that is a disk of its own.
     """
 
@@ -57,6 +58,7 @@ class World:
     home: Home
     runtime: Path
     store_uri: str
+    flush_s: float
     disk: SmallDisk | None
     scripts: list[subprocess.Popen[bytes]] = field(default_factory=list)
     runner: subprocess.Popen[bytes] | None = None
@@ -72,6 +74,7 @@ class World:
             "RADT_RUNTIME_DIR": str(self.runtime),
             "RADT_STORE_URI": self.store_uri,
             "RADT_COLLECTOR_IDLE_S": "2",
+            "RADT_FLUSH_S": str(self.flush_s),
             "RADT_ARCHIVE_S": "0",
             "NO_COLOR": "1",
             "COLUMNS": "200",
@@ -242,20 +245,26 @@ def _mount(path: Path) -> int:
 
 
 @contextmanager
-def new_world(folder: Path, store_uri: str, *, disk: bool) -> Iterator[World]:
+def new_world(
+    folder: Path, store_uri: str, flush_s: float, *, disk: bool, begun: bool
+) -> Iterator[World]:
     """A world whose processes, disk and runtime folder are gone afterwards.
 
     Args:
         folder: An empty folder; it stays, for whoever looks into a finding.
         store_uri: An empty Postgres database.
+        flush_s: How often the collector reads journals.
         disk: Whether the data folder lies on a disk of its own.
+        begun: Whether MLflow's database is there already.
     """
     runtime = Path(tempfile.mkdtemp(prefix="radt-chaos-"))
     place = folder / "home"
     place.mkdir(parents=True)
     mounted = disk and _mount(place) == 0
     small = SmallDisk(place) if mounted else None
-    world = World(folder, Home(place / "radt-data"), runtime, store_uri, small)
+    world = World(folder, Home(place / "radt-data"), runtime, store_uri, flush_s, small)
+    if begun:
+        shutil.copyfile(mlflow_database(), world.home.create().path / "mlflow.db")
     try:
         yield world
     finally:

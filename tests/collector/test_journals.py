@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,7 +15,8 @@ from pathlib import Path
 
 from collector_kit import Project, alive, holder, wait_for
 
-from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.protocol import Registration, StandaloneRun, socket_path
+from radt.home import runtime_dir
 from radt.model import ListenerChoice, MarkerKind, RunStatus
 
 #: Logs a number for every line it gets, and says so.
@@ -176,3 +179,37 @@ def test_the_collector_is_no_child_of_who_starts_it(project: Project) -> None:
     process.communicate()
     assert alive(worker)
     wait_for(lambda: project.reader.run(run.registration.run_id).status.ended)
+
+
+def test_a_collector_without_a_free_descriptor_keeps_its_runs(project: Project) -> None:
+    run, _ = project.register("top")
+    run.start(_TRAINING)
+    alone, process = _standalone(project)
+    _log(run, 10)
+    worker = holder("worker")
+    assert worker is not None
+    before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+    used = [int(entry.name) for entry in Path(f"/proc/{worker}/fd").iterdir()]
+    least = next(number for number in range(len(used) + 1) if number not in used)
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (least, before[1]))
+    try:
+        wait_for(lambda: "Too many open files" in " ".join(project.client.status().problems))
+        _log(run, 10)
+        with socket.socket(socket.AF_UNIX) as other:  # nobody can be looked at
+            other.connect(str(socket_path()))
+            log = runtime_dir() / "collector.log"
+            wait_for(lambda: "accepting a client" in log.read_text())
+    finally:
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+    wait_for(lambda: not project.client.status().problems)
+    _log(run, 10)
+    wait_for(lambda: len(_losses(project, run.run_id)) == 30)
+    assert run.row.status is RunStatus.RUNNING
+    assert project.reader.run(alone.registration.run_id).status is RunStatus.RUNNING
+    assert holder("worker") == worker
+    process.stdin.write("finish\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "finished\n"
+    process.communicate()
+    run.finish()
+    assert _losses(project, run.run_id) == [(step, step / 2) for step in range(1, 31)]

@@ -44,6 +44,9 @@ class Faulty(Listener):
             (ORDERS / "order").write_text("ok")
         if order in ("raise", "once"):
             raise RuntimeError("out of paper")
+        if order == "crowded":
+            with (ORDERS / "crowded").open("a") as file: file.write("x")
+            raise OSError(24, "Too many open files")
         if order == "exit":
             sys.exit(3)
         if order == "hang":
@@ -119,6 +122,25 @@ def test_one_failure_is_a_restart(orders: Orders, faulty: Project) -> None:
     assert (orders.count("opened"), orders.count("closed")) == (2, 2)
     details = [gap.detail for gap in faulty.reader.gaps([run.run_id]) if gap.listener == "faulty"]
     assert "raised RuntimeError: out of paper" in details
+
+
+def test_a_collector_without_a_free_descriptor_is_no_fault_of_the_listener(
+    orders: Orders, faulty: Project
+) -> None:
+    run = faulty.run("faulty")
+    wait_for(lambda: run.has("faulty.value", 2))
+    orders.give("crowded")
+    wait_for(lambda: orders.count("crowded") > 5)
+    orders.give("ok")
+    count = run.counts["faulty.value"]
+    wait_for(lambda: run.has("faulty.value", count + 3))
+    run.finish()
+    assert run.ledger["faulty"].state == "ended"
+    assert run.ledger["faulty"].missed >= 5
+    assert _markers(faulty, run) == []
+    assert (orders.count("opened"), orders.count("closed")) == (1, 1)
+    details = {gap.detail for gap in faulty.reader.gaps([run.run_id])}
+    assert "OSError: [Errno 24] Too many open files" in details
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from radt.collector.protocol import Registration
 from radt.collector.recorder import RunRecorder
 from radt.collector.runs import ActiveRun, Ending
 from radt.errors import StoreError
+from radt.journal.format import EventKind
+from radt.journal.writer import JournalWriter
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import (
@@ -26,6 +28,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from tests.support.descriptors import no_descriptors
 
 S = 10**9
 RUN = "r" * 32
@@ -112,3 +115,48 @@ def test_a_listener_without_values_keeps_its_account_over_a_restart(
     ledgers = {ledger.listener: ledger for ledger in run.take().ledgers}
     assert ledgers["smi"].received == 5
     assert ledgers["smi"].missed == ledgers["top"].missed == 1 + 4
+
+
+def test_what_the_script_said_counts_although_its_reader_died_before_it_acted(
+    tmp_path: Path, recorder_of: Callable[[ActiveRun], RunRecorder], writer: StoreWriter
+) -> None:
+    journal = JournalWriter(tmp_path / "spool" / "journal", rank=None, warn=pytest.fail)
+    journal.scalar("loss", 1.0, 0)
+    journal.say(EventKind.FINISH, status="FAILED", reason="ValueError: boom")
+    journal.close()
+    first = recorder_of(_run(tmp_path))
+    pending = first.prepare()
+    with writer.transaction():
+        first.write(pending)
+    first.written(pending)
+    first.close()
+    run = _run(tmp_path)
+    ending = Ending(20 * S, reason="its process is gone", fallback=RunStatus.KILLED)
+    run.end(ending)
+    assert recorder_of(run).finish(ending) is RunStatus.FAILED
+    reader = StoreReader(tmp_path / "radt.db")
+    assert reader.run(RUN).end_reason == "ValueError: boom"
+    reader.close()
+
+
+def test_a_run_does_not_end_while_no_descriptor_is_free_to_read_its_journal(
+    tmp_path: Path, recorder_of: Callable[[ActiveRun], RunRecorder]
+) -> None:
+    journal = JournalWriter(tmp_path / "spool" / "journal", rank=None, warn=pytest.fail)
+    journal.scalar("loss", 1.0, 0)
+    journal.close()
+    run = _run(tmp_path)
+    recorder = recorder_of(run)
+    ending = Ending(20 * S, RunStatus.FINISHED)
+    run.end(ending)
+    refused = ""
+    with no_descriptors():
+        try:
+            recorder.finish(ending)
+        except StoreError as error:
+            refused = str(error)
+    assert "Too many open files" in refused
+    recorder.finish(ending)
+    reader = StoreReader(tmp_path / "radt.db")
+    assert [summary.count for summary in reader.summary([RUN])] == [1]
+    reader.close()

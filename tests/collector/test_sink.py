@@ -14,6 +14,7 @@ from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
 from radt.collector.runs import ActiveRun, Ending
 from radt.collector.sink import StoreSink
+from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
@@ -93,3 +94,19 @@ def test_one_that_cannot_be_prepared_does_not_keep_the_others(
     assert not good.failure
     assert bad.done.wait(180)
     assert "out of order" in bad.failure
+
+
+def test_a_store_that_is_half_open_is_opened_again(
+    path: Path, sink: StoreSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = []
+
+    def fails_once(opened: Path) -> StoreReader:
+        if not failed:
+            failed.append(opened)
+            raise StoreError("Too many open files")
+        return StoreReader(opened)
+
+    monkeypatch.setattr("radt.collector.sink.StoreReader", fails_once)
+    assert _started(sink, GOOD).recorded.wait(180)
+    assert failed == [path]

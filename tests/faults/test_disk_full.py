@@ -113,7 +113,11 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     assert lost.missed > 0
     assert f"{lost.missed:,} missed" in output
     assert ledger["top"].received == trained.recorded("system.load")
-    assert ledger["top"].missed == 0, "what is sampled waits in memory"
+    # A busy machine may have been too late for some; none was lost for want of room.
+    details = [gap.detail for gap in bench.reader.gaps([run.run_id]) if gap.listener == "top"]
+    assert not [detail for detail in details if "store" in detail], (
+        "what is sampled waits in memory"
+    )
     markers = [one.name for one in bench.reader.markers([run.run_id])]
     assert "journal records dropped" in markers
     assert "store unavailable" in markers

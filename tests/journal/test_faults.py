@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -16,7 +17,11 @@ import pytest
 
 from radt.journal.format import SEGMENT_BYTES
 from radt.journal.reader import JournalReader
+from radt.journal.source import JournalSource, Writing
+from radt.journal.writer import JournalWriter
 from tests.support.bench import wait_until
+from tests.support.descriptors import no_descriptors
+from tests.support.disk import SmallDisk
 from tests.support.journal import Found
 
 PER_SEGMENT = SEGMENT_BYTES // 32
@@ -226,3 +231,80 @@ def test_stopped_and_continued_process_loses_nothing(tmp_path: Path, folder: Pat
     process.wait()
     found.read()
     assert found.steps("metric 0") == list(range(0, 7 * len(found.steps("metric 0")), 7))
+
+
+def test_without_a_free_descriptor_nothing_counts_as_read_or_gone(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    writer = JournalWriter(journal, rank=None, warn=pytest.fail)
+    writer.scalar("loss", 1.0, 0)
+    found = Found(JournalReader(journal, {}))
+    found.read()
+    writer.scalar("loss", 2.0, 1)
+    (folder,) = journal.glob("*-*")
+    source, new = JournalSource(folder, None), JournalReader(journal, {})
+    codes = []
+    with no_descriptors():
+        writing = source.writing()
+        for reader in (found.reader, new):
+            try:
+                reader.read(final=True)
+            except OSError as error:
+                codes.append(error.errno)
+    assert writing is Writing.LIVE
+    assert codes == [errno.EMFILE, errno.EMFILE]
+    writer.close()
+    found.read(final=True)
+    assert found.steps("loss") == [0, 1]
+    later = Found(new)
+    later.read(final=True)
+    assert later.steps("loss") == [0, 1]
+    assert not new.unreadable
+
+
+def test_what_was_read_before_reading_failed_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(tmp_path / "journal", rank=None, warn=pytest.fail)
+    writer.scalar("loss", 1.0, 0)
+    found = Found(JournalReader(tmp_path / "journal", {}))
+    found.read()
+    writer.scalar("loss", 2.0, 1)
+
+    def fails(source: JournalSource) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(JournalSource, "read_events", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            found.read()
+    writer.close()
+    found.read(final=True)
+    assert found.steps("loss") == [0, 1]
+
+
+def test_what_no_journal_could_take_is_counted_once(small_disk: Path) -> None:
+    journal = small_disk / "run" / "journal"
+    journal.mkdir(parents=True)
+    warned: list[str] = []
+    writers = [JournalWriter(journal, rank=None, warn=warned.append) for _ in range(2)]
+    with SmallDisk(small_disk).read_only():
+        for step in range(100):
+            for writer in writers:
+                writer.scalar("loss", 1.0, step)
+        found = Found(JournalReader(journal, {}))
+        found.read()
+        found.read()
+        assert found.dropped == 200
+        later = Found(JournalReader(journal, found.cursors))
+        assert later.reader.stands_at(found.cursors)
+        assert not JournalReader(journal, {}).stands_at(found.cursors)
+        writers[0].scalar("loss", 1.0, 100)
+        later.read(final=True)
+        assert later.dropped == 1
+        writers[1].close()
+    assert not any("nowhere counted" in text for text in warned)
+    again = Found(JournalReader(journal, later.cursors))
+    again.read(final=True)
+    assert again.dropped == 0
+    again.reader.remove_finished()
+    assert not list(Path(os.environ["RADT_RUNTIME_DIR"]).glob("unwritten/*"))

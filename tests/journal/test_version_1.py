@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from radt.journal.format import RECORD, EventKind, JournalMeta, RecordKind
-from radt.journal.reader import JournalReader
+from radt.journal.reader import Finish, JournalReader
 from radt.model import RunStatus
 from radt.procfs import boot_id
 from tests.support.journal import Found
@@ -76,10 +76,7 @@ def test_all_is_read(tmp_path: Path, count: int, killed: bool) -> None:
     assert found.values("loss") == [step * 0.5 for step in range(count)]
     assert found.dropped == 5
     assert {**found.batches[0].params} == {"lr": "0.1"}
-    assert any(
-        batch.finish is not None and batch.finish.status is RunStatus.FINISHED
-        for batch in found.batches
-    )
+    assert reader.finish() == Finish(RunStatus.FINISHED)
     assert not any(batch.lost or batch.lost_events for batch in found.batches)
     assert not (tmp_path / "damaged").exists()
     reader.remove_finished()

@@ -308,7 +308,7 @@ def test_what_is_said_besides_values(writer: JournalWriter, found: Found) -> Non
     assert batch.params == {"lr": "0.1", "ünï\n": "\ud800 lone"}
     assert batch.tags == {"team": "x"}
     assert batch.epochs_total == 5
-    assert batch.finish == Finish(RunStatus.FAILED, "ValueError: boom")
+    assert found.reader.finish() == Finish(RunStatus.FAILED, "ValueError: boom")
     assert [(event.kind, event.name, event.step, event.begin) for event in batch.spans] == [
         (MarkerKind.EPOCH, "epoch", 3, True),
         (MarkerKind.SPAN, "validate", None, True),

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,19 @@ def begun(alone: Alone, **env: str) -> tuple[subprocess.Popen[str], str]:
     run_id = process.stdout.readline().strip()
     assert run_id, process.communicate()
     return process, run_id
+
+
+@contextmanager
+def stopped_collector(alone: Alone) -> Iterator[None]:
+    """Neither the collector moves meanwhile, nor its guardian, which would replace it."""
+    held = pids(alone)
+    for name in ("guardian", "worker"):
+        os.kill(held[name], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for name in ("worker", "guardian"):
+            os.kill(held[name], signal.SIGCONT)
 
 
 def let_end(alone: Alone, process: subprocess.Popen[str]) -> str:
@@ -138,9 +152,7 @@ def test_a_lost_runtime_folder_loses_no_run(alone: Alone) -> None:
 
 def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alone: Alone) -> None:
     first, first_id = begun(alone)
-    worker = pids(alone)["worker"]
-    os.kill(worker, signal.SIGSTOP)
-    try:
+    with stopped_collector(alone):
         second, second_id = begun(alone, RADT_COLLECTOR_PATIENCE_S="0.2")
         first.kill()
         first.communicate()
@@ -149,8 +161,6 @@ def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alo
         assert left.returncode == 1, left.stdout + left.stderr
         assert f"{first_id[:12]}: a collector has it" in left.stdout
         check_whole(alone, second_id)
-    finally:
-        os.kill(worker, signal.SIGCONT)
     assert err.count("the run is not recorded yet") == 1
     assert err.count("\n") == 1
     wait_until(ended(alone, first_id), "the first run has ended")
@@ -160,12 +170,8 @@ def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alo
 
 def test_a_live_script_is_taken_up_by_the_collector_that_goes_on(alone: Alone) -> None:
     first, first_id = begun(alone)
-    worker = pids(alone)["worker"]
-    os.kill(worker, signal.SIGSTOP)
-    try:
+    with stopped_collector(alone):
         second, second_id = begun(alone, RADT_COLLECTOR_PATIENCE_S="0.2")
-    finally:
-        os.kill(worker, signal.SIGCONT)
     wait_until(
         lambda: (
             any(run.run_id == second_id for run in alone.reader.runs())
@@ -198,6 +204,7 @@ def test_a_script_without_a_collector_is_recorded_by_the_next_run(alone: Alone) 
 def test_sync_says_what_stays(alone: Alone) -> None:
     alone.run("import radt\nwith radt.Run() as run: run.log_metric('loss', 1)\n")
     (run,) = alone.reader.runs()
+    wait_until(ended(alone, run.run_id), "the end of the run is recorded")
     nobody = alone.home / "runs" / ("7" * 32)
     (nobody / "journal" / "1-abc").mkdir(parents=True)
     left = sync(alone)
@@ -207,7 +214,7 @@ def test_sync_says_what_stays(alone: Alone) -> None:
     left = sync(alone)
     assert left.returncode == 1
     assert "run.json cannot be read" in left.stdout
-    assert run.status is RunStatus.FINISHED
+    assert alone.reader.run(run.run_id).status is RunStatus.FINISHED
 
 
 def test_a_run_that_nothing_can_be_written_of_leaves_no_journal(alone: Alone) -> None:
@@ -231,7 +238,9 @@ def test_a_runtime_folder_with_a_path_of_any_length(alone: Alone) -> None:
     alone.env["RADT_RUNTIME_DIR"] = str(alone.folder / ("long-" * 40))
     process, run_id = begun(alone)
     assert set(pids(alone)) == {"guardian", "worker"}
-    assert let_end(alone, process) == ""
+    assert alone.reader.run(run_id).status is RunStatus.RUNNING
+    let_end(alone, process)
+    wait_until(ended(alone, run_id), "its end is recorded")
     check_whole(alone, run_id)
 
 
@@ -263,7 +272,7 @@ def test_a_damaged_journal_costs_its_block_and_is_named(alone: Alone, by_collect
     assert steps == [step for step in range(20_000) if step not in lost]
     (row,) = [row for row in alone.reader.ledger([run_id]) if row.listener == SOFTWARE]
     assert (row.expected, row.received, row.missed) == (20_001, 20_001 - 128, 128)
-    assert not journals(alone)
+    wait_until(lambda: not journals(alone), "the other runs are recorded")
     checked = radt_of(alone, "db", "check", "--no-mlflow", "--json")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     (note,) = json.loads(checked.stdout)["stores"][0]["notes"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +23,15 @@ class SmallDisk:
     @contextmanager
     def read_only(self) -> Iterator[None]:
         """Nothing can be written here for a while, whoever has a file open."""
-        subprocess.run(["mount", "--bind", self.path, self.path], check=True)
+        with tempfile.TemporaryDirectory(prefix="radt-") as aside:
+            # Where nobody opens a file amid it; what is bound from there is read-only at once.
+            subprocess.run(["mount", "--bind", self.path, aside], check=True)
+            try:
+                subprocess.run(["mount", "-o", "remount,bind,ro", aside], check=True)
+                subprocess.run(["mount", "--bind", aside, self.path], check=True)
+            finally:
+                subprocess.run(["umount", "--lazy", aside], check=True)
         try:
-            subprocess.run(["mount", "-o", "remount,bind,ro", self.path], check=True)
             yield
         finally:
             subprocess.run(["umount", "--lazy", self.path], check=True)

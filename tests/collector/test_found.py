@@ -1,0 +1,53 @@
+"""Runs that wait for a collector are found by whoever can look."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from radt.collector.found import Found
+from radt.collector.manifest import Manifest, ask_for_collection
+from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.runs import RunStates
+from radt.home import Home
+
+
+def test_a_run_that_cannot_be_looked_at_now_is_found_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "radt-data").create()
+    folder = home.run_dir("7" * 32).create().path
+    registration = Registration(folder.name, str(home.store_path), str(folder))
+    run = StandaloneRun(
+        registration=registration,
+        workload_id="w" * 32,
+        experiment="e",
+        name="n",
+        pid=os.getpid(),
+        started_monotonic_ns=time.monotonic_ns(),
+    )
+    Manifest.of_this_process(run).write()
+    ask_for_collection(folder)
+    found = Found()
+
+    def fails(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with monkeypatch.context() as full:  # another thread has taken the last one
+        full.setattr(Path, "read_bytes", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            list(found.look([]))
+    assert [manifest.run.name for manifest in found.look([])] == ["n"]
+    assert not [*found.look([])], "each once"
+
+
+def test_a_remembered_run_that_cannot_be_read_now_stays(tmp_path: Path) -> None:
+    states = RunStates(tmp_path / "runs")
+    unreadable = tmp_path / "runs" / f"{'7' * 32}.json"
+    unreadable.mkdir()
+    assert [*states.load()] == []
+    assert unreadable.exists()
