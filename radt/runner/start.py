@@ -16,7 +16,6 @@ from rich.text import Text
 
 from radt import units
 from radt.analysis.report import left_out_text, read_report
-from radt.collector.protocol import CollectorStatus
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.delivery.backlog import backlogs
@@ -117,9 +116,16 @@ def _again(pending: Sequence[PendingWorkload]) -> dict[str, int]:
 
 
 def print_closing(
-    session: Session, plan: ExperimentPlan, outcome: ExperimentOutcome, before: CollectorStatus
+    session: Session,
+    plan: ExperimentPlan,
+    outcome: ExperimentOutcome,
+    collector_cpu_s: float | None,
 ) -> None:
-    """How it went, the summary table, and what to do next."""
+    """How it went, the summary table, and what to do next.
+
+    Args:
+        collector_cpu_s: What the collector had used before; None if it is not known.
+    """
     console = session.console
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
     for row in outcome.failed_before:
@@ -129,7 +135,7 @@ def print_closing(
     if outcome.runs:
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
-        console.say(f"  {_recording(session, outcome, before)}", "dim")
+        console.say(f"  {_recording(session, outcome, collector_cpu_s)}", "dim")
         for backlog in backlogs(session.home.store_path, session.store_uri):
             if backlog.problem:
                 console.say(f"  {backlog.sentence()}", "yellow", indent=2)
@@ -195,19 +201,29 @@ def _finished_first(counted: tuple[RunStatus, int]) -> bool:
     return counted[0] is not RunStatus.FINISHED
 
 
-def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus) -> str:
+def _collector_cpu_s(session: Session) -> float | None:
+    """The CPU time of the collector so far; None if it is away."""
+    try:
+        return session.client.status().cpu_s
+    except CollectorError:
+        return None
+
+
+def _recording(session: Session, outcome: ExperimentOutcome, before_s: float | None) -> str:
     """What was sampled, and what that cost."""
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
     parts = [
         f"{units.plural(received, 'sample')}, {f'{missed:,} missed' if missed else 'none missed'}"
     ]
-    try:
-        spent_s = session.client.status().cpu_s - before.cpu_s
-    except CollectorError:
-        spent_s = -1.0  # it was restarted a moment ago; its cost is not known
-    if spent_s >= 0 and outcome.elapsed_s > 0:
-        parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+    if session.client.away is not None:
+        parts.append("what waits in the runs' folders is not counted yet")
+    after_s = _collector_cpu_s(session)
+    # Less than before: it was restarted, and its cost is not known.
+    if after_s is not None and before_s is not None and after_s >= before_s:
+        spent_s = after_s - before_s
+        if outcome.elapsed_s > 0:
+            parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
     return " · ".join(parts)
 
 
@@ -294,7 +310,7 @@ def start_plan(
         stop.listening(),
     ):
         print_header(session, plan, pending)
-        before = session.client.status()
+        before = _collector_cpu_s(session)
         outcome = Schedule(session, settled, pending, options, stop, statuses, notifier).run()
         try:
             print_closing(session, plan, outcome, before)

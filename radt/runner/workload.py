@@ -162,12 +162,13 @@ class WorkloadRunner:
         """Run it.
 
         Raises:
-            RadtError: The store or the collector refuses; nothing was started.
+            RadtError: The runs' folders cannot be made; nothing was started.
         """
         started_s = time.monotonic()
         self._session.console.show_live(self._view)
         recorded = record_workload(self._session, self._pending, self._series_id)
-        with Recording(self._session) as recording:
+        folders = {run.run_id: run.run_dir.path for run in recorded.runs}
+        with Recording(self._session, folders, in_store=recorded.in_store) as recording:
             active = self._active(recorded, recording)
             for warning in recorded.warnings:
                 if warning not in self._session.shown_warnings:
