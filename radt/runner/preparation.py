@@ -31,7 +31,17 @@ from radt.params import command_params
 from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.pending import PendingWorkload
 from radt.runner.recording import Session
-from radt.tags import COLLOCATION, DEVICES, LETTER, LISTENERS, REPEAT, RUNNER, SERIES, WORKLOAD
+from radt.tags import (
+    COLLOCATION,
+    DEVICES,
+    LETTER,
+    LISTENERS,
+    REPEAT,
+    RUNNER,
+    SERIES,
+    START,
+    WORKLOAD,
+)
 from radt.units import seconds_text
 
 _POLL_S = 0.01
@@ -184,7 +194,7 @@ def _record(
             run,
             workload_id,
             now_ns,
-            _tags(pending, run.plan, series_id) | profiled[run.plan.letter],
+            _tags(session, pending, run.plan, series_id) | profiled[run.plan.letter],
         )
         for run in runs
     ]
@@ -252,7 +262,9 @@ def _params(row: RunPlan) -> dict[str, str]:
     return {name: value for name, value in columns.items() if value} | params
 
 
-def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, str]:
+def _tags(
+    session: Session, pending: PendingWorkload, row: RunPlan, series_id: str
+) -> dict[str, str]:
     tags = {
         WORKLOAD: row.workload,
         LETTER: row.letter,
@@ -261,6 +273,8 @@ def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, s
         LISTENERS: _listeners(row),
         RUNNER: str(Owner.me()),
     }
+    if session.start_options:
+        tags[START] = session.start_options
     if pending.repeats > 1:
         tags |= {REPEAT: f"{pending.repeat}/{pending.repeats}", SERIES: series_id}
     return tags

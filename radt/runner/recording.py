@@ -83,7 +83,10 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """See the module's text. ``shown_warnings`` are not shown a second time."""
+    """See the module's text. ``shown_warnings`` are not shown a second time.
+
+    ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
+    """
 
     home: Home
     tracking_uri: str
@@ -94,6 +97,7 @@ class Session:
     clock: Clock
     console: RunConsole
     machine: Machine
+    start_options: str
     presence: Presence
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
@@ -107,6 +111,7 @@ def open_session(
     *,
     explicit_tracking_uri: str | None = None,
     explicit_store_uri: str | None = None,
+    start_options: str = "",
 ) -> Iterator[Session]:
     """Everything open and running, closed again at the end.
 
@@ -137,6 +142,7 @@ def open_session(
                 clock=Clock.for_machine(),
                 console=console,
                 machine=machine,
+                start_options=start_options,
                 presence=presence,
             )
         finally:

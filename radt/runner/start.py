@@ -21,7 +21,7 @@ from radt.collocation.setup import clean_up
 from radt.delivery.backlog import backlogs
 from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.devices import Machine
-from radt.experiment.lock import ExperimentLock, shown_command
+from radt.experiment.lock import ExperimentLock, shown_command, start_options
 from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, decide
 from radt.experiment.source import open_source
 from radt.experiment.status import StatusSink
@@ -151,7 +151,8 @@ def print_closing(
     console.say("")
     hints = {}
     if outcome.interrupted and Path(sys.argv[0]).name == "radt":
-        hints[shown_command(sys.argv)] = "resume it"
+        detach = " --detach" if session.start_options.endswith("--detach") else ""
+        hints[shown_command(sys.argv) + detach] = "resume it"
     hints |= {f"{program} dashboard{home}": "compare in the browser at http://127.0.0.1:8050"}
     hints |= {
         f"{program} report {shlex.quote(name)}{home}": "show this table again" for name in names
@@ -268,6 +269,7 @@ def start_experiment(
             tracking_uri=tracking_uri,
             store_uri=store_uri,
             statuses=statuses,
+            resume_options=start_options(path, home.path),
             confirm=confirm,
         )
 
@@ -282,12 +284,14 @@ def start_plan(
     tracking_uri: str | None = None,
     store_uri: str | None = None,
     statuses: StatusSink | None = None,
+    resume_options: str = "",
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
     """Run a plan, from the first line on the console to the last.
 
     Args:
         statuses: Writes them back to where the plan came from; None for a script run directly.
+        resume_options: Those that a call that resumes it has.
 
     Raises:
         RadtError: It could not be prepared or recorded.
@@ -306,6 +310,7 @@ def start_plan(
             output,
             explicit_tracking_uri=tracking_uri,
             explicit_store_uri=store_uri,
+            start_options=resume_options,
         ) as session,
         stop.listening(),
     ):

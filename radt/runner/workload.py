@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from radt.errors import LaunchError
+from radt.errors import LaunchError, RowsChangedError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, StopRequest
@@ -244,8 +244,17 @@ class WorkloadRunner:
         if problem is None or self._stop:
             return True  # the start sees to a stop
         reason = f"could not be recorded in the experiment file: {problem.message}"
+        edited: tuple[int, ...] = ()
+        if isinstance(problem, RowsChangedError):
+            edited = problem.lines
+            lines = "line" if len(edited) == 1 else "lines"
+            reason = (
+                f"{lines} {', '.join(map(str, edited))} of the experiment file changed since this "
+                "start; the change takes effect at the next start"
+            )
         for row in active.rows:
-            active.end(row, RunEnd(RunStatus.SKIPPED, reason))
+            in_file = row.recorded.plan.line not in edited
+            active.end(row, RunEnd(RunStatus.SKIPPED, reason), in_file=in_file)
         return False
 
     def _set_up(self, active: ActiveWorkload, recorded: RecordedWorkload) -> MlflowIds:
