@@ -249,8 +249,8 @@ class WorkloadRunner:
             edited = problem.lines
             lines = "line" if len(edited) == 1 else "lines"
             reason = (
-                f"{lines} {', '.join(map(str, edited))} of the experiment file changed since this "
-                "start; the change takes effect at the next start"
+                f"{lines} {', '.join(map(str, edited))} changed since this start; "
+                "the change takes effect at the next start"
             )
         for row in active.rows:
             in_file = row.recorded.plan.line not in edited
