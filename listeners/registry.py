@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import site
+import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
@@ -66,6 +69,19 @@ def load() -> Registry:
         {name: kind for name, kind in sources.items() if issubclass(kind, Profiler)},
         broken,
     )
+
+
+def reload() -> Registry:
+    """Load the listeners again, with those that were installed since this process began.
+
+    What is loaded already stays as it is.
+    """
+    for folder in site.getsitepackages():
+        if folder in sys.path:
+            site.addsitedir(folder)  # packages that are installed as links come with .pth files
+    importlib.invalidate_caches()
+    load.cache_clear()
+    return load()
 
 
 def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:

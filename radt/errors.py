@@ -132,7 +132,14 @@ class StatusError(RadtError):
 
 
 class RowsChangedError(StatusError):
-    """The file no longer has rows that statuses are for; those of the others were written."""
+    """The file no longer has rows that statuses are for; those of the others were written.
+
+    ``lines`` are where these rows were when the file was read.
+    """
+
+    def __init__(self, message: str, remedy: str | None, lines: Sequence[int]) -> None:
+        super().__init__(message, remedy)
+        self.lines = tuple(lines)
 
 
 class HeldError(RadtError):

@@ -11,7 +11,7 @@
         ├── journal/      what the training process writes, one folder a process
         ├── artifacts/    files on their way to the artifact store
         ├── archive/      the run's archive on its way there
-        ├── run.json      what a run without a runner says of itself until all of it is in the store
+        ├── run.json      what a run says of itself until all of it is in the store
         └── output.log    everything the run printed
 
 The runtime folder (socket, locks and log of the collector) is private to the user and gone after

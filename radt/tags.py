@@ -35,6 +35,8 @@ COLLOCATION = "radt.collocation"
 LISTENERS = "radt.listeners"
 #: The process that answers for the run until the collector knows of it, too (`Owner`).
 RUNNER = "radt.runner"
+#: The options of the start that ran it, such as ``--repeat 3``: `radt status` shows how to resume.
+START = "radt.start"
 #: Number of the repeat and how many there are: ``2/3``; only on repeated workloads.
 REPEAT = "radt.repeat"
 #: The name that the repeats of a workload share.

@@ -52,7 +52,7 @@ def command(file: Path, home: str | None) -> int:
             )
         with RunConsole(Console(highlight=False)) as console:
             try:
-                return _follow(observer, holder, console)
+                return _follow(file, observer, holder, console)
             except KeyboardInterrupt:
                 console.hide_live()
                 console.say(
@@ -63,7 +63,7 @@ def command(file: Path, home: str | None) -> int:
                 return 0
 
 
-def _follow(observer: ProgressReader, holder: Holder, console: RunConsole) -> int:
+def _follow(file: Path, observer: ProgressReader, holder: Holder, console: RunConsole) -> int:
     log = _Log(holder, console)
     next_look_s = 0.0
     while observer.holder() == holder:
@@ -83,7 +83,7 @@ def _follow(observer: ProgressReader, holder: Holder, console: RunConsole) -> in
         if log.missing or time.monotonic() > deadline_s:
             break
         time.sleep(_POLL_S)
-    console.say("ended; exit code unknown", "dim")
+    console.say(f"ended; exit code unknown; {call(file, options=holder.options)} resumes it", "dim")
     statuses = {workload.status for workload in observer.look().workloads}
     return 0 if statuses <= {RunStatus.FINISHED} else 1
 

@@ -208,7 +208,7 @@ def _no_collector(error: CollectorError) -> Check:
         "collector",
         State.WRONG,
         f"pid {holder} is running but does not answer: {error.message}",
-        f"See {_log()}",
+        error.remedy or f"See {_log()}",
     )
 
 

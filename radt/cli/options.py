@@ -87,9 +87,13 @@ def print_as(kind: str, document: Document, as_json: Callable[[], str]) -> None:
             click.echo(as_json(), nl=False)
 
 
-def call(file: Path, command: str = "") -> str:
-    """Return the shell's call of a command with a file: ``radt stop 'my study.csv'``."""
-    return " ".join(filter(None, ("radt", command, shlex.quote(str(file)))))
+def call(file: Path, command: str = "", options: str = "") -> str:
+    """Return the shell's call of a command with a file: ``radt stop 'my study.csv'``.
+
+    Args:
+        options: What follows the file, as it is typed.
+    """
+    return " ".join(filter(None, ("radt", command, shlex.quote(str(file)), options)))
 
 
 def _default(setting: Setting[Any]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -226,7 +228,32 @@ def _next_step(file: Path, look: ExperimentProgress) -> str:
     verb = (
         "resumes" if any(workload.status is not None for workload in look.workloads) else "starts"
     )
-    return f"{call(file)} {verb} with workload {printable(left[0].plan.label)}"
+    labels = [workload.plan.label for workload in left]
+    words = shlex.split(look.start_options)
+    only = _values(words, "--only")
+    chosen = [label for label in labels if label in only] if only else labels
+    # What the last start was limited to may be done.
+    options = look.start_options if chosen else shlex.join(_without(words, "--only"))
+    label = printable((chosen or labels)[0])
+    return f"{call(file, options=options)} {verb} with workload {label}"
+
+
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """Return the values of an option that takes several, with commas or given again."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    texts = [
+        word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == option
+    ]
+    return [value.strip() for text in texts for value in text.split(",")]
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """Return a command line without an option and its values."""
+    return [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word.partition("=")[0] != option and before != option
+    ]
 
 
 def as_document(file: Path, look: ExperimentProgress) -> dict[str, Any]:

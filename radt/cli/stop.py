@@ -54,7 +54,7 @@ def command(file: Path, now: bool) -> int:
             time.sleep(_POLL_S)
     took = units.duration(time.monotonic() - started_s)
     console.print(Text(f"{shown_path(file)} was stopped in {took}"))
-    console.print(Text(f"  {call(file)} resumes it", "dim"))
+    console.print(Text(f"  {call(file, options=holder.options)} resumes it", "dim"))
     return 0
 
 

@@ -1,13 +1,15 @@
 """The collector's client. Imports the standard library only.
 
-It reconnects by itself after the collector was restarted: it registers its runs again and repeats
-the request under way.
+It reconnects by itself after the collector was restarted: it registers its runs again, says which
+have started, and repeats the request under way. A collector that was not reached is not waited for
+again at once, so that whoever goes on without it loses no time.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +31,7 @@ from radt.collector.protocol import (
 from radt.collector.start import log_path, start_guardian, starting
 from radt.errors import CollectorError
 from radt.model import RunStatus
+from radt.procfs import process_stat
 
 #: How often to check whether a collector that is starting listens already.
 _POLL_S = 0.01
@@ -37,7 +40,23 @@ _START_AGAIN_S = 2.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
+#: A collector that was not reached is tried again after this time, and waited for this long then.
+RETRY_S = 3.0
+_RETRY_TIMEOUT_S = 1.0
+#: How often whoever waits for an answer looks whether the collector is stopped.
+_LOOK_S = 0.5
+#: The other end of a Unix socket: struct ucred with pid, uid, gid.
+_PEER = struct.Struct("iII")
+
 AnswerT = TypeVar("AnswerT")
+
+
+class _StoppedError(TimeoutError):
+    """The collector does not run at present: SIGSTOP, or Ctrl-Z where it is in the foreground."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} is stopped")
+        self.pid = pid
 
 
 class _RefusedError(CollectorError):
@@ -67,6 +86,9 @@ class CollectorClient:
         self._socket: socket.socket | None = None
         self._received = b""
         self._registrations: dict[str, Registration] = {}
+        self._started: dict[str, dict[str, Any]] = {}
+        self._away: CollectorError | None = None
+        self._again_s = 0.0
 
     @classmethod
     def connect(
@@ -84,9 +106,18 @@ class CollectorClient:
             patience_s: How long to wait for one that listens to greet: a stopped one does not.
         """
         client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s)
-        with client._lock:
-            client._persistently(lambda: None, time.monotonic() + timeout_s)
+        client.reach()
         return client
+
+    def reach(self) -> None:
+        """Connect, unless it is connected."""
+        with self._lock:
+            self._reach(lambda: None, self._timeout_s)
+
+    @property
+    def away(self) -> CollectorError | None:
+        """Why the collector was not reached the last time; None if it was."""
+        return self._away
 
     def __enter__(self) -> Self:
         return self
@@ -95,8 +126,17 @@ class CollectorClient:
         self.close()
 
     def register(self, registration: Registration) -> list[str]:
-        """Register a run; return warnings about listeners that will not record it."""
-        answer = self._ask(Op.REGISTER, {"registration": registration.to_json()})
+        """Register a run; return warnings about listeners that will not record it.
+
+        A collector that is away learns of the run when it is reached.
+        """
+        try:
+            answer = self._ask(Op.REGISTER, {"registration": registration.to_json()})
+        except _RefusedError:
+            raise
+        except CollectorError:
+            self._registrations[registration.run_id] = registration
+            raise
         self._registrations[registration.run_id] = registration
         return [str(warning) for warning in answer["warnings"]]
 
@@ -111,12 +151,16 @@ class CollectorClient:
     ) -> None:
         """Report that a registered run passed its barrier; sampling begins.
 
+        A collector that is away learns of it when it is reached.
+
         Args:
             devices: Its GPUs, if they differ from those at registration: MIG instances are created
                 in between.
         """
         request = {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns}
-        self._ask(Op.STARTED, request | {"devices": None if devices is None else list(devices)})
+        request |= {"devices": None if devices is None else list(devices)}
+        self._started[run_id] = request
+        self._ask(Op.STARTED, request)
 
     def finish(
         self,
@@ -155,9 +199,14 @@ class CollectorClient:
             self._ask(Op.FINISH, arguments, patience_s=timeout_s)
         except _RefusedError as refusal:
             if refusal.code is not RefusalCode.UNFINISHED:
-                self._registrations.pop(run_id, None)
+                self.forget(run_id)
             raise
+        self.forget(run_id)
+
+    def forget(self, run_id: str) -> None:
+        """Leave a run alone: it has ended, or somebody else sees to it."""
         self._registrations.pop(run_id, None)
+        self._started.pop(run_id, None)
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
         """Return the current values of those of the runs that are being recorded."""
@@ -175,12 +224,30 @@ class CollectorClient:
 
     def _ask(self, op: Op, arguments: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
         """Send a request and return the answer, over a new connection if this one is broken."""
-        deadline = time.monotonic() + self._timeout_s + patience_s
         self._forget_parents_connection()
         with self._lock:
-            return self._persistently(
-                lambda: self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S), deadline
+            return self._reach(
+                lambda: self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S),
+                self._timeout_s + patience_s,
             )
+
+    def _reach(self, talk: Callable[[], AnswerT], timeout_s: float) -> AnswerT:
+        """Talk to the collector, if it is not known to be away; remember whether it is."""
+        now_s = time.monotonic()
+        if self._away is not None:
+            if now_s < self._again_s:
+                raise self._away
+            timeout_s = min(timeout_s, _RETRY_TIMEOUT_S)
+        try:
+            answer = self._persistently(talk, now_s + timeout_s)
+        except _RefusedError:
+            self._away = None
+            raise
+        except CollectorError as error:
+            self._away, self._again_s = error, time.monotonic() + RETRY_S
+            raise
+        self._away = None
+        return answer
 
     def _greet(self, patience_s: float, op: Op, arguments: dict[str, Any]) -> None:
         """Raise CollectorError if the collector is there and silent; it finds the request then."""
@@ -195,10 +262,7 @@ class CollectorClient:
                     self._socket.settimeout(0.0)
                     self._socket.sendall(encode({"op": str(op)} | arguments))
                 self._drop()
-                raise CollectorError(
-                    "the collector does not answer",
-                    f"It goes on where it stopped, or the next one does; look into {log_path()}",
-                ) from error
+                raise _silence(error) from error
             except OSError:
                 self._drop()  # it has ended; the request is for the next one
 
@@ -212,16 +276,23 @@ class CollectorClient:
             except OSError as error:
                 self._drop()
                 if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                    raise CollectorError(
-                        f"the collector did not answer: {error}", f"Look into {log_path()}"
-                    ) from error
+                    raise _silence(error) from error
 
     def _exchange(self, op: Op, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._socket is not None
+        give_up_s = time.monotonic() + timeout_s
         self._socket.settimeout(timeout_s)
         self._socket.sendall(encode({"op": str(op)} | arguments))
         while b"\n" not in self._received:
-            piece = self._socket.recv(1 << 16)
+            self._check_runs()
+            left_s = give_up_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"no answer within {timeout_s:g} s")
+            self._socket.settimeout(min(left_s, _LOOK_S))
+            try:
+                piece = self._socket.recv(1 << 16)
+            except TimeoutError:
+                continue
             if not piece:
                 raise ConnectionResetError("connection closed")
             self._received += piece
@@ -233,8 +304,17 @@ class CollectorClient:
             )
         return answer
 
+    def _check_runs(self) -> None:
+        """Raise _StoppedError if the collector cannot answer, however long it is waited for."""
+        assert self._socket is not None
+        peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        pid, _, _ = _PEER.unpack(peer)
+        stat = process_stat(pid) if pid else None  # 0: it cannot be seen from this container
+        if stat is not None and stat.state == "T":
+            raise _StoppedError(pid)
+
     def _open(self, deadline: float) -> None:
-        """Connect, register all runs again, and ensure that the worker has a guardian."""
+        """Connect, tell of all runs again, and ensure that the worker has a guardian."""
         self._socket = self._connected()
         if self._socket is None and self._start:
             with starting():
@@ -263,6 +343,8 @@ class CollectorClient:
                 self._exchange(
                     Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S
                 )
+                if started := self._started.get(registration.run_id):
+                    self._exchange(Op.STARTED, started, _ANSWER_TIMEOUT_S)
 
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
         """Return a connection; retry until the deadline, then return None."""
@@ -301,9 +383,20 @@ class CollectorClient:
             self._lock = threading.Lock()  # another thread of the parent may have held it
             self._drop()
             self._registrations = {}
+            self._started = {}
 
     def _drop(self) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
         self._received = b""
+
+
+def _silence(error: OSError) -> CollectorError:
+    """Return the error for a collector that is there and does not answer."""
+    if isinstance(error, _StoppedError):
+        return CollectorError(
+            f"the collector is stopped (process {error.pid})",
+            f"Run `kill -CONT {error.pid}`; nothing is lost until then",
+        )
+    return CollectorError(f"the collector does not answer: {error}", f"Look into {log_path()}")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from radt.collector.manifest import Manifest, asked_for
+from radt.collector.manifest import Manifest, RunnersEnd, asked_for
 from radt.errors import JournalError
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,11 @@ class Found:
             since_s = self._since_s.setdefault(folder, now_s)
             if now_s - since_s < _PATIENCE_S:
                 continue  # a script writes its word first and comes then
-            if (manifest := _read(folder)) is not None:
+            manifest = _read(folder)
+            if manifest is not None and _is_in_hand(manifest, folder):
+                self._since_s[folder] = now_s
+                continue
+            if manifest is not None:
                 yield manifest
             del self._since_s[folder]
             seen.add(name)
@@ -68,3 +72,8 @@ def _read(folder: Path) -> Manifest | None:
     except JournalError as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
         return None
+
+
+def _is_in_hand(manifest: Manifest, folder: Path) -> bool:
+    """Whether the run's runner sees to it, which registers it by itself."""
+    return manifest.run.has_runner and manifest.alive and RunnersEnd.read(folder) is None

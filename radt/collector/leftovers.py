@@ -2,8 +2,8 @@
 
 A restarted worker remembers its runs; a restart of the machine erases that memory. The store still
 says that the runs are running, and their last values are in their journals. The same is done for
-runs that ended while nobody read their journals, and for those of scripts that no collector ever
-recorded: what they say of themselves (`radt.collector.manifest`) makes their rows.
+runs that ended while nobody read their journals, and for those that no collector ever recorded:
+what they say of themselves (`radt.collector.manifest`) makes their rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ from pathlib import Path
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake
 from radt.collector.ledger import ListenerState
-from radt.collector.manifest import MANIFEST_FILE, Claim, Manifest, forget, has_journals
-from radt.collector.recorder import deliver_again, put_rows, row_of
+from radt.collector.manifest import (
+    MANIFEST_FILE,
+    Claim,
+    Manifest,
+    RunnersEnd,
+    forget,
+    has_journals,
+)
+from radt.collector.recorder import deliver_again
 from radt.collector.routing import Numbering
+from radt.collector.rows import put_rows, row_of
 from radt.collector.runs import RunStates
 from radt.collector.totals import total_batches
 from radt.errors import JournalError
@@ -39,6 +47,8 @@ log = logging.getLogger(__name__)
 REASON = "the machine was restarted"
 #: The end of a script that said nothing of it.
 NO_WORD = "its process ended without a word"
+#: The end of a run whose runner did not come to it.
+RUNNER_KILLED = "its runner was killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +177,7 @@ class _Leftover:
         self._folder = home.run_dir(run.run_id).path
         self._began_ns = run.started_ns or run.created_ns
         self._manifest = _manifest(home, run.run_id)
+        self._end = RunnersEnd.read(self._folder)
         self._known = bool(reader.runs(run_ids=[run.run_id]))
         self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
         metas = self.journals.metas()
@@ -191,6 +202,8 @@ class _Leftover:
             return False
         if self._run.ended_ns is not None:
             return True
+        if self._manifest is not None and self._manifest.run.has_runner:
+            return self._end is not None or not self._manifest.alive
         if self._manifest is not None:
             # A process that lives and has no journal is about to make one.
             return bool(self._boots) or not self._manifest.alive
@@ -204,13 +217,20 @@ class _Leftover:
         if manifest is None or self._run.started_ns is not None:
             return
         if not self._known:
-            put_rows(self._writer, manifest.run, manifest.clock)
-        self._writer.update_run(
-            self._run.run_id,
-            status=RunStatus.RUNNING,
-            pid=manifest.run.pid,
-            started_ns=manifest.clock.to_wall_ns(manifest.run.started_monotonic_ns),
-        )
+            put_rows(self._writer, self._reader, manifest.run, manifest.clock)
+        pid, started_ns = manifest.run.pid, manifest.run.started_monotonic_ns
+        if manifest.run.has_runner:
+            end = self._end or RunnersEnd(RunStatus.KILLED, 0)
+            self._writer.put_tags(self._run.run_id, end.tags)
+            if end.pid is None or end.started_ns is None:
+                return
+            pid, started_ns = end.pid, end.started_ns
+        began_ns = self._began_ns = manifest.clock.to_wall_ns(started_ns)
+        if self._run.ended_ns is None:
+            self._writer.update_run(self._run.run_id, status=RunStatus.RUNNING)
+        self._writer.update_run(self._run.run_id, pid=pid, started_ns=began_ns)
+        if self._reader.workload(self._run.workload_id).barrier_ns is None:
+            self._writer.update_workload(self._run.workload_id, barrier_ns=began_ns)
 
     def drain(self) -> _Stored:
         """Store what the journals hold beyond the store; raise JournalError or StoreError."""
@@ -242,7 +262,8 @@ class _Leftover:
             if run.ended_ns is None:
                 status, reason = self._outcome()
                 log.warning("run %s: %s", run.run_id, reason or status)
-                writer.end_run(run.run_id, status, last_ns, reason=reason)
+                exit_code = None if self._end is None else self._end.exit_code
+                writer.end_run(run.run_id, status, last_ns, exit_code, reason)
                 for ledger in self._reader.ledger([run.run_id]):
                     if ledger.state in (ListenerState.RUNNING, ListenerState.OPENING):
                         writer.put_ledger(
@@ -252,15 +273,19 @@ class _Leftover:
         writer.seal(run.run_id)
 
     def _outcome(self) -> tuple[RunStatus, str]:
-        """Return what the script's journal says, if the script reached its end."""
+        """Return what the runner says, else the script's journal, if the script reached its end."""
+        if self._end is not None:
+            return self._end.status, self._end.reason
         finish = self.intake.finish()
         return (RunStatus.KILLED, self._why) if finish is None else (finish.status, finish.reason)
 
     @property
     def _why(self) -> str:
         """Why nobody ended the run."""
-        here = self._manifest is not None and self._manifest.boot == boot_id()
-        return NO_WORD if here else REASON
+        manifest = self._manifest
+        if manifest is None or manifest.boot != boot_id():
+            return REASON
+        return RUNNER_KILLED if manifest.run.has_runner else NO_WORD
 
     def _last_ns(self) -> int:
         """Return the time of the run's last record."""
@@ -270,6 +295,8 @@ class _Leftover:
             marker.start_ns if marker.end_ns is None else marker.end_ns
             for marker in self._reader.markers([run.run_id])
         ]
+        if self._end is not None and self._manifest is not None and run.ended_ns is None:
+            times_ns.append(self._manifest.clock.to_wall_ns(self._end.ended_ns))
         known_ns = run.ended_ns or run.started_ns or run.created_ns
         return max([known_ns, *times_ns])
 

@@ -1,8 +1,9 @@
-"""What a run without a runner says of itself before its first value: `run.json` in its folder.
+"""What a run says of itself before its first value: `run.json` in its folder.
 
 Whoever finds the folder can record the run from it, whatever became of the collector, its store
-and the runtime folder. It goes when all of the run is in the store. Its lock belongs to whoever
-stores what the run's journals hold. Imports the standard library only.
+and the runtime folder. A runner that ends a run without a collector adds `end.json`. Both go when
+all of the run is in the store. The lock of `run.json` belongs to whoever stores what the run's
+journals hold. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from radt.clock import Clock
 from radt.collector.protocol import StandaloneRun
 from radt.errors import JournalError
 from radt.home import runtime_dir
 from radt.journal.format import LABELS_FOLDER
+from radt.model import RunStatus
 from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks
 
 MANIFEST_FILE = "run.json"
+END_FILE = "end.json"
 FORMAT_VERSION = 1
 #: File systems that know no locks: what others may do there cannot be known.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -30,7 +34,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A run, as the script that began it describes it.
+    """A run, as the script or the runner that began it describes it.
 
     ``boot`` and ``start_ticks`` tell its process from all others; ``offset_ns`` added to its
     monotonic times makes wall-clock times.
@@ -88,20 +92,11 @@ class Manifest:
         Raises:
             OSError: There is no room, or the folder cannot be written.
         """
-        path = Path(self.run.registration.spool) / MANIFEST_FILE
-        temporary = path.with_suffix(".new")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(asdict(self), file)
-            os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        _write(Path(self.run.registration.spool) / MANIFEST_FILE, asdict(self))
 
     @property
     def owner(self) -> ProcessId:
-        """The script's process."""
+        """The process that ends the run: the script's, or the runner's."""
         return ProcessId(self.run.pid, self.start_ticks)
 
     @property
@@ -113,6 +108,52 @@ class Manifest:
     def alive(self) -> bool:
         """Whether its process runs, as far as can be seen from here."""
         return self.boot == boot_id() and self.owner.alive
+
+
+@dataclass(frozen=True, slots=True)
+class RunnersEnd:
+    """How a run of a runner went whose end no collector took; times of the monotonic clock.
+
+    ``pid`` and ``started_ns`` are None if it never started. ``tags`` are those that became known
+    after its manifest was written.
+    """
+
+    status: RunStatus
+    ended_ns: int
+    reason: str = ""
+    exit_code: int | None = None
+    pid: int | None = None
+    started_ns: int | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> RunnersEnd | None:
+        """Return what a run's folder says of its end; None if that is nothing."""
+        try:
+            data = json.loads((folder / END_FILE).read_bytes())
+            return cls(**data | {"status": RunStatus(data["status"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Write it into the run's folder, whole or not at all.
+
+        Raises:
+            OSError: There is no room, or the folder cannot be written.
+        """
+        _write(folder / END_FILE, asdict(self))
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".new")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def has_journals(folder: Path) -> bool:
@@ -135,6 +176,7 @@ def forget(folder: Path) -> None:
         OSError: The disk refuses.
     """
     if not has_journals(folder):
+        (folder / END_FILE).unlink(missing_ok=True)
         (folder / MANIFEST_FILE).unlink(missing_ok=True)
 
 

@@ -157,10 +157,12 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class StandaloneRun:
-    """A run without a runner: the collector writes its workload and run rows.
+    """All that a run's rows say, as the script says it of itself, or the runner of its runs.
 
-    ``pid`` is the training process, ``started_monotonic_ns`` when it entered the run (the rows are
-    created at that instant). ``devices`` is the normalised Devices text.
+    Without a runner ``pid`` is the training process, and ``started_monotonic_ns`` when it entered
+    the run; the collector writes the rows, created at that instant. With one they are the runner,
+    which starts and ends the run, and when it planned the run. ``devices`` and ``collocation`` are
+    normalised texts.
     """
 
     registration: Registration
@@ -174,6 +176,8 @@ class StandaloneRun:
     command: str = ""
     host: str = ""
     devices: str = "cpu"
+    collocation: str = "-"
+    has_runner: bool = False
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -196,6 +200,8 @@ class StandaloneRun:
                 command=_text(data, "command"),
                 host=_text(data, "host"),
                 devices=_text(data, "devices"),
+                collocation=str(data.get("collocation", "-")),
+                has_runner=data.get("has_runner") is True,
                 params={str(name): str(value) for name, value in data["params"].items()},
                 tags={str(name): str(value) for name, value in data["tags"].items()},
             )

@@ -17,10 +17,11 @@ from sqlalchemy import text
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
-from radt.collector.manifest import Claim, forget
+from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import StandaloneRun
 from radt.collector.routing import Numbering, Taken
+from radt.collector.rows import put_rows
 from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.collector.totals import total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
@@ -35,11 +36,9 @@ from radt.store.records import (
     GapRecord,
     JournalCursor,
     MarkerRecord,
-    RunRecord,
     Samples,
     SeriesBatch,
     SeriesRecord,
-    WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
 from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
@@ -138,11 +137,20 @@ class RunRecorder:
         if known:
             self._workload_id = known[0].workload_id
             return known[0].status.ended
-        if self.run.standalone is None:
-            raise RunNotFoundError(f"run {run_id} is not in the store {self._writer.path}")
-        self._workload_id = self.run.standalone.workload_id
-        put_rows(self._writer, self.run.standalone, self._clock)
+        description = self.run.standalone or self._description()
+        self._workload_id = description.workload_id
+        put_rows(self._writer, reader, description, self._clock)
         return False
+
+    def _description(self) -> StandaloneRun:
+        """Return what a run of a runner says of itself, which could not write its rows."""
+        try:
+            manifest = Manifest.read(self._spool.path)
+        except JournalError:
+            manifest = None
+        if manifest is None:
+            raise RunNotFoundError(f"run {self.run.run_id} is not in the store {self._writer.path}")
+        return manifest.run
 
     def _resume(self, reader: StoreReader) -> Numbering:
         run_id = self.run.run_id
@@ -348,50 +356,6 @@ class RunRecorder:
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given
         return ending.fallback, ending.reason
-
-
-def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
-    """Return the row of a run without a runner."""
-    registration = run.registration
-    return RunRecord(
-        run_id=registration.run_id,
-        workload_id=run.workload_id,
-        experiment=run.experiment,
-        workload=run.workload,
-        letter=run.letter,
-        name=run.name,
-        created_ns=clock.to_wall_ns(run.started_monotonic_ns),
-        devices=run.devices,
-        listeners="+".join(str(choice) for choice in registration.listeners),
-        command=run.command,
-        host=run.host,
-        spool=registration.spool,
-        tracking_uri=registration.tracking_uri,
-    )
-
-
-def put_rows(writer: StoreWriter, run: StandaloneRun, clock: Clock) -> None:
-    """Create the workload and run rows of a run without a runner.
-
-    Raises:
-        StoreError: The store cannot be written.
-    """
-    row = row_of(run, clock)
-    with writer.transaction():
-        writer.put_workload(
-            WorkloadRecord(
-                workload_id=row.workload_id,
-                experiment=row.experiment,
-                label=row.workload,
-                created_ns=row.created_ns,
-                status=RunStatus.RUNNING,
-                tracking_uri=row.tracking_uri,
-                barrier_ns=row.created_ns,
-            )
-        )
-        writer.put_run(row)
-        writer.put_params(row.run_id, run.params)
-        writer.put_tags(row.run_id, run.tags)
 
 
 _NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")

@@ -9,6 +9,7 @@ stopped in Python: its thread is abandoned and a new instance takes over, three 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -395,7 +396,7 @@ class SamplerPool:
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
         warnings, samplers = [], []
         for choice in {choice.name: choice for choice in run.registration.listeners}.values():
-            kind = registry.load().listeners.get(choice.name)
+            kind = _kind(choice.name)
             if kind is None:
                 warnings.append(_not_read(choice.name))
                 continue
@@ -481,7 +482,18 @@ class SamplerPool:
         return sampler
 
 
+def _kind(name: str) -> type[Listener] | None:
+    """Return a listener, also one that was installed while the collector was up."""
+    known = registry.load()
+    if name in known.listeners or name in known.profilers:
+        return known.listeners.get(name)
+    return registry.reload().listeners.get(name)
+
+
 def _not_read(name: str) -> str:
     if name in registry.load().profilers:
         return f"{name} must start with the run. Run `radt SCRIPT --listeners {name}`"
-    return f"listener {name} is not installed (radt listeners)"
+    return (
+        f"listener {name} is not installed in {sys.prefix}, where the collector runs; "
+        "install it there and start again"
+    )

@@ -13,7 +13,7 @@ from radt.clock import Clock
 from radt.collector.delivery import Deliverers
 from radt.collector.found import Found
 from radt.collector.guardian import Heartbeat
-from radt.collector.manifest import Manifest
+from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import ProcessTable, own_cpu_s, stop_run
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
@@ -176,7 +176,7 @@ class Service:
         self._find()
 
     def _find(self) -> None:
-        """Take up runs of scripts that this collector does not know, beside everything else."""
+        """Take up runs that this collector does not know, beside everything else."""
         if self._finder is None or not self._finder.is_alive():
             self._finder = threading.Thread(target=self._take_up, name="finder", daemon=True)
             self._finder.start()
@@ -193,8 +193,10 @@ class Service:
         for manifest in found:
             registration = manifest.run.registration
             with self._lock:
-                known = registration.run_id in self._runs
-            if not known:
+                known = self._runs.get(registration.run_id)
+            if known is not None:
+                self._end_as_noted(known)
+            else:
                 log.info("run %s was found in %s", registration.run_id, registration.spool)
                 try:
                     self._take_up_one(manifest)
@@ -204,9 +206,18 @@ class Service:
                     # One run that cannot be recorded must not cost the others.
                     log.exception("run %s", registration.run_id)
 
+    def _end_as_noted(self, run: ActiveRun) -> None:
+        """End a run whose runner could not reach this collector, if it has noted an end."""
+        end = RunnersEnd.read(Path(run.registration.spool))
+        if end is not None and run.ending is None:
+            self._end(run, Ending(end.ended_ns, end.status, end.exit_code, end.reason))
+
     def _take_up_one(self, manifest: Manifest) -> None:
         registration = manifest.run.registration
-        if JournalReader(Path(registration.spool) / "journal", {}).being_written:
+        if (
+            not manifest.run.has_runner
+            and JournalReader(Path(registration.spool) / "journal", {}).being_written
+        ):
             self.begin(manifest.run, manifest.owner if manifest.alive else None)
             with self._lock:
                 if run := self._runs.get(registration.run_id):

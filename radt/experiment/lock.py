@@ -48,7 +48,8 @@ class Holder:
 
     ``since`` is local time in ISO 8601 with its offset; ``started_ticks`` tells the process from
     later ones of its number. ``home`` is its data folder, ``log`` the file that its output goes to
-    (empty for a terminal or a pipe); ``rerun``, ``only`` and ``repeat`` are options of the start.
+    (empty for a terminal or a pipe); ``rerun``, ``only`` and ``repeat`` are options of the start,
+    and ``options`` are all of them as they were typed (`start_options`).
     What an older version did not write has its default.
     """
 
@@ -63,10 +64,16 @@ class Holder:
     rerun: bool = False
     only: tuple[str, ...] = ()
     repeat: int = 1
+    options: str = ""
 
     @classmethod
-    def myself(cls, home: Path | None = None, options: StartOptions | None = None) -> Holder:
-        """Describe this process, with the data folder and the options of its start."""
+    def myself(
+        cls,
+        home: Path | None = None,
+        options: StartOptions | None = None,
+        file: Path | str | None = None,
+    ) -> Holder:
+        """Describe this process, with the data folder and the options of its start of a file."""
         return cls(
             pid=os.getpid(),
             host=platform.node(),
@@ -83,6 +90,7 @@ class Holder:
             rerun=options is not None and options.rerun,
             only=() if options is None else options.only,
             repeat=1 if options is None else options.repeat,
+            options="" if file is None else start_options(file, home),
         )
 
     @classmethod
@@ -169,7 +177,7 @@ class ExperimentLock:
 
     def _sign(self, descriptor: int) -> None:
         """Write who holds it into the lock file; release the lock if that fails."""
-        holder = Holder.myself(self._home, self._options)
+        holder = Holder.myself(self._home, self._options, self._shown)
         self._descriptor = descriptor
         try:
             os.ftruncate(descriptor, 0)
@@ -266,7 +274,7 @@ def _read_holder(descriptor: int) -> Holder | None:
 def shown_command(argv: Sequence[str]) -> str:
     """Return a command line that others may see: without passwords, webhooks, or radt's path."""
     program, *arguments = argv or [""]
-    parts = ["radt" if Path(program).name in ("radt", "__main__.py") else program]
+    parts = ["radt" if _is_radt(program) else program]
     hidden = False
     for argument in arguments:
         option, equals, _ = argument.partition("=")
@@ -278,6 +286,26 @@ def shown_command(argv: Sequence[str]) -> str:
             parts.append(argument)
         hidden = not hidden and argument in _SECRET_OPTIONS
     return masked(shlex.join(parts))
+
+
+def start_options(file: Path | str, home: Path | None) -> str:
+    """Return the options with which this radt was called for a file, for others to see.
+
+    With ``--detach`` if it runs in the background, which its own command line does not say.
+    """
+    program, *arguments = sys.argv or [""]
+    if not _is_radt(program):  # radt.run_experiment in a script
+        return ""
+    if arguments[:1] == ["run"]:
+        arguments = arguments[1:]
+    if home is not None and Path(_output_file()).parent == (home / "logs").resolve():
+        arguments = [*arguments, "--detach"]
+    options = [argument for argument in arguments if Path(argument) != Path(file)]
+    return shown_command(["radt", *options]).removeprefix("radt").strip()
+
+
+def _is_radt(program: str) -> bool:
+    return Path(program).name in ("radt", "__main__.py")
 
 
 def _output_file() -> str:

@@ -167,6 +167,7 @@ class StatusWriter:
             f"{self._file.path}: rows that were changed or removed meanwhile did not get their "
             f"status ({rows})",
             "Write it into the file if the row is still the same run",
+            sorted(given_up),
         )
 
     def _parse(self, content: bytes) -> Table:

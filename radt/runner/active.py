@@ -299,9 +299,19 @@ class ActiveWorkload:
         self.recording.barrier(self.workload_id, barrier_ns, self.skew_ns)
 
     def end(
-        self, row: ActiveRun, ending: RunEnd, exit_code: int | None = None, tail: Sequence[str] = ()
+        self,
+        row: ActiveRun,
+        ending: RunEnd,
+        exit_code: int | None = None,
+        tail: Sequence[str] = (),
+        *,
+        in_file: bool = True,
     ) -> None:
-        """Record a row's end everywhere; what cannot be reached hears of it later."""
+        """Record a row's end everywhere; what cannot be reached hears of it later.
+
+        Args:
+            in_file: Whether the experiment file has the row.
+        """
         row.view.ended_monotonic_s = time.monotonic()
         row.view.status = ending.status
         row.view.detail = ending.reason
@@ -316,7 +326,7 @@ class ActiveWorkload:
             log=row.recorded.run_dir.output_log if row.process is not None else None,
         )
         try:
-            self.write({row: ending})
+            self.write({row: ending} if in_file else {})
         except RadtError as error:  # the next write tries again
             self.session.console.say(f"  {error}", style="red")
         self.recording.finished(row.run_id, ending.status, exit_code, ending.reason)

@@ -1,4 +1,8 @@
-"""A workload's first step: its runs get ids, folders, store rows, collector and MLflow."""
+"""A workload's first step: its runs get ids, folders, store rows, collector and MLflow.
+
+None of these but the folders is needed to train: a store or a collector that does not work now gets
+from the runs' folders (`radt.collector.manifest`) what it has missed.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,36 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.collector.protocol import Registration, delivery_env
+from radt.collector.manifest import Manifest
+from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.collector.rows import put_rows
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
-from radt.errors import RadtError, StoreError, UsageError
+from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
 from radt.inventory import collect_inventory
 from radt.listeners.registry import load
 from radt.masking import masked
-from radt.model import RunStatus
 from radt.params import command_params
 from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.pending import PendingWorkload
 from radt.runner.recording import Session
-from radt.store.records import RunRecord, WorkloadRecord
-from radt.tags import COLLOCATION, DEVICES, LETTER, LISTENERS, REPEAT, RUNNER, SERIES, WORKLOAD
+from radt.tags import (
+    COLLOCATION,
+    DEVICES,
+    LETTER,
+    LISTENERS,
+    REPEAT,
+    RUNNER,
+    SERIES,
+    START,
+    WORKLOAD,
+)
 from radt.units import seconds_text
 
 _POLL_S = 0.01
@@ -48,11 +62,15 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class RecordedWorkload:
-    """A workload whose runs are recorded. ``warnings`` are for the user."""
+    """A workload whose runs are recorded. ``warnings`` are for the user.
+
+    ``in_store`` is False while only the runs' folders know of them.
+    """
 
     workload_id: str
     runs: Sequence[RecordedRun]
     warnings: Sequence[str]
+    in_store: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +88,16 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
         series_id: The same for all repeats of one workload.
 
     Raises:
-        RadtError: The store or the collector refuses; what was recorded is ended as FAILED.
+        StoreError: The runs' folders cannot be made.
     """
     workload_id = uuid.uuid4().hex
     registry = load()
     runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in pending.plan.runs]
-    _record(session, pending, runs, workload_id, series_id)
-    try:
-        warnings = _register(session, runs)
-    except RadtError as error:
-        _abandon(session, workload_id, runs, str(error))
-        raise
-    return RecordedWorkload(workload_id, runs, warnings)
+    problem = _record(session, pending, runs, workload_id, series_id)
+    warnings = _register(session, runs)
+    if problem is not None:
+        session.presence.note_problem(problem.message)
+    return RecordedWorkload(workload_id, runs, warnings, in_store=problem is None)
 
 
 def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> RecordedRun:
@@ -105,8 +121,8 @@ def wait_for_mlflow(
 
     None are known, without a warning, where runs are recorded without MLflow.
     """
-    if not session.tracking_uri:
-        return MlflowIds({}, None), ""
+    if not session.tracking_uri or not workload.in_store or session.client.away is not None:
+        return MlflowIds({}, None), ""  # without a collector nobody uploads
     run_ids = [run.run_id for run in workload.runs]
     trouble = _Trouble(session)
     known = _wait_for_runs(session, run_ids, lambda: cancelled() or trouble.lasts)
@@ -158,62 +174,70 @@ def _wait_for_runs(
         time.sleep(_POLL_S)
 
 
-def _abandon(session: Session, workload_id: str, runs: Sequence[RecordedRun], reason: str) -> None:
-    """Nothing was started, and nothing of it may look as if it were about to run."""
-    now_ns = session.clock.now_ns()
-    with session.writer.transaction():
-        for run in runs:
-            session.writer.end_run(run.run_id, RunStatus.FAILED, now_ns, reason=reason)
-        session.writer.update_workload(workload_id, status=RunStatus.FAILED, ended_ns=now_ns)
-
-
 def _record(
     session: Session,
     pending: PendingWorkload,
     runs: Sequence[RecordedRun],
     workload_id: str,
     series_id: str,
-) -> None:
-    now_ns = session.clock.now_ns()
+) -> StoreError | None:
+    """Write the rows of all runs, and what each says of itself; return why there are no rows.
+
+    Raises:
+        StoreError: Neither can be written: nobody would ever know of the runs.
+    """
+    now_ns = time.monotonic_ns()
     profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
-    with session.writer.transaction():
-        session.writer.put_workload(
-            WorkloadRecord(
-                workload_id=workload_id,
-                experiment=pending.plan.experiment,
-                label=pending.plan.label,
-                created_ns=now_ns,
-                tracking_uri=session.tracking_uri,
-            )
+    descriptions = [
+        _description(
+            session,
+            run,
+            workload_id,
+            now_ns,
+            _tags(session, pending, run.plan, series_id) | profiled[run.plan.letter],
         )
-        for run in runs:
-            session.writer.put_run(_run_record(session, run, workload_id, now_ns))
-            session.writer.put_params(run.run_id, _params(run.plan))
-            inventory = collect_inventory(
-                run.plan.program.folder, run.run_dir.artifacts, interpreter=sys.executable
-            )
-            tags = _tags(pending, run.plan, series_id) | profiled[run.plan.letter]
-            session.writer.put_tags(run.run_id, tags | inventory.tags)
+        for run in runs
+    ]
+    unwritten: OSError | None = None
+    for description in descriptions:
+        try:
+            Manifest.of_this_process(description).write()
+        except OSError as error:
+            unwritten = error
+    try:
+        with session.writer.transaction():
+            for description in descriptions:
+                put_rows(session.writer, session.reader, description, session.clock)
+    except StoreError as error:
+        if unwritten is not None:
+            raise
+        return error
+    return None
 
 
-def _run_record(session: Session, run: RecordedRun, workload_id: str, now_ns: int) -> RunRecord:
+def _description(
+    session: Session, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
+) -> StandaloneRun:
     row = run.plan
-    return RunRecord(
-        run_id=run.run_id,
+    inventory = collect_inventory(
+        row.program.folder, run.run_dir.artifacts, interpreter=sys.executable
+    )
+    return StandaloneRun(
+        registration=_registration(session, run),
         workload_id=workload_id,
         experiment=row.experiment,
+        pid=os.getpid(),
+        started_monotonic_ns=now_ns,
         workload=row.workload,
         letter=row.letter,
         name=row.label,
-        created_ns=now_ns,
-        status=RunStatus.SCHEDULED,
-        devices=str(row.devices),
-        collocation=str(row.collocation),
-        listeners=_listeners(row),
         command=_command_text(row),
         host=platform.node(),
-        spool=str(run.run_dir.path),
-        tracking_uri=session.tracking_uri,
+        devices=str(row.devices),
+        collocation=str(row.collocation),
+        has_runner=True,
+        params=_params(row),
+        tags=dict(tags) | inventory.tags,
     )
 
 
@@ -238,7 +262,9 @@ def _params(row: RunPlan) -> dict[str, str]:
     return {name: value for name, value in columns.items() if value} | params
 
 
-def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, str]:
+def _tags(
+    session: Session, pending: PendingWorkload, row: RunPlan, series_id: str
+) -> dict[str, str]:
     tags = {
         WORKLOAD: row.workload,
         LETTER: row.letter,
@@ -247,6 +273,8 @@ def _tags(pending: PendingWorkload, row: RunPlan, series_id: str) -> dict[str, s
         LISTENERS: _listeners(row),
         RUNNER: str(Owner.me()),
     }
+    if session.start_options:
+        tags[START] = session.start_options
     if pending.repeats > 1:
         tags |= {REPEAT: f"{pending.repeat}/{pending.repeats}", SERIES: series_id}
     return tags
@@ -256,22 +284,28 @@ def _listeners(row: RunPlan) -> str:
     return "+".join(map(str, row.listeners))
 
 
+def _registration(session: Session, run: RecordedRun) -> Registration:
+    return Registration(
+        run_id=run.run_id,
+        store_path=str(session.home.store_path),
+        spool=str(run.run_dir.path),
+        tracking_uri=session.tracking_uri,
+        store_uri=session.store_uri,
+        listeners=run.profilers.sampled,
+        devices=tuple(str(index) for index in run.plan.devices.gpus),
+        env=delivery_env(os.environ),
+        profiler=run.profilers.on_counters,
+    )
+
+
 def _register(session: Session, runs: Sequence[RecordedRun]) -> list[str]:
-    env = delivery_env(os.environ)
+    """Tell the collector of the runs; one that is away joins when it can."""
     warnings: dict[str, None] = {}  # the same for each row mostly; an ordered set
     for run in runs:
-        answer = session.client.register(
-            Registration(
-                run_id=run.run_id,
-                store_path=str(session.home.store_path),
-                spool=str(run.run_dir.path),
-                tracking_uri=session.tracking_uri,
-                store_uri=session.store_uri,
-                listeners=run.profilers.sampled,
-                devices=tuple(str(index) for index in run.plan.devices.gpus),
-                env=env,
-                profiler=run.profilers.on_counters,
-            )
-        )
-        warnings |= dict.fromkeys(answer)
+        try:
+            warnings |= dict.fromkeys(session.client.register(_registration(session, run)))
+        except CollectorError as error:
+            session.presence.note(error, refused=session.client.away is None)
+        else:
+            session.presence.note(None)
     return list(warnings)

@@ -28,6 +28,7 @@ from radt.runner.live import ProgressView, RunView, WorkloadView, remaining_s
 from radt.runner.recording import problem_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.tags import START
 
 #: A workload's experiment and label.
 Key = tuple[str, str]
@@ -123,6 +124,8 @@ def _runs(workload: WorkloadPlan) -> bool:
     return any(run.status is RunStatus.RUNNING for run in workload.runs)
 
 
+#: How long to wait for a collector that does not answer; the store has what it had.
+_PATIENCE_S = 2.0
 _CPU_METRIC = "process.cpu.utilization"
 _MEMORY_METRIC = "process.memory.rss"
 
@@ -174,7 +177,8 @@ class ExperimentProgress:
     """An experiment at one instant.
 
     ``holder`` is its runner, ``progress`` how far that is with its start (None if there is none).
-    ``problems`` say what could not be found out.
+    ``problems`` say what could not be found out. ``start_options`` are those of the present start,
+    else of the last one.
     """
 
     name: str
@@ -182,6 +186,7 @@ class ExperimentProgress:
     workloads: Sequence[WorkloadProgress]
     progress: ProgressView | None
     problems: Sequence[str] = ()
+    start_options: str = ""
 
     @property
     def running(self) -> WorkloadProgress | None:
@@ -276,7 +281,19 @@ class ProgressReader:
             workloads=looks,
             progress=self._progress(plan, start, looks),
             problems=problems,
+            start_options=self._start_options(records) if holder is None else holder.options,
         )
+
+    def _start_options(self, records: Mapping[Key, Sequence[RunRecord | None]]) -> str:
+        """The options of the start that ran the newest of the runs."""
+        runs = [run for found in records.values() for run in found if run is not None]
+        if not runs or self._reader is None:
+            return ""
+        newest = max(runs, key=lambda run: run.created_ns)
+        try:
+            return self._reader.tags(newest.run_id).get(START, "")
+        except StoreError:
+            return ""
 
     def _open_store(self, holder: Holder | None, problems: list[str]) -> None:
         home = Home(Path(holder.home)) if holder is not None and holder.home else self._home
@@ -318,12 +335,11 @@ class ProgressReader:
             return {}
         try:
             if self._client is None:
-                self._client = CollectorClient.connect(start=False)
+                self._client = CollectorClient(start=False, timeout_s=0.0, patience_s=_PATIENCE_S)
             found = self._client.live(run_ids)
             problem = problem_of(self._client.status(), self._home_in_use)
             problems += [problem] if problem else []
         except CollectorError:
-            self._client = None
             found = {}
         return found | {run_id: self._stored(run_id) for run_id in run_ids if run_id not in found}
 

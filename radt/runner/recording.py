@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
+from radt import settings
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
+from radt.collector.manifest import RunnersEnd, ask_for_collection
 from radt.collector.protocol import CollectorStatus, LiveView
 from radt.errors import CollectorError, RadtError
 from radt.experiment.devices import Machine
@@ -33,9 +37,56 @@ class MlflowPatience:
         self.timeout_s = 60.0 if in_time else 1.0
 
 
+class Presence:
+    """Tells the user once that the collector is away or cannot write, and once that it can again.
+
+    ``problem`` is what keeps the store from being written; empty if nothing does.
+    """
+
+    def __init__(self, console: RunConsole) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._is_away = False
+        self._refusals: set[str] = set()
+        self.problem = ""
+
+    def note_problem(self, problem: str) -> None:
+        """Note what keeps the store from being written, a full disk say; empty for nothing."""
+        if problem and not self.problem:
+            self._console.say(f"  training continues, but {problem}", style="red")
+        elif self.problem and not problem:
+            self._console.say("  recording continues; `radt report` counts lost samples")
+        self.problem = problem
+
+    def note(self, error: CollectorError | None, *, refused: bool = False) -> None:
+        """Note how a request went; ``refused`` by a collector that is there."""
+        with self._lock:
+            if error is not None and refused:
+                if error.message not in self._refusals and not self.problem:
+                    self._refusals.add(error.message)
+                    self._console.say(f"  {error}", style="red")
+                return
+            if (error is not None) is self._is_away:
+                return
+            self._is_away = error is not None
+        if error is None:
+            self._console.say("  the collector answers: hardware is sampled from here on", "dim")
+            return
+        remedy = f". {error.remedy}" if error.remedy else ""
+        self._console.say(
+            f"  {error.message}: runs go on without hardware samples, and what they log is kept in "
+            f"their folders until a collector or `radt sync` records it{remedy}",
+            style="yellow",
+            indent=2,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
-    """See the module's text. ``shown_warnings`` are not shown a second time."""
+    """See the module's text. ``shown_warnings`` are not shown a second time.
+
+    ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
+    """
 
     home: Home
     tracking_uri: str
@@ -46,6 +97,8 @@ class Session:
     clock: Clock
     console: RunConsole
     machine: Machine
+    start_options: str
+    presence: Presence
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
 
@@ -58,17 +111,26 @@ def open_session(
     *,
     explicit_tracking_uri: str | None = None,
     explicit_store_uri: str | None = None,
+    start_options: str = "",
 ) -> Iterator[Session]:
     """Everything open and running, closed again at the end.
 
+    A collector that cannot be reached joins when it can.
+
     Raises:
-        RadtError: The data folder, the store or the collector cannot be used.
+        RadtError: The data folder, the runtime folder or the store cannot be used.
     """
     home.create()
     tracking_uri = home.tracking_uri(explicit_tracking_uri)
     writer = StoreWriter(home.store_path)
+    presence = Presence(console)
+    patience_s = float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
+    client = CollectorClient(start=True, timeout_s=START_TIMEOUT_S, patience_s=patience_s)
     try:
-        client = CollectorClient.connect(start=True)
+        try:
+            client.reach()
+        except CollectorError as error:
+            presence.note(error)
         try:
             yield Session(
                 home=home,
@@ -80,6 +142,8 @@ def open_session(
                 clock=Clock.for_machine(),
                 console=console,
                 machine=machine,
+                start_options=start_options,
+                presence=presence,
             )
         finally:
             client.close()
@@ -87,8 +151,13 @@ def open_session(
         writer.close()
 
 
+#: How long a start waits for a collector that it has started.
+START_TIMEOUT_S = 15.0
 #: How long the end of a workload waits for what is still to be reported.
 FLUSH_TIMEOUT_S = 30.0
+#: How long the end of a run waits until all of it is in the store; nothing is lost then.
+FINISH_TIMEOUT_S = 10.0
+_BROKEN_TIMEOUT_S = 0.5
 #: How often the collector is asked whether it can write.
 _PROBLEMS_EVERY_S = 2.0
 
@@ -100,15 +169,22 @@ def problem_of(status: CollectorStatus, home: Home) -> str:
 
 
 class Recording:
-    """The runner's side of what is recorded of one workload. Use as a context manager."""
+    """The runner's side of what is recorded of one workload. Use as a context manager.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        in_store: Whether the store has the rows; else the runs' folders get what changes.
+    """
+
+    def __init__(self, session: Session, folders: Mapping[str, Path], *, in_store: bool) -> None:
         self._session = session
+        self._folders = folders
+        self._in_store = in_store
+        self._started: dict[str, tuple[int, int]] = {}
+        self._tags: dict[str, dict[str, str]] = {}
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
         self._live: dict[str, LiveView] = {}
         self._asking = threading.Event()
-        self._problem = ""
         self._asked_s = 0.0
 
     def __enter__(self) -> Self:
@@ -128,48 +204,88 @@ class Recording:
     def barrier(self, workload_id: str, barrier_monotonic_ns: int, skew_ns: int | None) -> None:
         """All rows of the workload were released."""
         session = self._session
-        self._tasks.put(
-            lambda: session.writer.update_workload(
-                workload_id,
-                status=RunStatus.RUNNING,
-                barrier_ns=session.clock.to_wall_ns(barrier_monotonic_ns),
-                start_skew_ns=skew_ns,
+        if self._in_store:
+            self._tasks.put(
+                lambda: session.writer.update_workload(
+                    workload_id,
+                    status=RunStatus.RUNNING,
+                    barrier_ns=session.clock.to_wall_ns(barrier_monotonic_ns),
+                    start_skew_ns=skew_ns,
+                )
             )
-        )
 
     def started(
         self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None
     ) -> None:
         """A run has passed its barrier; ``devices`` as the collector's listeners name them."""
-        self._tasks.put(lambda: self._session.client.started(run_id, pid, monotonic_ns, devices))
+        self._started[run_id] = (pid, monotonic_ns)
+
+        def tell() -> None:
+            with suppress(CollectorError):  # it learns of it when it is reached
+                self._session.client.started(run_id, pid, monotonic_ns, devices)
+
+        self._tasks.put(tell)
 
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         """Tags of a run that became known after it was recorded."""
-        if tags:
+        self._tags.setdefault(run_id, {}).update(tags)
+        if tags and self._in_store:
             self._tasks.put(lambda: self._session.writer.put_tags(run_id, tags))
 
     def finished(self, run_id: str, status: RunStatus, exit_code: int | None, reason: str) -> None:
-        """A run has ended; if the collector cannot be reached, the store hears of it."""
-        ended_ns = self._session.clock.now_ns()
+        """A run has ended; what the collector does not take stays in its folder, and the store."""
+        ended_ns = time.monotonic_ns()
 
         def tell() -> None:
             session = self._session
             try:
-                session.client.finish(run_id, status, exit_code, reason)
+                # The collector goes on trying; nobody waits for a store that cannot be written.
+                timeout_s = _BROKEN_TIMEOUT_S if session.presence.problem else FINISH_TIMEOUT_S
+                session.client.finish(run_id, status, exit_code, reason, timeout_s)
             except CollectorError as error:
-                session.console.say(f"  {error}", style="red")
-                session.writer.end_run(run_id, status, ended_ns, exit_code=exit_code, reason=reason)
+                away = session.client.away is not None
+                session.presence.note(error, refused=not away)
+                pid, started_ns = self._started.get(run_id, (None, None))
+                tags = self._tags.get(run_id, {})
+                end = RunnersEnd(status, ended_ns, reason, exit_code, pid, started_ns, tags)
+                self._keep(run_id, end, is_left=away)
 
         self._tasks.put(tell)
+
+    def _keep(self, run_id: str, end: RunnersEnd, *, is_left: bool) -> None:
+        """Write down how a run ended; ``is_left`` if no collector will do what remains."""
+        session = self._session
+        if is_left:
+            session.client.forget(run_id)
+            with suppress(RadtError, OSError):  # a full disk; the store may take it
+                end.write(self._folders[run_id])
+                ask_for_collection(self._folders[run_id])
+        if not self._in_store:
+            return
+        with session.writer.transaction():
+            if is_left and end.started_ns is not None:
+                session.writer.update_run(
+                    run_id,
+                    pid=end.pid,
+                    started_ns=session.clock.to_wall_ns(end.started_ns),
+                )
+            session.writer.end_run(
+                run_id,
+                end.status,
+                session.clock.to_wall_ns(end.ended_ns),
+                exit_code=end.exit_code,
+                reason=end.reason,
+            )
 
     def workload_ended(self, workload_id: str, status: RunStatus) -> None:
         """All runs of the workload have ended."""
         ended_ns = self._session.clock.now_ns()
-        self._tasks.put(
-            lambda: self._session.writer.update_workload(
-                workload_id, status=status, ended_ns=ended_ns
+        if self._in_store:
+            self._tasks.put(
+                lambda: self._session.writer.update_workload(
+                    workload_id, status=status, ended_ns=ended_ns
+                )
             )
-        )
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
         """What the last answer said of the runs; the next one is asked for."""
@@ -181,6 +297,7 @@ class Recording:
     def _ask(self, run_ids: list[str]) -> None:
         try:
             self._live = dict(self._session.client.live(run_ids))
+            self._session.presence.note(None)
             self._look_for_problems_now_and_then()
         except CollectorError:
             self._live = {}  # it comes back by itself, and says so in its ledger
@@ -188,8 +305,9 @@ class Recording:
             self._asking.clear()
 
     def _look_a_last_time(self) -> None:
-        if self._problem:
-            self._look_for_problems()
+        if self._session.presence.problem:
+            with suppress(CollectorError):
+                self._look_for_problems()
 
     def _look_for_problems_now_and_then(self) -> None:
         now_s = time.monotonic()
@@ -198,14 +316,8 @@ class Recording:
             self._look_for_problems()
 
     def _look_for_problems(self) -> None:
-        """Say that the store cannot be written, a full disk say, and when it can be again."""
         session = self._session
-        problem = problem_of(session.client.status(), session.home)
-        if problem and not self._problem:
-            session.console.say(f"  training continues, but {problem}", style="red")
-        elif self._problem and not problem:
-            session.console.say("  recording continues; `radt report` counts lost samples")
-        self._problem = problem
+        session.presence.note_problem(problem_of(session.client.status(), session.home))
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:

@@ -106,7 +106,8 @@ def _end_orphan(session: Session, shown_id: str) -> None:
         )
         session.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
     except CollectorError as error:
-        session.console.say(f"  {error}", style="red")
+        session.presence.note(error, refused=session.client.away is None)
+        session.client.forget(run.run_id)
         session.writer.end_run(
             run.run_id, RunStatus.KILLED, session.clock.now_ns(), reason=RUNNER_DIED
         )

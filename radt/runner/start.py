@@ -16,13 +16,12 @@ from rich.text import Text
 
 from radt import units
 from radt.analysis.report import left_out_text, read_report
-from radt.collector.protocol import CollectorStatus
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.delivery.backlog import backlogs
 from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.devices import Machine
-from radt.experiment.lock import ExperimentLock, shown_command
+from radt.experiment.lock import ExperimentLock, shown_command, start_options
 from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, decide
 from radt.experiment.source import open_source
 from radt.experiment.status import StatusSink
@@ -117,9 +116,16 @@ def _again(pending: Sequence[PendingWorkload]) -> dict[str, int]:
 
 
 def print_closing(
-    session: Session, plan: ExperimentPlan, outcome: ExperimentOutcome, before: CollectorStatus
+    session: Session,
+    plan: ExperimentPlan,
+    outcome: ExperimentOutcome,
+    collector_cpu_s: float | None,
 ) -> None:
-    """How it went, the summary table, and what to do next."""
+    """How it went, the summary table, and what to do next.
+
+    Args:
+        collector_cpu_s: What the collector had used before; None if it is not known.
+    """
     console = session.console
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
     for row in outcome.failed_before:
@@ -129,7 +135,7 @@ def print_closing(
     if outcome.runs:
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
-        console.say(f"  {_recording(session, outcome, before)}", "dim")
+        console.say(f"  {_recording(session, outcome, collector_cpu_s)}", "dim")
         for backlog in backlogs(session.home.store_path, session.store_uri):
             if backlog.problem:
                 console.say(f"  {backlog.sentence()}", "yellow", indent=2)
@@ -145,7 +151,8 @@ def print_closing(
     console.say("")
     hints = {}
     if outcome.interrupted and Path(sys.argv[0]).name == "radt":
-        hints[shown_command(sys.argv)] = "resume it"
+        detach = " --detach" if session.start_options.endswith("--detach") else ""
+        hints[shown_command(sys.argv) + detach] = "resume it"
     hints |= {f"{program} dashboard{home}": "compare in the browser at http://127.0.0.1:8050"}
     hints |= {
         f"{program} report {shlex.quote(name)}{home}": "show this table again" for name in names
@@ -195,19 +202,29 @@ def _finished_first(counted: tuple[RunStatus, int]) -> bool:
     return counted[0] is not RunStatus.FINISHED
 
 
-def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus) -> str:
+def _collector_cpu_s(session: Session) -> float | None:
+    """The CPU time of the collector so far; None if it is away."""
+    try:
+        return session.client.status().cpu_s
+    except CollectorError:
+        return None
+
+
+def _recording(session: Session, outcome: ExperimentOutcome, before_s: float | None) -> str:
     """What was sampled, and what that cost."""
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
     parts = [
         f"{units.plural(received, 'sample')}, {f'{missed:,} missed' if missed else 'none missed'}"
     ]
-    try:
-        spent_s = session.client.status().cpu_s - before.cpu_s
-    except CollectorError:
-        spent_s = -1.0  # it was restarted a moment ago; its cost is not known
-    if spent_s >= 0 and outcome.elapsed_s > 0:
-        parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+    if session.client.away is not None:
+        parts.append("what waits in the runs' folders is not counted yet")
+    after_s = _collector_cpu_s(session)
+    # Less than before: it was restarted, and its cost is not known.
+    if after_s is not None and before_s is not None and after_s >= before_s:
+        spent_s = after_s - before_s
+        if outcome.elapsed_s > 0:
+            parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
     return " · ".join(parts)
 
 
@@ -252,6 +269,7 @@ def start_experiment(
             tracking_uri=tracking_uri,
             store_uri=store_uri,
             statuses=statuses,
+            resume_options=start_options(path, home.path),
             confirm=confirm,
         )
 
@@ -266,12 +284,14 @@ def start_plan(
     tracking_uri: str | None = None,
     store_uri: str | None = None,
     statuses: StatusSink | None = None,
+    resume_options: str = "",
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
     """Run a plan, from the first line on the console to the last.
 
     Args:
         statuses: Writes them back to where the plan came from; None for a script run directly.
+        resume_options: Those that a call that resumes it has.
 
     Raises:
         RadtError: It could not be prepared or recorded.
@@ -290,11 +310,12 @@ def start_plan(
             output,
             explicit_tracking_uri=tracking_uri,
             explicit_store_uri=store_uri,
+            start_options=resume_options,
         ) as session,
         stop.listening(),
     ):
         print_header(session, plan, pending)
-        before = session.client.status()
+        before = _collector_cpu_s(session)
         outcome = Schedule(session, settled, pending, options, stop, statuses, notifier).run()
         try:
             print_closing(session, plan, outcome, before)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from radt.errors import LaunchError
+from radt.errors import LaunchError, RowsChangedError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, StopRequest
@@ -162,12 +162,13 @@ class WorkloadRunner:
         """Run it.
 
         Raises:
-            RadtError: The store or the collector refuses; nothing was started.
+            RadtError: The runs' folders cannot be made; nothing was started.
         """
         started_s = time.monotonic()
         self._session.console.show_live(self._view)
         recorded = record_workload(self._session, self._pending, self._series_id)
-        with Recording(self._session) as recording:
+        folders = {run.run_id: run.run_dir.path for run in recorded.runs}
+        with Recording(self._session, folders, in_store=recorded.in_store) as recording:
             active = self._active(recorded, recording)
             for warning in recorded.warnings:
                 if warning not in self._session.shown_warnings:
@@ -243,8 +244,17 @@ class WorkloadRunner:
         if problem is None or self._stop:
             return True  # the start sees to a stop
         reason = f"could not be recorded in the experiment file: {problem.message}"
+        edited: tuple[int, ...] = ()
+        if isinstance(problem, RowsChangedError):
+            edited = problem.lines
+            lines = "line" if len(edited) == 1 else "lines"
+            reason = (
+                f"{lines} {', '.join(map(str, edited))} changed since this start; "
+                "the change takes effect at the next start"
+            )
         for row in active.rows:
-            active.end(row, RunEnd(RunStatus.SKIPPED, reason))
+            in_file = row.recorded.plan.line not in edited
+            active.end(row, RunEnd(RunStatus.SKIPPED, reason), in_file=in_file)
         return False
 
     def _set_up(self, active: ActiveWorkload, recorded: RecordedWorkload) -> MlflowIds:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench import RADT, Bench, stop_collectors
+from tests.support.bench import RADT, Bench, stop_collectors, wait_until
 
 _PLUGINS = Path(__file__).parents[1] / "plugins"
 _EXAMPLE, _BROKEN = "radt-listener-example", "radt-listener-broken"
@@ -101,6 +101,27 @@ def bench(tmp_path: Path, env: Mapping[str, str]) -> Iterator[Bench]:
     stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))
 
 
+_UNTIL_PRESSURE = """
+import pathlib, sqlite3, time
+deadline = time.monotonic() + 180
+store = pathlib.Path("radt-data/radt.db")
+def received():
+    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as database:
+        query = "select sum(received) from ledger where listener = 'pressure'"
+        return database.execute(query).fetchone()[0] or 0
+while received() <= 3:
+    assert time.monotonic() < deadline, "waited in vain for samples"
+    time.sleep(0.05)
+"""
+
+
+def _received(bench: Bench, name: str) -> int:
+    if not (bench.home / "radt.db").exists():
+        return 0
+    runs = [run.run_id for run in bench.reader.runs() if run.name == name]
+    return sum(row.received for row in bench.reader.ledger(runs)) if runs else 0
+
+
 _SCRIPT = """
 import pathlib, sqlite3, sys, time
 opened = [open(__file__) for _ in range(20)]
@@ -117,6 +138,27 @@ while not there():
     assert time.monotonic() < deadline, "waited in vain for samples"
     time.sleep(0.05)
 """
+
+
+def test_one_that_is_installed_while_a_collector_is_up_is_loaded(bench: Bench, site: Path) -> None:
+    late = bench.folder / "site"
+    late.mkdir()
+    bench.env["PYTHONPATH"] = str(late)
+    gate = bench.signal_ready("gate")
+    bench.script("first.py", f"open({str(gate)!r}).read()\n")
+    bench.script("second.py", _UNTIL_PRESSURE)
+    first = bench.start("-l", "top@100ms", "first.py")
+    wait_until(lambda: _received(bench, "first") > 3, "the collector samples")
+    shutil.copytree(site, late, dirs_exist_ok=True)
+    done = bench.radt("-l", "pressure@50ms", "second.py")
+    assert "is not installed" not in done.stdout
+    assert _received(bench, "second") > 3
+    seen = _received(bench, "first")
+    wait_until(lambda: _received(bench, "first") > seen, "it goes on sampling")
+    gate.write_text("go", encoding="ascii")
+    assert first.wait(180) == 0
+    run = next(run for run in bench.reader.runs() if run.name == "first")
+    assert not [one for one in bench.reader.markers([run.run_id]) if "restarted" in one.name]
 
 
 def test_a_run_records_the_example_and_outlives_the_broken_ones(bench: Bench) -> None:

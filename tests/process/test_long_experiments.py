@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -260,6 +261,38 @@ def test_stop_ends_a_run_as_ctrl_c_does_and_waits_for_it(bench: Bench, one: Path
     assert runner.wait(TIMEOUT_S) == 128 + signal.SIGINT
     assert bench.rows(one)[0]["Status"] == "KILLED: stopped by the user"
     assert "is not running" in bench.radt("stop", one.name).stderr
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_hints_resume_with_all_options_of_the_start(
+    bench: Bench, one: Path, *, detached: bool
+) -> None:
+    options = ["--repeat", "2", "--only", "1", "--max-time", "1h"]
+    detach = ["--detach"] if detached else []
+    resumed = shlex.join([one.name, *options, *detach])
+    if detached:
+        bench.radt(one.name, *options, *detach)
+    else:
+        bench.start("run", one.name, *options)
+    wait_at_work(bench, one)
+    done = bench.radt("stop", one.name)
+    assert f"radt {resumed} resumes it" in done.stderr
+    shown = bench.radt("status", one.name).stdout
+    assert f"radt {resumed} resumes with workload 1" in shown
+    if detached:
+        (log,) = bench.home.glob("logs/*.log")
+        assert f"radt run {resumed}" in log.read_text(encoding="utf-8")
+    bench.script(Path(bench.rows(one)[0]["File"]).name, "")
+    bench.radt(one.name)
+    assert bench.rows(one)[0]["Status"] == "FINISHED 2/2"
+
+
+def test_status_leaves_out_only_where_those_workloads_are_done(bench: Bench) -> None:
+    bench.script("quick.py", "")
+    path = bench.experiment("Workload,File,Listeners\n1,quick.py,none\n2,quick.py,none\n")
+    bench.radt(path.name, "--only", "2", "--repeat", "2")
+    shown = bench.radt("status", path.name).stdout
+    assert f"radt {path.name} --repeat 2 resumes with workload 1" in shown
 
 
 STUBBORN = """\

@@ -138,6 +138,27 @@ def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
     assert ran(bench)[3:] == ["x", "y", "x", "y"]
 
 
+def test_a_row_that_is_edited_between_its_repeats_runs_as_it_is_now_with_the_next_start(
+    bench: Bench,
+) -> None:
+    bench.script(
+        "edit.py",
+        NOTES_ITSELF
+        + "path = pathlib.Path(__file__).with_name('experiment.csv')\n"
+        + "path.write_text(path.read_text().replace('train.py,old', 'train.py,new'))\n",
+    )
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment("Workload,File,Params\n1,train.py,old\n2,edit.py,edits\n")
+    done = bench.radt(path.name, "--repeat", "2", code=1)
+    assert ran(bench) == ["old", "edits", "edits"]
+    assert statuses(bench, path) == ["FINISHED 1/2", "FINISHED 2/2"]
+    assert done.stdout.count("line 2 changed since this start") == 1
+    assert "takes effect at the next start" in done.stdout
+    bench.radt(path.name)
+    assert ran(bench)[3:] == ["new"]
+    assert statuses(bench, path) == ["FINISHED 2/2", "FINISHED 2/2"]
+
+
 def test_only_runs_the_workloads_that_are_named(bench: Bench) -> None:
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment(
@@ -362,13 +383,15 @@ def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_star
     )
     bench.script("train.py", NOTES_ITSELF)
     path = bench.experiment(text)
-    bench.radt(path.name, code=1)
+    done = bench.radt(path.name, code=1)
     assert ran(bench) == ["1", "3"], "what nobody asks for any more costs no time"
     first, second, third, last = statuses(bench, path)
     assert (first, third, last) == ("FINISHED", "", "FINISHED")
-    assert second.startswith("SKIPPED: could not be recorded in the experiment file")
-    skipped = next(run for run in bench.reader.runs() if run.status is RunStatus.SKIPPED)
-    assert "rows that were changed or removed meanwhile" in skipped.end_reason
+    reason = "line 4 changed since this start; the change takes effect at the next start"
+    assert second == f"SKIPPED: {reason}"
+    skipped = [run for run in bench.reader.runs() if run.status is RunStatus.SKIPPED]
+    assert [run.end_reason for run in skipped] == [reason, reason]
+    assert "rows that were changed or removed" not in done.stdout + done.stderr
     bench.radt(path.name)
     assert sorted(ran(bench)[2:]) == ["2a", "2c"]
     assert statuses(bench, path) == ["FINISHED"] * 4
