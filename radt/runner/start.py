@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -196,19 +197,32 @@ def _finished_first(counted: tuple[RunStatus, int]) -> bool:
 
 
 def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus) -> str:
-    """What was sampled, and what that cost."""
+    """What was sampled, and what the tracker took of the CPU for it, this process included."""
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
     parts = [
         f"{units.plural(received, 'sample')}, {f'{missed:,} missed' if missed else 'none missed'}"
     ]
     try:
-        spent_s = session.client.status().cpu_s - before.cpu_s
-    except CollectorError:
-        spent_s = -1.0  # it was restarted a moment ago; its cost is not known
-    if spent_s >= 0 and outcome.elapsed_s > 0:
-        parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+        after = session.client.status()
+    except CollectorError:  # it was restarted a moment ago; its cost is not known
+        return " · ".join(parts)
+    on_s = after.on_s - before.on_s
+    on_cpu_s = after.on_cpu_s - before.on_cpu_s + outcome.on_cpu_s
+    beside_s = after.cpu_s - before.cpu_s + time.process_time() - on_cpu_s
+    if after.pid == before.pid and on_s > 0 and beside_s >= 0:
+        parts.append(f"tracker {units.percent(on_cpu_s / on_s)} of a core while runs were on")
+        parts.append(f"{units.duration(beside_s)} of CPU before and after")
     return " · ".join(parts)
+
+
+def _cost_before(status: CollectorStatus, elapsed_s: float) -> CollectorStatus:
+    """Return the status with what collector and this process had taken before this start."""
+    # A collector as young as that was started for it.
+    taken_s = 0.0 if status.uptime_s < elapsed_s else status.cpu_s
+    if Path(sys.argv[0]).name != "radt":  # else all of this process is for it
+        taken_s += time.process_time()
+    return replace(status, cpu_s=taken_s)
 
 
 #: Asked before something is done that the user may not expect; the texts say what.
@@ -281,6 +295,7 @@ def start_plan(
     pending = pending_workloads(plan, options)
     ask_first(pending, options, confirm)
     stop = StopRequest()
+    began_s = time.monotonic()
     with (
         RunConsole(console, quiet=options.quiet) as output,
         _notifying(options, plan, output) as notifier,
@@ -294,7 +309,7 @@ def start_plan(
         stop.listening(),
     ):
         print_header(session, plan, pending)
-        before = session.client.status()
+        before = _cost_before(session.client.status(), time.monotonic() - began_s)
         outcome = Schedule(session, settled, pending, options, stop, statuses, notifier).run()
         try:
             print_closing(session, plan, outcome, before)
