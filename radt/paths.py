@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from radt.errors import UsageError, cut
 
 _SQLITE = "sqlite:///"
+_DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
 
 
 @contextmanager
@@ -58,3 +59,8 @@ def sqlite_file(uri: str) -> Path | None:
         return None
     path = unquote(uri.removeprefix(_SQLITE).partition("?")[0])
     return None if path in ("", ":memory:") else Path(path)
+
+
+def is_database(uri: str) -> bool:
+    """Return whether an address of MLflow is a database, rather than a server or a folder."""
+    return uri.startswith(_DATABASES)

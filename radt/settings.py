@@ -220,6 +220,17 @@ COLLECTOR_DELIVERY_S = Setting(
     120.0,
     "Seconds that an idle collector waits for the upload to MLflow.",
 )
+#: Up to this many CPUs, an upload takes a good part of what a run needs.
+_FEW_CPUS = 4
+UPLOAD_WAIT_S = Setting(
+    "",
+    ("RADT_UPLOAD_WAIT_S",),
+    NUMBER,
+    60.0 if len(os.sched_getaffinity(0)) <= _FEW_CPUS else 10.0,
+    "Seconds that uploads which nobody waits for leave the machine to its runs, unless these end "
+    "first; 0 uploads at once, with the priority of the runs.",
+    default_text=f"60 with up to {_FEW_CPUS} CPUs, else 10",
+)
 REPLICATION_S = Setting(
     "",
     ("RADT_REPLICATION_S",),
@@ -265,6 +276,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     COLLECTOR_PATIENCE_S,
     COLLECTOR_BUFFER,
     COLLECTOR_DELIVERY_S,
+    UPLOAD_WAIT_S,
     REPLICATION_S,
     ARCHIVE_S,
 )

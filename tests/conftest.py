@@ -70,6 +70,8 @@ def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         # An archive takes half a second of a core for every run; those tests that are about what
         # becomes of it have it made (`archives`).
         monkeypatch.setenv("RADT_ARCHIVE_S", "0")
+        # Tests wait for what is uploaded, with both cores busy.
+        monkeypatch.setenv("RADT_UPLOAD_WAIT_S", "0")
         # On a busy machine a collector may be slow to greet; those that are stopped are few.
         monkeypatch.setenv("RADT_COLLECTOR_PATIENCE_S", "60")
         yield

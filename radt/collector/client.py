@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from radt.collector.protocol import (
@@ -212,6 +213,10 @@ class CollectorClient:
         """Return the current values of those of the runs that are being recorded."""
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
         return {run_id: LiveView.from_json(view) for run_id, view in answer["live"].items()}
+
+    def hurry(self, store: Path) -> None:
+        """Have what a store holds uploaded at once: somebody waits for it."""
+        self._ask(Op.HURRY, {"store_path": str(store)})
 
     def status(self) -> CollectorStatus:
         """Return the collector's own status."""

@@ -3,6 +3,9 @@
 MLflow is far heavier than the whole collector, so it has processes of its own: one per store and
 tracking server. So has Postgres, whose network waits must not hold up anything. A deliverer watches
 its standard input: a line means that there is new data, the end means to finish and exit.
+
+Uploads give way to runs. While one is on, what is new waits for a while, unless somebody waits for
+it (`Deliverer.hurry`), and the processes are nice (`radt.delivery.process.give_way`).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -50,6 +53,7 @@ class Destination:
     way: Way = Way.MLFLOW
 
     def command(self) -> list[str]:
+        """Return the command line of a process that gives way to nobody."""
         return [sys.executable, "-P", "-m", self.way.module, "--store", str(self.store)]
 
     def environment(self) -> dict[str, str]:
@@ -58,10 +62,22 @@ class Destination:
 
 
 class Deliverer:
-    """One upload process. Thread-safe; nothing here blocks."""
+    """One upload process. Thread-safe; nothing here blocks.
 
-    def __init__(self, destination: Destination) -> None:
+    Args:
+        wait_s: How long what is new may wait while a run is on; 0 for not at all.
+        run_is_on: Whether one is.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        wait_s: float = 0.0,
+        run_is_on: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._destination = destination
+        self._wait_s = wait_s
+        self._run_is_on = run_is_on
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._env: dict[str, str] = {}
@@ -70,6 +86,11 @@ class Deliverer:
         self._start_at_s = 0.0
         self._closing = False
         self._news = False
+        self._news_since_s = 0.0
+        #: Somebody waits for what is new.
+        self._urgent = False
+        #: Whether the process that runs was started as one that gives way.
+        self._gives_way = False
 
     @property
     def running(self) -> bool:
@@ -96,18 +117,36 @@ class Deliverer:
                 self._end_input()
                 self._start_at_s = 0.0
             self._closing = False
-            self._news = True
+            self._have_news()
             self._advance()
 
     def poke(self) -> None:
         """Notify it of new data."""
         with self._lock:
-            self._news = True
+            self._have_news()
+            self._advance()
+
+    def hurry(self) -> None:
+        """Upload now, for somebody waits: with a process that does not give way."""
+        with self._lock:
+            if self._closing:
+                return
+            if self._process is not None and self._gives_way:
+                # No user may raise a priority again that was lowered, so a new one is needed.
+                self._end()
+                self._start_at_s = 0.0
+            self._urgent = True
+            self._have_news()
             self._advance()
 
     def close(self) -> None:
-        """Let it finish; `running` says when it has."""
+        """Let it finish, begun or not; `running` says when it has."""
         with self._lock:
+            now_s = time.monotonic()
+            waiting = self._news and self._process is None and not self._closing
+            if waiting and now_s >= self._start_at_s:
+                self._start(now_s)
+                self._news = False
             self._closing = True
             self._end_input()
 
@@ -120,16 +159,30 @@ class Deliverer:
         """End it at once; the next one uploads the rest."""
         with self._lock:
             self._closing = True
-            self._end_input()
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
+            self._end()
+
+    def _end(self) -> None:
+        self._end_input()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _have_news(self) -> None:
+        if not self._news:
+            self._news, self._news_since_s = True, time.monotonic()
+
+    def _held(self, now_s: float) -> bool:
+        """Whether what is new waits for the runs."""
+        waited = now_s >= self._news_since_s + self._wait_s
+        return not (self._urgent or waited) and self._run_is_on()
 
     def _advance(self) -> None:
         now_s = time.monotonic()
         if self._process is not None and (code := self._process.poll()) is not None:
             self._ended(code, now_s)
+        if self._held(now_s):
+            return
         if self._process is None and not self._closing and self._news:
             if now_s < self._start_at_s:
                 return
@@ -143,7 +196,7 @@ class Deliverer:
         self._process = None
         if expected or self._closing:
             return
-        self._news = True  # whatever it had not delivered yet
+        self._have_news()  # whatever it had not delivered yet
         if lived_s > _STABLE_S:
             self._backoff_s = _FIRST_BACKOFF_S
         log.warning(
@@ -164,9 +217,13 @@ class Deliverer:
         }
         if not self._env:  # registered before this worker was started: what the first client had
             env = dict(os.environ)
+        command = self._destination.command()
+        self._gives_way = self._wait_s > 0 and not self._urgent
+        if self._gives_way:
+            command += ["--give-way-s", f"{self._wait_s:g}"]
         try:
             self._process = subprocess.Popen(
-                self._destination.command(),
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
@@ -191,7 +248,7 @@ class Deliverer:
             pass  # it has not read the previous notification, which is enough
         except BrokenPipeError:
             return  # it has died; the next check notices
-        self._news = False
+        self._news = self._urgent = False
 
     def _end_input(self) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -200,9 +257,18 @@ class Deliverer:
 
 
 class Deliverers:
-    """All upload processes."""
+    """All upload processes.
 
-    def __init__(self) -> None:
+    Args:
+        wait_s: How long what is new may wait while a run is on; 0 for not at all.
+        run_is_on: Whether one is.
+    """
+
+    def __init__(self, wait_s: float = 0.0, run_is_on: Callable[[], bool] = lambda: False) -> None:
+        self._wait_s = wait_s
+        self._run_is_on = run_is_on
+        #: At the last check; workloads that follow each other leave gaps, which are none.
+        self._run_was_on = False
         self._lock = threading.Lock()
         self._deliverers: dict[Destination, Deliverer] = {}
         #: Stores that no run is recorded into, whose deliverers finish.
@@ -221,7 +287,17 @@ class Deliverers:
         ]
         with self._lock:
             self._released.discard(store)
-            return [self._deliverers.setdefault(key, Deliverer(key)) for key in destinations]
+            return [
+                self._deliverers.setdefault(key, Deliverer(key, self._wait_s, self._is_busy))
+                for key in destinations
+            ]
+
+    def hurry(self, store: Path) -> None:
+        """Have those of a store upload at once."""
+        with self._lock:
+            mine = [one for key, one in self._deliverers.items() if key.store == store]
+        for deliverer in mine:
+            deliverer.hurry()
 
     @property
     def pids(self) -> list[int]:
@@ -234,6 +310,7 @@ class Deliverers:
             self._finish_released()
         for deliverer in self._all():
             deliverer.check()
+        self._run_was_on = self._run_is_on()
         with self._lock:
             self._deliverers = {
                 key: deliverer for key, deliverer in self._deliverers.items() if not deliverer.gone
@@ -268,6 +345,9 @@ class Deliverers:
     def kill(self) -> None:
         for deliverer in self._all():
             deliverer.kill()
+
+    def _is_busy(self) -> bool:
+        return self._run_is_on() or self._run_was_on
 
     def _all(self) -> list[Deliverer]:
         with self._lock:

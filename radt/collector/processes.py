@@ -13,7 +13,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from radt.home import RUN_ID_VARIABLE
@@ -138,6 +138,58 @@ def own_cpu_s(deliverer_pids: Iterable[int], guardian_pid: int | None = None) ->
         ticks += stat.own_cpu_ticks
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages) + ticks / TICKS_PER_S
+
+
+class RunsOn:
+    """How long at least one run was on, and what the tracker took of the CPU meanwhile.
+
+    Args:
+        cpu_s: Returns its CPU time so far, in seconds.
+    """
+
+    def __init__(self, cpu_s: Callable[[], float]) -> None:
+        self._cpu_s = cpu_s
+        self._lock = threading.Lock()
+        self._runs: set[str] = set()
+        self._past = self._since = OnTime(0.0, 0.0)
+
+    def begin(self, run_id: str) -> None:
+        """Note that a run is on."""
+        with self._lock:
+            if not self._runs:
+                self._since = self._now()
+            self._runs.add(run_id)
+
+    def end(self, run_id: str) -> None:
+        """Note that it is on no longer."""
+        with self._lock:
+            if self._runs == {run_id}:
+                self._past = self._so_far()
+            self._runs.discard(run_id)
+
+    @property
+    def time(self) -> OnTime:
+        """Both numbers so far."""
+        with self._lock:
+            return self._so_far() if self._runs else self._past
+
+    def _so_far(self) -> OnTime:
+        now = self._now()
+        return OnTime(
+            self._past.on_s + now.on_s - self._since.on_s,
+            self._past.cpu_s + now.cpu_s - self._since.cpu_s,
+        )
+
+    def _now(self) -> OnTime:
+        return OnTime(time.monotonic(), self._cpu_s())
+
+
+@dataclass(frozen=True, slots=True)
+class OnTime:
+    """Seconds that runs were on, and seconds of CPU that the tracker took meanwhile."""
+
+    on_s: float
+    cpu_s: float
 
 
 GRACE_S = 5.0

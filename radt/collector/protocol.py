@@ -92,6 +92,7 @@ class Op(StrEnum):
     FINISH = "finish"
     LIVE = "live"
     STATUS = "status"
+    HURRY = "hurry"
 
 
 class RefusalCode(StrEnum):
@@ -239,6 +240,7 @@ class CollectorStatus:
     """The collector's own status.
 
     ``cpu_s`` is of worker, guardian and all deliverers, ``rss_bytes`` of worker and guardian.
+    ``on_s`` is how long at least one run was on, ``on_cpu_s`` the part of ``cpu_s`` within it.
     ``guardian_pid`` is None when nobody would restart the worker. ``listeners`` are those sampling
     now; ``problems`` are sentences about what does not work at present.
     """
@@ -251,6 +253,8 @@ class CollectorStatus:
     runs: tuple[str, ...] = ()
     listeners: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    on_s: float = 0.0
+    on_cpu_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -14,7 +14,7 @@ from radt.collector.delivery import Deliverers
 from radt.collector.found import Found
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
-from radt.collector.processes import ProcessTable, own_cpu_s, stop_run
+from radt.collector.processes import OnTime, ProcessTable, RunsOn, own_cpu_s, stop_run
 from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
@@ -54,7 +54,8 @@ class Service:
         self._clock = Clock.for_machine()
         self._table = ProcessTable()
         self._pool = SamplerPool(self._table, heartbeat, settings.hang_s)
-        self._deliverers = Deliverers()
+        self._deliverers = Deliverers(settings.upload_wait_s, lambda: bool(self._runs))
+        self._on = RunsOn(self._cpu_s)
         self._memory = RunStates(runtime_dir() / "runs")
         self._points = settings.buffered_points
         self._lock = threading.RLock()
@@ -106,6 +107,7 @@ class Service:
             return
         if not resumed:  # else an earlier worker has used CPU time for it
             run.tracker_begins(self._cpu_s())
+        self._on.begin(run_id)
         self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
@@ -146,6 +148,10 @@ class Service:
         with self._lock:
             runs = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
         return {run.run_id: run.live() for run in runs}
+
+    def hurry(self, store: Path) -> None:
+        """Upload what a store has now: somebody waits for it."""
+        self._deliverers.hurry(store)
 
     # Supervision -----------------------------------------------------------------------------
 
@@ -288,6 +294,11 @@ class Service:
         return self._pool.names()
 
     @property
+    def on(self) -> OnTime:
+        """How long runs were on, and what that took of the CPU."""
+        return self._on.time
+
+    @property
     def deliverer_pids(self) -> list[int]:
         """The ids of the processes that upload to MLflow and Postgres."""
         return self._deliverers.pids
@@ -366,6 +377,7 @@ class Service:
         if run.sampling:
             self._pool.read_last(run)
         run.tracker_ends(self._cpu_s())  # before the store's thread sees that it has ended
+        self._on.end(run.run_id)
         if run.end(ending):
             self._pool.unsubscribe(run.run_id)
             self._remember(run)

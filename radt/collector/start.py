@@ -32,6 +32,7 @@ _BY_FIELD: Mapping[str, Setting[Any]] = {
     "hang_s": settings.COLLECTOR_HANG_S,
     "buffered_points": settings.COLLECTOR_BUFFER,
     "delivery_grace_s": settings.COLLECTOR_DELIVERY_S,
+    "upload_wait_s": settings.UPLOAD_WAIT_S,
 }
 VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.variables)
 
@@ -48,6 +49,7 @@ class CollectorSettings:
     hang_s: float = settings.COLLECTOR_HANG_S.default
     buffered_points: int = settings.COLLECTOR_BUFFER.default
     delivery_grace_s: float = settings.COLLECTOR_DELIVERY_S.default
+    upload_wait_s: float = settings.UPLOAD_WAIT_S.default
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> CollectorSettings:

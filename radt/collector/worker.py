@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from radt.collector.guardian import Heartbeat, heartbeat_path, unclean_path
@@ -136,6 +137,8 @@ class Server:
             runs=self._service.run_ids,
             listeners=self._service.listeners,
             problems=self._service.problems,
+            on_s=self._service.on.on_s,
+            on_cpu_s=self._service.on.cpu_s,
         )
         return {"status": status.to_json()}
 
@@ -241,6 +244,11 @@ def _live(service: Service, request: Mapping[str, Any], _: _Connection) -> Answe
     return {"live": {run_id: view.to_json() for run_id, view in views.items()}}
 
 
+def _hurry(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    service.hurry(Path(str(request["store_path"])))
+    return {}
+
+
 _Handler = Callable[[Service, Mapping[str, Any], _Connection], Answer]
 _HANDLERS: dict[Op, _Handler | None] = {
     Op.HELLO: None,
@@ -250,6 +258,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
     Op.STARTED: _started,
     Op.FINISH: _finish,
     Op.LIVE: _live,
+    Op.HURRY: _hurry,
 }
 
 

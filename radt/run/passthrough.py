@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -94,6 +95,8 @@ NOTHING = Nothing()
 
 RUN_VARIABLE = "MLFLOW_RUN_ID"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
+#: How often the collector is told that somebody waits: it may be about to be restarted.
+_HURRY_EVERY_S = 5.0
 #: How long to wait for MLflow's id of a run that has just begun: the process that talks to MLflow
 #: has to start, and a new database needs its tables.
 ID_TIMEOUT_S = 60.0
@@ -157,7 +160,7 @@ class MlflowPassthrough:
         import mlflow
 
         if self.run_id is None:
-            record = self._registered()
+            record = wait_for_mlflow(self._target)
             if record is None:
                 self._failed = True
                 return None
@@ -175,28 +178,44 @@ class MlflowPassthrough:
         self._outer.setdefault(name, os.environ.get(name))
         os.environ[name] = value
 
-    def _registered(self) -> RunRecord | None:
-        """Return the run's row, once MLflow has the run."""
-        from radt.store.reader import StoreReader
 
-        deadline = time.monotonic() + ID_TIMEOUT_S
-        reason = f"MLflow did not answer within {ID_TIMEOUT_S:.0f} s"
-        while time.monotonic() < deadline:
-            try:
-                with StoreReader(self._target.home.store_path) as reader:
-                    while time.monotonic() < deadline:
-                        record = reader.run(self._target.run_id)
-                        if record.mlflow_run_id:
-                            return record
-                        if not record.tracking_uri:
-                            reason = "it is recorded without MLflow (tracking-uri is none)"
-                            deadline = 0.0
-                            break
-                        time.sleep(_POLL_S)
-            except RadtError as error:
-                reason = str(error)  # the row may be about to be written
-                if self._target.part is Part.OWNER:
-                    break
-                time.sleep(_POLL_S)
-        warn_once(f"functions of mlflow do nothing in this run: {reason}")
-        return None
+def wait_for_mlflow(target: Target) -> RunRecord | None:
+    """Return the run's row once MLflow has the run; None, with a warning, if that is in vain."""
+    from radt.store.reader import StoreReader
+
+    deadline = time.monotonic() + ID_TIMEOUT_S
+    reason = f"MLflow did not answer within {ID_TIMEOUT_S:.0f} s"
+    hurried_s = -math.inf
+    while time.monotonic() < deadline:
+        try:
+            with StoreReader(target.home.store_path) as reader:
+                while time.monotonic() < deadline:
+                    record = reader.run(target.run_id)
+                    if record.mlflow_run_id:
+                        return record
+                    if not record.tracking_uri:
+                        reason = "it is recorded without MLflow (tracking-uri is none)"
+                        deadline = 0.0
+                        break
+                    if time.monotonic() >= hurried_s + _HURRY_EVERY_S:
+                        hurried_s = time.monotonic()
+                        _hurry(target)
+                    time.sleep(_POLL_S)
+        except RadtError as error:
+            reason = str(error)  # the row may be about to be written
+            if target.part is Part.OWNER:
+                break
+            time.sleep(_POLL_S)
+    warn_once(f"functions of mlflow do nothing in this run: {reason}")
+    return None
+
+
+def _hurry(target: Target) -> None:
+    """Say that a script waits for MLflow's run; who uploads may be waiting for the runs' end."""
+    from radt.collector.client import CollectorClient
+
+    try:
+        with CollectorClient.connect(start=False, timeout_s=0.0, patience_s=1.0) as client:
+            client.hurry(target.home.store_path)
+    except RadtError:
+        pass  # the next one is told again

@@ -326,6 +326,8 @@ class ActiveWorkload:
             log=row.recorded.run_dir.output_log if row.process is not None else None,
         )
         try:
+            if row.mlflow_run_id is None and self.session.tracking_uri:
+                row.mlflow_run_id = self.session.reader.run(row.run_id).mlflow_run_id
             self.write({row: ending} if in_file else {})
         except RadtError as error:  # the next write tries again
             self.session.console.say(f"  {error}", style="red")

@@ -14,7 +14,14 @@ from radt.environments.mlproject import read_project
 from radt.experiment.devices import Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
-from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home, RunDir
+from radt.home import (
+    HOME_VARIABLE,
+    MLFLOW_PENDING_VARIABLE,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    Home,
+    RunDir,
+)
 from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
 from radt.runner import exit_recorder
@@ -28,7 +35,7 @@ MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 
 #: Variables of the runner that must not reach a training process, which gets its own.
 _OWN_VARIABLES = (
-    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"),
+    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", MLFLOW_PENDING_VARIABLE),
     *("RADT_BARRIER", MAX_TIME_VARIABLE, MAX_EPOCH_VARIABLE),
     *("RADT_TORCH", "RADT_TORCHPROF", "RADT_TORCHPROF_OPTIONS"),
 )
@@ -43,6 +50,7 @@ class RunIdentity:
     tracking_uri: str
     mlflow_run_id: str | None = None
     mlflow_experiment_id: str | None = None
+    mlflow_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,8 @@ def environment_of(
         "CUDA_VISIBLE_DEVICES": plan.devices.cuda_visible_devices(machine),
         "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
     }
+    if identity.mlflow_pending:
+        env["MLFLOW_TRACKING_URI"] = env[MLFLOW_PENDING_VARIABLE] = identity.tracking_uri
     if identity.mlflow_run_id is not None:
         env["MLFLOW_TRACKING_URI"] = identity.tracking_uri
         env["MLFLOW_RUN_ID"] = identity.mlflow_run_id

@@ -138,6 +138,7 @@ class WorkloadOutcome:
     """The ends of all rows that were run together.
 
     ``repeat`` of ``repeats`` counts from 1. ``elapsed_s`` is all of it, set-up included.
+    ``on_cpu_s`` is what this process took of the CPU while the runs were on.
     """
 
     label: str
@@ -147,6 +148,7 @@ class WorkloadOutcome:
     repeat: int = 1
     repeats: int = 1
     elapsed_s: float = 0.0
+    on_cpu_s: float = 0.0
 
     @property
     def status(self) -> RunStatus:
@@ -177,6 +179,11 @@ class ExperimentOutcome:
     @property
     def runs(self) -> list[RunOutcome]:
         return [run for workload in self.workloads for run in workload.runs]
+
+    @property
+    def on_cpu_s(self) -> float:
+        """What this process took of the CPU while runs were on, in seconds."""
+        return sum(workload.on_cpu_s for workload in self.workloads)
 
     @property
     def counts(self) -> Counter[RunStatus]:

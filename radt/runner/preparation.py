@@ -14,6 +14,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import distribution
 from pathlib import Path
 
 from radt.collector.manifest import Manifest
@@ -21,6 +23,7 @@ from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.collector.rows import put_rows
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
+from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.home import RunDir
@@ -28,6 +31,7 @@ from radt.inventory import collect_inventory
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.params import command_params
+from radt.paths import is_database
 from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.pending import PendingWorkload
 from radt.runner.recording import Session
@@ -75,10 +79,14 @@ class RecordedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class MlflowIds:
-    """MLflow's ids: of the runs that it has, by ours, and of their experiment."""
+    """MLflow's ids: of the runs that it has, by ours, and of their experiment.
+
+    ``pending`` is whether the rows wait for MLflow by themselves, and only when they use it.
+    """
 
     runs: dict[str, str]
-    experiment: str | None
+    experiment: str | None = None
+    pending: bool = False
 
 
 def record_workload(session: Session, pending: PendingWorkload, series_id: str) -> RecordedWorkload:
@@ -119,11 +127,17 @@ def wait_for_mlflow(
 ) -> tuple[MlflowIds, str]:
     """MLflow's ids as soon as all are known or the time is over, and a warning in that case.
 
-    None are known, without a warning, where runs are recorded without MLflow.
+    Only rows wait whose MLflow need not know radt: those of other environments and programs. None
+    are known, without a warning, where runs are recorded without MLflow.
     """
     if not session.tracking_uri or not workload.in_store or session.client.away is not None:
-        return MlflowIds({}, None), ""  # without a collector nobody uploads
+        return MlflowIds({}), ""  # without a collector nobody uploads
     run_ids = [run.run_id for run in workload.runs]
+    if all(_can_wait_itself(run.plan) for run in workload.runs):
+        # A database gives runs the ids that we choose (`MlflowTarget.create_run`).
+        chosen = run_ids if is_database(session.tracking_uri) else []
+        return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
+    session.client.hurry(session.home.store_path)
     trouble = _Trouble(session)
     known = _wait_for_runs(session, run_ids, lambda: cancelled() or trouble.lasts)
     warning = ""
@@ -137,6 +151,19 @@ def wait_for_mlflow(
         session.mlflow_patience.answered(in_time=not missed)
     experiment = session.reader.workload(workload.workload_id).mlflow_experiment_id
     return MlflowIds(known, experiment), warning
+
+
+def _can_wait_itself(row: RunPlan) -> bool:
+    """Whether a script's own MLflow waits for its run (`radt.run.mlflow_plugin`)."""
+    return row.program.is_python and row.environment == LOCAL and _has_plugin()
+
+
+@cache
+def _has_plugin() -> bool:
+    """Whether MLflow finds it; not so where an installation in place is older than the plug-in."""
+    return any(
+        point.group == "mlflow.run_context_provider" for point in distribution("radt").entry_points
+    )
 
 
 class _Trouble:

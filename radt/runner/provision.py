@@ -133,6 +133,7 @@ class Provision:
             tracking_uri=self.session.tracking_uri,
             mlflow_run_id=mlflow.runs.get(run.run_id),
             mlflow_experiment_id=mlflow.experiment,
+            mlflow_pending=mlflow.pending,
         )
         env = environment_of(row, identity, self.session.home, self.session.machine)
         env |= extra

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from radt import units
 from radt.analysis.report import left_out_text, read_report
+from radt.collector.protocol import CollectorStatus
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.delivery.backlog import backlogs
@@ -119,12 +121,12 @@ def print_closing(
     session: Session,
     plan: ExperimentPlan,
     outcome: ExperimentOutcome,
-    collector_cpu_s: float | None,
+    before: CollectorStatus | None,
 ) -> None:
-    """How it went, the summary table, and what to do next.
+    """Print how the experiment went, the summary table, and what to do next.
 
     Args:
-        collector_cpu_s: What the collector had used before; None if it is not known.
+        before: The collector's status when the experiment began; None if it did not answer.
     """
     console = session.console
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
@@ -135,7 +137,7 @@ def print_closing(
     if outcome.runs:
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
-        console.say(f"  {_recording(session, outcome, collector_cpu_s)}", "dim")
+        console.say(f"  {_recording(session, outcome, before)}", "dim")
         for backlog in backlogs(session.home.store_path, session.store_uri):
             if backlog.problem:
                 console.say(f"  {backlog.sentence()}", "yellow", indent=2)
@@ -202,16 +204,16 @@ def _finished_first(counted: tuple[RunStatus, int]) -> bool:
     return counted[0] is not RunStatus.FINISHED
 
 
-def _collector_cpu_s(session: Session) -> float | None:
-    """The CPU time of the collector so far; None if it is away."""
+def _status(session: Session) -> CollectorStatus | None:
+    """Return the collector's status, None if it does not answer."""
     try:
-        return session.client.status().cpu_s
+        return session.client.status()
     except CollectorError:
         return None
 
 
-def _recording(session: Session, outcome: ExperimentOutcome, before_s: float | None) -> str:
-    """What was sampled, and what that cost."""
+def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus | None) -> str:
+    """Return what was sampled and the tracker's CPU time for it, this process included."""
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
     parts = [
@@ -219,13 +221,27 @@ def _recording(session: Session, outcome: ExperimentOutcome, before_s: float | N
     ]
     if session.client.away is not None:
         parts.append("what waits in the runs' folders is not counted yet")
-    after_s = _collector_cpu_s(session)
-    # Less than before: it was restarted, and its cost is not known.
-    if after_s is not None and before_s is not None and after_s >= before_s:
-        spent_s = after_s - before_s
-        if outcome.elapsed_s > 0:
-            parts.append(f"tracker {units.percent(spent_s / outcome.elapsed_s)} of a core")
+    after = _status(session)
+    if before is None or after is None:
+        return " · ".join(parts)
+    on_s = after.on_s - before.on_s
+    on_cpu_s = after.on_cpu_s - before.on_cpu_s + outcome.on_cpu_s
+    beside_s = after.cpu_s - before.cpu_s + time.process_time() - on_cpu_s
+    if after.pid == before.pid and on_s > 0 and beside_s >= 0:
+        parts.append(f"tracker {units.percent(on_cpu_s / on_s)} of a core while runs were on")
+        parts.append(f"{units.duration(beside_s)} of CPU before and after")
     return " · ".join(parts)
+
+
+def _cost_before(status: CollectorStatus | None, elapsed_s: float) -> CollectorStatus | None:
+    """Return the status with what collector and this process had taken before this start."""
+    if status is None:
+        return None
+    # A collector as young as that was started for it.
+    taken_s = 0.0 if status.uptime_s < elapsed_s else status.cpu_s
+    if Path(sys.argv[0]).name != "radt":  # else all of this process is for it
+        taken_s += time.process_time()
+    return replace(status, cpu_s=taken_s)
 
 
 #: Asked before something is done that the user may not expect; the texts say what.
@@ -301,6 +317,7 @@ def start_plan(
     pending = pending_workloads(plan, options)
     ask_first(pending, options, confirm)
     stop = StopRequest()
+    began_s = time.monotonic()
     with (
         RunConsole(console, quiet=options.quiet) as output,
         _notifying(options, plan, output) as notifier,
@@ -315,7 +332,7 @@ def start_plan(
         stop.listening(),
     ):
         print_header(session, plan, pending)
-        before = _collector_cpu_s(session)
+        before = _cost_before(_status(session), time.monotonic() - began_s)
         outcome = Schedule(session, settled, pending, options, stop, statuses, notifier).run()
         try:
             print_closing(session, plan, outcome, before)

@@ -149,6 +149,7 @@ class WorkloadRunner:
         self._stop = stop
         self._statuses = statuses
         self._file_wait = file_wait
+        self._on_cpu_s = 0.0
         self._view = WorkloadView(
             position=position,
             total=total,
@@ -191,6 +192,7 @@ class WorkloadRunner:
             repeat=self._pending.repeat,
             repeats=self._pending.repeats,
             elapsed_s=time.monotonic() - started_s,
+            on_cpu_s=self._on_cpu_s,
         )
 
     def _active(self, recorded: RecordedWorkload, recording: Recording) -> ActiveWorkload:
@@ -231,8 +233,10 @@ class WorkloadRunner:
         if not self._note_running(active):
             return
         follower = Follower(active)
+        began_s = time.process_time()
         start_together(active)
         follower.follow()
+        self._on_cpu_s = time.process_time() - began_s
 
     def _note_running(self, active: ActiveWorkload) -> bool:
         """Note in the file that the rows run; False if that cannot be done, and they may not.

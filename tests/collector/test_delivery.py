@@ -107,6 +107,75 @@ def test_one_that_does_not_read_does_not_hold_up_the_collector(tmp_path: Path) -
     assert deliverer.gone
 
 
+class Machine:
+    """Says whether a run is on."""
+
+    busy = True
+
+    def __call__(self) -> bool:
+        return self.busy
+
+
+def test_what_nobody_waits_for_waits_for_the_runs(tmp_path: Path) -> None:
+    machine, record = Machine(), tmp_path / "record"
+    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 3600.0, machine)
+    deliverer.ensure({})
+    deliverer.poke()
+    deliverer.check()
+    assert not deliverer.running
+    machine.busy = False
+    deliverer.check()
+    wait_for(lambda: record.exists() and "news" in record.read_text())
+    machine.busy = True
+    deliverer.poke()
+    deliverer.close()
+    wait_for(lambda: deliverer.check() or deliverer.gone)
+    assert record.read_text().splitlines() == ["start uri None", "news", "end"], "told once"
+
+
+def test_what_waited_long_enough_is_uploaded_beside_a_run(tmp_path: Path) -> None:
+    deliverer = Deliverer(
+        _Recorded(Path("store"), "uri", record=str(tmp_path / "record")), 0.2, Machine()
+    )
+    deliverer.ensure({})
+    assert not deliverer.running
+    wait_for(lambda: deliverer.check() or deliverer.running)
+    deliverer.kill()
+
+
+def test_the_end_of_the_collector_uploads_what_waits(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 3600.0, Machine())
+    deliverer.ensure({})
+    deliverer.close()
+    wait_for(lambda: deliverer.check() or deliverer.gone)
+    assert record.read_text().splitlines() == ["start uri None", "end"]
+
+
+def test_who_waits_gets_a_process_that_gives_way_to_nobody(tmp_path: Path) -> None:
+    machine, record = Machine(), tmp_path / "record"
+    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 3600.0, machine)
+    deliverer.ensure({})
+    deliverer.hurry()
+    wait_for(lambda: record.exists() and "news" in record.read_text())
+    first = deliverer.pid
+    assert first is not None
+    assert b"--give-way-s" not in Path(f"/proc/{first}/cmdline").read_bytes()
+    deliverer.hurry()
+    wait_for(lambda: record.read_text().count("news") == 2)
+    assert deliverer.pid == first, "it is quick enough"
+    deliverer.kill()
+
+    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 0.01, machine)
+    deliverer.ensure({})
+    wait_for(lambda: deliverer.check() or deliverer.running)
+    nice = deliverer.pid
+    assert b"--give-way-s" in Path(f"/proc/{nice}/cmdline").read_bytes()
+    deliverer.hurry()
+    assert deliverer.pid not in (None, nice)
+    deliverer.kill()
+
+
 def test_the_uri_is_in_no_argument() -> None:
     destination = Destination(Path("/x/radt.db"), "http://user:secret@host")
     assert "secret" not in " ".join(destination.command())

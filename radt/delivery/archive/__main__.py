@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radt.delivery.archive.spool import Outcome
-from radt.delivery.process import block_pandas
+from radt.delivery.process import block_pandas, give_way, run_when_idle
 from radt.home import RunDir
 
 if TYPE_CHECKING:
@@ -25,20 +24,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("radt.delivery.archive")
 
-#: Behind everything else on the machine: an archive has time.
-_NICENESS = 10
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.archive")
     parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--when-idle", action="store_true", help="nobody waits for it")
     parser.add_argument("runs", nargs="+")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     )
-    os.nice(_NICENESS)
+    if options.when_idle:
+        run_when_idle()
+    else:
+        give_way()
     block_pandas()
     from radt.errors import RadtError
     from radt.store.reader import StoreReader

@@ -2,7 +2,8 @@
 
 The collector starts one for each store and tracking URI, writes a newline to its standard input
 when there is something new, and closes it when the uploader shall finish up and end. All it works
-on is in the store and in the spool folders, so it can be killed at any time.
+on is in the store and in the spool folders, so it can be killed at any time. With ``--give-way-s``
+it lets others' programs go first, and looks for itself only that often.
 
 The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` where it holds a
 password that a list of processes must not show.
@@ -16,6 +17,7 @@ import logging
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radt.delivery.problems import ProblemLog, Reports, destination_name, problem_file
-from radt.delivery.process import block_pandas, run_alone
+from radt.delivery.process import block_pandas, give_way, run_alone
 from radt.home import TRACKING_VARIABLE, Home
 from radt.parent_watch import ParentMessage, wait_for_parent
+from radt.paths import is_database
 
 if TYPE_CHECKING:
     from radt.delivery.mlflow.target import MlflowTarget
@@ -41,7 +44,6 @@ STUCK_S = 600.0
 _STUCK_CODE = 75
 #: As MLflow's server has it: where experiments keep their artifacts.
 _ROOT_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
-_DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
 #: Unless the user has set them.
 _MLFLOW_SETTINGS = {
     # Retries are ours, with other runs served meanwhile; MLflow's can hold one request for minutes.
@@ -65,6 +67,7 @@ class Order:
     store: Path
     tracking_uri: str
     live_interval_s: float
+    give_way_s: float = 0.0
 
     @property
     def home(self) -> Home | None:
@@ -78,7 +81,7 @@ class Order:
 
         MLflow would put those of a database into the working folder, which is ``/`` here.
         """
-        if not self.tracking_uri.startswith(_DATABASES):
+        if not is_database(self.tracking_uri):
             return None
         root = "" if self.home else os.environ.get(_ROOT_VARIABLE, "")
         return root or Home(self.store.parent).artifacts
@@ -96,13 +99,21 @@ def _parse(arguments: Sequence[str] | None) -> Order:
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--tracking-uri", default=os.environ.get(TRACKING_VARIABLE))
     parser.add_argument("--live-interval-s", type=float, default=10.0)
+    parser.add_argument("--give-way-s", type=float, default=0.0)
     given = parser.parse_args(arguments)
     if not given.tracking_uri:
         parser.error(f"Expected --tracking-uri or {TRACKING_VARIABLE}")
-    return Order(given.store.absolute(), given.tracking_uri, given.live_interval_s)
+    return Order(
+        given.store.absolute(),
+        given.tracking_uri,
+        max(given.live_interval_s, given.give_way_s),
+        given.give_way_s,
+    )
 
 
 def _deliver(order: Order) -> int:
+    if order.give_way_s:
+        give_way()
     _set_up_mlflow()
     # Imported here: a process that waits for its turn needs none of this.
     from radt.clock import Clock
@@ -156,12 +167,14 @@ def _deliver(order: Order) -> int:
     )
     creator.start()
     uploader.start()
-    token = reader.change_token()
+    token, looked_s = reader.change_token(), time.monotonic()
     while (message := wait_for_parent(POLL_S)) is not ParentMessage.CLOSED:
-        previous, token = token, reader.change_token()
-        if message is ParentMessage.NEWS or token != previous:
-            creator_wakeup.poke()
-            uploader_wakeup.poke()
+        told = message is ParentMessage.NEWS
+        if told or time.monotonic() >= looked_s + order.give_way_s:
+            previous, token, looked_s = token, reader.change_token(), time.monotonic()
+            if told or token != previous:
+                creator_wakeup.poke()
+                uploader_wakeup.poke()
         _check_not_stuck(target, reports)
     # First all MLflow runs, then what belongs into them.
     for thread, wakeup in ((creator, creator_wakeup), (uploader, uploader_wakeup)):

@@ -231,7 +231,7 @@ class Archiver:
             if run.run_id not in self._due_s:
                 self._due_s[run.run_id] = now_s + (self._interval_s - self._age_s(run))
             if self._reap() and now_s >= self._due_s[run.run_id]:
-                self._process = self._start([run.run_id])
+                self._process = self._start(["--when-idle", run.run_id])
                 self._due_s[run.run_id] = now_s + self._interval_s
         finally:
             self._lock.release()
@@ -251,7 +251,8 @@ class Archiver:
             self._due_s.pop(run.run_id, None)
             if not (run_ids := wanted()):
                 return
-            if not self._reap():
+            if self._process is not None and not self._reap():
+                self._process.kill()  # beside busy programs it may take for ever
                 self._wait()
             self._process = self._start(run_ids)
             outcome = self._wait().get(run.run_id)
@@ -276,16 +277,17 @@ class Archiver:
             pass  # none so far
         return min(max(0.0, (time.time_ns() - since_ns) / 1e9), self._interval_s)
 
-    def _start(self, run_ids: Sequence[str]) -> subprocess.Popen[str]:
+    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", "radt.delivery.archive", "--store", str(self._store)]
         try:
             return subprocess.Popen(
-                [*command, *run_ids],
+                [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
+                start_new_session=True,  # whose weight is its own (`run_when_idle`)
             )
         except OSError as error:
             raise ArchiveError(f"cannot start the archive process: {error.strerror}") from error

@@ -139,6 +139,7 @@ class RunCreator:
                 run_name(run.workload if workload.label else "", run.letter, run.name),
                 run.created_ns // NS_PER_MS,
                 self._run_tags(run, parent_id),
+                run.run_id,
             )
             self._writer.update_run(run.run_id, mlflow_run_id=mlflow_id)
         return len(runs)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -31,7 +34,7 @@ from radt.delivery.s3 import S3Error, S3Folder
 from radt.errors import ArchiveError
 from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
-from radt.paths import sqlite_file
+from radt.paths import is_database, sqlite_file
 
 #: Most entities in one request, MLflow's own limits.
 MAX_POINTS = 1000
@@ -67,6 +70,27 @@ class KnownExperiment:
 
     experiment_id: str
     active: bool
+
+
+@contextmanager
+def _as_next_id(run_id: str) -> Iterator[None]:
+    """Have MLflow's database layer give this id to the run that this thread creates.
+
+    Scripts are told the id before MLflow has answered. MLflow takes it from `uuid.uuid4`; a version
+    that does not gives one of its own, which is what is noted then.
+    """
+    database_layer = import_module("mlflow.store.tracking.sqlalchemy_store")
+    thread = threading.get_ident()
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(run_id) if threading.get_ident() == thread else uuid.uuid4()
+
+    ids = SimpleNamespace(**vars(uuid) | {"uuid4": uuid4})
+    vars(database_layer)["uuid"] = ids
+    try:
+        yield
+    finally:
+        vars(database_layer)["uuid"] = uuid
 
 
 class MlflowTarget:
@@ -172,10 +196,19 @@ class MlflowTarget:
             self.client.restore_experiment(experiment_id)
 
     def create_run(
-        self, experiment_id: str, name: str, start_ms: int, tags: Mapping[str, str]
+        self,
+        experiment_id: str,
+        name: str,
+        start_ms: int,
+        tags: Mapping[str, str],
+        wanted_id: str = "",
     ) -> str:
-        """Create a run, RUNNING. After a `DeliveryError` it may exist: look before the next try."""
-        with self._request():
+        """Create a run, RUNNING; return its id, ``wanted_id`` in a database.
+
+        After a `DeliveryError` it may exist: look before the next try.
+        """
+        database = bool(wanted_id) and is_database(self._uri)
+        with self._request(), _as_next_id(wanted_id) if database else nullcontext():
             run = self.client.create_run(
                 experiment_id, start_time=start_ms, tags=dict(tags), run_name=name
             )

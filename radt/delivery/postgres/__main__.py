@@ -22,7 +22,7 @@ from pathlib import Path
 
 from radt.backoff import Backoff
 from radt.delivery.problems import destination_name
-from radt.delivery.process import last_tries, run_alone
+from radt.delivery.process import give_way, last_tries, run_alone
 from radt.errors import RadtError, StoreError, UsageError
 from radt.home import STORE_VARIABLE
 from radt.parent_watch import ParentMessage, wait_for_parent
@@ -41,6 +41,7 @@ class Order:
 
     store: Path
     uri: str
+    gives_way: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(order: Order) -> int:
+    if order.gives_way:
+        give_way()
     try:
         return _replicate(order)
     except RadtError:
@@ -60,11 +63,12 @@ def _run(order: Order) -> int:
 def _parse(arguments: Sequence[str] | None) -> Order:
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.postgres")
     parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--give-way-s", type=float, default=0.0)
     given = parser.parse_args(arguments)
     uri = os.environ.get(STORE_VARIABLE)
     if not uri:
         parser.error(f"Expected {STORE_VARIABLE}")
-    return Order(given.store.absolute(), uri)
+    return Order(given.store.absolute(), uri, given.give_way_s > 0)
 
 
 def _replicate(order: Order) -> int:
