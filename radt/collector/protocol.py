@@ -160,7 +160,8 @@ class StandaloneRun:
     """A run without a runner: the collector writes its workload and run rows.
 
     ``pid`` is the training process, ``started_monotonic_ns`` when it entered the run (the rows are
-    created at that instant). ``devices`` is the normalised Devices text.
+    created at that instant). ``devices`` is the normalised Devices text. ``is_numbered``: the name
+    gets the run's number in its experiment.
     """
 
     registration: Registration
@@ -171,6 +172,7 @@ class StandaloneRun:
     workload: str = ""
     letter: str = "a"
     name: str = ""
+    is_numbered: bool = False
     command: str = ""
     host: str = ""
     devices: str = "cpu"
@@ -193,6 +195,7 @@ class StandaloneRun:
                 workload=_text(data, "workload"),
                 letter=_text(data, "letter"),
                 name=_text(data, "name"),
+                is_numbered=bool(data.get("is_numbered")),
                 command=_text(data, "command"),
                 host=_text(data, "host"),
                 devices=_text(data, "devices"),
@@ -201,6 +204,22 @@ class StandaloneRun:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a standalone run: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run without a runner that is being recorded: its name in the store, and warnings."""
+
+    name: str
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Begun:
+        warnings = tuple(str(warning) for warning in data["warnings"])
+        return cls(str(data.get("name", "")), warnings)  # an earlier collector gives no name
 
 
 @dataclass(frozen=True, slots=True)

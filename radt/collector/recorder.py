@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -133,13 +133,17 @@ class RunRecorder:
         """
         run_id = self.run.run_id
         known = reader.runs(run_ids=[run_id])
+        standalone = self.run.standalone
         if known:
             self._workload_id = known[0].workload_id
+            if standalone is not None:
+                self.run.standalone = replace(standalone, name=known[0].name)
             return known[0].status.ended
-        if self.run.standalone is None:
+        if standalone is None:
             raise RunNotFoundError(f"run {run_id} is not in the store {self._writer.path}")
-        self._workload_id = self.run.standalone.workload_id
-        put_rows(self._writer, self.run.standalone, self._clock)
+        self._workload_id = standalone.workload_id
+        name = put_rows(self._writer, standalone, self._clock)
+        self.run.standalone = replace(standalone, name=name)
         return False
 
     def _resume(self, reader: StoreReader) -> Numbering:
@@ -367,8 +371,8 @@ def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
     )
 
 
-def put_rows(writer: StoreWriter, run: StandaloneRun, clock: Clock) -> None:
-    """Create the workload and run rows of a run without a runner.
+def put_rows(writer: StoreWriter, run: StandaloneRun, clock: Clock) -> str:
+    """Create the workload and run rows of a run without a runner; return the run's name.
 
     Raises:
         StoreError: The store cannot be written.
@@ -386,9 +390,12 @@ def put_rows(writer: StoreWriter, run: StandaloneRun, clock: Clock) -> None:
                 barrier_ns=row.created_ns,
             )
         )
+        if run.is_numbered:
+            row = replace(row, name=writer.numbered_name(run.name, run.experiment))
         writer.put_run(row)
         writer.put_params(row.run_id, run.params)
         writer.put_tags(row.run_id, run.tags)
+    return row.name
 
 
 _NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")

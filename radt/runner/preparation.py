@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radt.collector.protocol import Registration, delivery_env
@@ -23,6 +23,7 @@ from radt.listeners.registry import load
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.params import command_params
+from radt.run_name import script_name
 from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.pending import PendingWorkload
 from radt.runner.recording import Session
@@ -74,14 +75,24 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
     """
     workload_id = uuid.uuid4().hex
     registry = load()
-    runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in pending.plan.runs]
-    _record(session, pending, runs, workload_id, series_id)
+    with session.writer.transaction():
+        rows = [_named(session, row) for row in pending.plan.runs]
+        runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in rows]
+        _record(session, pending, runs, workload_id, series_id)
     try:
         warnings = _register(session, runs)
     except RadtError as error:
         _abandon(session, workload_id, runs, str(error))
         raise
     return RecordedWorkload(workload_id, runs, warnings)
+
+
+def _named(session: Session, row: RunPlan) -> RunPlan:
+    """Return the row with a name that tells it apart if it is a script run by itself."""
+    if row.name or row.model or row.workload:
+        return row
+    name = script_name(row.program.label, row.params)
+    return replace(row, name=session.writer.numbered_name(name, row.experiment))
 
 
 def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> RecordedRun:

@@ -171,6 +171,8 @@ TAGGED = text(
     "WHERE run.experiment = :experiment"
 )
 
+NUMBERED_NAMES = text("SELECT name FROM run WHERE experiment = :experiment AND name LIKE '% #%'")
+
 TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
 
 _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)
