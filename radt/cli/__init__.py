@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "Show the progress of an experiment.",
     "attach": "Follow an experiment in the background.",
     "stop": "Stop a running experiment.",
+    "ls": "List runs: id, state, parameters, last metrics.",
     "report": "Report the results of an experiment.",
     "compare": "Compare two experiments, workloads or runs.",
     "advise": "Predict which runs could share a device.",
