@@ -17,6 +17,7 @@ from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
 from radt.errors import RadtError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
+from radt.experiment.program import ProgramKind, launched_script
 from radt.home import RunDir
 from radt.inventory import collect_inventory
 from radt.listeners.registry import load
@@ -91,7 +92,10 @@ def _named(session: Session, row: RunPlan) -> RunPlan:
     """Return the row with a name that tells it apart if it is a script run by itself."""
     if row.name or row.model or row.workload:
         return row
-    name = script_name(row.program.label, row.params)
+    label, arguments = row.program.label, row.params
+    if row.program.kind is ProgramKind.COMMAND and (at := launched_script(arguments)) is not None:
+        label, arguments = Path(arguments[at]).stem, arguments[at + 1 :]
+    name = script_name(label, arguments)
     return replace(row, name=session.writer.numbered_name(name, row.experiment))
 
 
@@ -237,8 +241,7 @@ def _command_text(row: RunPlan) -> str:
 
 def _params(row: RunPlan) -> dict[str, str]:
     """The command line, and every column that says what the run is."""
-    program = row.program.module or row.program.path.name
-    params = command_params(program, row.arguments, row.params)
+    params = command_params(row.program.recorded, row.arguments, row.params)
     columns = {
         "Environment": str(row.environment),
         "Cpus": str(row.cpus) if row.cpus.count or row.cpus.cpus else "",

@@ -223,9 +223,13 @@ def start_experiment(
     console: Console,
     tracking_uri: str | None = None,
     store_uri: str | None = None,
+    devices: str = "",
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
     """Run what is pending of an experiment file; statuses are written back into it.
+
+    Args:
+        devices: Overrides the Devices column; see `radt.experiment.row.Place`.
 
     Raises:
         ExperimentError: The file has problems; nothing was started.
@@ -239,7 +243,7 @@ def start_experiment(
             console.print(f"  {text}", style="dim", markup=False, highlight=False)
         # Read under the lock: a runner that has just ended may have written statuses.
         source = open_source(path)
-        plan = source.plan(machine, registry.load())
+        plan = source.plan(machine, registry.load(), devices)
         statuses = source.writer()
         if source.note:
             console.print(f"  {source.note}", style="dim", markup=False, highlight=False)

@@ -170,7 +170,7 @@ class StoreReader:
         for run in self._database.select(RUNS, {"run_id": run_id}, "run_id"):
             return run
         raise RunNotFoundError(
-            f"there is no run {run_id} in {self.address}", "`radt dashboard` lists the runs"
+            f"there is no run {run_id} in {self.address}", "`radt ls` lists the runs"
         )
 
     def find_run(self, given: str) -> RunRecord:
@@ -182,7 +182,7 @@ class StoreReader:
         matches = self.matching_runs(given)
         if not matches:
             raise RunNotFoundError(
-                f"no run matches '{given}' in {self.address}", "`radt dashboard` lists the runs"
+                f"no run matches '{given}' in {self.address}", "`radt ls` lists the runs"
             )
         if len(matches) == 1:
             return matches[0]
