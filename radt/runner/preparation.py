@@ -92,11 +92,16 @@ def _named(session: Session, row: RunPlan) -> RunPlan:
     """Return the row with a name that tells it apart if it is a script run by itself."""
     if row.name or row.model or row.workload:
         return row
-    label, arguments = row.program.label, row.params
-    if row.program.kind is ProgramKind.COMMAND and (at := launched_script(arguments)) is not None:
-        label, arguments = Path(arguments[at]).stem, arguments[at + 1 :]
-    name = script_name(label, arguments)
+    name = script_name(*_launched(row))
     return replace(row, name=session.writer.numbered_name(name, row.experiment))
+
+
+def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
+    """Return the script and its arguments; those of a launcher's script, not of the launcher."""
+    at = launched_script(row.params) if row.program.kind is ProgramKind.COMMAND else None
+    if at is None:
+        return row.program.label, row.params
+    return Path(row.params[at]).stem, row.params[at + 1 :]
 
 
 def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> RecordedRun:
@@ -241,7 +246,7 @@ def _command_text(row: RunPlan) -> str:
 
 def _params(row: RunPlan) -> dict[str, str]:
     """The command line, and every column that says what the run is."""
-    params = command_params(row.program.recorded, row.arguments, row.params)
+    params = command_params(row.program.recorded, row.arguments, _launched(row)[1])
     columns = {
         "Environment": str(row.environment),
         "Cpus": str(row.cpus) if row.cpus.count or row.cpus.cpus else "",

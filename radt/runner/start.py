@@ -30,7 +30,7 @@ from radt.home import Home
 from radt.listeners import registry
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.render.report import summary_table
+from radt.render.report import epochs_hint, summary_table
 from radt.render.terminal import table_lines
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
@@ -138,6 +138,8 @@ def print_closing(
         if report.workloads:
             console.say("")
             console.print_table(table_lines(summary_table(report.workloads), console.width))
+            if hint := epochs_hint(report.workloads):
+                console.say(f"  {hint}", "dim", indent=2)
         if report.left_out:
             console.say(f"  {left_out_text(report.left_out)} (radt report --profiled)", "dim")
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
