@@ -86,6 +86,15 @@ class MarkerKind(StrEnum):
     EVENT = "event"  # something radt itself noticed: a listener restarted, samples missed
 
 
+#: Characters of a run's id in lists and messages; any 4 or more stand for it.
+SHORT_ID_CHARS = 8
+
+
+def short_id(run_id: str) -> str:
+    """Return the beginning of a run's id, for people."""
+    return run_id[:SHORT_ID_CHARS]
+
+
 #: The listeners of a run that names none; may stand among others, too.
 DEFAULT_LISTENERS = "default"
 

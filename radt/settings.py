@@ -149,7 +149,13 @@ NOTIFY = Setting(
     default_text="nobody",
 )
 YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask nothing.")
-QUIET = Setting("quiet", ("RADT_QUIET",), SWITCH, False, "Do not show what the runs print.")
+QUIET = Setting(
+    "quiet",
+    ("RADT_QUIET",),
+    SWITCH,
+    False,
+    "Do not show what the runs print, nor radt's two lines about the run of a script.",
+)
 
 MODE = Setting("", ("RADT_MODE",), TEXT, "", "off: radt.Run does nothing.", default_text="record")
 RUNTIME_DIR = Setting(

@@ -281,7 +281,11 @@ def _with_any_gpu(here: Machine) -> Machine:
 
 def _model(row: RunPlan) -> tuple[str, str, str]:
     """Return file, parameters and devices as the runner records them (`BaselineKey`)."""
-    return row.program.module or row.program.path.name, row.arguments, str(row.devices)
+    return (
+        row.program.recorded,
+        row.arguments,
+        str(row.devices),
+    )
 
 
 def _hosts(measurements: Measurements) -> list[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from radt.analysis.stretches import merged
 from radt.model import RunStatus
+from radt.run_name import script_of
 from radt.store.records import RunRecord
 from radt.tags import PROFILED, SERIES
 
@@ -174,21 +174,27 @@ def distinct_names(
     """Return a name for each run, by id: its own and the parameters that differ among namesakes.
 
     The runs of a sweep all have the script's name; a learning rate tells them apart. Runs of the
-    same name and parameters keep the name: they are repeats of each other. A name that is only the
-    script's is replaced by the parameters, which stand in the order in which they are given.
+    same name and parameters keep the name: they are repeats of each other. A name that only
+    says script, arguments and number is replaced by the parameters, in the order in which they are
+    given.
     """
     namesakes: dict[str, list[RunRecord]] = {}
+    scripts = {run.run_id: _script(run, params) for run in runs}
     for run in runs:
-        namesakes.setdefault(run.name, []).append(run)
+        namesakes.setdefault(scripts[run.run_id] or run.name, []).append(run)
     names = {}
     for name, same in namesakes.items():
         differing = _differing([params.get(run.run_id, {}) for run in same])
         for run in same:
-            own = params.get(run.run_id, {})
-            values = _params_text(own, differing)
-            is_own = name != PurePath(own.get("File", "")).stem  # else it is the script's
+            values = _params_text(params.get(run.run_id, {}), differing)
+            is_own = not scripts[run.run_id]
             names[run.run_id] = f"{name}, {values}" if values and is_own else values or name
     return names
+
+
+def _script(run: RunRecord, params: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the script that a run is named after; empty if the run has a name of its own."""
+    return script_of(run.name, params.get(run.run_id, {}).get("File", ""))
 
 
 def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import io
 import keyword
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,30 +20,42 @@ import click
 
 from radt.errors import ExperimentError, RadtError, UsageError
 
-#: Each command with its help, which stands here so that ``radt --help`` imports none. ``NAME`` is
-#: ``command`` in ``radt/cli/NAME.py``.
+#: Each command with its help, by what it is for; they stand here so that ``radt --help`` imports
+#: none. ``NAME`` is ``command`` in ``radt/cli/NAME.py``.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Run": {
+        "run": "Run an experiment file, or one script.",
+        "validate": "Check an experiment file and show its plan.",
+        "status": "Show the progress of an experiment.",
+        "attach": "Follow an experiment in the background.",
+        "stop": "Stop a running experiment.",
+    },
+    "Analyse": {
+        "ls": "List runs: id, state, parameters, last metrics.",
+        "report": "Report the results of an experiment.",
+        "compare": "Compare two experiments, workloads or runs.",
+        "advise": "Predict which runs could share a device.",
+        "dashboard": "Compare runs in the browser.",
+        "export": "Export the samples of a run to a file.",
+        "trace": "Write the trace of a run for ui.perfetto.dev.",
+    },
+    "Data": {
+        "import": "Import runs from archives and from MLflow.",
+        "sync": "Upload pending data to MLflow and Postgres.",
+        "db": "Upgrade or check the store; manage readers.",
+        "prune": "Delete or compact old runs.",
+        "init-stack": "Write compose.yaml and its passwords.",
+    },
+    "Machine": {
+        "listeners": "List listeners and their metrics.",
+        "devices": "Show GPUs, CPUs and memory, and their users.",
+        "doctor": "Check the installation; remove leftovers.",
+        "selftest": "Measure the tracking overhead on this machine.",
+        "config": "Show every setting and where it comes from.",
+    },
+}
 COMMANDS: Mapping[str, str] = {
-    "run": "Run an experiment file, or one script.",
-    "validate": "Check an experiment file and show its plan.",
-    "status": "Show the progress of an experiment.",
-    "attach": "Follow an experiment in the background.",
-    "stop": "Stop a running experiment.",
-    "report": "Report the results of an experiment.",
-    "compare": "Compare two experiments, workloads or runs.",
-    "advise": "Predict which runs could share a device.",
-    "dashboard": "Compare runs in the browser.",
-    "export": "Export the samples of a run to a file.",
-    "sync": "Upload pending data to MLflow and Postgres.",
-    "import": "Import runs from archives and from MLflow.",
-    "trace": "Write the trace of a run for ui.perfetto.dev.",
-    "db": "Upgrade or check the store; manage readers.",
-    "prune": "Delete or compact old runs.",
-    "listeners": "List listeners and their metrics.",
-    "devices": "Show GPUs, CPUs and memory, and their users.",
-    "doctor": "Check the installation; remove leftovers.",
-    "selftest": "Measure the tracking overhead on this machine.",
-    "init-stack": "Write compose.yaml and its passwords.",
-    "config": "Show every setting and where it comes from.",
+    name: text for commands in GROUPS.values() for name, text in commands.items()
 }
 DEFAULT_COMMAND = "run"
 EXIT_INTERRUPTED = 130
@@ -72,13 +85,20 @@ class RadtGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         formatter: click.HelpFormatter,
     ) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"--help", "-h", "--version"}
         if args and args[0] not in own and args[0] not in COMMANDS:
-            _refuse_misspelt_command(args[0])
+            from radt.cli.original import COMMANDS as ORIGINAL
+
+            if args[0] in ORIGINAL:
+                args = [ORIGINAL[args[0]], *args[1:]]
+                return super().parse_args(ctx, args)
+            _refuse_misspelt_command(args)
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
@@ -126,9 +146,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _refuse_misspelt_command(word: str) -> None:
-    """Suggest a command for a word that is not a file but almost a command."""
-    if word.isalpha() and not Path(word).exists():
+def _refuse_misspelt_command(args: Sequence[str]) -> None:
+    """Suggest a command for a word that is not a file or a launcher but almost a command."""
+    word, *rest = args
+    is_launcher = shutil.which(word) is not None and any(text.endswith(".py") for text in rest)
+    if word.isalpha() and not Path(word).exists() and not is_launcher:
         near = difflib.get_close_matches(word, COMMANDS, 1)
         if near:
             raise UsageError(

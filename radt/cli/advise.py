@@ -89,7 +89,7 @@ def command(
     EXPERIMENT is its name or its file; workloads in the file are then predicted, too. "slowdown" is
     the expected slowdown of the slowest run, "range" its bounds by the model, "gain" the throughput
     relative to running one after the other. Measured workloads check the predictions.
-    docs/advice.md explains the model and its limits.
+    The documentation's page "Advice" explains the model and its limits.
     """
     from radt.analysis.advice_candidates import PlannedRows, read_planned
     from radt.analysis.advice_choice import Preferences

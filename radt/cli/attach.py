@@ -43,6 +43,11 @@ def command(file: Path, home: str | None) -> int:
     with ProgressReader(file, data) as observer:
         holder = observer.holder()
         if holder is None:
+            if not file.exists():
+                raise UsageError(
+                    f"Expected an experiment file, got {file}, which does not exist",
+                    "Name the file that was started; `radt ls` lists runs",
+                )
             log = last_log(file, data)
             raise UsageError(
                 f"{file} is not running",

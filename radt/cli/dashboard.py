@@ -94,7 +94,7 @@ def command(
         if access.is_in_the_clear:
             click.echo(
                 "Token and data cross the network unencrypted: put an HTTPS proxy in front, or use "
-                "an SSH tunnel (docs/dashboard.md).",
+                "an SSH tunnel.",
                 err=True,
             )
         if not is_there:

@@ -278,6 +278,8 @@ def _command_text(row: _Row, plan: ExperimentPlan, details: Sequence[_Column]) -
 def _command(run: RunPlan, plan: ExperimentPlan) -> str:
     """Return the script, relative to the experiment file's folder if possible, and arguments."""
     folder = plan.path.parent.resolve()
+    if run.program.command:
+        return f"{run.program.command} {run.arguments}".rstrip()
     path = run.program.path
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     start = f"-m {run.program.module}" if run.program.module else str(shown)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from radt import settings
 from radt.cli.options import call, setting_option
+from radt.cli.original import WITH_VALUE, translated
 from radt.cli.render import render_plan
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
@@ -30,6 +31,20 @@ from radt.settings import Settings
 #: Where the context keeps the command line as it was given.
 ARGUMENTS = "radt.cli.run.arguments"
 _MODULE_OPTIONS = ("-m", "--module")
+_HELP_ALL = "radt.cli.run.help_all"
+#: The options in ``--help``, by parameter; ``--help-all`` has all.
+_COMMON = frozenset(
+    {"rerun", "only", "repeat", "dry_run", "detach", "yes", "quiet", "home", "tracking_uri"}
+    | {"module", "experiment", "workload", "name", "devices", "collocation", "listeners"}
+    | {"environment", "timeout", "help", "help_all"}
+)
+
+
+def _show_all_help(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_HELP_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class RunCommand(click.Command):
@@ -41,7 +56,14 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
         before, file, after = self._split(ctx, args)
+        before, notes = translated(before)
+        if file is not None and is_experiment(file):
+            after, more = translated(after)
+            notes += more
+        for note in notes:
+            click.echo(f"radt: {note}", err=True)
         if file is None:
+            args = before
             return super().parse_args(ctx, args)
         if is_experiment(file):
             ctx.allow_interspersed_args = True
@@ -49,6 +71,18 @@ class RunCommand(click.Command):
             return super().parse_args(ctx, [*before, name, *after])
         ctx.allow_interspersed_args = False
         return super().parse_args(ctx, [*before, "--", file, *after])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options that most calls need, or all after ``--help-all``."""
+        everything = ctx.meta.get(_HELP_ALL, False)
+        records = [
+            record
+            for parameter in self.get_params(ctx)
+            if (everything or parameter.name in _COMMON)
+            and (record := parameter.get_help_record(ctx)) is not None
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(records)
 
     def _split(
         self, ctx: click.Context, args: Sequence[str]
@@ -59,7 +93,7 @@ class RunCommand(click.Command):
             for parameter in self.get_params(ctx)
             if isinstance(parameter, click.Option)
             for name in (*parameter.opts, *parameter.secondary_opts)
-        }
+        } | dict.fromkeys(WITH_VALUE, True)
         position = 0
         while position < len(args):
             argument, rest = args[position], list(args[position + 1 :])
@@ -111,7 +145,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @click.command("run", cls=RunCommand)
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--rerun", is_flag=True, help="Run FAILED, OOM and TIMEOUT rows again.")
+@click.option("-r", "--rerun", is_flag=True, help="Run FAILED, OOM and TIMEOUT rows again.")
 @click.option(
     "--only",
     multiple=True,
@@ -138,7 +172,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @click.option("-e", "--experiment", default="", help="Experiment (program only).")
 @click.option("-w", "--workload", default="", help="Workload id (program only).")
 @click.option("-n", "--name", default="", help="Name of the run (program only).")
-@click.option("-d", "--devices", default="", help="GPUs such as 0 or 1+2, or cpu (program only).")
+@click.option("-d", "--devices", default="", help="GPUs such as 0 or 1+2, or cpu; for all rows.")
 @click.option("-c", "--collocation", default="", help="-, MPS or a MIG profile (program only).")
 @click.option("-l", "--listeners", default="", help="Listeners such as top+smi (program only).")
 @click.option("--environment", default="", help="local, uv, conda or docker (program only).")
@@ -146,6 +180,14 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @click.option("--data", default="", help="Data (program only).")
 @click.option("--cpus", default="", help="CPUs such as 8 or 0-3+6 (program only).")
 @click.option("--timeout", default="", help="End the run after this time (program only).")
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_help,
+    help="Show all options and exit.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -211,9 +253,9 @@ class _Start:
                 f"Expected one experiment file, got {self.arguments[0]!r} after {self.file}",
                 "Run one experiment file at a time, without arguments",
             )
-        if any(getattr(self.columns, name) for name in _COLUMNS):
+        if any(getattr(self.columns, name) for name in _COLUMNS if name != "devices"):
             raise UsageError(
-                "-e, -w, -n, -d, -c, -l and other column options are for programs",
+                "-e, -w, -n, -c, -l and other column options are for programs",
                 f"Write them into the columns of {self.file}",
             )
         path = Path(self.file)
@@ -222,7 +264,7 @@ class _Start:
         options = experiment_options(values, rerun=self.rerun, only=self.only)
         if dry_run:
             source = open_source(path)
-            plan = source.plan(Machine.detect(), registry.load())
+            plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
             _show_plan(plan, options.with_repeat_of(source.repeat, plan))
             return 0
         home = Home(values[settings.HOME])
@@ -232,6 +274,7 @@ class _Start:
             path,
             home=home,
             options=options,
+            devices=self.columns.devices,
             console=Console(highlight=False),
             tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
             store_uri=values[settings.STORE_URI] or None,
@@ -245,7 +288,7 @@ class _Start:
         Returns the exit code, None if there is nothing to run.
         """
         source = open_source(path)
-        plan = source.plan(Machine.detect(), registry.load())
+        plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
         pending = pending_workloads(plan, options.with_repeat_of(source.repeat, plan))
         if not pending:
             return None

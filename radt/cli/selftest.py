@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from radt.cli.original import documentation
 from radt.selftest import Measurement, Verdict, run_selftest
 
 EXIT_OVER = 1
@@ -56,9 +57,11 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
 
     def report(measurement: Measurement) -> None:
         if not as_json:
+            spinner.stop()  # else its line stays between those of the measurements
             console.print(_line(measurement), soft_wrap=True)
+            spinner.start()
 
-    with status.status("measuring, on an otherwise idle machine in about a minute"):
+    with status.status("measuring, on an otherwise idle machine in about a minute") as spinner:
         measurements = run_selftest(pairs, seconds, seed, report)
     if as_json:
         document = {
@@ -68,7 +71,8 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
         }
         click.echo(json.dumps(document, indent=2).replace("Infinity", "null"))
     else:
-        console.print(Text(f"seed {seed}; limits and other machines: docs/measurements.md", "dim"))
+        see = documentation("Measurements")
+        console.print(Text(f"seed {seed}. {see} for limits and other machines", "dim"))
     over = {Verdict.OVER, Verdict.FAILED}
     return EXIT_OVER if any(measurement.verdict in over for measurement in measurements) else 0
 

@@ -15,14 +15,15 @@ from radt.units import plural
 @click.command("validate")
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--rerun", is_flag=True, help="Plan for `radt FILE --rerun`.")
-def command(file: str, rerun: bool) -> None:
+@click.option("-d", "--devices", default="", help="Override the Devices column, such as cpu.")
+def command(file: str, rerun: bool, devices: str) -> None:
     """Check an experiment FILE and print what a start would do.
 
     Nothing is started and nothing written. Every problem is shown at once, with its line and
     column; the exit code is 2 if there is one.
     """
     source = open_source(file)
-    plan = source.plan(Machine.detect(), registry.load())
+    plan = source.plan(Machine.detect(), registry.load(), devices)
     render_plan(plan, rerun=rerun, repeat=source.repeat)
     if source.added:
         click.echo(f"\n  A start adds {plural(source.added, 'row')} to {source.shown}.")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from radt.collector.protocol import (
+    Begun,
     CollectorStatus,
     LiveView,
     Op,
@@ -141,11 +142,11 @@ class CollectorClient:
         self._registrations[registration.run_id] = registration
         return [str(warning) for warning in answer["warnings"]]
 
-    def begin(self, run: StandaloneRun) -> list[str]:
-        """Register a run without a runner, which is running already; return warnings."""
+    def begin(self, run: StandaloneRun) -> Begun:
+        """Register a run without a runner, which is running already."""
         answer = self._ask(Op.BEGIN, {"run": run.to_json()})
         self._registrations[run.registration.run_id] = run.registration
-        return [str(warning) for warning in answer["warnings"]]
+        return Begun.from_json(answer)
 
     def started(
         self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None = None

@@ -163,7 +163,7 @@ class StandaloneRun:
     Without a runner ``pid`` is the training process, and ``started_monotonic_ns`` when it entered
     the run; the collector writes the rows, created at that instant. With one they are the runner,
     which starts and ends the run, and when it planned the run. ``devices`` and ``collocation`` are
-    normalised texts.
+    normalised texts. ``is_numbered``: the name gets the run's number in its experiment.
     """
 
     registration: Registration
@@ -174,6 +174,7 @@ class StandaloneRun:
     workload: str = ""
     letter: str = "a"
     name: str = ""
+    is_numbered: bool = False
     command: str = ""
     host: str = ""
     devices: str = "cpu"
@@ -198,6 +199,7 @@ class StandaloneRun:
                 workload=_text(data, "workload"),
                 letter=_text(data, "letter"),
                 name=_text(data, "name"),
+                is_numbered=bool(data.get("is_numbered")),
                 command=_text(data, "command"),
                 host=_text(data, "host"),
                 devices=_text(data, "devices"),
@@ -208,6 +210,22 @@ class StandaloneRun:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a standalone run: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run without a runner that is being recorded: its name in the store, and warnings."""
+
+    name: str
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Begun:
+        warnings = tuple(str(warning) for warning in data["warnings"])
+        return cls(str(data.get("name", "")), warnings)  # an earlier collector gives no name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -134,12 +134,17 @@ class RunRecorder:
         """
         run_id = self.run.run_id
         known = reader.runs(run_ids=[run_id])
+        standalone = self.run.standalone
         if known:
             self._workload_id = known[0].workload_id
+            if standalone is not None:
+                self.run.standalone = replace(standalone, name=known[0].name)
             return known[0].status.ended
-        description = self.run.standalone or self._description()
+        description = standalone or self._description()
         self._workload_id = description.workload_id
-        put_rows(self._writer, reader, description, self._clock)
+        name = put_rows(self._writer, reader, description, self._clock)
+        if standalone is not None:
+            self.run.standalone = replace(standalone, name=name)
         return False
 
     def _description(self) -> StandaloneRun:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from radt.clock import Clock
 from radt.collector.protocol import StandaloneRun
 from radt.model import RunStatus
@@ -33,8 +35,10 @@ def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
     )
 
 
-def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock: Clock) -> None:
+def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock: Clock) -> str:
     """Create the rows of a run as it describes itself, and that of its workload if there is none.
+
+    Returns the run's name, with its number if the run has one.
 
     Raises:
         StoreError: The store cannot be written.
@@ -53,6 +57,9 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
                     barrier_ns=None if run.has_runner else row.created_ns,
                 )
             )
+        if run.is_numbered:
+            row = replace(row, name=writer.numbered_name(run.name, run.experiment))
         writer.put_run(row)
         writer.put_params(row.run_id, run.params)
         writer.put_tags(row.run_id, run.tags)
+    return row.name

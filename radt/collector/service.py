@@ -15,7 +15,7 @@ from radt.collector.found import Found
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import OnTime, ProcessTable, RunsOn, own_cpu_s, stop_run
-from radt.collector.protocol import LiveView, RefusalCode, Registration, StandaloneRun
+from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
@@ -73,8 +73,8 @@ class Service:
         registration = _with_defaults(registration)
         return self._adopt(ActiveRun(registration, owner, buffered_points=self._points))
 
-    def begin(self, run: StandaloneRun, owner: ProcessId | None) -> list[str]:
-        """Record a run that is its own owner; return warnings."""
+    def begin(self, run: StandaloneRun, owner: ProcessId | None) -> Begun:
+        """Record a run that is its own owner."""
         registration = _with_defaults(run.registration)
         listeners = "+".join(map(str, registration.listeners))
         run = replace(run, registration=registration, tags=run.tags | {LISTENERS: listeners})
@@ -86,7 +86,8 @@ class Service:
             warnings.append(f"the store is not writable yet: {self._problem_of(active)}")
         if active.failure:
             raise RefusedError(active.failure)
-        return warnings
+        name = active.standalone.name if active.standalone is not None else run.name
+        return Begun(name, tuple(warnings))
 
     def started(
         self,

@@ -237,7 +237,19 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
     check.check_workloads(workloads)
     if check.problems:
         raise ExperimentError(shown, check.sorted_problems())
-    return ExperimentPlan(path, workloads, listener_warnings(workloads, place.registry))
+    warnings = (*_numeric_names(workloads), *listener_warnings(workloads, place.registry))
+    return ExperimentPlan(path, workloads, warnings)
+
+
+def _numeric_names(workloads: Iterable[WorkloadPlan]) -> Iterator[str]:
+    """Yield what a number as Experiment means."""
+    names = dict.fromkeys(workload.experiment for workload in workloads)
+    for name in names:
+        if name.isascii() and name.isdigit():
+            yield (
+                f"experiment {name} is the one with this id at MLflow, or a new one of this name "
+                "if MLflow has none"
+            )
 
 
 def positions_of(keys: Sequence[tuple[str, str]]) -> list[RowPosition]:

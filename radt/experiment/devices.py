@@ -128,7 +128,10 @@ def _missing_devices(indices: list[int], machine: Machine) -> UsageError:
         )
     if not machine.gpus:
         why = f" ({machine.no_gpu_reason})" if machine.no_gpu_reason else ""
-        return UsageError(f"{named}: this machine has no GPU{why}", "Write cpu, or leave it empty")
+        return UsageError(
+            f"{named}: this machine has no GPU{why}",
+            "Write cpu, leave it empty, or try with --devices cpu",
+        )
     return UsageError(f"this machine has no {named}", f"Choose {_choices(machine)}")
 
 

@@ -24,6 +24,7 @@ class ProgramKind(StrEnum):
     SCRIPT = "script"  # python FILE
     MODULE = "module"  # python -m MODULE
     EXECUTABLE = "executable"  # FILE
+    COMMAND = "command"  # an executable on PATH, such as torchrun
     PROJECT = "project"  # the main entry point of MLflow's MLproject file in FOLDER
 
 
@@ -32,17 +33,20 @@ class Program:
     """The program of a run, and where it runs.
 
     ``path`` is absolute: the script, the executable, the project's folder; for a module the folder
-    it is imported from. ``module`` is empty unless ``kind`` is MODULE.
+    it is imported from, for a command on PATH the folder of the experiment. ``module`` is empty
+    unless ``kind`` is MODULE, ``command`` unless it is COMMAND: the word that PATH resolves, where
+    the run's environment is active.
     """
 
     kind: ProgramKind
     path: Path
     module: str = ""
+    command: str = ""
 
     @property
     def folder(self) -> Path:
         """The working directory."""
-        in_it = self.kind in (ProgramKind.MODULE, ProgramKind.PROJECT)
+        in_it = self.kind in (ProgramKind.MODULE, ProgramKind.PROJECT, ProgramKind.COMMAND)
         return self.path if in_it else self.path.parent
 
     @property
@@ -51,11 +55,16 @@ class Program:
         return self.kind in (ProgramKind.SCRIPT, ProgramKind.MODULE)
 
     @property
+    def recorded(self) -> str:
+        """Its name in the run's parameter File."""
+        return self.module or self.command or self.path.name
+
+    @property
     def label(self) -> str:
         """Its name in messages."""
         match self.kind:
-            case ProgramKind.MODULE:
-                return self.module
+            case ProgramKind.MODULE | ProgramKind.COMMAND:
+                return self.module or self.command
             case ProgramKind.PROJECT:
                 return self.path.name
         return self.path.stem
@@ -90,6 +99,9 @@ def find_program(text: str, folders: Sequence[Path], *, own_python: bool = True)
     places = [folder / given for folder in folders]
     path = next((place for place in places if place.exists()), None)
     if path is None:
+        word = text.strip()
+        if "/" not in word and shutil.which(word):
+            return Program(ProgramKind.COMMAND, folders[0].resolve(), command=word)
         raise UsageError(f"there is no file {text!r}", _similar_file(text, places))
     if path.is_dir():
         return _project(text, path)
@@ -104,6 +116,20 @@ def find_program(text: str, folders: Sequence[Path], *, own_python: bool = True)
         )
     kind = ProgramKind.SCRIPT if path.suffix == ".py" else ProgramKind.EXECUTABLE
     return Program(kind, path.parent.resolve() / path.name)
+
+
+def launched_script(arguments: Sequence[str]) -> int | None:
+    """Return the position of the script, or of a module's name, among a launcher's arguments.
+
+    >>> launched_script(["--nproc-per-node", "2", "train.py", "--lr", "0.1"])
+    2
+    """
+    for position, argument in enumerate(arguments):
+        if argument.endswith(".py"):
+            return position
+        if position and arguments[position - 1] in ("-m", "--module"):
+            return position
+    return None
 
 
 def _project(text: str, folder: Path) -> Program:
@@ -195,8 +221,6 @@ def _similar_file(text: str, places: Sequence[Path]) -> str:
             continue
         if hint := did_you_mean(place.name, names):
             return hint
-    if "/" not in text and shutil.which(text):
-        return "radt does not look on PATH: name a script, or a module (-m package.module)"
     if len(places) > 1:
         return "radt looks in this file's folder, then in the current one"
     return "Check the path"

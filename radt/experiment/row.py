@@ -16,7 +16,7 @@ from radt.environments.spec import EnvironmentKind, EnvironmentSpec, parse_envir
 from radt.errors import UsageError
 from radt.experiment import columns
 from radt.experiment.columns import Column
-from radt.experiment.devices import CpuRequest, Devices, Machine
+from radt.experiment.devices import CPU, CpuRequest, Devices, Machine
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, find_program
 from radt.experiment.templates import BARRED, LETTER_PLACEHOLDER, Mappings, Placeholders
@@ -80,7 +80,8 @@ class Place:
     """The surroundings that the meaning of a row depends on.
 
     ``folders`` are where its File may be, the experiment's first. ``inventory`` is asked only for
-    rows that divide their GPUs.
+    rows that divide their GPUs. ``devices`` stands in the place of every row's Devices unless it is
+    empty; with ``cpu`` no row shares a GPU either, so that a file can be tried anywhere.
     """
 
     machine: Machine
@@ -89,6 +90,7 @@ class Place:
     default_experiment: str
     mappings: Mappings = field(default_factory=Mappings)
     inventory: Callable[[], Inventory] = _inventory
+    devices: str = ""
 
     @classmethod
     def beside(cls, file: Path, machine: Machine, registry: Registry) -> Place:
@@ -160,8 +162,11 @@ class RowCheck:
             self._cell(column, str.strip)
         status = self._cell(Column.STATUS, columns.parse_status)
         machine = self._place.machine
-        devices = self._cell(Column.DEVICES, lambda text: Devices.parse(text, machine))
+        given = self._place.devices
+        devices = self._cell(Column.DEVICES, lambda text: Devices.parse(given or text, machine))
         collocation = self._cell(Column.COLLOCATION, Collocation.parse)
+        if given.lower() == CPU:
+            collocation = Collocation()
         cpus = self._cell(Column.CPUS, lambda text: CpuRequest.parse(text, machine.cpus))
         timeout_s = self._cell(Column.TIMEOUT, columns.parse_timeout)
         listeners = columns.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)

@@ -20,6 +20,7 @@ from radt.experiment.columns import Column
 from radt.experiment.devices import Machine
 from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.program import launched_script
 from radt.experiment.row import Place, Row, RowCheck, listener_warnings
 from radt.experiment.status import StatusWriter
 from radt.experiment.table import Table, parse_table
@@ -60,14 +61,19 @@ class ExperimentFile:
         """What `writer` adds to the file, as a note to the user; "" for nothing."""
         return ""
 
-    def plan(self, machine: Machine, registry: Registry) -> ExperimentPlan:
+    def plan(self, machine: Machine, registry: Registry, devices: str = "") -> ExperimentPlan:
         """Return what the file asks for on this machine with these listeners.
+
+        Args:
+            machine: This machine.
+            registry: The listeners.
+            devices: Overrides the Devices column; see `radt.experiment.row.Place`.
 
         Raises:
             ExperimentError: With every problem of the file.
             UsageError: The settings file that holds for it cannot be used.
         """
-        place = Place.beside(self.path, machine, registry)
+        place = replace(Place.beside(self.path, machine, registry), devices=devices.strip())
         return check_table(self.path, self.shown, self.table, place)
 
     def writer(self) -> StatusWriter:
@@ -156,7 +162,7 @@ def direct_plan(
         problems.append(Problem(error.message, error.remedy or "", column=option))
 
     here = Path.cwd()
-    place = Place(machine, registry, (here,), _called(given), Mappings.of(here))
+    place = Place(machine, registry, (here,), _called(given, arguments), Mappings.of(here))
     (spot,) = positions_of([(experiment.strip() or place.default_experiment, workload.strip())])
     check = RowCheck(
         Row(values, {Column.MODEL: model, Column.DATA: data}, is_literal=True),
@@ -180,8 +186,15 @@ def direct_plan(
     return ExperimentPlan(run.program.path, workloads, listener_warnings(workloads, registry))
 
 
-def _called(given: str) -> str:
-    """Name an experiment after a File: ``train`` for train.py, a module by its name."""
+def _called(given: str, arguments: Sequence[str]) -> str:
+    """Name an experiment after a File: ``train`` for train.py, a module by its name.
+
+    A launcher on PATH gives it the name of the script that it launches.
+    """
+    if "/" not in given and not given.endswith(".py") and not Path(given).exists():
+        at = launched_script(arguments)
+        if at is not None:
+            return Path(arguments[at]).stem
     module = given.removeprefix("-m").strip()
     return module if module != given.strip() else Path(given).stem or "run"
 

@@ -178,7 +178,7 @@ class SweepFile(ExperimentFile):
             )
         return "; ".join(parts)
 
-    def plan(self, machine: Machine, registry: Registry) -> ExperimentPlan:
+    def plan(self, machine: Machine, registry: Registry, devices: str = "") -> ExperimentPlan:
         """Return what the CSV asks for on this machine with these listeners.
 
         Raises:
@@ -187,7 +187,7 @@ class SweepFile(ExperimentFile):
         """
         problems = list(self.problems)
         try:
-            plan = ExperimentFile.plan(self, machine, registry)
+            plan = ExperimentFile.plan(self, machine, registry, devices)
         except ExperimentError as error:
             in_csv = [each for each in error.problems if (each.line or 0) < self.first_added]
             if in_csv:

@@ -1,8 +1,8 @@
 """Placeholders in commands (``{Model}``, ``{Letter}``, ``{AnyColumn}``), and commands of models.
 
-Words are filled after they were split, so that a value with blanks stays one word. What stands in
-braces and is no column is left as it is: JSON and other people's templates survive, as does
-``${…}``. ``{{Model}}`` is the text ``{Model}``.
+Words are filled after they were split, so that a value with blanks stays one word. A name in braces
+has to be a column; what is not a name is left as it is, so JSON, ``{1,2}``, ``{epoch:02d}`` and
+``${…}`` survive. ``{{Model}}`` is the text ``{Model}``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ BARRED = WRITTEN | {Column.PARAMS}
 _PLACEHOLDER = re.compile(r"\{\{(?P<kept>[^{}]*)\}\}|(?<!\$)\{(?P<name>[^{}]*)\}")
 #: For spaces within braces while a text is split; no argument can hold it.
 _SPACE = "\0"
+#: One word in braces, which must be a column.
+_WORD = re.compile(r"[^\W\d_]\w*")
 #: What may be the name of a column; `{"a": 1}` and `{1,2}` are not.
 _NAME = re.compile(r"[^\W\d_][\w .()/%-]*")
 
@@ -57,8 +59,7 @@ class Placeholders:
             params: What ``{Params}`` stands for, None where it may not stand at all.
 
         Raises:
-            UsageError: The column of a placeholder is missing or empty, or a placeholder looks
-                like a misspelt column.
+            UsageError: The column of a placeholder is missing or empty.
         """
 
         def filled(match: re.Match[str]) -> str:
@@ -125,6 +126,8 @@ class Placeholders:
             raise UsageError(f"{{{name}}}{where}: there is no such column", f"Add it. {literal}")
         if hint := self._near(name):
             raise UsageError(f"{{{name}}}{where} is not a column", f"{hint} {literal}")
+        if _WORD.fullmatch(name):
+            raise UsageError(f"{{{name}}}{where} is not a column", f"Add the column. {literal}")
         return None
 
     def _near(self, name: str) -> str:
@@ -134,7 +137,10 @@ class Placeholders:
 
     def _means_a_column(self, name: str) -> bool:
         return (
-            name.lower() in self._lower or Column.named(name) is not None or bool(self._near(name))
+            name.lower() in self._lower
+            or Column.named(name) is not None
+            or _WORD.fullmatch(name) is not None
+            or bool(self._near(name))
         )
 
 

@@ -134,6 +134,8 @@ def _verdict_text(finding: Finding) -> str:
             return f"within {MARGIN * 100:g} %"
         case Verdict.BETTER | Verdict.WORSE | Verdict.DIFFERENT:
             return _change_text(finding) + ("" if finding.holds else f" {_DOUBT}")
+        case Verdict.INCONCLUSIVE if finding.effect.method is Method.NONE:
+            return _change_text(finding)
     return finding.verdict.value
 
 
@@ -161,7 +163,7 @@ def _repeats_needed_text(finding: Finding) -> str:
     if finding.verdict is not Verdict.INCONCLUSIVE:
         return ""
     if finding.effect.method is Method.NONE:
-        return "one repeat gives no confidence interval"
+        return "one repeat, no interval"
     if finding.repeats_wanted is None:
         return ""
     change = f"{MARGIN * 100:g} %"
@@ -179,6 +181,8 @@ def sentence(finding: Finding, confidence: float) -> str:
         repeats += f", {finding.effect.method}"
     level = f"{confidence * 100:g} % CI {_interval_text(finding)}"
     match finding.verdict:
+        case Verdict.INCONCLUSIVE if finding.effect.method is Method.NONE:
+            text = f"B is {_change_text(finding)} ({noun} {values})"
         case Verdict.INCONCLUSIVE if finding.effect.interval is None:
             text = f"inconclusive ({noun} {values}, {repeats})"
         case Verdict.INCONCLUSIVE:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from radt import units
 from radt.analysis.quantities import Quantity, Reading, joules
@@ -89,11 +90,13 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
         quantities.append(Quantity.ENERGY)
     columns = [*_keys(workloads), Column("runs", role=Role.LEAD, is_number=False)]
     columns += [Column("n", role=Role.LEAD)] if with_repeats else []
+    columns += [Column("took")]
     columns += [Column(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
     rows = []
     for workload, group, is_first in lines:
         cells = [*_key_cells(workloads, workload, is_first=is_first), Cell(runs_text(group))]
         cells += [Cell(_repeats(group))] if with_repeats else []
+        cells += [Cell(units.duration(_mean_duration_s(group)))]
         for quantity in _SUMMARY:
             cells.append(Cell(quantity.info.text(group.mean(quantity))))
         if group.status is not RunStatus.FINISHED:
@@ -102,6 +105,29 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
             cells.append(Cell(joules(workload.energy.gpus_j) if is_first else ""))
         rows.append(Row(cells, is_first))
     return Table(columns, rows)
+
+
+def _mean_duration_s(group: GroupSummary) -> float | None:
+    """Return how long the runs of a group took on average; None if none has ended."""
+    taken_s = [
+        (run.run.ended_ns - run.run.started_ns) / 1e9
+        for run in group.runs
+        if run.run.started_ns is not None and run.run.ended_ns is not None
+    ]
+    return fmean(taken_s) if taken_s else None
+
+
+def epochs_hint(workloads: Sequence[WorkloadSummary]) -> str:
+    """Return how scripts come to a time per epoch; empty where all that finished have one."""
+    finished = [
+        group
+        for workload in workloads
+        for group in workload.groups
+        if group.status is RunStatus.FINISHED
+    ]
+    if all(group.mean(Quantity.TIME_PER_EPOCH) is not None for group in finished):
+        return ""
+    return "`for epoch in run.epochs(N):` in `with radt.Run() as run:` adds time/epoch"
 
 
 def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:

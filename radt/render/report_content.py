@@ -124,8 +124,10 @@ class Content:
 def workload_name(workload: WorkloadSummary, *, with_host: bool) -> str:
     """Return the label of a workload, with its machine if there are several machines."""
     label = workload.label
-    if label == NO_VALUE and len(workload.groups) == 1:
-        label = workload.groups[0].name  # a script that was run by itself
+    if label == NO_VALUE and len(workload.groups) == 1:  # a script that was run by itself
+        group = workload.groups[0]
+        is_one = len(group.runs) == len(workload.workload_ids) == 1
+        label = group.runs[0].run.name if is_one else group.name
     return " ".join(part for part in (label, workload.host if with_host else "") if part)
 
 

@@ -1,4 +1,4 @@
-"""What radt tells a training script's user when something of radt does not work: once each."""
+"""Write what radt tells a training script's user: its run, and once each what does not work."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ _told: set[str] = set()
 
 def warn_once(text: str) -> None:
     """Write a line to standard error, the first time that it is asked to. Never raises."""
-    if text in _told:
-        return
-    _told.add(text)
+    if text not in _told:
+        _told.add(text)
+        say(text)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error. Never raises."""
     try:
         sys.stderr.write(f"radt: {text}\n")
         sys.stderr.flush()

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radt import settings
@@ -21,14 +21,17 @@ from radt.collector.manifest import Manifest, ask_for_collection
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.collector.start import problems
 from radt.errors import RadtError
+from radt.home import Home
 from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
-from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
+from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus, short_id
 from radt.params import command_params
 from radt.procfs import start_ticks
-from radt.run.notices import warn_once
+from radt.run.notices import say, warn_once
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
+from radt.run_name import script_name
 from radt.tags import COLLOCATION, DEVICES, LETTER, PROFILED, WORKLOAD
+from radt.units import duration
 
 _DEVICE = re.compile(r"nvidia\d+")
 
@@ -87,6 +90,27 @@ def patience_s() -> float:
     return float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
 
 
+def is_quiet() -> bool:
+    """Whether the user wants no lines about the run: ``$RADT_QUIET``, else the settings file."""
+    found = settings.variable(settings.QUIET)
+    if found.level is settings.Level.VARIABLE:
+        return found.value
+    return settings.value_for_script(settings.QUIET, warn_once)
+
+
+def _shown(path: Path) -> Path:
+    """Return the path relative to the current folder if it is below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _home_option(home: Home) -> str:
+    """Return the option that commands need to find a data folder from here, with a space before."""
+    if home.path == Home.resolve(warn=warn_once).path:
+        return ""
+    return f" --home {shlex.quote(str(_shown(home.path)))}"
+
+
 #: How long the end of a script may wait for its values to be in the store; nothing is lost then.
 FINISH_TIMEOUT_S = 10.0
 
@@ -130,6 +154,7 @@ class StandaloneSession:
         try:
             self._client = CollectorClient.connect(start=True, patience_s=patience_s())
             self._take_up(self._client)
+            self._say(f"is recorded in {_shown(self._target.home.path)}")
         except (RadtError, OSError) as error:
             self._client = None
             if missing is not None:
@@ -147,8 +172,15 @@ class StandaloneSession:
             )
 
     def _take_up(self, client: CollectorClient) -> None:
-        for warning in client.begin(self._run):
+        begun = client.begin(self._run)
+        self._run = replace(self._run, name=begun.name or self._run.name)
+        for warning in begun.warnings:
             warn_once(warning)
+
+    def _say(self, predicate: str) -> None:
+        """Tell the user something of the run, unless told to be quiet."""
+        if not is_quiet():
+            say(f"run {short_id(self._target.run_id)} ({self._run.name}) {predicate}")
 
     @property
     def recording(self) -> bool:
@@ -179,6 +211,9 @@ class StandaloneSession:
                 timeout_s=FINISH_TIMEOUT_S,
                 patience_s=patience_s(),
             )
+            taken_s = (time.monotonic_ns() - self._run.started_monotonic_ns) / 1e9
+            see = f"radt dashboard{_home_option(self._target.home)}"
+            self._say(f"{status} in {duration(taken_s)}; see {see}")
         except (RadtError, OSError) as error:
             if self._client is not None:  # else that was said as the run began
                 warn_once(f"the end of the run is not recorded yet: {error}")
@@ -229,7 +264,8 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         workload_id=uuid.uuid4().hex,
         experiment=options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or stem,
         workload=options.workload or "",
-        name=options.name or stem,
+        name=options.name or (stem if options.workload else script_name(stem, arguments)),
+        is_numbered=not (options.name or options.workload),
         command=shlex.join(sys.orig_argv),
         host=socket.gethostname(),
         devices=devices,

@@ -171,11 +171,6 @@ class ActiveRun:
         return self.recorded.run_id
 
     @property
-    def shown_id(self) -> str:
-        """The id for the Run column: MLflow's, as people paste it there; else radt's own."""
-        return self.mlflow_run_id or self.run_id
-
-    @property
     def running(self) -> TrainingProcess:
         """The process, which has been started."""
         assert self.process is not None
@@ -373,7 +368,7 @@ class ActiveWorkload:
             self.statuses.set_many(
                 {
                     row.recorded.plan.line: RowStatus(
-                        status_text(ending, self.pending.repeat, self.pending.repeats), row.shown_id
+                        status_text(ending, self.pending.repeat, self.pending.repeats), row.run_id
                     )
                     for row, ending in statuses.items()
                 }

@@ -80,6 +80,8 @@ def program_command(plan: RunPlan, interpreter: Path) -> list[str]:
             return read_project(plan.program.path).command(plan.params)
         case ProgramKind.EXECUTABLE:
             return [str(plan.program.path), *plan.params]
+        case ProgramKind.COMMAND:
+            return [plan.program.command, *plan.params]
     return [str(interpreter), *program_arguments(plan)]
 
 

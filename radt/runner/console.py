@@ -145,14 +145,14 @@ class RunConsole:
     def show_live(self, view: WorkloadView) -> None:
         """Show a workload's table, or bring it up to date; nothing if this is no terminal."""
         self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
-        if self._console.is_terminal and not self._quiet and not self._behind:
+        if self._console.is_terminal and not self._behind:
             width, height = self._console.size
             self._lines.put(_LiveTable(live_table(view, width, height, self.experiment)))
 
     def progress(self, view: WorkloadView, text: str) -> None:
         """Show what set-up is at: in the live table, or as a line where there is none."""
         view.state = text
-        if self._console.is_terminal and not self._quiet:
+        if self._console.is_terminal:
             self.show_live(view)
         elif text != self._progress:
             self.say(f"  {view.heading}: {text}", style="dim")
@@ -160,7 +160,7 @@ class RunConsole:
 
     def show_wait(self, text: str) -> None:
         """Show a line that says what is being waited for; nothing if this is no terminal."""
-        if self._console.is_terminal and not self._quiet and not self._behind:
+        if self._console.is_terminal and not self._behind:
             self._lines.put(_LiveTable(Text(f"  {text}", style="dim")))
 
     def hide_live(self) -> None:

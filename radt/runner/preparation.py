@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
@@ -26,12 +26,14 @@ from radt.delivery.problems import EVERYTHING, problem_file, read_problems
 from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
+from radt.experiment.program import ProgramKind, launched_script
 from radt.home import RunDir
 from radt.inventory import collect_inventory
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.params import command_params
 from radt.paths import is_database
+from radt.run_name import script_name
 from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.pending import PendingWorkload
 from radt.runner.recording import Session
@@ -100,12 +102,27 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
     """
     workload_id = uuid.uuid4().hex
     registry = load()
-    runs = [_with_folder(session, row, Profilers.of(row, registry)) for row in pending.plan.runs]
-    problem = _record(session, pending, runs, workload_id, series_id)
+    runs: Sequence[RecordedRun] = [
+        _with_folder(session, row, Profilers.of(row, registry)) for row in pending.plan.runs
+    ]
+    runs, problem = _record(session, pending, runs, workload_id, series_id)
     warnings = _register(session, runs)
     if problem is not None:
         session.presence.note_problem(problem.message)
     return RecordedWorkload(workload_id, runs, warnings, in_store=problem is None)
+
+
+def _is_numbered(row: RunPlan) -> bool:
+    """Whether the row is a script run by itself, whose name tells its runs apart."""
+    return not (row.name or row.model or row.workload)
+
+
+def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
+    """Return the script and its arguments; those of a launcher's script, not of the launcher."""
+    at = launched_script(row.params) if row.program.kind is ProgramKind.COMMAND else None
+    if at is None:
+        return row.program.label, row.params
+    return Path(row.params[at]).stem, row.params[at + 1 :]
 
 
 def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> RecordedRun:
@@ -207,8 +224,10 @@ def _record(
     runs: Sequence[RecordedRun],
     workload_id: str,
     series_id: str,
-) -> StoreError | None:
-    """Write the rows of all runs, and what each says of itself; return why there are no rows.
+) -> tuple[Sequence[RecordedRun], StoreError | None]:
+    """Write the rows of all runs, and what each says of itself.
+
+    Returns the runs with the names that they got, and why there are no rows.
 
     Raises:
         StoreError: Neither can be written: nobody would ever know of the runs.
@@ -233,13 +252,18 @@ def _record(
             unwritten = error
     try:
         with session.writer.transaction():
-            for description in descriptions:
+            names = [
                 put_rows(session.writer, session.reader, description, session.clock)
+                for description in descriptions
+            ]
     except StoreError as error:
         if unwritten is not None:
             raise
-        return error
-    return None
+        return runs, error
+    return [
+        replace(run, plan=replace(run.plan, name=name)) if _is_numbered(run.plan) else run
+        for run, name in zip(runs, names, strict=True)
+    ], None
 
 
 def _description(
@@ -257,7 +281,8 @@ def _description(
         started_monotonic_ns=now_ns,
         workload=row.workload,
         letter=row.letter,
-        name=row.label,
+        name=script_name(*_launched(row)) if _is_numbered(row) else row.label,
+        is_numbered=_is_numbered(row),
         command=_command_text(row),
         host=platform.node(),
         devices=str(row.devices),
@@ -277,8 +302,7 @@ def _command_text(row: RunPlan) -> str:
 
 def _params(row: RunPlan) -> dict[str, str]:
     """The command line, and every column that says what the run is."""
-    program = row.program.module or row.program.path.name
-    params = command_params(program, row.arguments, row.params)
+    params = command_params(row.program.recorded, row.arguments, _launched(row)[1])
     columns = {
         "Environment": str(row.environment),
         "Cpus": str(row.cpus) if row.cpus.count or row.cpus.cpus else "",

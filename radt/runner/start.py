@@ -31,7 +31,7 @@ from radt.home import Home
 from radt.listeners import registry
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.render.report import summary_table
+from radt.render.report import epochs_hint, summary_table
 from radt.render.terminal import table_lines
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
@@ -146,6 +146,8 @@ def print_closing(
         if report.workloads:
             console.say("")
             console.print_table(table_lines(summary_table(report.workloads), console.width))
+            if hint := epochs_hint(report.workloads):
+                console.say(f"  {hint}", "dim", indent=2)
         if report.left_out:
             console.say(f"  {left_out_text(report.left_out)} (radt report --profiled)", "dim")
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
@@ -256,9 +258,13 @@ def start_experiment(
     console: Console,
     tracking_uri: str | None = None,
     store_uri: str | None = None,
+    devices: str = "",
     confirm: Confirm | None = None,
 ) -> ExperimentOutcome:
     """Run what is pending of an experiment file; statuses are written back into it.
+
+    Args:
+        devices: Overrides the Devices column; see `radt.experiment.row.Place`.
 
     Raises:
         ExperimentError: The file has problems; nothing was started.
@@ -272,7 +278,7 @@ def start_experiment(
             console.print(f"  {text}", style="dim", markup=False, highlight=False)
         # Read under the lock: a runner that has just ended may have written statuses.
         source = open_source(path)
-        plan = source.plan(machine, registry.load())
+        plan = source.plan(machine, registry.load(), devices)
         statuses = source.writer()
         if source.note:
             console.print(f"  {source.note}", style="dim", markup=False, highlight=False)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from radt.errors import LaunchError, RowsChangedError
 from radt.experiment.status import StatusSink
-from radt.model import RunStatus
+from radt.model import RunStatus, short_id
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, StopRequest
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import Limits
@@ -169,6 +169,8 @@ class WorkloadRunner:
         self._session.console.show_live(self._view)
         recorded = record_workload(self._session, self._pending, self._series_id)
         folders = {run.run_id: run.run_dir.path for run in recorded.runs}
+        if not self._pending.plan.label:
+            self._announce(recorded)
         with Recording(self._session, folders, in_store=recorded.in_store) as recording:
             active = self._active(recorded, recording)
             for warning in recorded.warnings:
@@ -194,6 +196,13 @@ class WorkloadRunner:
             elapsed_s=time.monotonic() - started_s,
             on_cpu_s=self._on_cpu_s,
         )
+
+    def _announce(self, recorded: RecordedWorkload) -> None:
+        """Print name and id of a script that is run by itself: no file will have them."""
+        (run,) = recorded.runs
+        self._view.label = self._view.runs[0].name = run.plan.label
+        line = f"  run {short_id(run.run_id)} ({run.plan.label})"
+        self._session.console.say(line, "dim", indent=2)
 
     def _active(self, recorded: RecordedWorkload, recording: Recording) -> ActiveWorkload:
         return ActiveWorkload(

@@ -210,5 +210,5 @@ def open_reader_with(
 
 def _remedy(places: Places) -> str:
     if places.shared is None and not places.is_chosen:
-        return "`radt dashboard` lists the runs; --store-uri looks in a team's Postgres store"
-    return "`radt dashboard` lists the runs"
+        return "`radt ls` lists the runs; --store-uri looks in a team's Postgres store"
+    return "`radt ls` lists the runs"

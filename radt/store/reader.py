@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,7 @@ from radt.store.tables import (
     EXPERIMENTS,
     FIND_RUN,
     GAPS,
+    LAST_LOGGED,
     LEDGERS,
     MARKERS,
     RUN_COUNTS,
@@ -168,7 +170,7 @@ class StoreReader:
         for run in self._database.select(RUNS, {"run_id": run_id}, "run_id"):
             return run
         raise RunNotFoundError(
-            f"there is no run {run_id} in {self.address}", "`radt dashboard` lists the runs"
+            f"there is no run {run_id} in {self.address}", "`radt ls` lists the runs"
         )
 
     def find_run(self, given: str) -> RunRecord:
@@ -180,7 +182,7 @@ class StoreReader:
         matches = self.matching_runs(given)
         if not matches:
             raise RunNotFoundError(
-                f"no run matches '{given}' in {self.address}", "`radt dashboard` lists the runs"
+                f"no run matches '{given}' in {self.address}", "`radt ls` lists the runs"
             )
         if len(matches) == 1:
             return matches[0]
@@ -339,6 +341,21 @@ class StoreReader:
                 summary_record(row) for row in connection.execute(SUMMARY, {"ids": ids})
             ],
         )
+
+    def last_logged(self, run_ids: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return the newest value of each metric that scripts logged, by run and metric.
+
+        It is read from headers alone; NaN where the value is not a number.
+        """
+        rows = self._database.in_groups(
+            run_ids, lambda connection, ids: list(connection.execute(LAST_LOGGED, {"ids": ids}))
+        )
+        values: dict[str, dict[str, float]] = {}
+        for run_id, metric, entity, value, chunk_no in rows:
+            if chunk_no is not None:
+                name = f"{metric} {entity}".rstrip()
+                values.setdefault(run_id, {})[name] = math.nan if value is None else value
+        return values
 
     # -- what else is known of runs ---------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from radt.errors import RunNotFoundError
-from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.records import (
     GapRecord,
     JournalCursor,
@@ -171,6 +171,8 @@ TAGGED = text(
     "WHERE run.experiment = :experiment"
 )
 
+NUMBERED_NAMES = text("SELECT name FROM run WHERE experiment = :experiment AND name LIKE '% #%'")
+
 TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
 
 _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)
@@ -201,6 +203,15 @@ SUMMARY = text(
     "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
     "ORDER BY s.run_id, s.series_no"
 ).bindparams(bindparam("ids", expanding=True), infinity=math.inf)
+
+
+#: The newest value of each metric that scripts log, from the header of its last chunk.
+LAST_LOGGED = text(
+    "SELECT s.run_id, s.metric, s.entity, (SELECT c.last_value FROM chunk c "  # noqa: S608
+    f"WHERE {_CHUNK_OF_SERIES} ORDER BY c.chunk_no DESC LIMIT 1), "
+    f"(SELECT MAX(c.chunk_no) FROM chunk c WHERE {_CHUNK_OF_SERIES}) "
+    "FROM series s WHERE s.run_id IN :ids AND s.listener = :listener ORDER BY s.run_id, s.series_no"
+).bindparams(bindparam("ids", expanding=True), listener=SOFTWARE)
 
 
 def summary_record(row: Any) -> SummaryRecord:

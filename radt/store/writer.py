@@ -13,6 +13,7 @@ from sqlalchemy import Connection, TextClause
 
 from radt.errors import StoreError
 from radt.model import RunStatus
+from radt.run_name import number_of, numbered
 from radt.store import chunks, tables
 from radt.store.backend import StoreAddress
 from radt.store.database import backend_of
@@ -169,6 +170,15 @@ class StoreWriter:
             tables.put_experiment(connection, run.experiment, run.created_ns)
             connection.execute(RUNS.upsert, RUNS.row(run))
             self._changed_runs.add(run.run_id)
+
+    def numbered_name(self, name: str, experiment: str) -> str:
+        """Return a name with the next number of an experiment: ``train #3``.
+
+        Nobody else gets that number if the run is put in the same transaction.
+        """
+        with self._writing() as connection:
+            rows = connection.execute(tables.NUMBERED_NAMES, {"experiment": experiment})
+            return numbered(name, max((number_of(row[0]) for row in rows), default=0) + 1)
 
     def update_run(self, run_id: str, /, **fields: object) -> None:
         """Change fields of a run; None becomes NULL.

@@ -131,7 +131,7 @@ def gather(
     if not (runs[0].markers or runs[0].curves or shared or runs[0].torch):
         raise UsageError(
             f"run {run.run_id[:12]} has neither samples nor epochs nor a PyTorch trace",
-            "Wait until it has begun, or choose another: `radt dashboard` lists the runs",
+            "Wait until it has begun, or choose another: `radt ls` lists the runs",
         )
     devices = {name: tuple(curves.values()) for name, curves in sorted(shared.items())}
     return Gathered(runs, devices, min(first_ns))

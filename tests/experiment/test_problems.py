@@ -92,7 +92,6 @@ def test_the_file_stays_as_it_is(write: Write, problems: Problems) -> None:
         ("File", ".", "got the folder '.' without one", "script"),
         ("File", "/dev/null", "'/dev/null' is not a file", "script"),
         ("File", "python train.py", "no file 'python train.py'", "Write train.py alone"),
-        ("File", "env", "no file 'env'", "radt does not look on PATH"),
         ("Cpus", "eight", "expected a number or a list of CPUs, got 'eight'", "0-3+6"),
         ("Cpus", "3", "expected 1 to 2 CPUs, got 3", "Write 1 to 2"),
         ("Cpus", "0", "expected 1 to 2 CPUs, got 0", "Write 1 to 2"),

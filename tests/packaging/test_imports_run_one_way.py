@@ -15,6 +15,7 @@ BASE = frozenset(
     {"errors", "units", "model", "home", "clock", "masking", "nvml", "params", "procfs"}
     | {
         "packages",
+        "run_name",
         "settings",
         "setting_values",
         "backoff",
@@ -32,6 +33,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "units": frozenset({"errors"}),
     "masking": frozenset(),
     "params": frozenset(),
+    "run_name": frozenset({"params"}),
     "packages": frozenset(),
     "setting_values": frozenset({"errors", "masking", "paths", "units"}),
     "settings": frozenset({"errors", "masking", "setting_values"}),

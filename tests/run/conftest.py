@@ -99,7 +99,8 @@ def alone(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Alone]:
     """Scripts on their own; their runs go to MLflow where the test is marked ``mlflow``."""
     folder = tmp_path / "user's folder"
     folder.mkdir()
-    made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S="2"))
+    # Quiet: what is on standard error is a warning.
+    made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S="2", RADT_QUIET="1"))
     if request.node.get_closest_marker("mlflow") is None:
         made.env["RADT_TRACKING_URI"] = "none"
     yield made

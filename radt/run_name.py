@@ -1,0 +1,67 @@
+"""Names of runs that have none of their own: the script, its arguments and a number.
+
+``train lr=0.1 #3`` is the third run of its experiment. The number makes the name unique there; the
+arguments say what it was. Imports the standard library only, as training processes import it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from radt.params import split_params
+
+#: More arguments make no name; they are parameters of the run.
+_MAX_ARGUMENTS = 3
+_MAX_VALUE_CHARS = 20
+_NUMBER = re.compile(r" #(\d+)")
+
+
+def script_name(script: str, arguments: Sequence[str]) -> str:
+    """Return the name of a run after its script and arguments, without a number.
+
+    >>> script_name("train", ["--lr", "0.1", "--amp"])
+    'train lr=0.1 amp'
+    """
+    values = split_params(arguments)
+    words = [_word(name, value) for name, value in values.items()][:_MAX_ARGUMENTS]
+    more = ["…"] if len(values) > _MAX_ARGUMENTS else []
+    return " ".join([script, *words, *more])
+
+
+def _word(name: str, value: str) -> str:
+    if name.startswith("arg") and name[3:].isdecimal():  # it has no name
+        return _cut(value)
+    return name if value == "true" else f"{name}={_cut(value)}"
+
+
+def _cut(value: str) -> str:
+    """Keep the end of a path, and the beginning of any other text; no line breaks."""
+    value = " ".join(value.split())
+    value = PurePath(value).name if "/" in value else value
+    return value if len(value) <= _MAX_VALUE_CHARS else f"{value[: _MAX_VALUE_CHARS - 1]}…"
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of the run with this number in its experiment."""
+    return f"{name} #{number}"
+
+
+def number_of(name: str) -> int:
+    """Return the number at the end of a name, 0 without one."""
+    match = _NUMBER.fullmatch(name[name.rfind(" #") :]) if " #" in name else None
+    return int(match[1]) if match else 0
+
+
+def script_of(name: str, file: str) -> str:
+    """Return the script whose runs get names such as this one, empty for a name of the user's.
+
+    Args:
+        name: The run's name.
+        file: The program, as the parameter ``File`` has it: ``train.py``, ``package.module``.
+    """
+    for script in dict.fromkeys((PurePath(file).stem, file)):
+        if script and (name == script or (name.startswith(f"{script} ") and number_of(name))):
+            return script
+    return ""
