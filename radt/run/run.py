@@ -169,8 +169,10 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Id of the run, which `radt.load` understands; empty when nothing is recorded."""
-        return self._active.target.run_id if self._active is not None else ""
+        """Id of the run, as the Run column shows it; empty when nothing is recorded."""
+        if self._active is None:
+            return ""
+        return self._active.mlflow.shown_id or self._active.target.run_id
 
     # Values ----------------------------------------------------------------------------------
 
