@@ -17,6 +17,7 @@ from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
+from radt.run.history import History
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitWatch
 from radt.run.notices import warn_once
@@ -36,7 +37,8 @@ class ActiveRun:
 
     ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
     those of all of them. ``watch`` holds the limits, None without any. ``instruments`` measure from
-    inside. ``usage`` is what the kernel had counted of the process as the run began.
+    inside. ``usage`` is what the kernel had counted of the process as the run began; ``history`` is
+    what the run keeps for scripts that log as W&B's do.
     """
 
     target: Target
@@ -50,6 +52,7 @@ class ActiveRun:
     outer: dict[str, str | None] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
     usage: dict[str, float] = field(default_factory=dict)
+    history: History = field(default_factory=History)
     instruments: Instruments = field(init=False)
 
     def __post_init__(self) -> None:

@@ -151,6 +151,11 @@ class StandaloneSession:
             warn_once(warning)
 
     @property
+    def name(self) -> str:
+        """What people call the run."""
+        return self._run.name
+
+    @property
     def recording(self) -> bool:
         """Whether the collector has the run."""
         return self._client is not None

@@ -104,6 +104,7 @@ def environment_of(
         "RADT_EXPERIMENT": plan.experiment,
         "RADT_WORKLOAD": plan.workload,
         "RADT_LETTER": plan.letter,
+        "RADT_NAME": plan.label,
         "RADT_DEVICES": str(plan.devices),
         "RADT_PRESENT": "True",
         "CUDA_VISIBLE_DEVICES": plan.devices.cuda_visible_devices(machine),
