@@ -11,22 +11,59 @@ from radt.load import load, totals
 if TYPE_CHECKING:
     from radt import run
     from radt.api import run_experiment
-    from radt.run import RADTBenchmark, Run, active_run, log_metric, log_metrics, shutdown
+    from radt.run import (
+        Audio,
+        Histogram,
+        Html,
+        Image,
+        RADTBenchmark,
+        Run,
+        Table,
+        Video,
+        active_run,
+        config,
+        define_metric,
+        finish,
+        init,
+        log,
+        log_metric,
+        log_metrics,
+        login,
+        save,
+        shutdown,
+        summary,
+        watch,
+    )
 
 __version__ = "1.0.0.dev0"
 
 __all__ = [
+    "Audio",
+    "Histogram",
+    "Html",
+    "Image",
     "RADTBenchmark",
     "Run",
+    "Table",
+    "Video",
     "__version__",
     "active_run",
+    "config",
+    "define_metric",
+    "finish",
+    "init",
     "load",
+    "log",
     "log_metric",
     "log_metrics",
+    "login",
     "run",
     "run_experiment",
+    "save",
     "shutdown",
+    "summary",
     "totals",
+    "watch",
 ]
 
 #: Where names are that do not come from `radt.run`.

@@ -33,7 +33,7 @@ from radt.masking import is_postgres, with_driver
 from radt.paths import sqlite_uri
 
 HOME_VARIABLE = "RADT_HOME"
-#: MLflow's address, for a run that began before MLflow had it (`radt.run.mlflow_plugin`).
+#: MLflow's address, for a run that began before MLflow had it (`radt.run.mlflow_calls`).
 MLFLOW_PENDING_VARIABLE = "RADT_MLFLOW_PENDING"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"

@@ -101,6 +101,10 @@ DEFAULT_LISTENERS = "default"
 #: The ``listener`` of series that the training script logs itself.
 SOFTWARE = "run"
 
+#: The ``method`` of those of them that the script logs through MLflow, to the run's MLflow run:
+#: MLflow has their points already.
+THROUGH_MLFLOW = "logged through MLflow"
+
 #: The step of a point that has none.
 NO_STEP = -(2**63)
 

@@ -13,7 +13,7 @@ from radt.collector.ledger import MissedStretch
 from radt.collector.protocol import LiveView
 from radt.errors import ListenerError
 from radt.listeners.api import Metric, Occurrence, Reading
-from radt.model import MarkerKind, MissingReason, Scope
+from radt.model import THROUGH_MLFLOW, MarkerKind, MissingReason, Scope
 from radt.store.records import LedgerRecord, MarkerRecord, SeriesRecord
 
 
@@ -237,10 +237,8 @@ class Numbering:
         self, run_id: str, series: Sequence[SeriesRecord], markers: Sequence[MarkerRecord]
     ) -> None:
         self._run_id = run_id
-        self._series = {
-            SeriesKey(row.listener, row.metric, row.entity): row.series_no for row in series
-        }
-        self._next_series = 1 + max(self._series.values(), default=-1)
+        self._series = {SeriesKey(row.listener, row.metric, row.entity): row for row in series}
+        self._next_series = 1 + max((row.series_no for row in series), default=-1)
         self._next_marker = 1 + max((row.marker_no for row in markers), default=-1)
         self._open = {row.marker_no: row for row in markers if _may_end(row)}
         self._new_series: list[SeriesRecord] = []
@@ -252,28 +250,34 @@ class Numbering:
     def series(
         self, key: SeriesKey, metric: Metric, interval_s: float | None, method: str = ""
     ) -> int:
-        """Return the number of a series, a new one if it has none."""
-        number = self._series.get(key)
-        if number is None:
-            number = self._series[key] = self._next_series
-            self._next_series += 1
-            self._new_series.append(
-                SeriesRecord(
-                    run_id=self._run_id,
-                    series_no=number,
-                    listener=key.listener,
-                    metric=key.metric,
-                    unit=metric.unit,
-                    scope=metric.scope,
-                    kind=metric.kind,
-                    entity=key.entity,
-                    interval_s=interval_s,
-                    method=method or metric.method,
-                    estimated=metric.estimated,
-                    wraps_at=metric.wraps_at,
-                )
+        """Return the number of a series, a new one if it has none.
+
+        A script may log a metric through MLflow and through radt as well: the series is then
+        radt's, and uploaded whole. Of points that MLflow has already it keeps one.
+        """
+        method = method or metric.method
+        record = self._series.get(key)
+        if record is None:
+            record = self._series[key] = SeriesRecord(
+                run_id=self._run_id,
+                series_no=self._next_series,
+                listener=key.listener,
+                metric=key.metric,
+                unit=metric.unit,
+                scope=metric.scope,
+                kind=metric.kind,
+                entity=key.entity,
+                interval_s=interval_s,
+                method=method,
+                estimated=metric.estimated,
+                wraps_at=metric.wraps_at,
             )
-        return number
+            self._next_series += 1
+            self._new_series.append(record)
+        elif record.method == THROUGH_MLFLOW != method:
+            record = self._series[key] = replace(record, method=method)
+            self._new_series.append(record)
+        return record.series_no
 
     def new_series(self) -> Sequence[SeriesRecord]:
         """Return the series that the store does not have yet."""

@@ -152,13 +152,18 @@ class JournalWriter:
         """Record the end of what `begin` has begun."""
         self._record(kind, name, NO_STEP if step is None else step, float(token))
 
-    def sample(self, name: str, value: float, step: int | None = None) -> None:
-        """Record one value of a `radt.journal.values.JournalSeries`, by its ``name``."""
+    def sample(
+        self, name: str, value: float, step: int | None = None, at_ns: int | None = None
+    ) -> None:
+        """Record one value of a `radt.journal.values.JournalSeries`, by its ``name``.
+
+        ``at_ns`` is when it was measured, in monotonic time; now if None.
+        """
         name_id = self._ids.get(name)
         number = NO_STEP if step is None else step
         if name_id is None:
-            self._record(RecordKind.SCALAR, name, number, value, checked=True)
-        elif not self._place(RecordKind.SCALAR, name_id, number, value):
+            self._record(RecordKind.SCALAR, name, number, value, at_ns, checked=True)
+        elif not self._place(RecordKind.SCALAR, name_id, number, value, at_ns):
             self._drop()
 
     def say(self, kind: EventKind, **fields: Any) -> None:
@@ -200,28 +205,38 @@ class JournalWriter:
     # The slow path ---------------------------------------------------------------------------
 
     def _record(
-        self, kind: RecordKind, name: str, step: int, value: float, *, checked: bool = False
+        self,
+        kind: RecordKind,
+        name: str,
+        step: int,
+        value: float,
+        at_ns: int | None = None,
+        *,
+        checked: bool = False,
     ) -> None:
         """Record something whose name is new, whose step is odd, or when the segment is full."""
         if step != NO_STEP:
             step = to_step(step, name)
         if self._amid_disk():
-            self._deferred.append(lambda: self._record(kind, name, step, value, checked=checked))
+            self._deferred.append(
+                lambda: self._record(kind, name, step, value, at_ns, checked=checked)
+            )
             return
         name_id = self._id_of(name if checked else checked_name(name))
-        if name_id is None or not self._place(kind, name_id, step, value):
+        if name_id is None or not self._place(kind, name_id, step, value, at_ns):
             self._drop()
 
-    def _place(self, kind: RecordKind, name_id: int, step: int, value: float) -> bool:
+    def _place(
+        self, kind: RecordKind, name_id: int, step: int, value: float, at_ns: int | None = None
+    ) -> bool:
         """Write a record, in a new segment if need be; False if there is no space for it."""
         while True:
             slots = self._slots
             take, records, seal = slots
             slot = take()
             try:
-                RECORD.pack_into(
-                    records, slot << 5, time.monotonic_ns(), step, value, name_id, kind
-                )
+                time_ns = time.monotonic_ns() if at_ns is None else at_ns
+                RECORD.pack_into(records, slot << 5, time_ns, step, value, name_id, kind)
             except struct.error:  # behind the end
                 if not self._advance(slots):
                     return False

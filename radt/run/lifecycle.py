@@ -17,12 +17,13 @@ from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
+from radt.run.history import History
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitWatch
 from radt.run.notices import warn_once
 from radt.run.passthrough import MlflowPassthrough, NullJournal
 from radt.run.standalone import RunOptions, StandaloneSession, parse_listeners
-from radt.run.target import Part, Target, find_target
+from radt.run.target import Part, Target, find_target, inside_a_run
 from radt.run.torch_options import TorchWishes
 from radt.usage import own_usage, usage_file, write_growth
 
@@ -36,7 +37,8 @@ class ActiveRun:
 
     ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
     those of all of them. ``watch`` holds the limits, None without any. ``instruments`` measure from
-    inside. ``usage`` is what the kernel had counted of the process as the run began.
+    inside. ``usage`` is what the kernel had counted of the process as the run began; ``history`` is
+    what the run keeps for scripts that log as W&B's do.
     """
 
     target: Target
@@ -50,6 +52,7 @@ class ActiveRun:
     outer: dict[str, str | None] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
     usage: dict[str, float] = field(default_factory=dict)
+    history: History = field(default_factory=History)
     instruments: Instruments = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +82,18 @@ os.register_at_fork(after_in_child=lambda: setattr(_state, "lock", threading.RLo
 def current() -> ActiveRun | None:
     """Return the run that is open in this process."""
     return _state.current
+
+
+def of_process() -> ActiveRun | None:
+    """Return the run that is open here, or the one that this process belongs to; None without one.
+
+    No block is opened.
+    """
+    with _state.lock:
+        if _state.current is not None or not inside_a_run():
+            return _state.current
+        target = find_target(None, _state.owned)
+        return ActiveRun(target, _joined_journal(target), MlflowPassthrough(target))
 
 
 def enter(options: RunOptions) -> ActiveRun:
@@ -163,9 +178,7 @@ def _open(target: Target, options: RunOptions) -> ActiveRun:
     if target.part is Part.NONE:
         return ActiveRun(target, NullJournal(), mlflow)
     if target.part is Part.MEMBER:
-        journal = _state.joined.get(target.run_id)
-        if journal is None:
-            journal = _state.joined[target.run_id] = _journal(target)
+        journal = _joined_journal(target)
         journal.open()
         return ActiveRun(target, journal, mlflow)
     _state.owned += 1
@@ -178,7 +191,7 @@ def _open(target: Target, options: RunOptions) -> ActiveRun:
     active.journal.open()
     _set_environment(active)
     if active.session is not None and active.session.recording:
-        _guarded("finding MLflow's run", mlflow.bind_if_loaded)
+        _guarded("preparing MLflow", mlflow.prepare)
     active.usage = own_usage()
     return active
 
@@ -194,6 +207,13 @@ def _begin(target: Target, options: RunOptions) -> StandaloneSession | None:
 
     _guarded("beginning the run", begin)
     return begun[0] if begun else None
+
+
+def _joined_journal(target: Target) -> JournalWriter:
+    journal = _state.joined.get(target.run_id)
+    if journal is None:
+        journal = _state.joined[target.run_id] = _journal(target)
+    return journal
 
 
 def _journal(target: Target) -> JournalWriter:

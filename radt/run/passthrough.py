@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from radt.errors import RadtError
+from radt.home import MLFLOW_PENDING_VARIABLE
 from radt.journal.format import EventKind, RecordKind
 from radt.journal.writer import Number
 from radt.model import RunStatus
@@ -94,6 +95,9 @@ NOTHING = Nothing()
 
 
 RUN_VARIABLE = "MLFLOW_RUN_ID"
+EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_ID"
+#: The same of a run that a runner started. MLflow removes the other as soon as it has used it.
+KEPT_RUN_VARIABLE = "RADT_MLFLOW_RUN_ID"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 #: How often the collector is told that somebody waits: it may be about to be restarted.
 _HURRY_EVERY_S = 5.0
@@ -102,7 +106,7 @@ _HURRY_EVERY_S = 5.0
 ID_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 
-#: MLflow's ids by ours. MLflow removes the variable that held one as soon as it has used it.
+#: MLflow's ids by ours.
 _known_ids: dict[str, str] = {}
 
 
@@ -113,9 +117,15 @@ class MlflowPassthrough:
         self._target = target
         self._bound: ModuleType | None = None
         self._failed = False
+        self._uri = ""
         self._outer: dict[str, str | None] = {}
-        if target.part is Part.MEMBER and (given := os.environ.get(RUN_VARIABLE)):
-            _known_ids.setdefault(target.run_id, given)
+        #: The id that the runner gave to people, in the Run column.
+        self.shown_id: str | None = None
+        if target.part is Part.MEMBER:
+            self.shown_id = os.environ.get(KEPT_RUN_VARIABLE)
+            given = self.shown_id or os.environ.get(RUN_VARIABLE)
+            if given and not self.is_pending:
+                _known_ids.setdefault(target.run_id, given)
 
     def attribute(self, name: str) -> Any:
         """``mlflow.NAME``; something that does nothing if MLflow does not know the run.
@@ -128,9 +138,22 @@ class MlflowPassthrough:
         mlflow = self._bind()
         return NOTHING if mlflow is None else getattr(mlflow, name)
 
-    def bind_if_loaded(self) -> None:
-        """For scripts that have imported mlflow and will call it themselves."""
-        if self._target.part is Part.OWNER and "mlflow" in sys.modules:
+    def prepare(self) -> None:
+        """Have the script's own calls of mlflow reach the run, whether it is imported yet or not.
+
+        What needs MLflow's id of the run waits for it in the script's first call.
+        """
+        uri = self._target.home.tracking_uri()
+        if uri:
+            self._set(URI_VARIABLE, uri)
+        mlflow = sys.modules.get("mlflow")
+        if mlflow is None:
+            return  # it calls `radt.mlflow_plugin` when it is imported
+        from radt.run.mlflow_calls import install
+
+        if uri:
+            mlflow.set_tracking_uri(uri)
+        if not install() and uri:
             self._bind()
 
     def release(self, status: RunStatus) -> None:
@@ -143,35 +166,49 @@ class MlflowPassthrough:
             else:
                 os.environ[name] = value
         self._outer.clear()
-        if self._bound is not None:
-            active = self._bound.active_run()
+        mlflow = sys.modules.get("mlflow")
+        if mlflow is not None and self.run_id is not None:
+            active = mlflow.active_run()
             if active is not None and active.info.run_id == self.run_id:
-                self._bound.end_run(status.mlflow)
+                mlflow.end_run(status.mlflow)
         self._bound = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the runner started this process before MLflow had the run."""
+        return self._target.part is Part.MEMBER and MLFLOW_PENDING_VARIABLE in os.environ
 
     @property
     def run_id(self) -> str | None:
         """MLflow's id of the run, as far as it is known here."""
         return _known_ids.get(self._target.run_id)
 
-    def _bind(self) -> ModuleType | None:
-        if self._bound is not None or self._failed:
-            return self._bound
-        import mlflow
-
-        if self.run_id is None:
+    def find_run_id(self) -> str | None:
+        """Return MLflow's id of the run, once MLflow has the run; None if it never will."""
+        if self.run_id is None and not self._failed:
             record = wait_for_mlflow(self._target)
             if record is None:
                 self._failed = True
+            else:
+                _known_ids[self._target.run_id] = str(record.mlflow_run_id)
+                self._uri = record.tracking_uri
+        return self.run_id
+
+    def _bind(self) -> ModuleType | None:
+        import mlflow
+
+        if self._bound is None:
+            if self.find_run_id() is None:
+                warn_once("functions of mlflow do nothing in this run: it has no MLflow run")
                 return None
-            _known_ids[self._target.run_id] = str(record.mlflow_run_id)
-            self._set(URI_VARIABLE, record.tracking_uri)
-            mlflow.set_tracking_uri(record.tracking_uri)
+            if self._uri:
+                self._set(URI_VARIABLE, self._uri)
+                mlflow.set_tracking_uri(self._uri)
+            self._bound = mlflow
         active = mlflow.active_run()
         if active is None or active.info.run_id != self.run_id:
             # Where MLflow's functions look for a run to join; they remove it when they have.
             self._set(RUN_VARIABLE, str(self.run_id))
-        self._bound = mlflow
         return mlflow
 
     def _set(self, name: str, value: str) -> None:
@@ -184,7 +221,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
     from radt.store.reader import StoreReader
 
     deadline = time.monotonic() + ID_TIMEOUT_S
-    reason = f"MLflow did not answer within {ID_TIMEOUT_S:.0f} s"
+    reason = f"it did not answer within {ID_TIMEOUT_S:.0f} s"
     hurried_s = -math.inf
     while time.monotonic() < deadline:
         try:
@@ -194,9 +231,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
                     if record.mlflow_run_id:
                         return record
                     if not record.tracking_uri:
-                        reason = "it is recorded without MLflow (tracking-uri is none)"
-                        deadline = 0.0
-                        break
+                        return None  # it is recorded without MLflow (tracking-uri is none)
                     if time.monotonic() >= hurried_s + _HURRY_EVERY_S:
                         hurried_s = time.monotonic()
                         _hurry(target)
@@ -206,7 +241,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
             if target.part is Part.OWNER:
                 break
             time.sleep(_POLL_S)
-    warn_once(f"functions of mlflow do nothing in this run: {reason}")
+    warn_once(f"MLflow does not have this run: {reason}")
     return None
 
 

@@ -13,6 +13,7 @@ from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.files import add_file, add_text
+from radt.run.history import Config, History, Summary, log
 from radt.run.instruments import EpochMarker, Instruments, ProfileRange, Span
 from radt.run.lifecycle import ActiveRun, current, enter, leave, measure
 from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
@@ -20,7 +21,7 @@ from radt.run.notices import warn_once
 from radt.run.passthrough import NullJournal
 from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches
-from radt.run.target import inside_a_run, wait_for_others
+from radt.run.target import NAME_VARIABLE, inside_a_run, wait_for_others
 
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 
@@ -94,9 +95,13 @@ class Run:
         self._limits = Limits(max_epoch, max_time_s)
         self._depth = 0
         self._epoch: EpochMarker | None = None
+        self._own_history = History()
+        self._active: ActiveRun | None = None
         self._use(None)
 
     def _use(self, active: ActiveRun | None) -> None:
+        if active is None and self._active is not None:
+            self._own_history = self._active.history  # to be read after the end
         self._active = active
         self._journal: NullJournal | JournalWriter | LimitedJournal
         if active is None:
@@ -169,10 +174,63 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Id of the run, which `radt.load` understands; empty when nothing is recorded."""
-        return self._active.target.run_id if self._active is not None else ""
+        """Id of the run, as the Run column shows it; empty when nothing is recorded."""
+        if self._active is None:
+            return ""
+        return self._active.mlflow.shown_id or self._active.target.run_id
+
+    @property
+    def name(self) -> str:
+        """What people call the run; empty when nothing is recorded."""
+        session = self._active.session if self._active is not None else None
+        if session is not None:
+            return session.name
+        return os.environ.get(NAME_VARIABLE, "") if self._active is not None else ""
+
+    def finish(self, exit_code: int | None = None) -> None:
+        """End the run now, as the end of its block would; FAILED if the exit code is not 0."""
+        error = SystemExit(exit_code) if exit_code else None
+        while self._depth:
+            self.__exit__(None if error is None else SystemExit, error, None)
 
     # Values ----------------------------------------------------------------------------------
+
+    def log(
+        self, metrics: Mapping[str, Any], step: int | None = None, commit: bool | None = None
+    ) -> None:
+        """Record values by name at a step that counts itself, as W&B's and Trackio's ``log`` do.
+
+        Nested dictionaries get names with dots between them. What is not a number is left out and
+        named once.
+
+        Args:
+            metrics: The values.
+            step: The step from now on; one more than at the last call if None.
+            commit: Whether the step is over; if None, when none was given.
+
+        Raises:
+            TypeError: ``metrics`` is not a dictionary, or the step not a whole number.
+            UsageError: The step does not fit into 64 bits.
+        """
+        log(self, self.history, metrics, step, commit)
+
+    @property
+    def config(self) -> Config:
+        """Parameters of the run: ``run.config.lr``, ``run.config["lr"]``, ``run.config.update()``.
+
+        What is set is recorded as `log_params` does.
+        """
+        return Config(lambda: self)
+
+    @property
+    def summary(self) -> Summary:
+        """The last value of each metric of `log`; what is set is recorded, texts as tags."""
+        return Summary(lambda: self)
+
+    @property
+    def history(self) -> History:
+        """What `log`, `config` and `summary` keep."""
+        return self._own_history if self._active is None else self._active.history
 
     def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
         """Record values of several metrics now; all of them, or none if one is not a number.

@@ -183,6 +183,11 @@ class StandaloneSession:
             say(f"run {short_id(self._target.run_id)} ({self._run.name}) {predicate}")
 
     @property
+    def name(self) -> str:
+        """What people call the run."""
+        return self._run.name
+
+    @property
     def recording(self) -> bool:
         """Whether the collector has the run."""
         return self._client is not None

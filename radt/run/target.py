@@ -23,6 +23,8 @@ from radt.procfs import boot_id, start_ticks
 from radt.run.notices import warn_once
 
 MODE_VARIABLE = "RADT_MODE"
+#: Where the runner says what people call the run.
+NAME_VARIABLE = "RADT_NAME"
 
 
 class Part(Enum):

@@ -35,7 +35,8 @@ MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 
 #: Variables of the runner that must not reach a training process, which gets its own.
 _OWN_VARIABLES = (
-    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", MLFLOW_PENDING_VARIABLE),
+    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "RADT_MLFLOW_RUN_ID"),
+    MLFLOW_PENDING_VARIABLE,
     *("RADT_BARRIER", MAX_TIME_VARIABLE, MAX_EPOCH_VARIABLE),
     *("RADT_TORCH", "RADT_TORCHPROF", "RADT_TORCHPROF_OPTIONS"),
 )
@@ -114,6 +115,7 @@ def environment_of(
         "RADT_EXPERIMENT": plan.experiment,
         "RADT_WORKLOAD": plan.workload,
         "RADT_LETTER": plan.letter,
+        "RADT_NAME": plan.label,
         "RADT_DEVICES": str(plan.devices),
         "RADT_PRESENT": "True",
         "CUDA_VISIBLE_DEVICES": plan.devices.cuda_visible_devices(machine),
@@ -123,7 +125,8 @@ def environment_of(
         env["MLFLOW_TRACKING_URI"] = env[MLFLOW_PENDING_VARIABLE] = identity.tracking_uri
     if identity.mlflow_run_id is not None:
         env["MLFLOW_TRACKING_URI"] = identity.tracking_uri
-        env["MLFLOW_RUN_ID"] = identity.mlflow_run_id
+        # MLflow removes the first as soon as it has used it.
+        env["MLFLOW_RUN_ID"] = env["RADT_MLFLOW_RUN_ID"] = identity.mlflow_run_id
         if identity.mlflow_experiment_id is not None:
             env["MLFLOW_EXPERIMENT_ID"] = identity.mlflow_experiment_id
     return env

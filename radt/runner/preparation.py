@@ -171,16 +171,15 @@ def wait_for_mlflow(
 
 
 def _can_wait_itself(row: RunPlan) -> bool:
-    """Whether a script's own MLflow waits for its run (`radt.run.mlflow_plugin`)."""
+    """Whether a script's own MLflow waits for its run (`radt.run.mlflow_calls`)."""
     return row.program.is_python and row.environment == LOCAL and _has_plugin()
 
 
 @cache
 def _has_plugin() -> bool:
     """Whether MLflow finds it; not so where an installation in place is older than the plug-in."""
-    return any(
-        point.group == "mlflow.run_context_provider" for point in distribution("radt").entry_points
-    )
+    group = "mlflow.default_experiment_provider"
+    return any(point.group == group for point in distribution("radt").entry_points)
 
 
 class _Trouble:

@@ -87,6 +87,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     }
     | {"listeners", "frontend", "collocation", "environments"}
     | {"selftest", "compose"},
+    "mlflow_plugin": frozenset({"run"}),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api"}),
 }

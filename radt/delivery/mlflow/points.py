@@ -18,7 +18,7 @@ import numpy as np
 
 from radt.delivery.mlflow.limits import BatchSize, Notes, Sender, unique_keys
 from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowTarget, Point
-from radt.model import NO_STEP, SOFTWARE, MarkerKind, SeriesKind
+from radt.model import NO_STEP, SOFTWARE, THROUGH_MLFLOW, MarkerKind, SeriesKind
 from radt.store.counters import increases, rate_unit, total_of
 from radt.store.reader import StoreReader
 from radt.store.records import (
@@ -309,6 +309,8 @@ class PointUploader:
         delivered = self._reader.delivered(run.run_id)
         counts = self._reader.point_counts(run.run_id)
         for record in series:
+            if record.method == THROUGH_MLFLOW:
+                continue
             number, key = record.series_no, key_of[record.series_no]
             done = delivered.get(number, 0)
             if record.listener != SOFTWARE:

@@ -1,0 +1,226 @@
+"""Values, parameters and last values of a run as W&B and Trackio take them.
+
+`radt.Run.log` counts steps by itself and takes nested values of any kind; what radt does not record
+is named once, and the run goes on. `Config` and `Summary` are dictionaries with attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from radt.errors import UsageError
+from radt.journal.values import checked_name, to_number, to_step
+from radt.run.notices import warn_once
+
+if TYPE_CHECKING:
+    from radt.run.run import Run
+
+
+@dataclass(slots=True)
+class History:
+    """What a run keeps for its script: the next step, parameters, and last values."""
+
+    step: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+class _Media:
+    """What W&B draws and radt does not record: made and logged without harm, and named once."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+
+class Audio(_Media):
+    """Stands for W&B's ``Audio``; `radt.log` names it once and leaves it out."""
+
+
+class Histogram(_Media):
+    """Stands for W&B's ``Histogram``; `radt.log` names it once and leaves it out."""
+
+
+class Html(_Media):
+    """Stands for W&B's ``Html``; `radt.log` names it once and leaves it out."""
+
+
+class Image(_Media):
+    """Stands for W&B's ``Image``; `radt.log` names it once and leaves it out."""
+
+
+class Table(_Media):
+    """Stands for W&B's ``Table``; `radt.log` names it once and leaves it out."""
+
+    def add_data(self, *row: object) -> None:
+        """Take a row, of which nothing is kept."""
+
+    def add_column(self, name: str, data: object) -> None:
+        """Take a column, of which nothing is kept."""
+
+
+class Video(_Media):
+    """Stands for W&B's ``Video``; `radt.log` names it once and leaves it out."""
+
+
+def log(
+    run: Run, history: History, metrics: Mapping[str, Any], step: int | None, commit: bool | None
+) -> None:
+    """Record values at a step; see `radt.Run.log`.
+
+    Raises:
+        TypeError: ``metrics`` is not a mapping, or the step not a whole number.
+        UsageError: The step does not fit into 64 bits.
+    """
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"log takes a dictionary of values by name, not {type(metrics).__name__}")
+    if step is not None:
+        history.step = to_step(step)
+    for name, value in flattened(metrics):
+        try:
+            number = to_number(value)
+            run.log_metric(name, number, history.step)
+        except (TypeError, UsageError) as error:
+            _leave_out(name, value, error)
+        else:
+            history.summary[name] = number
+    if step is None if commit is None else commit:
+        history.step += 1
+
+
+def flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield values of nested dictionaries with their names: ``{"a": {"b": 1}}`` has ``a.b``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _leave_out(name: str, value: object, error: Exception) -> None:
+    if isinstance(error, UsageError):
+        warn_once(f"{name!r:.80} is not recorded: {error}")
+        return
+    warn_once(
+        f"{name!r:.80} is not recorded: log takes numbers, and this is a "
+        f"{type(value).__name__}. Files are recorded by run.log_artifact(path)"
+    )
+
+
+FindRun = Callable[[], "Run | None"]
+
+
+class _Values(MutableMapping[str, Any]):
+    """A dictionary with attributes, of the run that ``find`` returns."""
+
+    def __init__(self, find: FindRun) -> None:
+        object.__setattr__(self, "_find", find)
+
+    def _known(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _history(self) -> History:
+        run: Run | None = object.__getattribute__(self, "_find")()
+        return History() if run is None else run.history
+
+    def __getitem__(self, name: str) -> Any:
+        return self._known()[name]
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"{name!r} is recorded and cannot be taken back")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._known():
+            raise AttributeError(f"{name!r} is not set; there is {', '.join(self) or 'nothing'}")
+        return self._known()[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __repr__(self) -> str:
+        return repr(self._known())
+
+    def _run(self) -> Run | None:
+        run: Run | None = object.__getattribute__(self, "_find")()
+        if run is None:
+            warn_once("there is no run yet: call radt.init() first; nothing is recorded")
+        return run
+
+
+class Config(_Values):
+    """Parameters of a run, as given: read and set as items or attributes, recorded as text.
+
+    What is set here is a parameter of the run (`radt.Run.log_params`); nested ones get names with
+    dots between them.
+    """
+
+    def _known(self) -> dict[str, Any]:
+        return self._history().config
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def update(self, values: Any = (), allow_val_change: bool | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - W&B's
+        """Record parameters from a dictionary, or the attributes of an object (argparse's).
+
+        Args:
+            values: The parameters.
+            allow_val_change: Ignored: a later value always replaces an earlier one.
+        """
+        run = self._run()
+        if run is None:
+            return
+        given = _as_mapping(values)
+        run.history.config.update(given)
+        run.log_params(dict(flattened(given)))
+
+    def setdefaults(self, values: Any) -> None:
+        """Record those of the parameters that are not set yet."""
+        self.update({n: value for n, value in _as_mapping(values).items() if n not in self})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a copy."""
+        return dict(self._known())
+
+
+class Summary(_Values):
+    """The last value of each metric that was logged; what is set here is recorded.
+
+    A number becomes a value of a metric without a step, anything else a tag.
+    """
+
+    def _known(self) -> dict[str, Any]:
+        return self._history().summary
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        run = self._run()
+        if run is None:
+            return
+        run.history.summary[name] = value
+        for part, single in flattened({name: value}):
+            try:
+                run.log_metric(part, to_number(single))
+            except TypeError:
+                run.set_tag(checked_name(part), single)
+
+
+def _as_mapping(values: Any) -> dict[str, Any]:
+    if isinstance(values, Mapping):
+        return {str(name): value for name, value in values.items()}
+    if hasattr(values, "__dict__"):  # argparse's Namespace, a dataclass
+        return {n: value for n, value in vars(values).items() if not n.startswith("_")}
+    try:
+        return {str(name): value for name, value in dict(values).items()}
+    except (TypeError, ValueError):
+        warn_once(
+            "parameters are taken from a dictionary or an object with attributes, not from a "
+            f"{type(values).__name__}; these are not recorded"
+        )
+        return {}
