@@ -295,6 +295,8 @@ def _judge_run(tried: Round, world: World, reader: StoreReader, log: Log) -> Non
             here.points += [(series.metric, step, value) for step, value in pairs]
     tried.wrong += [f"{head} SQLite: {text}" for text in compare(log, here, lost)]
     otherwise = any(fault.ends_runs or fault.takes_room for fault in tried.faults)
+    # A row's exit code counts, and its process may be killed after its script's last word.
+    otherwise |= tried.experiment and run.end_reason == "killed by SIGKILL"
     if log.done and run.status is not RunStatus.FINISHED and not otherwise:
         text = f"is {run.status} ({run.end_reason}), its script came to its end"
         tried.wrong.append(f"{head} {text}")
