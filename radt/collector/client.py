@@ -403,6 +403,6 @@ def _silence(error: OSError) -> CollectorError:
     if isinstance(error, _StoppedError):
         return CollectorError(
             f"the collector is stopped (process {error.pid})",
-            f"Run `kill -CONT {error.pid}`; nothing is lost until then",
+            f"Run `kill -CONT {error.pid}` to let it go on",
         )
     return CollectorError(f"the collector does not answer: {error}", f"Look into {log_path()}")

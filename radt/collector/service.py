@@ -213,11 +213,13 @@ class Service:
                     # One run that cannot be recorded must not cost the others.
                     log.exception("run %s", registration.run_id)
 
-    def _end_as_noted(self, run: ActiveRun) -> None:
-        """End a run whose runner could not reach this collector, if it has noted an end."""
+    def _end_as_noted(self, run: ActiveRun) -> bool:
+        """End a run if its runner, which could not reach this collector, has noted an end."""
         end = RunnersEnd.read(Path(run.registration.spool))
-        if end is not None and run.ending is None:
-            self._end(run, Ending(end.ended_ns, end.status, end.exit_code, end.reason))
+        if end is None or run.ending is not None:
+            return False
+        self._end(run, Ending(end.ended_ns, end.status, end.exit_code, end.reason))
+        return True
 
     def _take_up_one(self, manifest: Manifest) -> None:
         registration = manifest.run.registration
@@ -265,6 +267,8 @@ class Service:
             reason = "the process ended without finishing the run"
             ended_ns = time.monotonic_ns()
             self._end(run, Ending(ended_ns, reason=reason, fallback=RunStatus.KILLED))
+            return
+        if self._end_as_noted(run):
             return
         with self._lock:
             if run.orphaned:

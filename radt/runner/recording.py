@@ -125,7 +125,8 @@ def open_session(
     writer = StoreWriter(home.store_path)
     presence = Presence(console)
     patience_s = float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
-    client = CollectorClient(start=True, timeout_s=START_TIMEOUT_S, patience_s=patience_s)
+    timeout_s = max(START_TIMEOUT_S, patience_s)
+    client = CollectorClient(start=True, timeout_s=timeout_s, patience_s=patience_s)
     try:
         try:
             client.reach()
@@ -139,7 +140,7 @@ def open_session(
                 writer=writer,
                 reader=StoreReader(home.store_path),
                 client=client,
-                clock=Clock.for_machine(),
+                clock=Clock.at_hand(),
                 console=console,
                 machine=machine,
                 start_options=start_options,

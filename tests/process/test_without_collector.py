@@ -56,6 +56,7 @@ def fail(bench: Bench, module: str) -> Path:
     file.touch()
     folder = bench.script("site/sitecustomize.py", FAILING.format(module=module, file=str(file)))
     bench.env["PYTHONPATH"] = str(folder.parent)
+    bench.env["RADT_COLLECTOR_PATIENCE_S"] = "2"  # one that cannot start needs no patience
     return file
 
 
