@@ -69,15 +69,23 @@ class RunEntry:
 
     @property
     def workload_name(self) -> str:
-        """The workload's label, with machine or experiment where the label is ambiguous."""
-        label, host = self.record.workload, self.record.host
+        """The workload's label, with machine or experiment where the label is ambiguous.
+
+        A script that was run by itself has none, and goes by the run's name.
+        """
+        label, host = self.record.workload or self.record.name, self.record.host
         name = f"{label} {host}".strip() if self.is_elsewhere_too else label
         return f"{self.prefix} {name}".strip()
 
     @property
     def title(self) -> str:
         """The run's line in a list: ``three b  cnn-small``."""
-        return f"{self.short}  {self.record.name}".strip()
+        return f"{self.short}  {self.second_name}".strip()
+
+    @property
+    def second_name(self) -> str:
+        """The run's name beside its workload's; empty for a run that has no other."""
+        return self.record.name if self.record.workload else ""
 
 
 @dataclass(frozen=True, slots=True)

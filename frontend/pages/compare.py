@@ -347,7 +347,7 @@ def _run(run: RunEntry, tints: Tints) -> dict[str, Any]:
         "id": record.run_id,
         "short": run.short,
         "letter": "" if run.alone else record.letter,
-        "name": record.name,
+        "name": run.second_name,
         "title": " · ".join(filter(None, details)),
         "status": record.status.value,
         "note": _note(run),

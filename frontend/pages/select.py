@@ -380,7 +380,7 @@ def _entry(pick: Pick, catalog: Catalog) -> dict[str, Any]:
 
 
 def _run_entry(catalog: Catalog, run: RunEntry) -> dict[str, Any]:
-    return {"label": run.short, "detail": run.record.name, "swatch": _swatch(catalog, run)}
+    return {"label": run.short, "detail": run.second_name, "swatch": _swatch(catalog, run)}
 
 
 PAGE = Page("/", "Select", layout, register)

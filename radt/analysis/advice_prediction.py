@@ -25,34 +25,47 @@ from radt.analysis.memory_fit import Part, impossible, memory_pools, parts_of
 
 #: A range with a smaller ratio of its ends is too narrow for positions.
 _MIN_RATIO = 1.1
-#: Positions further outside the range are cut to this.
-_MAX_PLACE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class RangePosition:
-    """The position of a measured slowdown in its range: 0 at the lower end, 1 at the upper."""
+class Position:
+    """The position of a slowdown in its range by ratios: 0 at the lower end, 1 at the upper.
+
+    What lies outside the range is at one of its ends, and ``beyond`` is its ratio to that end. So
+    a slowdown at a fixed position grows with both ends: more runs are never expected to be faster.
+    """
+
+    place: float
+    beyond: float = 1.0
+
+    @classmethod
+    def of(cls, slowdown: float, bounds: Range) -> Position | None:
+        """Return the position of a slowdown; None if the range is too narrow.
+
+        >>> Position.of(2.0, Range(1.0, 4.0))
+        Position(place=0.5, beyond=1.0)
+        >>> Position.of(6.0, Range(1.0, 4.0))
+        Position(place=1.0, beyond=1.5)
+        """
+        if bounds.high < bounds.low * _MIN_RATIO or slowdown <= 0:
+            return None
+        inside = max(bounds.low, min(bounds.high, slowdown))
+        place = math.log(inside / bounds.low) / math.log(bounds.high / bounds.low)
+        return cls(place, slowdown / inside)
+
+    def slowdown_in(self, bounds: Range) -> float:
+        """Return the slowdown at this position of a range, at least 1."""
+        inside = bounds.low * (bounds.high / bounds.low) ** self.place
+        return float(max(1.0, inside * self.beyond))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPosition:
+    """The position of a model's slowdown in one measured workload."""
 
     models: tuple[BaselineKey, ...]
     method: Method
-    place: float
-
-
-def place_in(bounds: Range, slowdown: float) -> float | None:
-    """Return the position of a slowdown by ratios; None if the range is too narrow.
-
-    >>> place_in(Range(1.0, 4.0), 2.0)
-    0.5
-    """
-    if bounds.high < bounds.low * _MIN_RATIO or slowdown <= 0:
-        return None
-    place = math.log(slowdown / bounds.low) / math.log(bounds.high / bounds.low)
-    return max(-_MAX_PLACE, min(_MAX_PLACE, place))
-
-
-def expected_in(bounds: Range, place: float) -> float:
-    """Return the slowdown at a position; the inverse of `place_in`."""
-    return float(bounds.low * (bounds.high / bounds.low) ** place)
+    position: Position
 
 
 class Predictor:
@@ -68,30 +81,41 @@ class Predictor:
         self._facts = facts
         self._margin = margin
         self._measured: dict[object, list[MeasuredWorkload]] = {}
-        self._positions: list[RangePosition] = []
+        self._positions: list[MeasuredPosition] = []
         for workload in measured:
             self._measured.setdefault(workload.candidate.identity, []).append(workload)
             self._positions += self._positions_of(workload)
 
-    def predict(self, candidate: Candidate) -> Prediction:
-        """Return fit, slowdown and energy, calibrated by other candidates than this one."""
+    def predict(self, candidate: Candidate, *, blind: bool = False) -> Prediction:
+        """Return fit, slowdown and energy, calibrated by measured workloads of the same method.
+
+        Args:
+            candidate: The runs.
+            blind: Leave out measurements of the same models together, to check the prediction
+                against them. Else all candidates of a method have one calibration, so that what
+                is expected of them can be compared.
+        """
         own = self._measured.get(candidate.identity, [])
         bare = self._bare(candidate)
-        places = [
-            position.place
-            for position in self._positions
-            if position.method is candidate.method and position.models != candidate.models
+        known = [
+            measured.position
+            for measured in self._positions
+            if measured.method is candidate.method
+            and not (blind and measured.models == candidate.models)
         ]
         rows = bare.rows
-        if places:
-            middle = median(places)
-            rows = tuple(replace(row, expected=expected_in(row.range, middle)) for row in rows)
+        if known:
+            middle = Position(
+                median(position.place for position in known),
+                median(position.beyond for position in known),
+            )
+            rows = tuple(replace(row, expected=middle.slowdown_in(row.range)) for row in rows)
         with_times = [workload for workload in own if workload.slowdowns]
         fits = [workload.fits for workload in own if workload.fits is not None]
         prediction = replace(
             bare,
             rows=rows,
-            calibrated_by=len(places) if rows else 0,
+            calibrated_by=len(known) if rows else 0,
             measured=with_times[-1].slowdowns if with_times else (),
             measured_fit=all(fits) if fits else None,
         )
@@ -120,20 +144,27 @@ class Predictor:
             return Prediction(candidate, pools, unknown=("the load of a run was not measured",))
         return Prediction(candidate, pools, rows)
 
-    def _positions_of(self, workload: MeasuredWorkload) -> list[RangePosition]:
+    def _positions_of(self, workload: MeasuredWorkload) -> list[MeasuredPosition]:
         """Return the mean position of each model of a measured workload."""
         rows = self._bare(workload.candidate).rows
         if not rows or not workload.slowdowns:
             return []
-        places: dict[BaselineKey, list[float]] = {}
+        known: dict[BaselineKey, list[Position]] = {}
         for row, slowdown in zip(rows, workload.slowdowns, strict=True):
-            place = place_in(row.range, slowdown)
-            if place is not None:
-                places.setdefault(row.row.solo.key, []).append(place)
+            position = Position.of(slowdown, row.range)
+            if position is not None:
+                known.setdefault(row.row.solo.key, []).append(position)
         candidate = workload.candidate
         return [
-            RangePosition(candidate.models, candidate.method, fmean(positions))
-            for positions in places.values()
+            MeasuredPosition(
+                candidate.models,
+                candidate.method,
+                Position(
+                    fmean(position.place for position in positions),
+                    fmean(position.beyond for position in positions),
+                ),
+            )
+            for positions in known.values()
         ]
 
     @staticmethod
@@ -333,7 +364,7 @@ def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accur
     """Predict each measured workload without measurements of the same models together."""
     slowdowns, fits = [], []
     for workload in measured:
-        prediction = predictor.predict(workload.candidate)
+        prediction = predictor.predict(workload.candidate, blind=True)
         if workload.fits is not None:
             fits.append(ComparedFit(workload.label, prediction.fit, workload.fits))
         if not prediction.rows or not workload.slowdowns:

@@ -132,10 +132,10 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
         Column("sharing", role=Role.LEAD, is_number=False),
         Column("fits", is_number=False),
         Column("slowdown"),
+        Column("measured", explanation="measured slowdown"),
         Column("range", explanation="slowdown by the model alone"),
         Column("gain"),
         *([Column("energy")] if with_energy else []),
-        Column("measured", explanation="measured slowdown"),
     ]
     rows = []
     for prediction in predictions:
@@ -145,11 +145,11 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
             prediction.candidate.sharing_text,
             prediction.fit.value,
             units.factor(max(expected, default=None)),
+            _measured(prediction),
             _range([row.range for row in prediction.rows]),
             units.factor(sum(1 / value for value in expected) if expected else None),
         ]
         texts += [units.factor(prediction.energy)] if with_energy else []
-        texts.append(_measured(prediction))
         rows.append(Row([*map(Cell, texts)]))
     return Table(columns, rows, "Predictions")
 

@@ -162,11 +162,26 @@ def test_measured_workloads_say_where_in_the_range_others_lie(lab: Lab) -> None:
     other = find(advice, ["other"] * 2, "MPS")
     assert other.calibrated_by == 1
     assert other.rows[0].expected == pytest.approx(2.0**0.5, rel=0.01)
-    # Its own measurement does not count for itself, nor does it for another way to share.
     own = find(advice, ["small"] * 2, "MPS")
-    assert (own.calibrated_by, own.rows[0].expected) == (0, 1.0)
     assert own.measured[0] == pytest.approx(2.0**0.5, rel=0.01)
+    # It does not count for another way to share, nor where it checks the prediction itself.
+    (checked,) = advice.accuracy.slowdowns
+    assert checked.expected == 1.0
     assert find(advice, ["other"] * 2, "naive").calibrated_by == 0
+
+
+@pytest.mark.parametrize("measured", [1.05, 1.9, 2.6, 5.0])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_more_copies_are_never_expected_to_be_faster(lab: Lab, count: int, measured: float) -> None:
+    """Whichever of them was measured, and also where that lies outside of the range."""
+    net = Run("net", devices="cpu", cores=7.0)
+    lab.alone(net)
+    lab.copies(count, replace(net, epoch_s=4.0 * measured))
+    advice = lab.advice()
+    found = [find(advice, ["net"] * copies, "together") for copies in (2, 3, 4)]
+    expected = [one.rows[0].expected for one in found]
+    assert expected == sorted(expected)
+    assert expected[0] < expected[-1]
 
 
 def test_predictions_are_compared_with_what_was_measured(lab: Lab) -> None:

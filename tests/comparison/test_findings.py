@@ -171,7 +171,12 @@ def test_rounds(
             Verdict.INCONCLUSIVE,
             "inconclusive (time per epoch 1.10 s → 1.20 s, 95 % CI 0.64–1.87×",
         ),
-        ((1.0,), (1.3,), Verdict.INCONCLUSIVE, "n = 1); one repeat gives no confidence interval"),
+        (
+            (1.0,),
+            (1.3,),
+            Verdict.INCONCLUSIVE,
+            "B is 1.30× slower (time per epoch 1.00 s → 1.30 s); one repeat, no interval",
+        ),
     ],
 )
 def test_what_can_be_said(

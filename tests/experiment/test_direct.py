@@ -63,6 +63,17 @@ def test_options_mean_what_columns_mean(
     assert warning.startswith("listener dcgm does not work here: no hostengine answers; 1 run ")
 
 
+def test_a_launcher_on_path_names_the_experiment_after_its_script(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cpu_only: Machine, registry: Registry
+) -> None:
+    monkeypatch.chdir(folder)
+    arguments = ["-c", 'exec "$@"', "train.py", "--lr", "0.1"]
+    plan = direct_plan("sh", arguments, machine=cpu_only, registry=registry)
+    ((run,),) = (workload.runs for workload in plan.workloads)
+    assert (run.experiment, run.program.command, run.program.folder) == ("train", "sh", folder)
+    assert run.params == tuple(arguments)
+
+
 def test_all_problems_at_once(cpu_only: Machine, registry: Registry) -> None:
     with pytest.raises(ExperimentError, match=r"^radt none\.py: 4 problems") as caught:
         direct_plan(

@@ -80,7 +80,7 @@ def test_the_thesis_file(plan: Plan, project: Path, two_gpus: Machine) -> None:
     assert own.environment.kind is EnvironmentKind.LOCAL
     assert (vgg.status, next(planned.runs).status) == (None, None)
     assert planned.workloads[1].runs[0].status is RunStatus.FINISHED
-    (warning,) = planned.warnings
+    *_, warning = planned.warnings
     assert warning.startswith("listener dcgm does not work here: no hostengine answers; 3 runs ")
 
 

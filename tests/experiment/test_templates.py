@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.errors import Problem, UsageError
+from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.templates import Placeholders
@@ -87,12 +87,11 @@ def test_columns_are_filled_into_file(plan: Plan, folder: Path) -> None:
     "text",
     [
         '{"model": "vit", "n": {"a": [1, {}]}}',
-        "{lr}",
+        "{lr:.3f}",
         "{1,2}",
         "{ Model }",
         "${Model}",  # OmegaConf's, and a shell's
         "{{ jinja }}",
-        "{{lr}}",
         "{",
         "}{",
         "{}",
@@ -105,6 +104,11 @@ def test_what_is_no_column_stays(plan: Plan, text: str) -> None:
     assert run.params == (text,)
 
 
+def test_a_word_in_braces_has_to_be_a_column(plan: Plan) -> None:
+    with pytest.raises(ExperimentError, match=r"\{Nope\} is not a column"):
+        plan("Model,File,Params\nvit,train.py,--lr {Nope}\n")
+
+
 @pytest.mark.parametrize(
     ("word", "filled"),
     [
@@ -112,6 +116,7 @@ def test_what_is_no_column_stays(plan: Plan, text: str) -> None:
         ("{{model}}-{Model}", "{model}-vit"),
         ("{{modle}}", "{modle}"),
         ("{{Data}}", "{Data}"),
+        ("{{lr}}", "{lr}"),
         ("{2nd %} {{2nd %}}", "x {2nd %}"),
         ('{"m":"{Model}"}', '{"m":"vit"}'),
         ('{"m":{"n":{Model}}}', '{"m":{"n":vit}}'),

@@ -161,9 +161,9 @@ def test_table_of_estimates_at_80_columns(lab: Lab) -> None:
     tables = (summary_table(workloads), energy_table(workloads))
     lines = [line.plain for table in tables for line in table_lines(table, 80)]
     assert lines == [
-        "  workload  runs     time/epoch  vs solo  samples/s  cpu   energy",
-        "  pair      2 × net           –        –          –    –  1,000 J",
-        "  cpu       net               –        –          –    –        –",
+        "  workload  runs     took  time/epoch  vs solo  samples/s  cpu   energy",
+        "  pair      2 × net     –           –        –          –    –  1,000 J",
+        "  cpu       net         –           –        –          –    –        –",
         "  workload  run              energy, est.  of its GPUs",
         "  pair      a  net                  500 J         50 %",
         "            b  net                  250 J         25 %",

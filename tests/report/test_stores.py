@@ -82,8 +82,8 @@ def test_machines_are_not_compared_with_each_other(home: Path) -> None:
     assert found["gpu-02", "pair"].time_per_epoch_s == 60.0
     lines = [line.plain for line in table_lines(summary_table(study.summarise()), 80)]
     assert lines[:2] == [
-        "  workload  machine  runs     time/epoch  vs solo  samples/s    cpu",
-        "  solo      gpu-01   net          2.00 s        –        100   50 %",
+        "  workload  machine  runs     took  time/epoch  vs solo  samples/s    cpu",
+        "  solo      gpu-01   net         –      2.00 s        –        100   50 %",
     ]
 
 

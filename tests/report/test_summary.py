@@ -169,9 +169,9 @@ def test_table_at_80_columns(study: Study) -> None:
     study.run("three", "b", [9.0, 5.66], cpu=0.66, throughput=1234.0)
     lines = [line.plain for line in table_lines(summary_table(study.summarise()), 80)]
     assert lines == [
-        "  workload  runs     time/epoch  vs solo  samples/s    cpu",
-        "  solo      net          2.00 s        –        100   98 %",
-        "  three     2 × net      5.66 s    2.83×      2,468  132 %",
+        "  workload  runs     took  time/epoch  vs solo  samples/s    cpu",
+        "  solo      net         –      2.00 s        –        100   98 %",
+        "  three     2 × net     –      5.66 s    2.83×      2,468  132 %",
     ]
 
 
@@ -282,8 +282,8 @@ def test_table_with_repeats_and_runs_that_did_not_fit(study: Study) -> None:
         status = RunStatus.OOM if letter == "g" else RunStatus.FINISHED
         study.run("seven", letter, [1.0, 6.0], status=status, throughput=50.0)
     assert [line.plain for line in table_lines(summary_table(study.summarise()), 80)] == [
-        "  workload  runs     n  time/epoch  vs solo  samples/s    cpu  energy",
-        "  solo      net      2      2.00 s        –        100   20 %   200 J",
-        "  seven     6 × net  1      6.00 s    3.00×        300  300 %       –",
-        "            net      –         OOM        –          –      –",
+        "  workload  runs     n  took  time/epoch  vs solo  samples/s    cpu  energy",
+        "  solo      net      2     –      2.00 s        –        100   20 %   200 J",
+        "  seven     6 × net  1     –      6.00 s    3.00×        300  300 %       –",
+        "            net      –     –         OOM        –          –      –",
     ]
