@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from radt.errors import RadtError
 from radt.journal.format import EventKind, RecordKind
 from radt.journal.writer import Number
+from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.run.notices import warn_once
 from radt.run.target import Part, Target
@@ -162,8 +163,9 @@ class MlflowPassthrough:
                 self._failed = True
                 return None
             _known_ids[self._target.run_id] = str(record.mlflow_run_id)
-            self._set(URI_VARIABLE, record.tracking_uri)
-            mlflow.set_tracking_uri(record.tracking_uri)
+            uri = self._address(record)
+            self._set(URI_VARIABLE, uri)
+            mlflow.set_tracking_uri(uri)
         active = mlflow.active_run()
         if active is None or active.info.run_id != self.run_id:
             # Where MLflow's functions look for a run to join; they remove it when they have.
@@ -174,6 +176,11 @@ class MlflowPassthrough:
     def _set(self, name: str, value: str) -> None:
         self._outer.setdefault(name, os.environ.get(name))
         os.environ[name] = value
+
+    def _address(self, record: RunRecord) -> str:
+        """Return the run's tracking URI, with the password that the store does not have."""
+        given = (os.environ.get(URI_VARIABLE, ""), self._target.home.tracking_uri(warn=warn_once))
+        return unmasked(record.tracking_uri, given)
 
     def _registered(self) -> RunRecord | None:
         """Return the run's row, once MLflow has the run."""
