@@ -110,3 +110,27 @@ def test_stores_of_earlier_versions_lose_their_passwords(tmp_path: Path, passwor
     with sqlite3.connect(path) as store:
         assert store.execute("SELECT tracking_uri FROM workload").fetchone() == (masked(uri),)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:my pass@host/x", "https://***@host/x"),
+        ("https://me:p@ss word@host", "https://***@host"),
+        ("https://me:12 34@host", "https://***@host"),
+        ("http://me:5000@host", "http://***@host"),
+        ("https://token@host/y", "https://***@host/y"),
+        ("radt 'http://me:my pw@h/x' --notify z", "radt 'http://***@h/x' --notify z"),
+        ("https://me:pw@a: moved to https://you:p w@b", "https://***@a: moved to https://***@b"),
+        (
+            "http://mlflow:5000/x is down, write to a@b",
+            "http://mlflow:5000/x is down, write to a@b",
+        ),
+        ("http://[::1]:5000/ is down, write to a@b", "http://[::1]:5000/ is down, write to a@b"),
+        ("sqlite:////home/me@work/a.db", "sqlite:////home/me@work/a.db"),
+        ("postgresql://u@/db?password=x&host=/t", "postgresql://***@/db?password=***&host=/t"),
+    ],
+)
+def test_users_and_passwords_are_hidden_once(text: str, shown: str) -> None:
+    assert masked(text) == shown
+    assert masked(shown) == shown

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +18,7 @@ from radt.delivery.archive.importing import import_archive
 from radt.model import NO_STEP
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
+from tests.delivery.postgres.conftest import wait_same
 from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.waiting import wait_until
 
@@ -93,11 +95,8 @@ def test_values_and_totals_are_the_same_everywhere(
     (run,) = alone.reader.runs()
     wait_until(lambda: not alone.reader.runs_to_deliver(run.tracking_uri), "MLflow has the run")
     (run,) = alone.reader.runs()
+    wait_same(alone.home / "radt.db", database)
     with StoreReader(database) as copy:
-        wait_until(
-            lambda: copy.runs() and copy.runs()[0].revision == alone.reader.runs()[0].revision,
-            "Postgres has the run",
-        )
         assert exactly(stored(copy, run_id)) == wanted
 
     rows = list(csv.DictReader(export(alone, run_id, "odd.csv").open()))
@@ -119,7 +118,7 @@ def test_values_and_totals_are_the_same_everywhere(
 
     (manifest,) = alone.home.glob("artifacts/**/radt/run.json")
     archived = radt.load(manifest.parent, metrics=["odd"])
-    steps = [None if step is None else int(step) for step in archived["step"].astype(object)]
+    steps = [None if pd.isna(step) else int(step) for step in archived["step"]]
     assert exactly(zip(archived["value"].tolist(), steps, strict=True)) == wanted
 
     totals = radt.totals(run_id, home=alone.home)
