@@ -44,6 +44,8 @@ NO_MLFLOW = "none"
 #: Set for training processes: the run they belong to, and its spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
+#: Set in containers, whose processes no keeper reaps: the script takes its accounts itself.
+OWN_TOTALS_VARIABLE = "RADT_OWN_TOTALS"
 
 
 @dataclass(frozen=True, slots=True)

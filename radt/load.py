@@ -78,7 +78,8 @@ def totals(
         ``context_switches_voluntary`` and ``_involuntary``, ``page_faults_minor`` and ``_major``.
         From counters of whole devices, whoever used them meanwhile: ``gpu_energy_j`` (of the run's
         GPUs), ``cpu_energy_j`` (processors and their memory). And ``duration_s``. What is not
-        known is missing: what the kernel counted is known once the run has ended.
+        known is missing: what the kernel counted is known once the run has ended. A script of its
+        own that was killed has ``cpu_time_s_at_least`` and the like instead: the last reading.
 
     Raises:
         RunNotFoundError: No run matches, or more than one.

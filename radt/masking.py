@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-_CREDENTIALS = re.compile(r"://\S*@")
-#: Of libpq, which takes them there, too; and of S3's presigned addresses.
-_IN_QUERY = re.compile(r"(?i)([?&](?:password|sslpassword|user|x-amz-[a-z-]*)=)[^&\s]+")
+_HIDDEN = "***"
+#: None without a host, as in sqlite:///me@work.db. A password may hold a raw blank; a port with
+#: something else behind it is none, and the next URI of a text does not belong to it.
+_CREDENTIALS = re.compile(
+    r"://(?!/)(?:[^\s:/@\[]*:(?!\d{1,5}(?:[/?#:,;.)]|\s*$))(?:(?!://).)*|\S*)@"
+)
+#: Of libpq, which takes them there, too; of ODBC; and of S3's presigned addresses.
+_IN_QUERY = re.compile(
+    r"(?i)([?&](?:password|sslpassword|user|odbc_connect|x-amz-[a-z-]*)=)[^&\s]+"
+)
 
 
 def masked(text: str) -> str:
@@ -15,7 +23,21 @@ def masked(text: str) -> str:
     >>> masked("radt a.csv --tracking-uri https://me:p@ss/word@mlflow.org/x"), masked("sqlite:///a")
     ('radt a.csv --tracking-uri https://***@mlflow.org/x', 'sqlite:///a')
     """
-    return _IN_QUERY.sub(r"\1***", _CREDENTIALS.sub("://***@", text))
+    return _IN_QUERY.sub(rf"\1{_HIDDEN}", _CREDENTIALS.sub(f"://{_HIDDEN}@", text))
+
+
+def is_masked(uri: str) -> bool:
+    """Return whether something of a URI is hidden, so that nothing can be reached by it."""
+    return _HIDDEN in uri
+
+
+def unmasked(uri: str, known: Iterable[str]) -> str:
+    """Return which of the known URIs the masked one stands for; itself if it is none of them.
+
+    >>> unmasked("https://***@mlflow.org", ["http://other", "https://me:pw@mlflow.org"])
+    'https://me:pw@mlflow.org'
+    """
+    return next((candidate for candidate in known if masked(candidate) == uri), uri)
 
 
 #: psycopg2 is this project's driver; without one named, SQLAlchemy 2.1 takes psycopg 3.

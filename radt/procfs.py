@@ -118,6 +118,12 @@ def process_memory(pid: int) -> ProcessMemory | None:
     return ProcessMemory(*parts)
 
 
+def peak_rss(pid: int) -> int | None:
+    """Peak resident memory in bytes, of the process alone; None if it is gone."""
+    kib = _numbers(read(f"/proc/{pid}/status", 1 << 16)).get(b"VmHWM")
+    return None if kib is None else kib << 10
+
+
 def process_pss(pid: int) -> int | None:
     """Proportional set size in bytes: a page that n processes share counts 1/n.
 

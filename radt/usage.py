@@ -2,8 +2,10 @@
 
 Under ``radt`` the run's keeper (`radt.runner.keeper`) takes the accounts of all processes as it
 reaps them; a script on its own reads its own as its block ends, less those at the block's begin.
-Both write a small file into the run's folder, which is still there when the collector is not; who
-ends the run in the store reads it. Imports the standard library only.
+So does a script in a container, of which the keeper has only the client. All write a small file
+into the run's folder, which is still there when the collector is not; who ends the run in the store
+reads it. Of a script that was killed before it could, the collector has its last reading: a lower
+bound, under names of its own. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from pathlib import Path
 
 #: The ``listener`` of the series that hold totals: counters from 0 to the total, a peak as it is.
 KERNEL = "kernel"
-_CPU_TIME, _RSS_PEAK = "cpu_time_s", "rss_peak_bytes"
-_IO_READ, _IO_WRITTEN = "io_read_bytes", "io_written_bytes"
+CPU_TIME, RSS_PEAK = "cpu_time_s", "rss_peak_bytes"
+IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,10 @@ class Total:
 
 
 TOTALS = (
-    Total(_CPU_TIME, "process.cpu.time", "s"),
-    Total(_RSS_PEAK, "process.memory.rss.peak", "By", is_peak=True),
-    Total(_IO_READ, "process.io.read", "By"),
-    Total(_IO_WRITTEN, "process.io.written", "By"),
+    Total(CPU_TIME, "process.cpu.time", "s"),
+    Total(RSS_PEAK, "process.memory.rss.peak", "By", is_peak=True),
+    Total(IO_READ, "process.io.read", "By"),
+    Total(IO_WRITTEN, "process.io.written", "By"),
     *(
         Total(f"context_switches_{way}", f"process.context_switches.{way}", "1")
         for way in ("voluntary", "involuntary")
@@ -48,6 +50,10 @@ TOTALS = (
 _KEYS = {total.key: total for total in TOTALS}
 
 #: What the numbers cover.
+LAST_READING = (
+    "at least: the script was killed, and this is the collector's last reading of its process and "
+    "of the children that it had waited for, since the first (/proc/PID/stat, io, status)"
+)
 OF_TREE = "the kernel's accounts of all processes of the run as they ended (wait4, /proc/PID/io)"
 OF_SCRIPT = (
     "the kernel's accounts of the script and of the children that it waited for, from the begin of "
@@ -60,15 +66,20 @@ def usage_file(run_dir: Path, rank: int | None = None) -> Path:
     return run_dir / ("usage.json" if rank is None else f"usage-{rank}.json")
 
 
+def lower_bound(key: str) -> str:
+    """Return the key of a total that is at least so much: the rest was not counted."""
+    return f"{key}_at_least"
+
+
 def own_usage() -> dict[str, float]:
     """Return the accounts of this process with the children that it has waited for, by key."""
     import resource  # not where runs are only looked at, on systems that lack it
 
-    usage: dict[str, float] = dict.fromkeys((_CPU_TIME, _RSS_PEAK), 0.0)
+    usage: dict[str, float] = dict.fromkeys((CPU_TIME, RSS_PEAK), 0.0)
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         counted = resource.getrusage(who)
-        usage[_CPU_TIME] += counted.ru_utime + counted.ru_stime
-        usage[_RSS_PEAK] = max(usage[_RSS_PEAK], counted.ru_maxrss * 1024)
+        usage[CPU_TIME] += counted.ru_utime + counted.ru_stime
+        usage[RSS_PEAK] = max(usage[RSS_PEAK], counted.ru_maxrss * 1024)
         for key, count in (
             ("context_switches_voluntary", counted.ru_nvcsw),
             ("context_switches_involuntary", counted.ru_nivcsw),
@@ -79,7 +90,7 @@ def own_usage() -> dict[str, float]:
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
         io = dict(line.split(": ") for line in lines)
-        usage |= {_IO_READ: int(io["rchar"]), _IO_WRITTEN: int(io["wchar"])}
+        usage |= {IO_READ: int(io["rchar"]), IO_WRITTEN: int(io["wchar"])}
     except (OSError, ValueError, KeyError):
         pass  # a kernel that does not count it; then there is no total of it
     return usage

@@ -27,7 +27,7 @@ from radt.collector.leftovers import Drained, drain_leftovers
 from radt.delivery.backlog import Backlog, compare_again, mlflow_backlogs, postgres_backlogs
 from radt.errors import RadtError
 from radt.home import Home
-from radt.masking import masked
+from radt.masking import is_masked, masked, unmasked
 from radt.render.model import printable
 from radt.settings import Setting, Settings
 from radt.store.backend import StoreAddress
@@ -41,6 +41,8 @@ _PATIENCE_S = 8.0
 _END_S = 120.0
 #: How long a collector that answers may take to store what killed processes have left.
 _RECORD_S = 60.0
+#: Of runs whose tracking URI is another one than is set now.
+_HIDDEN = "the store keeps no user and password. Run `radt sync --tracking-uri URI` with both in it"
 #: Columns before the text of a line: a mark and a name.
 _INDENT = 13
 
@@ -73,8 +75,9 @@ def command(
     Journals that nobody reads are read into the store first: those of scripts whose collector did
     not answer or was killed with them, and those that a restart of the machine left behind. You can
     interrupt with Ctrl-C; the next call continues. With --tracking-uri, only the runs of that
-    MLflow server are uploaded. Exits with 1 if something is left, a journal included. Values that
-    journals have lost are named, for as long as the run's folder has a folder "damaged".
+    MLflow server are uploaded. The store keeps no passwords of tracking URIs: those that are set
+    now are used. Exits with 1 if something is left, a journal included. Values that journals have
+    lost are named, for as long as the run's folder has a folder "damaged".
     """
     deadline_s = time.monotonic() + timeout_s
     given: dict[Setting[Any], str | None] = {
@@ -95,7 +98,7 @@ def command(
         compare_again(place.store_path, postgres)
     ways: list[_Upload] = [
         _ToMlflow(place.store_path, uri)
-        for uri in _tracking_uris(place.store_path, mlflow if tracking_uri else "")
+        for uri in _tracking_uris(place.store_path, mlflow, only=bool(tracking_uri))
     ]
     if postgres:
         ways.append(_ToPostgres(place.store_path, postgres))
@@ -114,8 +117,8 @@ def command(
     return EXIT_LEFT if left or drained.left else 0
 
 
-def _tracking_uris(store: Path, only: str) -> list[str]:
-    """Return the MLflow addresses that runs wait for."""
+def _tracking_uris(store: Path, current: str, *, only: bool) -> list[str]:
+    """Return the MLflow addresses that runs wait for, with the password of the current one."""
     with closing(StoreReader(store)) as reader:
         uris = list(dict.fromkeys(workload.tracking_uri for workload in reader.workloads()))
         waiting = [
@@ -123,7 +126,8 @@ def _tracking_uris(store: Path, only: str) -> list[str]:
             for uri in uris
             if uri and (reader.runs_to_deliver(uri) or reader.workloads_to_deliver(uri))
         ]
-    return [uri for uri in waiting if only in ("", uri)]
+    known = [unmasked(uri, [current]) for uri in waiting]
+    return [uri for uri in known if not only or uri == current]
 
 
 def _drain(home: Home, deadline_s: float) -> Drained:
@@ -307,6 +311,16 @@ class _ToMlflow(_Upload):
         super().__init__(store, uri, Way.MLFLOW)
         self._uri = uri
         self.place = masked(uri)
+
+    def start(self) -> None:
+        if not is_masked(self._uri):
+            super().start()
+            return
+        self.over = True
+        self._last = self.look()
+        self._total = self._last.left
+        if self._last.left:
+            self._last = replace(self._last, problem=_HIDDEN)
 
     def look(self) -> _Look:
         with closing(StoreReader(self._store)) as reader:

@@ -17,12 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from radt.collector.protocol import ENV_PREFIXES, Registration
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
+from radt.masking import is_masked, masked
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +110,17 @@ class Deliverer:
         with self._lock:
             return self._closing and self._process is None
 
-    def ensure(self, env: Mapping[str, str]) -> None:
-        """Keep it running with the environment of `delivery_env`; restart it if that changed."""
+    def ensure(self, env: Mapping[str, str], uri: str = "") -> None:
+        """Keep it running with the environment of `delivery_env`; restart it if that changed.
+
+        Args:
+            env: The environment; empty for the one it has.
+            uri: Its URI, of which user and password may have changed; empty for the one it has.
+        """
         with self._lock:
-            if env and dict(env) != self._env:
-                self._env = dict(env)
+            if (env and dict(env) != self._env) or uri not in ("", self._destination.uri):
+                self._env = dict(env) or self._env
+                self._destination = replace(self._destination, uri=uri or self._destination.uri)
                 self._end_input()
                 self._start_at_s = 0.0
             self._closing = False
@@ -270,33 +277,48 @@ class Deliverers:
         #: At the last check; workloads that follow each other leave gaps, which are none.
         self._run_was_on = False
         self._lock = threading.Lock()
+        #: By destinations without passwords: one that changes must not make a second one.
         self._deliverers: dict[Destination, Deliverer] = {}
         #: Stores that no run is recorded into, whose deliverers finish.
         self._released: set[Path] = set()
 
     def of(self, registration: Registration) -> list[Deliverer]:
         """Return those that upload a run."""
+        return [deliverer for deliverer, _ in self._of(registration)]
+
+    def ensure(self, registration: Registration) -> None:
+        """Keep those running that upload a run, with its environment, users and passwords."""
+        for deliverer, uri in self._of(registration):
+            deliverer.ensure(registration.env, "" if is_masked(uri) else uri)
+
+    def _of(self, registration: Registration) -> list[tuple[Deliverer, str]]:
+        """Return the deliverers and the URIs of a registration.
+
+        A run that was found in its folder has lost its passwords: it is uploaded by the deliverer
+        that knows them, as soon as there is one.
+        """
         store = Path(registration.store_path)
-        destinations = [
-            Destination(store, uri, way)
+        found = []
+        with self._lock:
+            self._released.discard(store)
             for way, uri in (
                 (Way.MLFLOW, registration.tracking_uri),
                 (Way.POSTGRES, registration.store_uri),
-            )
-            if uri
-        ]
-        with self._lock:
-            self._released.discard(store)
-            return [
-                self._deliverers.setdefault(key, Deliverer(key, self._wait_s, self._is_busy))
-                for key in destinations
-            ]
+            ):
+                key = Destination(store, masked(uri), way)
+                if uri and not is_masked(uri):
+                    known = replace(key, uri=uri)
+                    new = Deliverer(known, self._wait_s, self._is_busy)
+                    self._deliverers.setdefault(key, new)
+                if key in self._deliverers:
+                    found.append((self._deliverers[key], uri))
+        return found
 
     def hurry(self, store: Path) -> None:
         """Have those of a store upload at once."""
         with self._lock:
-            mine = [one for key, one in self._deliverers.items() if key.store == store]
-        for deliverer in mine:
+            of_store = [each for key, each in self._deliverers.items() if key.store == store]
+        for deliverer in of_store:
             deliverer.hurry()
 
     @property

@@ -22,6 +22,7 @@ from radt.collector.protocol import StandaloneRun
 from radt.errors import JournalError
 from radt.home import runtime_dir
 from radt.journal.format import LABELS_FOLDER
+from radt.masking import masked
 from radt.model import RunStatus
 from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks
 
@@ -48,8 +49,14 @@ class Manifest:
 
     @classmethod
     def of_this_process(cls, run: StandaloneRun) -> Manifest:
-        """Describe a run of the calling process, without its environment: that may hold secrets."""
-        run = replace(run, registration=replace(run.registration, env={}))
+        """Describe a run of the calling process, without the secrets of environment and URIs."""
+        registration = replace(
+            run.registration,
+            env={},
+            tracking_uri=masked(run.registration.tracking_uri),
+            store_uri=masked(run.registration.store_uri),
+        )
+        run = replace(run, registration=registration)
         return cls(run, boot_id(), own_start_ticks(), Clock.at_hand().offset_ns)
 
     @classmethod

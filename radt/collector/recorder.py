@@ -23,7 +23,7 @@ from radt.collector.protocol import StandaloneRun
 from radt.collector.routing import Numbering, Taken
 from radt.collector.rows import put_rows
 from radt.collector.runs import ActiveRun, Ending, Resumed
-from radt.collector.totals import total_batches
+from radt.collector.totals import LastReading, total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
 from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
@@ -91,6 +91,8 @@ class RunRecorder:
         #: The markers that the end adds, made once: the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
         self._totals: list[SeriesBatch] = []
+        standalone = run.standalone
+        self._last_reading = None if standalone is None else LastReading(standalone.pid)
         self._workload_id = ""
         self._spool = RunDir(Path(run.registration.spool))
         self._claim = Claim(self._spool.path)
@@ -187,6 +189,8 @@ class RunRecorder:
             samples: Whether to include samples of listeners, or let more of them accumulate.
             final: Whether the run has ended.
         """
+        if self._last_reading is not None and not final:
+            self._last_reading.read()
         if self._pending is not None:
             return self._pending
         taken = self.run.take() if samples else Taken()
@@ -342,7 +346,7 @@ class RunRecorder:
         started_ns = self.run.started_ns
         begin_ns = ended_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
         folder = Path(self.run.registration.spool)
-        return list(total_batches(folder, self._numbering, begin_ns, ended_ns))
+        return list(total_batches(folder, self._numbering, begin_ns, ended_ns, self._last_reading))
 
     def _cost(self) -> dict[str, str]:
         """Return the overhead of recording the run, as tags."""

@@ -232,8 +232,7 @@ class Service:
                 if run := self._runs.get(registration.run_id):
                     self._taken_up[registration.run_id] = run
             return
-        for deliverer in self._deliverers.of(registration):
-            deliverer.ensure({})
+        self._deliverers.ensure(registration)
         self._sink(Path(registration.store_path)).drain(registration)
 
     def _check_taken_up(self) -> None:
@@ -352,8 +351,7 @@ class Service:
                 self._runs[run.run_id] = run
                 self._remember(run)
                 self._sink(Path(run.registration.store_path))
-        for deliverer in self._deliverers.of(run.registration):
-            deliverer.ensure(run.registration.env)
+        self._deliverers.ensure(run.registration)
         if known is not None:
             return []
         warnings = self._pool.subscribe(run)

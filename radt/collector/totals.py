@@ -1,7 +1,12 @@
-"""A run's totals as series: what the kernel counted of its processes (`radt.usage`)."""
+"""A run's totals as series: what the kernel counted of its processes (`radt.usage`).
+
+Of a script on its own that is killed nothing is left but what was read of it before.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,23 +15,93 @@ import numpy as np
 from radt.collector.routing import Numbering, SeriesKey
 from radt.listeners.api import Metric
 from radt.model import Scope, SeriesKind
+from radt.procfs import TICKS_PER_S, peak_rss, process_io, process_stat
 from radt.store.records import Samples, SeriesBatch
-from radt.usage import KERNEL, TOTALS, read_usage
+from radt.usage import (
+    CPU_TIME,
+    IO_READ,
+    IO_WRITTEN,
+    KERNEL,
+    LAST_READING,
+    RSS_PEAK,
+    TOTALS,
+    read_usage,
+)
+
+#: How often a script on its own is read.
+_READ_S = 1.0
+
+
+def usage_of(pid: int) -> dict[str, float]:
+    """Return what the kernel has counted of a process so far, with children that it waited for.
+
+    Nothing of one that is gone, or whose numbers may not be read.
+    """
+    try:
+        stat, io = process_stat(pid), process_io(pid)
+        peak_bytes = peak_rss(pid)
+    except PermissionError:
+        return {}
+    if stat is None or io is None or peak_bytes is None:
+        return {}
+    return {
+        CPU_TIME: stat.cpu_ticks / TICKS_PER_S,
+        RSS_PEAK: peak_bytes,
+        IO_READ: io.read_bytes,
+        IO_WRITTEN: io.written_bytes,
+    }
+
+
+class LastReading:
+    """What a process used until it was read last; for the case that it cannot say so itself."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._first: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._read_s = -math.inf
+
+    def read(self) -> None:
+        """Read it, if the last time is a second ago."""
+        now_s = time.monotonic()
+        if now_s - self._read_s >= _READ_S:
+            self._read_s = now_s
+            self._last = usage_of(self._pid) or self._last
+            self._first = self._first or self._last
+
+    @property
+    def growth(self) -> dict[str, float]:
+        """What was used since the first reading; a peak is as it is."""
+        return {
+            total.key: self._last[total.key] - (0.0 if total.is_peak else self._first[total.key])
+            for total in TOTALS
+            if total.key in self._last
+        }
 
 
 def total_batches(
-    run_dir: Path, numbering: Numbering, started_ns: int, ended_ns: int
+    run_dir: Path,
+    numbering: Numbering,
+    started_ns: int,
+    ended_ns: int,
+    last: LastReading | None = None,
 ) -> Iterator[SeriesBatch]:
     """Yield the totals in a run's folder as points; none if there are none or the store has them.
 
-    A total is a counter that is 0 as the run starts; a peak is a point at the run's end.
+    A total is a counter that is 0 as the run starts; a peak is a point at the run's end. Without
+    them in its folder, a run has what was read of it ``last``, marked as estimated.
     """
     usage, method = ({}, "") if numbering.has(KERNEL) else read_usage(run_dir)
+    bound = not usage and last is not None and not numbering.has(KERNEL)
+    if bound and last is not None:
+        usage, method = last.growth, LAST_READING
     for total in TOTALS:
         if total.key not in usage:
             continue
         kind = SeriesKind.GAUGE if total.is_peak else SeriesKind.COUNTER
-        metric = Metric(total.metric, total.unit, Scope.PROCESS, kind, method=method)
+        metric = Metric(
+            total.metric, total.unit, Scope.PROCESS, kind, method=method, estimated=bound
+        )
         points = {ended_ns: usage[total.key]}
         if not total.is_peak:
             points = {min(started_ns, ended_ns - 1): 0.0} | points

@@ -44,8 +44,11 @@ class Problem:
 
 
 def destination_name(store: Path, uri: str) -> str:
-    """Return a name for the pair of a store and the address it is delivered to."""
-    text = f"{store}\n{uri}"
+    """Return a name for the pair of a store and the address it is delivered to.
+
+    A new password makes no other address of it.
+    """
+    text = f"{store}\n{masked(uri)}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -36,6 +36,7 @@ from radt.environments.cache import Content, obtain, outside_links, package_fold
 from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
+from radt.home import OWN_TOTALS_VARIABLE
 from radt.packages import LIST_PACKAGES
 from radt.paths import sqlite_file
 
@@ -312,6 +313,7 @@ class DockerEnvironment(BuiltEnvironment):
             *(word for name in passed_variables(launch, mounts) for word in ("--env", name)),
             # Caches of libraries need a place: the image knows no home of this user.
             *("--env", "HOME=/tmp", "--env", f"USER={identity.name}"),
+            *("--env", f"{OWN_TOTALS_VARIABLE}=1"),
             *("--env", f"LOGNAME={identity.name}", "--env", f"PYTHONPATH={python_path}"),
             *(word for setting in self._settings() for word in ("--env", setting)),
             *self._devices(launch),

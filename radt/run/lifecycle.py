@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radt.errors import RadtError, cut, described, text_of
-from radt.home import HOME_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
+from radt.home import (
+    HOME_VARIABLE,
+    OWN_TOTALS_VARIABLE,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    RunDir,
+)
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
@@ -37,8 +43,8 @@ class ActiveRun:
 
     ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
     those of all of them. ``watch`` holds the limits, None without any. ``instruments`` measure from
-    inside. ``usage`` is what the kernel had counted of the process as the run began; ``history`` is
-    what the run keeps for scripts that log as W&B's do.
+    inside. ``usage`` is what the kernel had counted of the process as the run began, empty where
+    somebody else counts; ``history`` is what the run keeps for scripts that log as W&B's do.
     """
 
     target: Target
@@ -72,11 +78,20 @@ class _State:
         #: Journals of runs that others end: one a process, however many blocks it opens.
         self.joined: dict[str, JournalWriter] = {}
         self.owned = 0
+        #: What the kernel had counted of this process as its first block began, in a container.
+        self.usage: dict[str, float] = {}
         self.lock = threading.RLock()
 
 
 _state = _State()
-os.register_at_fork(after_in_child=lambda: setattr(_state, "lock", threading.RLock()))
+
+
+def _after_fork() -> None:
+    _state.lock = threading.RLock()
+    _state.usage = {}  # its parent waits for it, and has its accounts then
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def current() -> ActiveRun | None:
@@ -141,10 +156,11 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
         active.journal.close()
         return
     _guarded("measuring from inside", active.instruments.close)
+    if active.usage:
+        _guarded("recording the run's totals", partial(_write_totals, active))
     if active.target.part in (Part.NONE, Part.MEMBER):
         return
     status, reason = ending_of(error)
-    _guarded("recording the run's totals", partial(_write_totals, active))
     active.journal.say(EventKind.FINISH, status=str(status), reason=reason)
     active.journal.close()
     _restore_environment(active)
@@ -155,8 +171,11 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
 
 
 def _write_totals(active: ActiveRun) -> None:
-    rank = active.target.rank if active.target.part is Part.RANK else None
-    write_growth(usage_file(active.target.run_dir.path, rank), active.usage)
+    target = active.target
+    rank = None if target.part is Part.OWNER else target.rank
+    if target.part is Part.MEMBER and rank is None:
+        rank = os.getpid()  # the next script in the container has a file of its own
+    write_growth(usage_file(target.run_dir.path, rank), active.usage)
 
 
 def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
@@ -180,7 +199,9 @@ def _open(target: Target, options: RunOptions) -> ActiveRun:
     if target.part is Part.MEMBER:
         journal = _joined_journal(target)
         journal.open()
-        return ActiveRun(target, journal, mlflow)
+        if os.environ.pop(OWN_TOTALS_VARIABLE, ""):  # its children are among its accounts
+            _state.usage = own_usage()
+        return ActiveRun(target, journal, mlflow, usage=_state.usage)
     _state.owned += 1
     if _state.owned == 1:
         atexit.register(_end_at_exit)

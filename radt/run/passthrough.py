@@ -14,6 +14,7 @@ from radt.errors import RadtError
 from radt.home import MLFLOW_PENDING_VARIABLE
 from radt.journal.format import EventKind, RecordKind
 from radt.journal.writer import Number
+from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.run.notices import warn_once
 from radt.run.target import Part, Target
@@ -191,7 +192,7 @@ class MlflowPassthrough:
                 self._failed = True
             else:
                 _known_ids[self._target.run_id] = str(record.mlflow_run_id)
-                self._uri = record.tracking_uri
+                self._uri = self._address(record)
         return self.run_id
 
     def _bind(self) -> ModuleType | None:
@@ -214,6 +215,11 @@ class MlflowPassthrough:
     def _set(self, name: str, value: str) -> None:
         self._outer.setdefault(name, os.environ.get(name))
         os.environ[name] = value
+
+    def _address(self, record: RunRecord) -> str:
+        """Return the run's tracking URI, with the password that the store does not have."""
+        given = (os.environ.get(URI_VARIABLE, ""), self._target.home.tracking_uri(warn=warn_once))
+        return unmasked(record.tracking_uri, given)
 
 
 def wait_for_mlflow(target: Target) -> RunRecord | None:

@@ -14,6 +14,7 @@ from radt.collocation.ledger import Owner
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
+from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.runner.active import StopRequest, status_text
 from radt.runner.file_wait import FileWait
@@ -97,7 +98,7 @@ def _end_orphan(session: Session, shown_id: str) -> None:
                 run_id=run.run_id,
                 store_path=str(session.home.store_path),
                 spool=run.spool,
-                tracking_uri=run.tracking_uri,
+                tracking_uri=unmasked(run.tracking_uri, [session.tracking_uri]),
                 store_uri=session.store_uri,
                 listeners=(),
                 devices=(),

@@ -11,6 +11,7 @@ from typing import Self
 from sqlalchemy import Connection, text
 
 from radt.errors import RunNotFoundError
+from radt.masking import masked
 from radt.model import RunStatus
 from radt.store import chunks
 from radt.store.backend import StoreAddress
@@ -214,11 +215,11 @@ class StoreReader:
 
     def runs_to_deliver(self, tracking_uri: str) -> list[RunRecord]:
         """Return runs that `StoreWriter.mark_run_delivered` was not called for, oldest first."""
-        return self._database.query(RUNS, TO_DELIVER, {"uri": tracking_uri})
+        return self._database.query(RUNS, TO_DELIVER, {"uri": masked(tracking_uri)})
 
     def workloads_to_deliver(self, tracking_uri: str) -> list[WorkloadRecord]:
         """Return workloads that `StoreWriter.mark_workload_delivered` was not called for."""
-        return self._database.query(WORKLOADS, TO_DELIVER, {"uri": tracking_uri})
+        return self._database.query(WORKLOADS, TO_DELIVER, {"uri": masked(tracking_uri)})
 
     def params(self, run_id: str) -> dict[str, str]:
         """Return parameters of a run."""

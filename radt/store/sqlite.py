@@ -221,6 +221,8 @@ def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
     # readers wait for writers, but nothing is lost.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    # What takes the place of a password does not leave it in the page's free bytes.
+    connection.execute("PRAGMA secure_delete = FAST")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
 

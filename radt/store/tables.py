@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from radt.errors import RunNotFoundError
+from radt.masking import masked
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.records import (
     GapRecord,
@@ -33,6 +34,7 @@ RecordT = TypeVar("RecordT")
 
 Value = str | int | float | bytes | None
 Row = Mapping[str, Value]
+_TRACKING_URI = "tracking_uri"
 
 
 def to_column(value: object) -> Value:
@@ -98,7 +100,7 @@ class Table(Generic[RecordT]):
 
     def row(self, record: RecordT) -> dict[str, Value]:
         """Return the parameters of `upsert` for a record."""
-        return {name: to_column(getattr(record, name)) for name in self.fields}
+        return {name: _stored(name, getattr(record, name)) for name in self.fields}
 
     @cached_property
     def _decoded_fields(self) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
@@ -120,7 +122,20 @@ class Table(Generic[RecordT]):
         wrong = [name for name in given if name not in self.fields or name in self.keys]
         if wrong:
             raise TypeError(f"{', '.join(wrong)} cannot be updated in {self.name}")
-        return {name: to_column(value) for name, value in given.items()}
+        return {name: _stored(name, value) for name, value in given.items()}
+
+
+def _stored(name: str, value: object) -> Value:
+    """Return a field's value for the database, which many people read: without a password."""
+    return to_column(masked(str(value)) if name == _TRACKING_URI else value)
+
+
+def hide_passwords(connection: Connection) -> None:
+    """Hide the passwords of tracking URIs that earlier versions have stored."""
+    for (uri,) in connection.execute(_ADDRESSES).all():
+        if (shown := masked(str(uri))) != uri:
+            for hide in _HIDE:
+                connection.execute(hide, {"uri": uri, "shown": shown})
 
 
 def _by_value(enum: type[StrEnum]) -> Callable[[str], StrEnum]:
@@ -173,6 +188,11 @@ TAGGED = text(
 
 NUMBERED_NAMES = text("SELECT name FROM run WHERE experiment = :experiment AND name LIKE '% #%'")
 
+_ADDRESSES = text("SELECT tracking_uri FROM workload UNION SELECT tracking_uri FROM run")
+_HIDE = [
+    text(f"UPDATE {table} SET tracking_uri = :shown WHERE tracking_uri = :uri")  # noqa: S608
+    for table in ("workload", "run")
+]
 TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
 
 _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)

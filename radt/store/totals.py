@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from radt.model import SOFTWARE, SeriesKind
 from radt.store import counters
 from radt.store.records import RunRecord, Samples, SeriesRecord
-from radt.usage import KERNEL, TOTALS
+from radt.usage import KERNEL, TOTALS, lower_bound
 
 #: Keys of what the kernel counted, by the metric that it is stored as.
 KERNEL_KEYS = {total.metric: total.key for total in TOTALS}
@@ -26,6 +26,12 @@ def is_of_totals(series: SeriesRecord) -> bool:
     )
 
 
+def key_of(series: SeriesRecord) -> str:
+    """Return the key of what the kernel counted, another one where it is a lower bound only."""
+    key = KERNEL_KEYS[series.metric]
+    return lower_bound(key) if series.estimated else key
+
+
 def totals_of(run: RunRecord, points: Iterable[tuple[SeriesRecord, Samples]]) -> dict[str, float]:
     """Return the totals of a run by key; what was not counted is missing.
 
@@ -40,7 +46,7 @@ def totals_of(run: RunRecord, points: Iterable[tuple[SeriesRecord, Samples]]) ->
         if value is None:
             continue
         if record.listener == KERNEL:
-            totals[KERNEL_KEYS[record.metric]] = value
+            totals[key_of(record)] = value
         else:  # where two listeners read a device, the first counts
             grown[_ENERGY_KEYS[record.metric]].setdefault(record.entity, value)
     totals |= {key: sum(devices.values()) for key, devices in grown.items() if devices}

@@ -78,6 +78,9 @@ class StoreWriter:
         self._engine = self._backend.writer_engine()
         with self._backend.translated_errors():
             prepare_to_write(self._backend, self._engine, upgrade=upgrade)
+            if self.address.path is not None:
+                with self._engine.begin() as connection:
+                    tables.hide_passwords(connection)
 
     @property
     def path(self) -> Path:

@@ -191,6 +191,40 @@ def test_a_run_has_a_deliverer_for_each_place_it_goes_to() -> None:
     assert everything.of(Registration("c", "/x/radt.db", "/x")) == []
 
 
+def test_a_new_password_makes_no_second_deliverer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would upload everything twice; the newest password is the one that counts."""
+    record = tmp_path / "record"
+    monkeypatch.setattr(
+        Destination, "command", lambda self: [sys.executable, "-c", _SCRIPT, str(record)]
+    )
+    everything = Deliverers()
+
+    def registration(run_id: str, uri: str) -> Registration:
+        return Registration(run_id, str(tmp_path / "radt.db"), "/x", tracking_uri=uri)
+
+    # A run that was found in its folder, which has no password, waits for one that has.
+    found = registration("found", "http://***@host")
+    everything.ensure(found)
+    assert everything.of(found) == []
+
+    everything.ensure(registration("a", "http://me:old@host"))
+    wait_for(lambda: record.exists() and "news" in record.read_text())
+    everything.ensure(registration("b", "http://you:new@host"))
+    everything.ensure(found)
+    wait_for(lambda: everything.check() or "start http://you:new@host" in record.read_text())
+    (one,) = {
+        deliverer
+        for run in (found, registration("a", "http://me:old@host"))
+        for deliverer in everything.of(run)
+    }
+    lines = record.read_text().splitlines()
+    assert lines.index("end") < lines.index("start http://you:new@host None")
+    assert everything.of(registration("c", "http://other")) != [one]
+    everything.kill()
+
+
 def test_postgres_is_let_go_after_mlflow_whose_ids_it_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import radt
+from radt.usage import KERNEL, OF_SCRIPT, OF_TREE
 from tests.support.bench import Bench, stop_collectors
 from tests.support.environments import Tools, Workbench, make_wheel
 
 SCRIPT = """
-import radt, sys
+import radt, sys, time
 with radt.Run() as run:
     run.log_metric("argument", float(sys.argv[-1]))
+    begun_s = time.process_time()
+    while time.process_time() < begun_s + 0.5: pass
 print("in", sys.prefix)
 """
 FILE = """
@@ -62,6 +66,11 @@ def test_rows_run_where_they_ask_to(user: Bench, bench: Workbench) -> None:
         (series,) = [one for one in recorded if one.metric == "argument"]
         found = user.reader.samples(runs[name].run_id, series.series_no)
         assert list(found.values) == [value]
+        totals = radt.totals(runs[name].run_id, home=user.home)
+        # No more than an instant of it is that of docker's client.
+        assert totals["cpu_time_s"] > 0.5
+        kernel = [one for one in user.reader.series([runs[name].run_id]) if one.listener == KERNEL]
+        assert {one.method for one in kernel} == {OF_SCRIPT if name == "box" else OF_TREE}
         artifacts = user.home / "artifacts" / str(runs[name].mlflow_run_id) / "artifacts"
         packages = (artifacts / "environment/packages.txt").read_text()
         assert ("radtdemo==1.0" in packages) == (name == "uv")

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import platform
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -30,6 +31,7 @@ from radt.frontend.files import artifact_address, disposition, log_address, trac
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
+from tests.frontend.conftest import served
 from tests.frontend.workload_support import EVIL, Bench, Planted
 
 SECRET = "of others"
@@ -81,6 +83,22 @@ def test_log_and_artifacts_come_as_downloads_that_no_browser_shows(
         assert answer.headers["Content-Length"] == str(len(answer.data))
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+
+
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_markup_among_artifacts_runs_nowhere(run: Planted, source: Source, kind: str) -> None:
+    """Over HTTP, as the server sends it, behind all that adds headers: one policy, its own."""
+    file = Path(run.spool) / "artifacts" / f"evil.{kind}"
+    file.write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
+    with served(source, Access()) as url:
+        address = url + artifact_address(run.run_id, file.name)
+        with urllib.request.urlopen(address, timeout=180) as answer:
+            headers = answer.headers
+            assert answer.read() == file.read_bytes()
+    assert headers.get_all("Content-Security-Policy") == ["default-src 'none'; sandbox"]
+    assert headers.get_content_type() == "application/octet-stream"
+    assert headers["Content-Disposition"].startswith("attachment;")
+    assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 
 import radt
 from radt.model import RunStatus
+from radt.runner import keeper
 from radt.store.records import RunRecord
+from radt.usage import TOTALS
 from tests.support.bench import Bench
 from tests.support.loads import ACCOUNT, LOAD
 
@@ -88,3 +90,8 @@ def test_a_killed_run_has_totals(bench: Bench) -> None:
     (run,) = bench.reader.runs()
     assert run.status is RunStatus.KILLED
     assert radt.totals(run.run_id, home=bench.home)["cpu_time_s"] >= 1
+
+
+def test_the_keeper_names_the_totals_as_all_others_do() -> None:
+    """It imports nothing of radt, so that it is up in milliseconds."""
+    assert keeper.usage.keys() == {total.key for total in TOTALS}

@@ -10,6 +10,7 @@ import pytest
 
 import radt
 from radt.collector.client import CollectorClient
+from radt.usage import KERNEL, LAST_READING
 from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.waiting import alive, wait_until
 
@@ -130,3 +131,36 @@ def test_totals_are_in_mlflow_and_in_the_archive(archives: None, alone: Alone) -
     assert not [name for name in metrics if "kernel" in name or "process.cpu.time" in name]
     (manifest,) = alone.home.glob("artifacts/**/radt/run.json")
     assert radt.totals(manifest.parent) == totals
+
+
+def test_of_a_killed_script_there_is_a_lower_bound(alone: Alone) -> None:
+    """Marked as one wherever it goes: it is what the collector has read before the end."""
+    os.mkfifo(alone.folder / "go.pipe")
+    training = alone.start(
+        "import radt, time\n"
+        "block = b'x' * 60_000_000\n"
+        "with radt.Run(listeners='top') as run:\n"
+        "    print(run.id, flush=True)\n"
+        "    while time.process_time() < 2: pass\n"
+        "    print('worked', flush=True)\n"
+        "    open('go.pipe').read()\n"
+    )
+    assert training.stdout is not None
+    run_id = training.stdout.readline().strip()
+    assert training.stdout.readline() == "worked\n"
+
+    def samples() -> int:
+        return sum(alone.reader.point_counts(run_id).values())
+
+    seen = samples()
+    wait_until(lambda: samples() > seen + 50, "readings after the work")
+    training.kill()
+    training.wait()
+    wait_until(lambda: alone.reader.run(run_id).status.ended, "its end is in the store")
+    totals = radt.totals(run_id, home=alone.home)
+    assert 1 < totals["cpu_time_s_at_least"] < 2.5
+    assert totals["rss_peak_bytes_at_least"] > 60_000_000
+    assert "io_written_bytes_at_least" in totals
+    assert not {"cpu_time_s", "rss_peak_bytes", "io_written_bytes"} & totals.keys()
+    kernel = [one for one in alone.reader.series([run_id]) if one.listener == KERNEL]
+    assert {(one.estimated, one.method) for one in kernel} == {(True, LAST_READING)}

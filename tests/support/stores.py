@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -11,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from radt.collector.routing import Numbering
+from radt.collector.totals import total_batches
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -25,6 +29,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from radt.usage import TOTALS, usage_file
 
 START_NS = 1_790_000_000_000_000_000
 NS_PER_S = 1_000_000_000
@@ -133,6 +138,19 @@ class WrittenRun:
                 times = times.copy()
                 times[-1] -= 3600 * NS_PER_S  # the clock was set back
             yield SeriesBatch(number, Samples(times, values))
+
+
+def add_totals(writer: StoreWriter, run_id: str) -> dict[str, float]:
+    """Totals as the collector stores them at a run's end; returns them."""
+    totals = {total.key: 1000.25 + number for number, total in enumerate(TOTALS)}
+    with tempfile.TemporaryDirectory() as folder, StoreReader(writer.address) as reader:
+        usage_file(Path(folder)).write_text(json.dumps(totals))
+        numbering = Numbering(run_id, reader.series([run_id]), [])
+        batches = list(total_batches(Path(folder), numbering, START_NS, START_NS + NS_PER_S))
+    with writer.transaction():
+        writer.add_series(numbering.new_series())
+        writer.append(run_id, batches)
+    return totals
 
 
 def add_runs(

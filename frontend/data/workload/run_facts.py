@@ -20,6 +20,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, LedgerRecord, RunRecord
 from radt.store.totals import is_of_totals, totals_of
 from radt.tags import CPU, GPUS, HOST
+from radt.usage import lower_bound
 
 #: Written by `radt.inventory` before the run starts.
 HARDWARE_FILE = "environment/hardware.json"
@@ -121,6 +122,10 @@ def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, st
             totals = totals_of(run.record, points)
             texts[run_id] = {
                 name: text(totals[key]) for key, (name, text) in _TOTALS.items() if key in totals
+            } | {
+                name: f"at least {text(totals[lower_bound(key)])}"
+                for key, (name, text) in _TOTALS.items()
+                if lower_bound(key) in totals
             }
         return texts
 

@@ -163,7 +163,7 @@ class ArchiveUploader:
         with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
             file = Path(folder) / MANIFEST_FILE
             try:
-                place = location_of(f"runs:/{mlflow_id}/{ARCHIVE_FOLDER}", run.tracking_uri)
+                place = location_of(f"runs:/{mlflow_id}/{ARCHIVE_FOLDER}", self._target.uri)
                 place.fetch(MANIFEST_FILE, file)
             except FileMissingError as error:
                 log.warning("run %s is archived from the start: %s", run.run_id, error.message)

@@ -29,7 +29,7 @@ from radt.store.records import (
     SeriesRecord,
     SummaryRecord,
 )
-from radt.store.totals import KERNEL_KEYS
+from radt.store.totals import KERNEL_KEYS, key_of
 from radt.store.writer import StoreWriter
 from radt.usage import KERNEL
 
@@ -229,7 +229,7 @@ def summary_values(
         if series.listener == KERNEL:
             if series.metric in KERNEL_KEYS:
                 total = totals.get(series.series_no, summary.maximum)
-                values[f"summary/{KERNEL_KEYS[series.metric]}"] = total
+                values[f"summary/{key_of(series)}"] = total
             continue
         name = names[series.series_no]
         if series.kind is SeriesKind.COUNTER:

@@ -111,6 +111,11 @@ class MlflowTarget:
         self.answers = 0
 
     @property
+    def uri(self) -> str:
+        """The address, with user and password."""
+        return self._uri
+
+    @property
     def is_server(self) -> bool:
         """Whether it is reached by HTTP, rather than a database that we write to ourselves."""
         return self._uri.startswith(("http://", "https://"))

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 
-from radt.masking import masked
 from radt.store.records import (
     GapRecord,
     LedgerRecord,
@@ -110,12 +109,9 @@ KIND_OF: Mapping[type, tuple[Kind, Table[Any]]] = {
 
 
 def row_of(record: object) -> tuple[Kind, Row]:
-    """Return the row of a record and its table; without passwords, as many people read the copy."""
+    """Return the row of a record and its table."""
     kind, table = KIND_OF[type(record)]
-    values = table.row(record)
-    if isinstance(record, RunRecord | WorkloadRecord):
-        values["tracking_uri"] = masked(record.tracking_uri)
-    return kind, kind.row(values)
+    return kind, kind.row(table.row(record))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import radt
 from radt.delivery.archive import importing, markers, write
 from radt.delivery.archive.importing import import_archive
 from radt.delivery.archive.manifest import PartKind
@@ -27,6 +28,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
 from tests.delivery.archive import kit
+from tests.support.stores import add_totals
 
 
 @pytest.fixture
@@ -58,6 +60,23 @@ def test_a_whole_run(writer: StoreWriter, other: StoreWriter, run: RunRecord) ->
     with StoreReader(other.address) as reader:
         assert reader.runs_to_deliver(run.tracking_uri) == [], "nobody brings it to MLflow again"
         assert reader.workloads_to_deliver(run.tracking_uri) == []
+
+
+def test_totals_are_archived_and_imported(
+    writer: StoreWriter, other: StoreWriter, run: RunRecord
+) -> None:
+    kit.fill(writer)
+    own = add_totals(writer, run.run_id)
+    kit.end(writer)
+    kit.archive(writer, run)
+    folder = kit.archive_folder(run)
+    import_archive(folder, other)
+    totals = radt.totals(run.run_id, home=writer.path.parent)
+    assert own.items() <= totals.items()
+    assert totals["cpu_energy_j"] == 2
+    assert radt.totals(folder) == totals
+    assert radt.totals(run.run_id, home=other.path.parent) == totals
+    assert "process.cpu.time" not in set(radt.load(folder)["metric"]), "totals are no curves"
 
 
 def test_a_whole_run_in_many_pieces(

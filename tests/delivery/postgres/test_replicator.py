@@ -15,6 +15,7 @@ import numpy as np
 import psycopg2
 import pytest
 
+import radt
 from radt.backoff import Backoff
 from radt.delivery import process
 from radt.delivery.postgres.replicator import GoneError, Replicator
@@ -27,7 +28,7 @@ from radt.store.writer import StoreWriter
 from tests.delivery.postgres.conftest import AT_ONCE, persistent
 from tests.support.bench import wait_until
 from tests.support.links import Link
-from tests.support.stores import add_runs, differences
+from tests.support.stores import add_runs, add_totals, differences
 
 Make = Callable[..., Replicator]
 
@@ -66,6 +67,22 @@ def test_a_run_from_its_beginning_to_its_end(
     replicator.turn()
     assert differences(store, database) == []
     assert local(store, "SELECT problem FROM replica") == [("",)]
+
+
+def test_totals_are_those_of_the_store(
+    tmp_path: Path, store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    (run,) = add_runs(writer)
+    run.record(10)
+    replicator = replicators(database)
+    replicator.turn()
+    own = add_totals(writer, run.run_id)
+    run.end()
+    replicator.turn()
+    assert differences(store, database) == []
+    totals = radt.totals(run.run_id, home=store.parent)
+    assert own.items() <= totals.items()
+    assert radt.totals(run.run_id, home=tmp_path / "none", store_uri=database) == totals
 
 
 def test_what_is_there_is_not_sent_again(
