@@ -210,7 +210,7 @@ COLLECTOR_PATIENCE_S = Setting(
     ("RADT_COLLECTOR_PATIENCE_S",),
     POSITIVE,
     2.0,
-    "Seconds that the begin and the end of a script wait for a collector that does not answer.",
+    "Seconds that a script waits for its collector, whatever that does, as it begins and ends.",
 )
 COLLECTOR_BUFFER = Setting(
     "",

@@ -151,7 +151,9 @@ class CollectorWatch:
         from radt.collector.client import CollectorClient
 
         try:
-            client = CollectorClient.connect(start=False, timeout_s=_CONNECT_S)
+            client = CollectorClient.connect(
+                start=False, timeout_s=_CONNECT_S, patience_s=_CONNECT_S
+            )
         except CollectorError as error:
             self._before = None
             if _holder() is None:

@@ -178,7 +178,9 @@ def store_version(address: StoreAddress) -> int:
 def collector_status() -> tuple[CollectorStatus | None, Check]:
     """Ask the collector for its status; do not start one."""
     try:
-        with CollectorClient.connect(start=False, timeout_s=_ANSWER_S) as client:
+        with CollectorClient.connect(
+            start=False, timeout_s=_ANSWER_S, patience_s=_ANSWER_S
+        ) as client:
             status = client.status()
     except CollectorError as error:
         return None, _no_collector(error)

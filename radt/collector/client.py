@@ -7,6 +7,7 @@ again at once, so that whoever goes on without it loses no time.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -39,6 +40,8 @@ from radt.procfs import process_stat
 _POLL_S = 0.01
 #: A guardian that is started while its predecessor is about to leave leaves at once, too.
 _START_AGAIN_S = 2.0
+#: How long `begin` waits for a store that is busy; the rows are written as soon as it is not.
+_STORE_TIMEOUT_S = 5.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
@@ -79,7 +82,12 @@ class CollectorClient:
         CollectorError: From all methods but `close`, if the collector refuses or cannot be reached.
     """
 
-    def __init__(self, *, start: bool, timeout_s: float, patience_s: float) -> None:
+    def __init__(
+        self, *, start: bool, timeout_s: float, patience_s: float, deadline_s: float = math.inf
+    ) -> None:
+        #: When all waiting ends, whatever else is said, by the monotonic clock. A request that was
+        #: sent by then is the collector's, should it go on.
+        self.deadline_s = deadline_s
         self._start = start
         self._timeout_s = timeout_s
         self._patience_s = patience_s
@@ -99,15 +107,17 @@ class CollectorClient:
         start: bool = True,
         timeout_s: float = 15.0,
         patience_s: float = _ANSWER_TIMEOUT_S,
+        deadline_s: float = math.inf,
     ) -> CollectorClient:
         """Connect to the collector.
 
         Args:
             start: Whether to start one if none listens; else that is an error.
             timeout_s: How long to wait for it to listen, now and at each reconnection.
-            patience_s: How long to wait for one that listens to greet: a stopped one does not.
+            patience_s: How long to wait for a greeting or an answer: a stopped one gives none.
+            deadline_s: When all of that ends; the client's attribute of that name from then on.
         """
-        client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s)
+        client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s, deadline_s=deadline_s)
         client.reach()
         return client
 
@@ -144,7 +154,8 @@ class CollectorClient:
 
     def begin(self, run: StandaloneRun) -> Begun:
         """Register a run without a runner, which is running already."""
-        answer = self._ask(Op.BEGIN, {"run": run.to_json()})
+        timeout_s = self._answered_within(_STORE_TIMEOUT_S)
+        answer = self._ask(Op.BEGIN, {"run": run.to_json(), "timeout_s": timeout_s})
         self._registrations[run.registration.run_id] = run.registration
         return Begun.from_json(answer)
 
@@ -171,20 +182,18 @@ class CollectorClient:
         exit_code: int | None = None,
         reason: str = "",
         timeout_s: float = 10.0,
-        patience_s: float | None = None,
     ) -> None:
         """End a run and return when all of it is in the store and its row says so.
 
         Args:
             status: How it ended; None for what the script's journal says.
-            patience_s: If the collector does not greet within this time, it is left the request,
-                and its answer not waited for.
 
         Raises:
             CollectorError: It is not in the store within ``timeout_s``; the collector keeps
                 retrying.
         """
         ended_ns = time.monotonic_ns()
+        timeout_s = self._answered_within(timeout_s)
         registration = self._registrations.get(run_id)
         arguments = {
             "run_id": run_id,
@@ -196,8 +205,6 @@ class CollectorClient:
             "registration": registration.to_json() if registration is not None else None,
         }
         try:
-            if patience_s is not None:
-                self._greet(patience_s, Op.FINISH, arguments)
             self._ask(Op.FINISH, arguments, patience_s=timeout_s)
         except _RefusedError as refusal:
             if refusal.code is not RefusalCode.UNFINISHED:
@@ -233,7 +240,7 @@ class CollectorClient:
         self._forget_parents_connection()
         with self._lock:
             return self._reach(
-                lambda: self._exchange(op, arguments, patience_s + _ANSWER_TIMEOUT_S),
+                lambda: self._exchange(op, arguments, patience_s + self._patience_s),
                 self._timeout_s + patience_s,
             )
 
@@ -255,23 +262,6 @@ class CollectorClient:
         self._away = None
         return answer
 
-    def _greet(self, patience_s: float, op: Op, arguments: dict[str, Any]) -> None:
-        """Raise CollectorError if the collector is there and silent; it finds the request then."""
-        self._forget_parents_connection()
-        with self._lock:
-            if self._socket is None:
-                return
-            try:
-                self._exchange(Op.HELLO, {}, patience_s)
-            except TimeoutError as error:
-                with suppress(OSError):  # there is room for it, unless much is waiting already
-                    self._socket.settimeout(0.0)
-                    self._socket.sendall(encode({"op": str(op)} | arguments))
-                self._drop()
-                raise _silence(error) from error
-            except OSError:
-                self._drop()  # it has ended; the request is for the next one
-
     def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
         """Talk over the connection; reconnect when it breaks, as it does when a collector exits."""
         while True:
@@ -281,13 +271,13 @@ class CollectorClient:
                 return talk()
             except OSError as error:
                 self._drop()
-                if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+                if isinstance(error, TimeoutError) or time.monotonic() >= self._at_most(deadline):
                     raise _silence(error) from error
 
     def _exchange(self, op: Op, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._socket is not None
-        give_up_s = time.monotonic() + timeout_s
-        self._socket.settimeout(timeout_s)
+        give_up_s = self._at_most(time.monotonic() + timeout_s)
+        self._socket.settimeout(_left_s(give_up_s))
         self._socket.sendall(encode({"op": str(op)} | arguments))
         while b"\n" not in self._received:
             self._check_runs()
@@ -321,12 +311,13 @@ class CollectorClient:
 
     def _open(self, deadline: float) -> None:
         """Connect, tell of all runs again, and ensure that the worker has a guardian."""
+        deadline = self._at_most(deadline)
         self._socket = self._connected()
         if self._socket is None and self._start:
-            with starting():
+            with starting(self.deadline_s):
                 self._socket = self._connected()
                 while self._socket is None:
-                    start_guardian()
+                    start_guardian(self.deadline_s)
                     now_s = time.monotonic()
                     self._socket = self._connected(min(deadline, now_s + _START_AGAIN_S))
                     if now_s >= deadline:
@@ -340,8 +331,8 @@ class CollectorClient:
             )
         hello = self._exchange(Op.HELLO, {}, self._patience_s)
         if hello["guardian_pid"] is None and self._start:
-            with starting():
-                start_guardian()
+            with starting(self.deadline_s):
+                start_guardian(self.deadline_s)
         for registration in list(self._registrations.values()):
             # A run that is refused now (its store was deleted) must not keep the others from
             # being recorded; whoever finishes it gets the error.
@@ -355,7 +346,7 @@ class CollectorClient:
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
         """Return a connection; retry until the deadline, then return None."""
         path = socket_path()
-        give_up_s = time.monotonic() + self._patience_s
+        give_up_s = self._at_most(time.monotonic() + self._patience_s)
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -382,6 +373,13 @@ class CollectorClient:
                 return None
             time.sleep(_POLL_S)  # there is nothing to wait on before it listens
 
+    def _answered_within(self, timeout_s: float) -> float:
+        """Return how long the collector may take, so that it is heard why it takes longer."""
+        return max(0.0, min(timeout_s, 0.8 * (self.deadline_s - time.monotonic())))
+
+    def _at_most(self, deadline: float) -> float:
+        return min(deadline, self.deadline_s)
+
     def _forget_parents_connection(self) -> None:
         """Drop the parent's connection after a fork: two processes cannot share one."""
         if self._pid != os.getpid():
@@ -406,3 +404,8 @@ def _silence(error: OSError) -> CollectorError:
             f"Run `kill -CONT {error.pid}` to let it go on",
         )
     return CollectorError(f"the collector does not answer: {error}", f"Look into {log_path()}")
+
+
+def _left_s(deadline: float) -> float:
+    """Return the time until then; 0 would mean something else to a socket."""
+    return max(1e-3, deadline - time.monotonic())

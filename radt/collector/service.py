@@ -31,8 +31,6 @@ from radt.tags import LISTENERS
 
 log = logging.getLogger(__name__)
 
-#: How long `begin` waits for a store that is busy; the rows are written as soon as it is not.
-_BEGIN_TIMEOUT_S = 5.0
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -73,8 +71,12 @@ class Service:
         registration = _with_defaults(registration)
         return self._adopt(ActiveRun(registration, owner, buffered_points=self._points))
 
-    def begin(self, run: StandaloneRun, owner: ProcessId | None) -> Begun:
-        """Record a run that is its own owner."""
+    def begin(self, run: StandaloneRun, owner: ProcessId | None, timeout_s: float = 0.0) -> Begun:
+        """Record a run that is its own owner.
+
+        Args:
+            timeout_s: How long to wait for its rows; they are written as soon as the store is free.
+        """
         registration = _with_defaults(run.registration)
         listeners = "+".join(map(str, registration.listeners))
         run = replace(run, registration=registration, tags=run.tags | {LISTENERS: listeners})
@@ -82,7 +84,7 @@ class Service:
         warnings = self._adopt(active)
         active = self._runs.get(active.run_id, active)
         self.started(active.run_id, run.pid, run.started_monotonic_ns)
-        if not active.recorded.wait(_BEGIN_TIMEOUT_S):
+        if not active.recorded.wait(timeout_s):
             warnings.append(f"the store is not writable yet: {self._problem_of(active)}")
         if active.failure:
             raise RefusedError(active.failure)

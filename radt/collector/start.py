@@ -8,10 +8,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
+import math
 import os
 import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,6 +136,7 @@ _LEAST_ROOM_BYTES = 64 * 1024
 
 #: How long the daemon's first process may take to hand over to the second.
 _DETACH_TIMEOUT_S = 30.0
+_POLL_S = 0.02
 
 
 def log_path() -> Path:
@@ -141,10 +145,25 @@ def log_path() -> Path:
 
 
 @contextmanager
-def starting() -> Iterator[None]:
-    """Let one client start the collector; the others wait and find it running."""
+def starting(deadline_s: float = math.inf) -> Iterator[None]:
+    """Let one client start the collector; the others wait and find it running.
+
+    Args:
+        deadline_s: Until when they wait, by the monotonic clock.
+
+    Raises:
+        CollectorError: The one has not done so by then.
+    """
     with (runtime_dir() / "start.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    raise _slow() from None
+                time.sleep(_POLL_S)
+            else:
+                break
         yield
 
 
@@ -163,11 +182,14 @@ def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-def start_guardian() -> None:
+def start_guardian(deadline_s: float = math.inf) -> None:
     """Start a guardian, which starts the worker; harmless if both run.
 
+    Args:
+        deadline_s: Until when to wait for it, by the monotonic clock; it starts all the same.
+
     Raises:
-        CollectorError: It cannot be started.
+        CollectorError: It cannot be started, or has not started by then.
     """
     if not sys.executable:
         raise CollectorError(
@@ -179,7 +201,7 @@ def start_guardian() -> None:
         _rotate(log_path())
         with log_path().open("ab") as log_file:
             # -P: a file of the user's named like a module must not be taken for it.
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "radt.collector", "--detach"],
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
@@ -187,15 +209,21 @@ def start_guardian() -> None:
                 cwd="/",
                 env=collector_environment(os.environ),
                 start_new_session=True,
-                timeout=_DETACH_TIMEOUT_S,
-                check=False,
             )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise CollectorError(f"the collector cannot be started: {error}", _remedy()) from error
-    if done.returncode != 0:
-        raise CollectorError(
-            f"the collector exited immediately with code {done.returncode}", _remedy()
-        )
+    try:
+        code = process.wait(max(0.0, min(_DETACH_TIMEOUT_S, deadline_s - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        # Somebody has to take note of its end.
+        threading.Thread(target=process.wait, name="starting", daemon=True).start()
+        raise _slow() from None
+    if code != 0:
+        raise CollectorError(f"the collector exited immediately with code {code}", _remedy())
+
+
+def _slow() -> CollectorError:
+    return CollectorError("the collector has not started yet", f"Look into {log_path()}")
 
 
 def _check_room(folder: Path) -> None:

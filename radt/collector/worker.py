@@ -207,7 +207,7 @@ def _register(service: Service, request: Mapping[str, Any], connection: _Connect
 def _begin(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
     run = StandaloneRun.from_json(request["run"])
     connection.run_ids.add(run.registration.run_id)
-    return service.begin(run, connection.owner).to_json()
+    return service.begin(run, connection.owner, float(request["timeout_s"])).to_json()
 
 
 def _started(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:

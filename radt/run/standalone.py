@@ -85,9 +85,10 @@ def _writing(folder: Path) -> bool:
     return not (folder / CLOSED_FILE).exists() and start_ticks(meta.pid) == meta.start_ticks
 
 
-def patience_s() -> float:
-    """How long to wait for a collector that does not answer; training does not wait longer."""
-    return float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
+def _patient_until_s() -> float:
+    """Until when to wait for the collector, whatever it does, by the monotonic clock."""
+    patience_s = settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value
+    return time.monotonic() + float(patience_s)
 
 
 def is_quiet() -> bool:
@@ -111,8 +112,10 @@ def _home_option(home: Home) -> str:
     return f" --home {shlex.quote(str(_shown(home.path)))}"
 
 
-#: How long the end of a script may wait for its values to be in the store; nothing is lost then.
-FINISH_TIMEOUT_S = 10.0
+#: How long the end of a script waits for its values to be in the store, if it is that patient.
+_FINISH_TIMEOUT_S = 10.0
+#: How long the first rank waits for the ends of the others; nothing is lost then.
+_RANKS_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +155,12 @@ class StandaloneSession:
         except OSError as error:
             missing = error
         try:
-            self._client = CollectorClient.connect(start=True, patience_s=patience_s())
+            self._client = CollectorClient.connect(start=True, deadline_s=_patient_until_s())
             self._take_up(self._client)
             self._say(f"is recorded in {_shown(self._target.home.path)}")
         except (RadtError, OSError) as error:
+            if self._client is not None:
+                self._client.close()
             self._client = None
             if missing is not None:
                 warn_once(
@@ -201,21 +206,14 @@ class StandaloneSession:
         """End the run, its journal being closed; returns when all of it is in the store."""
         if self.lost:
             return
-        wait_for_ranks(self._target.run_dir.journal, FINISH_TIMEOUT_S)
-        client = self._client
+        wait_for_ranks(self._target.run_dir.journal, _RANKS_TIMEOUT_S)
+        client, deadline_s = self._client, _patient_until_s()
         try:
             if client is None:  # there may be a collector by now
-                client = CollectorClient.connect(
-                    start=False, timeout_s=0.0, patience_s=patience_s()
-                )
+                client = CollectorClient.connect(start=False, timeout_s=0.0, deadline_s=deadline_s)
                 self._take_up(client)
-            client.finish(
-                self._target.run_id,
-                status,
-                reason=reason,
-                timeout_s=FINISH_TIMEOUT_S,
-                patience_s=patience_s(),
-            )
+            client.deadline_s = deadline_s
+            client.finish(self._target.run_id, status, reason=reason, timeout_s=_FINISH_TIMEOUT_S)
             taken_s = (time.monotonic_ns() - self._run.started_monotonic_ns) / 1e9
             see = f"radt dashboard{_home_option(self._target.home)}"
             self._say(f"{status} in {duration(taken_s)}; see {see}")

@@ -180,6 +180,75 @@ def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alo
     check_whole(alone, second_id)
 
 
+#: Stops the collector at one point of a script's life, and says how long the script waited.
+STOPPED = """\
+import os, radt, signal, socket, sys
+from pathlib import Path
+from radt.collector import client
+from radt.collector.start import worker_lock
+
+pid = worker_lock().holder()
+stops = sys.argv[1]
+exchange = client.CollectorClient._exchange
+
+def stopping(self, op, arguments, timeout_s):
+    answer = exchange(self, op, arguments, timeout_s)
+    if op == stops:
+        os.kill(pid, signal.SIGSTOP)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            pass
+    return answer
+
+def waits(self, seconds):
+    waited.append(seconds)
+    settimeout(self, seconds)
+
+waited = []
+settimeout = socket.socket.settimeout
+socket.socket.settimeout = waits
+client.CollectorClient._exchange = stopping
+with radt.Run('told', experiment='digits', params={'lr': 0.1}) as run:
+    for step in range(20_000): run.log_metric('loss', step / 2, step)
+    print(run.id, flush=True)
+    run.log_metric('last', 1.0)
+print(max(waited))
+"""
+
+
+@pytest.mark.parametrize("stops", ["hello", "begin"])
+def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, stops: str) -> None:
+    first, first_id = begun(alone)
+    worker = pids(alone)["worker"]
+    try:
+        out, err = alone.run(STOPPED, stops, RADT_COLLECTOR_PATIENCE_S="0.5")
+        run_id, longest_s = out.split()
+        assert float(longest_s) <= 0.5, "no wait is longer, of begin and of end"
+        assert err.count("recorded yet") == 1
+        assert err.count("\n") == 1
+        assert "does not answer" in err
+        assert Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        assert (alone.home / "runs" / run_id / "run.json").exists()
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_until(ended(alone, run_id), "it is recorded")
+    check_whole(alone, run_id)
+    let_end(alone, first)
+    check_whole(alone, first_id)
+
+
+def test_commands_beside_a_stopped_collector_say_so(alone: Alone) -> None:
+    first, _ = begun(alone)
+    worker = pids(alone)["worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        told = radt_of(alone, "doctor")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert told.returncode == 1
+    assert f"pid {worker} is running but does not answer" in " ".join(told.stdout.split())
+    let_end(alone, first)
+
+
 def test_a_live_script_is_taken_up_by_the_collector_that_goes_on(alone: Alone) -> None:
     first, first_id = begun(alone)
     with stopped_collector(alone, first_id):
