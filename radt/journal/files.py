@@ -31,6 +31,8 @@ from radt.journal.format import (
     SEAL,
     SEGMENT_BYTES,
     SEGMENT_SLOTS,
+    WRITTEN,
+    WRITTEN_OFFSET,
     End,
     EventKind,
     JournalMeta,
@@ -59,7 +61,7 @@ class Segment:
         OSError: No space, no quota, a limit on file sizes, no such folder.
     """
 
-    __slots__ = ("_file", "_unsealed", "records", "reserve", "take")
+    __slots__ = ("_file", "_unsealed", "records", "reserve", "take", "written")
 
     def __init__(self, folder: str, number: int) -> None:
         path = f"{folder}/{segment_name(number)}"
@@ -77,6 +79,8 @@ class Segment:
         whole = memoryview(self._file)
         self.records = whole[HEAD_BYTES:]
         self.reserve = whole[RESERVE_OFFSET : RESERVE_OFFSET + RECORD_BYTES]
+        #: Its only item is how many slots are written.
+        self.written = whole[WRITTEN_OFFSET : WRITTEN_OFFSET + WRITTEN.size].cast("I")
         #: Gives the next slot, which may lie behind the end.
         self.take = count().__next__
         #: Blocks whose last slot is written, but not yet one before it: its thread lost its turn.
@@ -200,8 +204,11 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
     hidden = f"{journal}/.{name}"
     os.mkdir(hidden, 0o700)  # noqa: PTH102
     try:
+        fields = meta.to_json()
         with open(f"{hidden}/{META_FILE}", "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(meta.to_json(), file)
+            json.dump(fields, file)
+        with open(f"{hidden}/{EVENTS_FILE}", "wb") as lines:  # noqa: PTH123
+            lines.write(sealed_line({"event": EventKind.META} | fields) + b"\n")
         os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - readers see it whole or not
     except OSError:
         shutil.rmtree(hidden, ignore_errors=True)  # a full disk is tried again every second

@@ -5,8 +5,9 @@
     journal/                    one a run (`radt.home.RunDir.journal`)
     ├── labels/                 claimed process labels: main, child 1, …
     └── PID-RANDOM/             one a process
-        ├── meta.json           who writes here (`JournalMeta`)
-        ├── events.jsonl        names, params, tags, how it ended: a line each, JSON and a checksum
+        ├── meta.json           who writes here (`JournalMeta`), with a checksum
+        ├── events.jsonl        that again; names, params, tags, how it ended: a line each, JSON
+        │                       and a checksum
         ├── segment-000000.bin  a head, and 32-byte records in the order of their slots
         └── closed              there once the process has said all: how much it was (`End`)
 
@@ -18,7 +19,8 @@ is written before the id is used for the first time.
 A segment is checked in blocks of 128 records. Its head has a seal for each (u64): the CRC-32 of
 the block's first records in the lower half, in the upper one how many records those are. A block
 is sealed once its last record is written, the last one of a process as it closes its journal. The
-values that a killed process wrote into its last block have no seal.
+values that a killed process wrote into its last block have no seal; how many slots of the segment
+were written, the head says (u32), so that those that are cut off or overwritten are counted.
 
 The head also holds a record in reserve, which readers find behind the last slot: it counts what
 could not be written because there was no space for another segment. Its value, and its step too,
@@ -61,6 +63,9 @@ SEAL = struct.Struct("@Q")
 SEALS_BYTES = SEGMENT_SLOTS // BLOCK_SLOTS * SEAL.size
 #: Where the record in reserve stands: behind the seals.
 RESERVE_OFFSET = SEALS_BYTES
+#: Where the number of written slots stands.
+WRITTEN = struct.Struct("@I")
+WRITTEN_OFFSET = RESERVE_OFFSET + RECORD_BYTES
 HEAD_BYTES = 4096
 
 META_FILE = "meta.json"
@@ -84,6 +89,7 @@ class RecordKind(IntEnum):
 class EventKind(StrEnum):
     """What a line of the events file says, in its field ``event``."""
 
+    META = "meta"  # the first line, a copy of the file: the fields of `JournalMeta`
     NAME = "name"  # id, name
     PARAMS = "params"  # values
     TAGS = "tags"  # values
@@ -116,16 +122,28 @@ class JournalMeta:
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        fields = asdict(self)
+        return fields | {_CHECKSUM: _checksum(fields)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JournalMeta:
         """
         Raises:
             TypeError: Something is missing.
+            ValueError: It is damaged. Without a checksum, as in version 1, that is not known.
         """
+        fields = {name: value for name, value in data.items() if name != _CHECKSUM}
+        if data.get(_CHECKSUM, _checksum(fields)) != _checksum(fields):
+            raise ValueError("the checksum is another")
         known = cls.__dataclass_fields__
-        return cls(**{name: value for name, value in data.items() if name in known})
+        return cls(**{name: value for name, value in fields.items() if name in known})
+
+
+_CHECKSUM = "checksum"
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True).encode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,10 @@ from radt.journal.format import (
     RECORD_BYTES,
     RESERVE_OFFSET,
     SEAL,
+    SEGMENT_BYTES,
     SEGMENT_SLOTS,
+    WRITTEN,
+    WRITTEN_OFFSET,
     End,
     EventKind,
     JournalMeta,
@@ -88,7 +91,7 @@ class JournalSource:
 
     def __init__(self, folder: Path, cursor: JournalCursor | None) -> None:
         self.name = folder.name
-        self.meta = _read_meta(folder)
+        self.meta = read_meta(folder)
         self._folder = folder
         cursor = cursor or JournalCursor(folder.name)
         self._segment, self._slot = cursor.segment, cursor.slot
@@ -275,8 +278,11 @@ class JournalSource:
         """Go on behind slots that are not written; a living process may write them yet."""
         if not over:
             self._late |= {_Slot(self._segment, self._slot + i) for i in range(width)}
-        elif self._checked and width > _THREADS_AMID:
-            self._miss(min(width, self._written_from(self._slot)), self._segment)
+        elif self._checked:
+            # Of a slot that was taken and not written, all is zero.
+            hole = self._load(self._segment, self._slot, width).view(np.uint64).reshape(-1, 4)
+            damaged = width if width > _THREADS_AMID else int(hole.any(axis=1).sum())
+            self._miss(min(damaged, self._written_from(self._slot)), self._segment)
         self._slot += width
         self._hole = None
 
@@ -295,7 +301,8 @@ class JournalSource:
         blocks = min(1 + limit // BLOCK_SLOTS, SEGMENT_SLOTS // BLOCK_SLOTS - first)
         # Read before the records are: a block that has a seal is complete.
         seals = self._seals()[first : first + blocks]
-        records = self._bytes(HEAD_BYTES + first * BLOCK_BYTES, blocks * BLOCK_BYTES)
+        offset = HEAD_BYTES + first * BLOCK_BYTES
+        records = self._bytes(self._segment, offset, blocks * BLOCK_BYTES)
         start = stop = self._slot - first * BLOCK_SLOTS
         for block, seal in enumerate(seals):
             slots = min(seal >> 32, BLOCK_SLOTS)
@@ -319,7 +326,7 @@ class JournalSource:
 
     def _seals(self) -> list[int]:
         """Return the seals of the segment; 0 where a block has none."""
-        data = self._bytes(0, RESERVE_OFFSET)
+        data = self._bytes(self._segment, 0, RESERVE_OFFSET)
         return [seal for (seal,) in SEAL.iter_unpack(data)]
 
     def _plausible(self, records: Records) -> Records:
@@ -359,13 +366,18 @@ class JournalSource:
         return (end.slot if known and end is not None else _RESERVE_SLOT + 1) - slot
 
     def _read_end(self) -> End | None:
-        """Return how much there was; None if its process was killed or had no space to say so."""
+        """Return how much there was, as its process said at its end, else as its segments say."""
         if not self._checked:
             return None
         try:
             return End(**(read_line((self._folder / CLOSED_FILE).read_bytes()) or {}))
-        except (FileNotFoundError, TypeError):
-            return None
+        except (FileNotFoundError, TypeError):  # it was killed, or had no space to say so
+            pass
+        for number in sorted(self._numbers(), reverse=True):
+            (slots,) = WRITTEN.unpack(self._bytes(number, WRITTEN_OFFSET, WRITTEN.size))
+            if 0 < slots <= SEGMENT_SLOTS:  # else it is a spare one, or damaged itself
+                return End(number, slots, 0)
+        return None
 
     def _miss(self, count: int, segment: int | None = None) -> None:
         """Count values that damage has cost, and keep the damaged file."""
@@ -377,8 +389,13 @@ class JournalSource:
 
     def _miss_rest(self) -> None:
         """Count what was written and is not there any more, once all that is there was read."""
+        if not self._checked or self.exhausted:
+            return
+        for number in self._numbers():
+            if self._size_of(segment_name(number)) < HEAD_BYTES + SEGMENT_BYTES:
+                self._keep(segment_name(number))  # how much it held may be gone with its head
         end = self._end
-        if end is None or self.exhausted:
+        if end is None:
             return
         missing = (end.segment - self._segment) * SEGMENT_SLOTS + end.slot
         self._miss(missing - min(self._slot, SEGMENT_SLOTS))
@@ -448,14 +465,16 @@ class JournalSource:
         if self._size(self._segment + 1) is not None:
             return self._segment + 1
         # A segment that is missing was lost with its disk, or the numbers went on after one.
-        # Not by a pattern: `Path.glob` keeps it to itself if it cannot look.
-        later = [
-            number
+        return min((number for number in self._numbers() if number > self._segment), default=None)
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the segments that exist."""
+        # Not by a pattern: `Path.glob` hides that it cannot read the folder.
+        return [
+            int(path.stem.removeprefix("segment-"))
             for path in self._folder.iterdir()
             if path.match("segment-*.bin")
-            and (number := int(path.stem.removeprefix("segment-"))) > self._segment
         ]
-        return min(later, default=None)
 
     def _path(self, segment: int) -> Path:
         return self._folder / segment_name(segment)
@@ -468,13 +487,13 @@ class JournalSource:
             return None
         return _RESERVE_SLOT + 1 if self._checked else size // RECORD_BYTES
 
-    def _bytes(self, offset: int, count: int) -> bytes:
-        """Return a copy of a part of the segment in use; zeros where the file was cut.
+    def _bytes(self, segment: int, offset: int, count: int) -> bytes:
+        """Return a copy of a part of a segment; zeros where the file was cut.
 
         A mapping would kill the reader (SIGBUS) if somebody cut the file meanwhile.
         """
         try:
-            with self._path(self._segment).open("rb", buffering=0) as file:
+            with self._path(segment).open("rb", buffering=0) as file:
                 file.seek(offset)
                 return file.read(count).ljust(count, b"\0")
         except FileNotFoundError:
@@ -528,17 +547,38 @@ def _locked(path: Path) -> bool:
     return False
 
 
-def _read_meta(folder: Path) -> JournalMeta:
+def read_meta(folder: Path) -> JournalMeta:
+    """Return who writes a journal, from the file that says so or its copy.
+
+    Raises:
+        JournalError: Neither can be read, or a later version wrote them.
+    """
     path = folder / META_FILE
     try:
         meta = JournalMeta.from_json(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         if is_shortage(error):
             raise
-        raise JournalError(f"{path} cannot be read: {error}", "The disk may be damaged") from error
+        copy = _copied_meta(folder)
+        if copy is None:
+            raise JournalError(
+                f"{path} cannot be read: {error}", "The disk may be damaged"
+            ) from error
+        log.warning("%s is damaged: its copy is used", path)
+        meta = copy
     if meta.format_version > FORMAT_VERSION:
         raise JournalError(
             f"{folder} was written by radt {meta.radt_version}, which is newer",
             "Use one version of radt for training and for collecting",
         )
     return meta
+
+
+def _copied_meta(folder: Path) -> JournalMeta | None:
+    try:
+        with (folder / EVENTS_FILE).open("rb") as file:
+            fields = read_line(file.readline().rstrip(b"\n")) or {}
+        kind = fields.pop("event", "")
+        return JournalMeta.from_json(fields) if kind == EventKind.META else None
+    except (OSError, ValueError, TypeError):
+        return None

@@ -45,9 +45,11 @@ class LogScalar(Protocol):
 
 
 #: Of the segment in use: a call that gives the next slot, which may lie behind its end; its
-#: records; and a call that seals the block that a slot ends. A plain tuple, read and replaced as
-#: one, and quicker to unpack than a named one.
-_Slots = tuple[Callable[[], int], memoryview | bytearray, Callable[[int], None]]
+#: records; where it says how many are written; and a call that seals the block that a slot ends. A
+#: plain tuple, read and replaced as one, and quicker to unpack than a named one.
+_Slots = tuple[
+    Callable[[], int], memoryview | bytearray, memoryview | bytearray, Callable[[int], None]
+]
 _LAST = BLOCK_SLOTS - 1
 
 
@@ -124,10 +126,11 @@ class JournalWriter:
             except (KeyError, TypeError):
                 self._record(RecordKind.SCALAR, name, step, value)
                 return
-            take, records, seal = self._slots
+            take, records, written, seal = self._slots
             slot = take()
             try:
                 pack_into(records, slot << 5, clock(), step, value, name_id, kind)
+                written[0] = slot + 1
             except pack_error:
                 _void(records, slot)
                 self._record(RecordKind.SCALAR, name, step, value)
@@ -232,11 +235,12 @@ class JournalWriter:
         """Write a record, in a new segment if need be; False if there is no space for it."""
         while True:
             slots = self._slots
-            take, records, seal = slots
+            take, records, written, seal = slots
             slot = take()
             try:
                 time_ns = time.monotonic_ns() if at_ns is None else at_ns
                 RECORD.pack_into(records, slot << 5, time_ns, step, value, name_id, kind)
+                written[0] = slot + 1
             except struct.error:  # behind the end
                 if not self._advance(slots):
                     return False
@@ -272,7 +276,7 @@ class JournalWriter:
                 return False
             self._settle_dropped()
             self._segment = spare
-            self._slots = spare.take, spare.records, spare.seal
+            self._slots = spare.take, spare.records, spare.written, spare.seal
             if self._dropped:  # before there was any segment, and nowhere else to count it
                 _count(spare.reserve, self._dropped, 0)
             if self._spare is spare:  # else a signal handler was here first
@@ -385,7 +389,7 @@ class JournalWriter:
 
 def _no_slots() -> _Slots:
     """Return what stands for a segment where there is none."""
-    return count().__next__, bytearray(), lambda _: None
+    return count().__next__, bytearray(), bytearray(), lambda _: None
 
 
 def _count(reserve: memoryview, dropped: int, kind: int) -> None:

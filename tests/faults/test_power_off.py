@@ -23,7 +23,7 @@ from radt.delivery.archive.importing import import_archive
 from radt.delivery.archive.spool import ArchiveSpool
 from radt.delivery.archive.write import write_archive
 from radt.home import Home
-from radt.journal.format import EVENTS_FILE, META_FILE, RECORD_BYTES
+from radt.journal.format import EVENTS_FILE, META_FILE, RECORD_BYTES, JournalMeta
 from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
@@ -226,9 +226,9 @@ def unread(tmp_path: Path, quick: None) -> tuple[Home, str]:
     journal = home.run_dir(row.run_id).journal
     subprocess.run([sys.executable, "-c", ENDS, str(journal)], check=True)
     for meta in journal.glob(f"*/{META_FILE}"):
-        told = json.loads(meta.read_text())
-        told |= {"boot_id": OTHER_BOOT, "offset_ns": told["offset_ns"] - 10**12}
-        meta.write_text(json.dumps(told))
+        told = JournalMeta.from_json(json.loads(meta.read_text()))
+        told = replace(told, boot_id=OTHER_BOOT, offset_ns=told.offset_ns - 10**12)
+        meta.write_text(json.dumps(told.to_json()))
     return home, row.run_id
 
 
@@ -290,6 +290,8 @@ def test_a_journal_that_lost_its_head_is_named_and_the_run_ended(unread: tuple[H
     home, run_id = unread
     for meta in home.run_dir(run_id).journal.glob(f"*/{META_FILE}"):
         meta.write_bytes(b"")  # as some file systems leave what was not synchronised
+        events = meta.with_name(EVENTS_FILE)  # which has a copy in its first line
+        events.write_bytes(b"\0" * events.stat().st_size)
     with closing(StoreWriter(home.store_path)) as writer:
         writer.update_run(run_id, created_ns=1)
     found = drain_leftovers(home)

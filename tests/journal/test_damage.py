@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from radt.journal.format import (
     BLOCK_SLOTS,
     EVENTS_FILE,
     HEAD_BYTES,
+    META_FILE,
     RECORD,
     SEAL,
     SEGMENT_BYTES,
@@ -125,3 +129,96 @@ def test_a_damaged_line_costs_that_line(tmp_path: Path) -> None:
     assert found.values("loss") == [0.5]
     assert [dict(batch.params) for batch in found.batches] == [{"a": "1", "c": "1"}]
     assert (lost, found.batches[0].lost_events) == (0, 1)
+
+
+#: A process that is killed: it seals no last block and leaves no word of its end.
+KILLED = """\
+import os, sys
+from radt.journal.writer import JournalWriter
+writer = JournalWriter(sys.argv[1], rank=None, warn=print)
+for step in range(int(sys.argv[2])):
+    writer.scalar("loss", step * 0.5, step)
+os.kill(os.getpid(), 9)
+"""
+
+
+def write_and_die(folder: Path, total: int) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(total)], check=False)
+    assert done.returncode == -9
+
+
+@pytest.mark.parametrize("total", [_TOTAL, 2 * SEGMENT_SLOTS, 2 * SEGMENT_SLOTS + 1, 40])
+@pytest.mark.parametrize("cut", [HEAD_BYTES, HEAD_BYTES + 32 * 10 + 5, HEAD_BYTES + 32 * 280])
+def test_a_killed_process_says_how_many_values_are_cut_off(
+    tmp_path: Path, total: int, cut: int
+) -> None:
+    write_and_die(tmp_path / "journal", total)
+    number = (total - 1) // SEGMENT_SLOTS
+    (path,) = tmp_path.glob(f"journal/*-*/segment-{number:06d}.bin")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    found, lost = read(tmp_path / "journal")
+    steps = found.steps("loss")
+    assert found.values("loss") == [step * 0.5 for step in steps]
+    assert steps == list(range(len(steps)))
+    assert lost == total - len(steps)
+    written = total - number * SEGMENT_SLOTS
+    assert lost >= max(0, written - (cut - HEAD_BYTES) // 32)
+    assert list(tmp_path.glob("damaged/*-*/segment-*.bin")), "kept"
+
+
+def test_a_killed_process_has_lost_nothing(tmp_path: Path) -> None:
+    write_and_die(tmp_path / "journal", _TOTAL)
+    found, lost = read(tmp_path / "journal")
+    assert found.steps("loss") == list(range(_TOTAL))
+    assert lost == 0
+    assert not (tmp_path / "damaged").exists()
+
+
+@pytest.mark.parametrize("slot", [0, 5, 20, 39])
+@pytest.mark.parametrize("byte", [0, 12, 24, 28, 30])
+def test_the_values_without_checksum_must_be_plausible(
+    tmp_path: Path, slot: int, byte: int
+) -> None:
+    write_and_die(tmp_path / "journal", 40)
+    (path,) = tmp_path.glob("journal/*-*/segment-000000.bin")
+    content = bytearray(path.read_bytes())
+    content[HEAD_BYTES + slot * 32 + byte] ^= 1
+    path.write_bytes(content)
+    found, lost = read(tmp_path / "journal")
+    assert lost + sum(len(c.steps) for batch in found.batches for c in batch.scalars) == 40
+    if byte >= 24:  # of its name and its kind; time and step may be as they are now
+        assert lost == 1
+        assert found.steps("loss") == [step for step in range(40) if step != slot]
+
+
+def test_a_cut_head_is_kept_though_nobody_knows_what_it_held(tmp_path: Path) -> None:
+    write_and_die(tmp_path / "journal", 40)
+    (path,) = tmp_path.glob("journal/*-*/segment-000000.bin")
+    path.write_bytes(path.read_bytes()[:100])
+    found, _ = read(tmp_path / "journal")
+    assert not found.steps("loss")
+    assert list(tmp_path.glob("damaged/*-*/segment-*.bin")), "kept"
+
+
+@pytest.mark.parametrize("how", ["flip", "empty", "gone"])
+def test_who_writes_is_said_twice(tmp_path: Path, how: str) -> None:
+    write(tmp_path / "journal", 10)
+    (path,) = tmp_path.glob(f"journal/*-*/{META_FILE}")
+    told = json.loads(path.read_text())
+    if how == "gone":
+        path.unlink()
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        path.write_text(json.dumps(told | {"offset_ns": told["offset_ns"] ^ 2**50}))
+    reader = JournalReader(tmp_path / "journal", {})
+    assert [meta.offset_ns for meta in reader.metas()] == [told["offset_ns"]]
+    found = Found(reader)
+    found.read(final=True)
+    assert found.steps("loss") == list(range(10))
+    (events,) = tmp_path.glob(f"journal/*-*/{EVENTS_FILE}")
+    events.write_bytes(b"x" + events.read_bytes())
+    reader = JournalReader(tmp_path / "journal", {})
+    assert reader.metas() == []
+    assert len(reader.unreadable) == 1, "nothing is believed"

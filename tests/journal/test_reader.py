@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from radt.journal.format import (
     RECORD,
     SEGMENT_BYTES,
     EventKind,
+    JournalMeta,
     RecordKind,
 )
 from radt.journal.reader import JournalReader
@@ -33,7 +35,7 @@ PER_SEGMENT = SEGMENT_BYTES // 32
 
 def take_slot(writer: JournalWriter) -> Callable[[], None]:
     """Take a slot as a thread does that then loses its turn; the result writes it at last."""
-    take, buffer, _ = writer._slots
+    take, buffer, *_ = writer._slots
     offset = take() * 32
     assert offset < len(buffer)
     return lambda: RECORD.pack_into(buffer, offset, time.monotonic_ns(), 99, 9.0, 0, 1)
@@ -237,7 +239,7 @@ def test_a_lost_name_costs_the_values_of_its_series_and_they_are_counted(
 
 def test_records_of_later_versions_are_skipped(writer: JournalWriter, found: Found) -> None:
     writer.scalar("loss", 0.5)
-    take, buffer, _ = writer._slots
+    take, buffer, *_ = writer._slots
     RECORD.pack_into(buffer, take() * 32, 1, NO_STEP, 0.0, 0, max(RecordKind) + 1)
     writer.scalar("loss", 1.5)
     found.read()
@@ -257,12 +259,14 @@ def test_journal_that_cannot_be_read_costs_the_others_nothing(
     other.scalar("loss", 1.5)
     (path,) = (p for p in folder.glob("*-*/" + META_FILE) if b"rank 1" in p.read_bytes())
     if damage == "newer":
-        meta = json.loads(path.read_bytes()) | {"format_version": FORMAT_VERSION + 1}
-        path.write_text(json.dumps(meta), encoding="utf-8")
+        meta = JournalMeta.from_json(json.loads(path.read_bytes()))
+        meta = replace(meta, format_version=FORMAT_VERSION + 1)
+        path.write_text(json.dumps(meta.to_json()), encoding="utf-8")
     elif damage == "empty":
         path.write_bytes(b"")
     else:
         path.unlink()
+    path.with_name(EVENTS_FILE).unlink()  # which begins with a copy
     found.read()
     found.read()
     assert found.values("loss") == [0.5]

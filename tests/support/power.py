@@ -10,12 +10,13 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from radt.home import Home
-from radt.journal.format import META_FILE
+from radt.journal.format import META_FILE, JournalMeta
 from radt.model import SOFTWARE
 from radt.store.reader import StoreReader
 
@@ -44,8 +45,8 @@ def cut_off(home: Path, copy: Path, pids: Iterable[int]) -> Home:
     with frozen(pids):
         shutil.copytree(home, copy)
     for meta in copy.glob(f"runs/*/journal/*/{META_FILE}"):
-        told = json.loads(meta.read_text())
-        meta.write_text(json.dumps(told | {"boot_id": OTHER_BOOT}))
+        told = JournalMeta.from_json(json.loads(meta.read_text()))
+        meta.write_text(json.dumps(replace(told, boot_id=OTHER_BOOT).to_json()))
     return Home(copy)
 
 
