@@ -1,18 +1,23 @@
 """One clock for everything on a machine.
 
 Time is measured monotonically and shown as wall-clock time by adding one offset, which is fixed
-for as long as anything of radt runs on this boot of the machine. Samples, journals and neighbours
+for as long as a collector has anything to do. After that, whoever comes next measures it anew: the
+clock may have been wrong before, or the machine suspended, which the monotonic clock does not
+count. Samples, journals and neighbours
 therefore line up exactly, and a step of the wall clock (NTP, an administrator) never makes time
 run backwards inside a run. ``CLOCK_MONOTONIC`` is the same for all processes of a machine.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from radt.errors import RadtError
 from radt.home import runtime_dir
@@ -32,8 +37,32 @@ def measure_offset_ns() -> int:
     return best_offset_ns
 
 
+#: An offset that is off by less is kept: more than a clock that is kept right is ever off.
+_TOLERANCE_NS = 1_000_000_000
+
+
 def _fixed_offset_ns(path: Path) -> int:
     return int(json.loads(path.read_text(encoding="ascii"))["offset_ns"])
+
+
+def _fix(path: Path, *, anew: bool) -> int:
+    """Write down the offset as it is now, unless another process was faster, and return it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps({"offset_ns": measure_offset_ns()}), encoding="ascii")
+    try:
+        if anew:
+            os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
+        else:
+            os.link(temporary, path)  # atomic, and the first of two racing processes wins
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink(missing_ok=True)
+    return _fixed_offset_ns(path)
+
+
+def _lock_file() -> Path:
+    return runtime_dir() / "clock.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +73,36 @@ class Clock:
 
     @classmethod
     def for_machine(cls) -> Clock:
-        """The clock all processes of this user share until the machine is rebooted."""
+        """The clock that all processes of this user share; measured anew if nobody holds it."""
         boot = boot_id()
         if not boot:  # nothing would tell this boot's offset from the next one's
             return cls(measure_offset_ns())
         path = runtime_dir() / f"clock-{boot}.json"
         try:
-            return cls(_fixed_offset_ns(path))
+            fixed_ns = _fixed_offset_ns(path)
         except FileNotFoundError:
-            pass
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"offset_ns": measure_offset_ns()}), encoding="ascii")
+            return cls(_fix(path, anew=False))
+        if abs(measure_offset_ns() - fixed_ns) <= _TOLERANCE_NS:
+            return cls(fixed_ns)
         try:
-            os.link(temporary, path)  # atomic, and the first of two racing processes wins
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
-        return cls(_fixed_offset_ns(path))
+            with _lock_file().open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return cls(_fix(path, anew=True))
+        except OSError:
+            return cls(fixed_ns)  # somebody holds it, or that cannot be known
+
+    @classmethod
+    def held(cls) -> tuple[Clock, BinaryIO]:
+        """`for_machine`, which stays as it is until the file is closed.
+
+        Raises:
+            OSError, UsageError: The runtime folder cannot be written.
+        """
+        cls.for_machine()
+        file = _lock_file().open("ab")
+        with suppress(OSError):  # somebody measures just now, or the file system has no locks
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return cls.for_machine(), file
 
     @classmethod
     def as_it_is(cls) -> Clock:

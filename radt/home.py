@@ -183,7 +183,7 @@ class Home:
             self.artifacts.mkdir(parents=True, exist_ok=True)
             (self.path / "runs").mkdir(mode=0o700, exist_ok=True)
             ignore = self.path / ".gitignore"
-            if not ignore.exists():
+            if not ignore.exists() or not ignore.stat().st_size:  # a full disk leaves it empty
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)

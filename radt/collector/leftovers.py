@@ -182,9 +182,8 @@ class _Leftover:
         self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
         metas = self.journals.metas()
         self._boots = {meta.boot_id for meta in metas}
-        # Times of another boot are of another clock, whose offset the journals hold.
-        offsets_ns = [meta.offset_ns for meta in metas if meta.boot_id != boot_id()]
-        clock = Clock(offsets_ns[0]) if offsets_ns else clock
+        # The machine may have been restarted since, or suspended: it had another offset then.
+        clock = Clock(metas[0].offset_ns) if metas else clock
         self._numbering = Numbering(
             run.run_id, reader.series([run.run_id]), reader.markers([run.run_id])
         )

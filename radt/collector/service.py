@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
@@ -20,7 +21,7 @@ from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
 from radt.collector.start import CollectorSettings
-from radt.errors import CollectorError
+from radt.errors import CollectorError, RadtError
 from radt.home import runtime_dir
 from radt.journal.reader import JournalReader
 from radt.listeners import registry
@@ -50,6 +51,8 @@ class Service:
     def __init__(self, settings: CollectorSettings, heartbeat: Heartbeat) -> None:
         self.settings = settings
         self._clock = Clock.for_machine()
+        #: What keeps the clock as it is, while anything is recorded or about to be.
+        self._clock_file: BinaryIO | None = None
         self._table = ProcessTable()
         self._pool = SamplerPool(self._table, heartbeat, settings.hang_s)
         self._deliverers = Deliverers(settings.upload_wait_s, lambda: bool(self._runs))
@@ -332,6 +335,22 @@ class Service:
             sink.stop(_STOP_TIMEOUT_S)
         self._deliverers.close()
 
+    def hold_clock(self) -> None:
+        """Somebody has come: the clock must not change while there is anything to do."""
+        with self._lock:
+            if self._clock_file is None:
+                try:
+                    self._clock, self._clock_file = Clock.held()
+                except (OSError, RadtError):
+                    log.exception("the clock is not held")
+
+    def release_clock(self, connected: Callable[[], bool]) -> None:
+        """Let whoever comes next measure the clock anew, unless there is anything to do."""
+        with self._lock:
+            if self._clock_file is not None and not self._runs and not connected():
+                self._clock_file.close()
+                self._clock_file = None
+
     # Helpers ---------------------------------------------------------------------------------
 
     def _run(self, run_id: str) -> ActiveRun:
@@ -348,6 +367,7 @@ class Service:
     def _adopt(self, run: ActiveRun) -> list[str]:
         """Add a run; a known one only gets its new environment."""
         with self._lock:
+            self.hold_clock()
             known = self._runs.get(run.run_id)
             if known is None:
                 self._runs[run.run_id] = run
@@ -367,7 +387,7 @@ class Service:
             if sink is None:
                 sink = self._sinks[path] = StoreSink(
                     path,
-                    self._clock,
+                    lambda: self._clock,
                     self.settings.flush_s,
                     self._table,
                     self._deliverers,

@@ -36,13 +36,14 @@ class StoreSink:
     """Writes the runs of one store.
 
     Args:
+        clock: The clock of runs that begin now.
         on_ended: Called from this thread with a run that needs nothing any longer.
     """
 
     def __init__(
         self,
         path: Path,
-        clock: Clock,
+        clock: Callable[[], Clock],
         flush_s: float,
         table: ProcessTable,
         deliverers: Deliverers,
@@ -197,7 +198,7 @@ class StoreSink:
     def _drain(self) -> None:
         assert self._writer is not None
         assert self._reader is not None
-        drain(self._writer, self._reader, self._clock, Home(self.path.parent))
+        drain(self._writer, self._reader, self._clock(), Home(self.path.parent))
         with self._condition:
             if not self._runs:
                 self.idle_since_s = time.monotonic()
@@ -304,7 +305,7 @@ class StoreSink:
         assert self._writer is not None
         assert self._reader is not None
         try:
-            recorder = RunRecorder(run, self._writer, self._reader, self._clock, self._table)
+            recorder = RunRecorder(run, self._writer, self._reader, self._clock(), self._table)
         except RunNotFoundError as error:
             self._give_up(run, str(error))
             return None

@@ -103,6 +103,7 @@ class Server:
                 continue
             with self._lock:
                 self._connections.add(connection)
+            self._service.hold_clock()
             threading.Thread(target=connection.serve, name="client", daemon=True).start()
 
     def closed(self, connection: _Connection) -> None:
@@ -289,6 +290,7 @@ class Worker:
             while not self._stop.wait(self._settings.supervise_s):
                 self._heartbeat.beat()
                 self._service.supervise()
+                self._service.release_clock(lambda: self._server.connected)
                 if self._nothing_left() and self._close_door():
                     break
         finally:

@@ -36,9 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sink(path: Path) -> Iterator[StoreSink]:
-    sink = StoreSink(
-        path, Clock.for_machine(), 0.02, ProcessTable(), Deliverers(), lambda run: None
-    )
+    sink = StoreSink(path, Clock.for_machine, 0.02, ProcessTable(), Deliverers(), lambda run: None)
     yield sink
     sink.stop(5)
 

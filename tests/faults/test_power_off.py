@@ -25,6 +25,7 @@ from radt.delivery.archive.write import write_archive
 from radt.home import Home
 from radt.journal.format import EVENTS_FILE, META_FILE, RECORD_BYTES, JournalMeta
 from radt.model import MarkerKind, RunStatus
+from radt.procfs import boot_id
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from tests.collector.collector_kit import Project, Run, holder, wait_for
@@ -246,6 +247,21 @@ def test_what_the_script_said_before_the_restart_counts(unread: tuple[Home, str]
         assert np.array_equal(samples.values, np.arange(20_000))
     # By the clock of the boot that wrote it, not of the one that reads it.
     first_ns = int(samples.times_ns[0]) - created_ns[0] - offset_ns[0]
+    assert 0 <= first_ns < 60 * 10**9
+
+
+def test_times_are_by_the_clock_of_the_process_that_wrote_them(unread: tuple[Home, str]) -> None:
+    """The machine was not restarted, but suspended since, or its clock set right."""
+    home, run_id = unread
+    (path,) = home.run_dir(run_id).journal.glob(f"*/{META_FILE}")
+    told = replace(JournalMeta.from_json(json.loads(path.read_text())), boot_id=boot_id())
+    path.write_text(json.dumps(told.to_json()))
+    with closing(StoreWriter(home.store_path)) as writer:
+        assert writer.end_run(run_id, RunStatus.KILLED, time.time_ns())
+    assert drain_leftovers(home).points == 20_000
+    with closing(StoreReader(home.store_path)) as reader:
+        samples = reader.samples(run_id, 0)
+    first_ns = int(samples.times_ns[0]) - told.created_ns - told.offset_ns
     assert 0 <= first_ns < 60 * 10**9
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +69,66 @@ class WallClock:
 @pytest.fixture
 def wall_clock(bench: Bench, tmp_path: Path) -> WallClock:
     return WallClock(tmp_path, bench)
+
+
+ALONE = """\
+import radt, sys, time
+with radt.Run(name=sys.argv[1]) as run:
+    run.log_metric("loss", 1.0)
+    print(time.time(), flush=True)
+    sys.stdin.readline()
+"""
+_DAYS_S = 30 * 86_400.0
+
+
+def test_a_clock_that_was_wrong_before_dates_no_later_run_wrongly(
+    bench: Bench, wall_clock: WallClock
+) -> None:
+    script = bench.script("alone.py", ALONE)
+    bench.env |= {"RADT_COLLECTOR_IDLE_S": "600", "RADT_LISTENERS": "none"}
+
+    def begin(name: str) -> tuple[subprocess.Popen[str], float]:
+        process = subprocess.Popen(
+            [sys.executable, str(script), name],
+            cwd=bench.folder,
+            env=bench.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        bench.started.append(process)
+        assert process.stdout is not None
+        return process, float(process.stdout.readline())
+
+    def free() -> bool:
+        """Whether the collector, which lives, has nothing to do."""
+        with Path(bench.env["RADT_RUNTIME_DIR"], "clock.lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    wall_clock.set(-_DAYS_S)
+    first, first_s = begin("first")
+    wall_clock.set(0.0)
+    second, second_s = begin("second")
+    assert second_s - first_s > _DAYS_S - 600
+    assert not free()
+    for process in (second, first):
+        process.communicate("\n", timeout=180)
+    wait_until(free, "nothing is left to do")
+    third, third_s = begin("third")
+    third.communicate("\n", timeout=180)
+    wait_until(lambda: len(bench.reader.runs()) == 3, "all are recorded")
+    created_s = {run.name: run.created_ns / 1e9 for run in bench.reader.runs()}
+    assert abs(created_s["first"] - first_s) < 600
+    assert abs(created_s["second"] - first_s) < 600, "runs beside each other share one clock"
+    assert abs(created_s["third"] - third_s) < 600
+    (third_run,) = (run for run in bench.reader.runs() if run.name == "third")
+    (series,) = (one for one in bench.reader.series([third_run.run_id]) if one.metric == "loss")
+    times_ns = bench.reader.samples(third_run.run_id, series.series_no).times_ns
+    assert abs(times_ns[0] / 1e9 - third_s) < 600
 
 
 @pytest.mark.mlflow
