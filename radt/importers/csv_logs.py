@@ -73,10 +73,7 @@ def _read(run: FileRun, facts: RunFacts) -> Iterator[Point]:
         try:
             for row in rows:
                 if not ended.is_whole:
-                    facts.problems.append(
-                        f"{path}, line {rows.line_num} has no end yet; the next import takes it"
-                    )
-                    continue
+                    continue  # the next import takes it
                 if len(row) != len(header):
                     if row:
                         facts.problems.append(

@@ -149,7 +149,7 @@ class FileSource:
                 raise rewritten(run, f"{series.metric} has fewer values")
             yield of_series.piece(series)
         facts.is_empty = first_ns is None and not (has_media or facts.params or facts.tags)
-        if facts.is_empty and facts.problems and run.at_rest:
+        if facts.is_empty and facts.problems:
             raise SourceError("; ".join(facts.problems))
         if facts.started_ns is None:
             facts.started_ns = run.modified_ns if first_ns is None else first_ns

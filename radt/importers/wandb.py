@@ -289,6 +289,7 @@ class _State:
             for key, value in self.summary.items()
             if key not in self.logged and not key.startswith("_")
         }
+        self.summary = {}  # a resumed run says what is new
         yield from self._numbers(more, self.last_ns, NO_STEP)
 
     def _numbers(self, row: Mapping[str, object], time_ns: int, step: int) -> Iterator[Point]:

@@ -71,8 +71,7 @@ def test_a_log_that_grew_and_a_row_half_written(
     whole = "".join(f"{step},{step / 4}\n" for step in range(10))
     path.write_text(f"step,loss\n{whole}10,2.")
     result = import_csv(path, store)
-    assert (result.imported, len(result.damaged)) == (1, 1)
-    assert "line 12" in result.damaged[0]
+    assert (result.imported, result.damaged) == (1, [])
     path.write_text(f"step,loss,new\n{whole.replace(chr(10), ',' + chr(10))}10,2.5,1\n")
     result = import_csv(path, store)
     assert (result.updated, result.damaged) == (1, [])
