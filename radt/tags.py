@@ -16,7 +16,7 @@ PROFILER_PROBLEM = "radt.profiler_problem"
 PROFILER_NOTICE = "radt.profiler_notice"
 #: When the run's samples were thinned, and to how many (`radt prune`).
 PRUNED = "radt.pruned"
-#: State in MLflow of a run that `radt import mlflow:URI` imported, at the time of the import.
+#: State in its source of a run that `radt import` imported, at the time of the import.
 IMPORTED = "radt.imported"
 #: CPU seconds of the collector and what it started, from the run's start to its end.
 TRACKER_CPU_S = "radt.tracker.cpu_s"

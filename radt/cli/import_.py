@@ -1,9 +1,10 @@
-"""``radt import SOURCE…``: import runs from archives and from MLflow into a store."""
+"""``radt import SOURCE…``: import runs from archives, MLflow and files of other trackers."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from radt.delivery.process import block_pandas
 from radt.errors import ArchiveError, RadtError, UsageError
 from radt.experiment.columns import did_you_mean
 from radt.home import Home
-from radt.importers.files import FileImport, FileSource
+from radt.importers.files import FileSource
+from radt.importers.importing import Import
+from radt.importers.status import ImportResult
 from radt.settings import TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -51,8 +54,9 @@ def command(
     """Import runs from archives, MLflow and the files of other trackers.
 
     A SOURCE is a folder or s3://bucket/prefix with one or more archives, a run in MLflow (its id,
-    or runs:/ID), or mlflow:URI for all runs of an MLflow server (http://…), database
-    (sqlite:///FILE, postgresql://…) or folder, or csv:FILE_OR_DIR.
+    or runs:/ID), mlflow:URI for all runs of an MLflow server (http://…), database
+    (sqlite:///FILE, postgresql://…) or folder, tensorboard:DIR for event files, wandb:DIR for
+    folders of W&B, or csv:FILE_OR_DIR.
     Importing again adds only what is new.
     """
     data = Home(home.absolute())
@@ -151,9 +155,20 @@ def _paragraph(error: RadtError) -> Iterator[str]:
 
 
 PREFIX = "mlflow:"
-#: Module and class by prefix; the modules import the packages that wrote the files.
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """How files of a tracker are read: a module of `radt.importers`, and the package it needs."""
+
+    module: str
+    package: str = ""
+
+
 _FILES = {
-    "csv": ("csv_logs", "CsvSource"),
+    "csv": _Files("csv_logs"),
+    "tensorboard": _Files("tensorboard", "tensorboard"),
+    "wandb": _Files("wandb", "wandb"),
 }
 
 
@@ -167,8 +182,8 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
     """
     # MLflow takes seconds to import.
     block_pandas()
-    from radt.importers.importing import MlflowImport
     from radt.importers.mlflow import MlflowReader
+    from radt.importers.mlflow_import import MlflowImport
 
     source = MlflowReader(uri)
     source.connect()
@@ -183,8 +198,46 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
     click.echo(f"{source.where} → {address}\n")
     with StoreWriter(address) as writer:
         result = MlflowImport(source, writer, wanted, _print_progress).run()
-    for run_id, error in result.failed:
-        click.echo(f"{click.style('radt:', fg='red', bold=True)} run {run_id}: {error}", err=True)
+    return _print_result(result)
+
+
+def _import_files(given: str, address: StoreAddress) -> int:
+    """Import runs from files of another tracker, print the result, and return the exit code.
+
+    Raises:
+        UsageError: There are no such files, or their reader is not installed.
+        StoreError: The store cannot be written.
+    """
+    kind, _, place = given.partition(":")
+    if not Path(place).exists() or not place:
+        raise UsageError(f"{place or 'no folder'} does not exist", f"Give {kind}:FOLDER")
+    source = _file_source(kind, Path(place))
+    click.echo(f"{given} → {address}\n")
+    with StoreWriter(address) as writer:
+        result = Import(source, writer, _print_progress).run()
+    return _print_result(result)
+
+
+def _file_source(kind: str, place: Path) -> FileSource:
+    files = _FILES[kind]
+    try:
+        module = import_module(f"radt.importers.{files.module}")
+    except ModuleNotFoundError as error:
+        if not files.package or (error.name or "").partition(".")[0] == "radt":
+            raise
+        raise UsageError(
+            f"{kind}: cannot be read without the package {files.package} ({error})",
+            f"Run `pip install {files.package}`, or `pip install 'radt[import]'`",
+        ) from error
+    source: FileSource = module.source(place)
+    return source
+
+
+def _print_result(result: ImportResult) -> int:
+    for where, error in result.failed:
+        click.echo(f"{click.style('radt:', fg='red', bold=True)} {where}: {error}", err=True)
+    for problem in result.damaged:
+        click.echo(f"{click.style('radt:', fg='yellow', bold=True)} {problem}", err=True)
     if result.without_archive:
         click.echo(
             f"  {plural(result.without_archive, 'run')} recorded by radt without an archive yet: "
@@ -192,40 +245,6 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
         )
     click.echo(f"  {result}")
     return 1 if result.failed else 0
-
-
-def _import_files(source: str, address: StoreAddress) -> int:
-    """Import runs from files of another tracker, print the result, and return the exit code.
-
-    Raises:
-        UsageError: There are no such files, or their reader is not installed.
-        StoreError: The store cannot be written.
-    """
-    kind, _, place = source.partition(":")
-    if not Path(place).exists() or not place:
-        raise UsageError(f"{place or 'no folder'} does not exist", f"Give {kind}:FOLDER")
-    files = _file_source(kind, Path(place))
-    click.echo(f"{source} → {address}\n")
-    with StoreWriter(address) as writer:
-        result = FileImport(files, writer, _print_progress).run()
-    for where, error in result.failed:
-        click.echo(f"{click.style('radt:', fg='red', bold=True)} {where}: {error}", err=True)
-    for problem in result.damaged:
-        click.echo(f"{click.style('radt:', fg='yellow', bold=True)} {problem}", err=True)
-    click.echo(f"  {result}")
-    return 1 if result.failed else 0
-
-
-def _file_source(kind: str, place: Path) -> FileSource:
-    try:
-        module = import_module(f"radt.importers.{_FILES[kind][0]}")
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{kind}: cannot be read without the package {error.name}",
-            f"Run `pip install 'radt[{kind}]'`",
-        ) from error
-    source: FileSource = getattr(module, _FILES[kind][1])(place)
-    return source
 
 
 def _print_progress(done: int, total: int) -> None:

@@ -1,1 +1,1 @@
-"""Imports of runs that other programs recorded: MLflow, CSV logs."""
+"""Imports of runs that other programs recorded: MLflow, TensorBoard, W&B, CSV logs."""

@@ -20,8 +20,8 @@ from radt.delivery.process import block_pandas
 block_pandas()  # before anything imports Arrow
 
 from radt.errors import RadtError  # noqa: E402
-from radt.importers.importing import MlflowImport  # noqa: E402
 from radt.importers.mlflow import MlflowReader  # noqa: E402
+from radt.importers.mlflow_import import MlflowImport  # noqa: E402
 from radt.importers.status import ImportStatus  # noqa: E402
 from radt.store.writer import StoreWriter  # noqa: E402
 

@@ -8,15 +8,21 @@ the file was last written.
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
-
-from radt.errors import SourceError, UsageError
-from radt.importers.files import NS_PER_S, Facts, FileRun, Point, flattened
+from radt.errors import UsageError
+from radt.importers.files import (
+    NS_PER_S,
+    FileRun,
+    FileSource,
+    Point,
+    file_run,
+    params_in,
+    read_params,
+)
+from radt.importers.source import RunFacts, SourceSeries
 from radt.model import NO_STEP
 
 _STEPS = ("step", "global_step", "_step", "iteration", "iter")
@@ -25,77 +31,64 @@ _TIMES = ("time", "timestamp", "wall_time", "created_at", "_timestamp", "date", 
 #: Numbers before September 2001 are not a time of day: seconds since the start of the run.
 _EARLIEST_S = 1e9
 _LATEST_S = 9e9
-#: A last line without an end may still be being written, unless the file is as old as this.
-_AT_REST_S = 60.0
 
 
-class CsvSource:
-    """A CSV file, or all of a folder.
+def source(place: Path) -> FileSource:
+    """Return a CSV file, or all of a folder, as a source.
 
-    Args:
-        place: File or folder.
+    Raises:
+        UsageError: There is none.
     """
+    if place.is_file():
+        files, root = [place.absolute()], place.absolute().parent
+    else:
+        files, root = sorted(place.absolute().rglob("*.csv")), place.absolute()
+    if not files:
+        raise UsageError(f"no CSV file in {place}", "Give a CSV file, or a folder of some")
+    runs = [
+        file_run(
+            f"csv:{path}", root.name or "csv", _name(path, root), [path, *params_in(path.parent)]
+        )
+        for path in files
+    ]
+    return FileSource(str(place), runs, _read)
 
-    def __init__(self, place: Path) -> None:
-        self._place = place.absolute()
-        self.where = str(place)
 
-    def runs(self) -> Sequence[FileRun]:
-        """Return a run for each file."""
-        if self._place.is_file():
-            files, root = [self._place], self._place.parent
-        else:
-            files, root = sorted(self._place.rglob("*.csv")), self._place
-        if not files:
-            raise UsageError(f"no CSV file in {self.where}", "Give a CSV file, or a folder of some")
-        return [
-            FileRun(f"csv:{path}", root.name or "csv", _name(path, root), _with_params(path))
-            for path in files
-        ]
-
-    def points(self, run: FileRun, facts: Facts) -> Iterator[Point]:
-        """Yield the numbers of a file, row by row."""
-        path = run.files[0]
-        for other in run.files[1:]:
-            _read_params(other, facts)
-        modified_ns = path.stat().st_mtime_ns
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            ended = _Ended(file, at_rest=time.time() - modified_ns / NS_PER_S > _AT_REST_S)
-            rows = csv.reader(ended)
-            header = [cell.strip() for cell in next(rows, [])]
-            step_at, time_at = _column(header, _STEPS + _EPOCHS), _column(header, _TIMES)
-            if not any(header):
-                raise SourceError(f"{path} is empty", "Delete it, or import it when it has rows")
-            try:
-                for row in rows:
-                    if not ended.is_whole:
+def _read(run: FileRun, facts: RunFacts) -> Iterator[Point]:
+    """Yield the numbers of a file, row by row."""
+    path, *others = run.files
+    for other in others:
+        read_params(other, facts)
+    modified_ns = path.stat().st_mtime_ns
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        ended = _Ended(file, at_rest=run.at_rest)
+        rows = csv.reader(ended)
+        header = [cell.strip() for cell in next(rows, [])]
+        step_at, time_at = _column(header, _STEPS + _EPOCHS), _column(header, _TIMES)
+        series = {
+            place: SourceSeries(name)
+            for place, name in enumerate(header)
+            if name and place not in (step_at, time_at)
+        }
+        try:
+            for row in rows:
+                if not ended.is_whole:
+                    continue  # the next import takes it
+                if len(row) != len(header):
+                    if row:
                         facts.problems.append(
-                            f"{path}, line {rows.line_num} has no end yet; the next import takes it"
+                            f"{path}, line {rows.line_num}: expected a whole row of "
+                            f"{len(header)} cells, got {len(row)}; it was left out"
                         )
-                        continue
-                    if len(row) != len(header):
-                        if row:
-                            facts.problems.append(
-                                f"{path}, line {rows.line_num}: expected a whole row of "
-                                f"{len(header)} cells, got {len(row)}; it was left out"
-                            )
-                        continue
-                    step = _number(row[step_at]) if step_at is not None else None
-                    time_ns = _time_ns(row[time_at]) if time_at is not None else None
-                    for place, cell in enumerate(row):
-                        if place in (step_at, time_at) or not header[place]:
-                            continue
-                        if (value := _number(cell)) is not None:
-                            yield (
-                                header[place],
-                                modified_ns if time_ns is None else time_ns,
-                                value,
-                                _step(step),
-                            )
-            except csv.Error as error:
-                facts.problems.append(
-                    f"{path}, line {rows.line_num}: {error}; the rest is left out"
-                )
+                    continue
+                step = _step(_number(row[step_at]) if step_at is not None else None)
+                time_ns = _time_ns(row[time_at]) if time_at is not None else None
+                at_ns, has_time = (time_ns, True) if time_ns is not None else (modified_ns, False)
+                for place, of_column in series.items():
+                    if (value := _number(row[place])) is not None:
+                        yield Point(of_column, at_ns, value, step, has_time)
+        except csv.Error as error:
+            facts.problems.append(f"{path}, line {rows.line_num}: {error}; the rest is left out")
 
 
 class _Ended:
@@ -116,21 +109,6 @@ def _name(path: Path, root: Path) -> str:
     parts = path.relative_to(root).with_suffix("").parts
     # Lightning calls all its files the same.
     return "/".join(parts[:-1] if parts[-1] == "metrics" and len(parts) > 1 else parts)
-
-
-def _with_params(path: Path) -> tuple[Path, ...]:
-    params = path.with_name("hparams.yaml")
-    return (path, params) if params.is_file() else (path,)
-
-
-def _read_params(path: Path, facts: Facts) -> None:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        facts.problems.append(f"{path}: {str(error).splitlines()[0]}; its parameters are left out")
-        return
-    if isinstance(data, dict):
-        facts.params |= {key: str(value) for key, value in flattened(data)}
 
 
 def _column(header: Sequence[str], names: Sequence[str]) -> int | None:

@@ -1,96 +1,92 @@
-"""Import runs from files of other trackers into the store, as often as one likes.
+"""What sources in files share: when a file changed, points from its start, when it began and ended.
 
-A file is read from its start when it changed, and the points that the store has are skipped: their
-number is the place to go on from. The tag `radt.tags.IMPORTED` holds the digest of the files as
-they were, so files that are unchanged are not read.
+A file is read from its start when it changed; what the store has is skipped by the import. The
+digest of a run holds the size and time of its files, and whether they are at rest: what may still
+be written to is read once more when it no longer is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import yaml
 
 from radt.errors import SourceError
-from radt.importers.known import is_ours, known_runs
-from radt.importers.mlflow_runs import labels
-from radt.importers.status import ImportResult
-from radt.model import NO_STEP, SOFTWARE, RunStatus, Scope, SeriesKind
-from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
-from radt.store.writer import StoreWriter
-from radt.tags import IMPORTED
+from radt.importers.source import Media, Piece, RunFacts, SourceRun, SourceSeries, Stored
+from radt.model import NO_STEP
+from radt.store.records import Samples
 
-#: Points that are held in memory and written in one transaction.
-_POINTS_PER_TRANSACTION = 200_000
 NS_PER_S = 1_000_000_000
-#: Metric, time in ns since the epoch, value, step or `NO_STEP`.
-Point = tuple[str, int, float, int]
+#: Nobody writes to a file that is as old as this.
+AT_REST_S = 300.0
+#: Points of one series that are read before they are handed on.
+_POINTS_PER_PIECE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class FileRun:
-    """A run in files. ``key`` identifies it: it gives the run's id in the store."""
+class FileRun(SourceRun):
+    """A run in files."""
 
-    key: str
-    experiment: str
-    name: str
-    files: tuple[Path, ...]
-
-    @property
-    def run_id(self) -> str:
-        return hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
-
-    def digest(self) -> str:
-        """Return what changes with the files."""
-        stats = [
-            (str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in self.files
-        ]
-        return hashlib.blake2b(json.dumps(stats).encode(), digest_size=8).hexdigest()
-
-
-@dataclass(slots=True)
-class Facts:
-    """What a file says besides points; its reader fills it in.
-
-    ``started_ns`` and ``ended_ns`` stay None where the points say it. ``problems`` name damage.
-    """
-
-    status: RunStatus = RunStatus.FINISHED
-    started_ns: int | None = None
-    ended_ns: int | None = None
-    end_reason: str = ""
-    host: str = ""
-    command: str = ""
-    params: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-class FileSource(Protocol):
-    """Files of one tracker."""
+    files: tuple[Path, ...] = ()
+    at_rest: bool = True
 
     @property
     def where(self) -> str:
-        """What was given, for people."""
-        ...
+        return str(self.files[0])
 
-    def runs(self) -> Sequence[FileRun]:
-        """Return all runs.
+    @property
+    def modified_ns(self) -> int:
+        """When the last of them was written."""
+        return max(path.stat().st_mtime_ns for path in self.files)
 
-        Raises:
-            UsageError: There are none.
-        """
-        ...
 
-    def points(self, run: FileRun, facts: Facts) -> Iterator[Point]:
-        """Yield the points of a run, each metric in a fixed order, and fill in ``facts``.
+def file_run(key: str, experiment: str, title: str, files: Sequence[Path]) -> FileRun:
+    """Return a run; ``key`` identifies it and gives its id.
+
+    Raises:
+        OSError: A file is gone.
+    """
+    stats = [(str(path), path.stat()) for path in files]
+    newest_ns = max(stat.st_mtime_ns for _, stat in stats)
+    at_rest = time.time() - newest_ns / NS_PER_S > AT_REST_S
+    content = [[(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats], at_rest]
+    return FileRun(
+        hashlib.blake2b(key.encode(), digest_size=16).hexdigest(),
+        experiment,
+        title,
+        hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest(),
+        name=title,
+        files=tuple(files),
+        at_rest=at_rest,
+    )
+
+
+@dataclass(slots=True)
+class Point:
+    """One value. Without ``has_time`` the time is that of the file."""
+
+    series: SourceSeries
+    time_ns: int
+    value: float
+    step: int = NO_STEP
+    has_time: bool = True
+
+
+class Reader(Protocol):
+    """Reads one run from its files."""
+
+    def __call__(self, run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
+        """Yield the points of a run, each series in an order that does not change.
+
+        Fills in ``facts``; ``started_ns`` and ``ended_ns`` stay None where the points say it.
 
         Raises:
             SourceError: Nothing of it can be read.
@@ -98,203 +94,120 @@ class FileSource(Protocol):
         ...
 
 
-class FileImport:
-    """Imports from files into one store.
+class FileSource:
+    """Runs in files of one tracker.
 
     Args:
-        source: The files.
-        writer: The store.
-        progress: Called with the number of runs that are done, and of all.
+        where: What was given, for people.
+        runs: All runs.
+        read: Reads one.
     """
 
-    def __init__(
-        self,
-        source: FileSource,
-        writer: StoreWriter,
-        progress: Callable[[int, int], object] = lambda _done, _total: None,
-    ) -> None:
-        self._source = source
-        self._writer = writer
-        self._progress = progress
+    grows_only = True
 
-    def run(self) -> ImportResult:
-        """Import what is new; of a damaged file what is before the damage.
+    def __init__(self, where: str, runs: Sequence[FileRun], read: Reader) -> None:
+        self.where = where
+        self._runs = runs
+        self._read = read
+
+    def runs(self) -> Sequence[FileRun]:
+        """Return all runs."""
+        return self._runs
+
+    def prepare(self, runs: Sequence[SourceRun]) -> None:
+        """Do nothing: files are read one by one."""
+
+    def read(
+        self,
+        run: SourceRun,
+        stored: Stored,
+        facts: RunFacts,
+        whole: Collection[SourceSeries] = (),  # noqa: ARG002 - all is read anyway
+    ) -> Iterator[Piece | Media]:
+        """Yield all points of a run.
 
         Raises:
-            UsageError: There is nothing to import.
-            StoreError: The store cannot be written.
+            SourceError: Nothing of it can be read, or points are gone.
         """
-        result = ImportResult()
-        runs = self._source.runs()
-        with StoreReader(self._writer.address) as reader:
-            known = known_runs(reader)
-            used = {(one.experiment, one.label) for one in reader.workloads()}
-            for run in runs:
-                self._progress(result.done, len(runs))
-                if not is_ours(run.run_id, known):
-                    result.unchanged += 1
-                    continue
-                try:
-                    digest = run.digest()
-                    if known.get(run.run_id) == digest:
-                        result.unchanged += 1
-                        continue
-                    facts = _RunImport(self._source, self._writer, reader, run, digest).run(used)
-                except (SourceError, OSError) as error:
-                    failure = error if isinstance(error, SourceError) else _unreadable(run, error)
-                    result.failed.append((str(run.files[0]), failure))
-                    continue
-                result.updated += run.run_id in known
-                result.imported += run.run_id not in known
-                result.damaged += facts.problems
-            self._progress(len(runs), len(runs))
-        return result
-
-
-def _unreadable(run: FileRun, error: OSError) -> SourceError:
-    return SourceError(f"cannot read {error.filename or run.files[0]}: {error.strerror}")
+        assert isinstance(run, FileRun)
+        columns: dict[SourceSeries, _Columns] = {}
+        first_ns, last_ns = None, None
+        has_media = False
+        for found in self._read(run, facts):
+            if isinstance(found, Media):
+                has_media = True
+                yield found
+                continue
+            of_series = columns.setdefault(found.series, _Columns())
+            of_series.add(found)
+            first_ns = found.time_ns if first_ns is None else min(first_ns, found.time_ns)
+            last_ns = found.time_ns if last_ns is None else max(last_ns, found.time_ns)
+            if len(of_series.times) >= _POINTS_PER_PIECE:
+                yield of_series.piece(found.series)
+        for series, of_series in columns.items():
+            if of_series.first + len(of_series.times) < stored.count(series):
+                raise rewritten(run, f"{series.metric} has fewer values")
+            yield of_series.piece(series)
+        facts.is_empty = first_ns is None and not (has_media or facts.params or facts.tags)
+        if facts.is_empty and facts.problems:
+            raise SourceError("; ".join(facts.problems))
+        if facts.started_ns is None:
+            facts.started_ns = run.modified_ns if first_ns is None else first_ns
+        if facts.ended_ns is None and facts.status.ended:
+            facts.ended_ns = max(facts.started_ns, facts.started_ns if last_ns is None else last_ns)
 
 
 class _Columns:
-    """Points of one metric that are not yet written."""
+    """Points of one series that were not handed on, and how many were."""
 
     def __init__(self) -> None:
+        self.first = 0
         self.times, self.values, self.steps = array("q"), array("d"), array("q")
+        self.has_times = True
 
-    def samples(self) -> Samples:
+    def add(self, point: Point) -> None:
+        self.times.append(point.time_ns)
+        self.values.append(point.value)
+        self.steps.append(point.step)
+        self.has_times &= point.has_time
+
+    def piece(self, series: SourceSeries) -> Piece:
+        """Hand the points on."""
         steps = np.array(self.steps, dtype=np.int64)
-        return Samples(
+        samples = Samples(
             np.array(self.times, dtype=np.int64),
             np.array(self.values, dtype=np.float64),
             steps if (steps != NO_STEP).any() else None,
         )
+        piece = Piece(series, self.first, samples, self.has_times)
+        self.first += len(samples)
+        self.times, self.values, self.steps = array("q"), array("d"), array("q")
+        return piece
 
 
-class _RunImport:
-    def __init__(
-        self,
-        source: FileSource,
-        writer: StoreWriter,
-        reader: StoreReader,
-        run: FileRun,
-        digest: str,
-    ) -> None:
-        self._source, self._writer, self._reader = source, writer, reader
-        self._run, self._digest = run, digest
-        self._numbers = {one.metric: one.series_no for one in reader.series([run.run_id])}
-        self._stored = reader.point_counts(run.run_id)
-        self._seen: dict[int, int] = {}
-        self._new: list[SeriesRecord] = []
-        self._columns: dict[int, _Columns] = {}
+def rewritten(run: SourceRun, what: str) -> SourceError:
+    """Return the error of a run that is not the one that was imported."""
+    return SourceError(
+        f"{run.where} was rewritten since it was imported: {what}",
+        "Give the new file another name to import it as a new run",
+    )
 
-    def run(self, used: set[tuple[str, str]]) -> Facts:
-        facts = Facts()
-        first_ns: int | None = None
-        last_ns: int | None = None
-        held = 0
-        for metric, time_ns, value, step in self._source.points(self._run, facts):
-            first_ns = time_ns if first_ns is None else min(first_ns, time_ns)
-            last_ns = time_ns if last_ns is None else max(last_ns, time_ns)
-            held += self._take(metric, time_ns, value, step)
-            if held >= _POINTS_PER_TRANSACTION:
-                with self._writer.transaction():
-                    self._write()
-                held = 0
-        if first_ns is None and not facts.params and facts.problems:
-            raise SourceError("; ".join(facts.problems))
-        modified_ns = max(path.stat().st_mtime_ns for path in self._run.files)
-        if facts.started_ns is None:
-            facts.started_ns = modified_ns if first_ns is None else first_ns
-        if facts.ended_ns is None and facts.status.ended:
-            facts.ended_ns = max(facts.started_ns, facts.started_ns if last_ns is None else last_ns)
-        with self._writer.transaction():
-            self._write()
-            self._write_rows(facts, used)
-            self._writer.seal(self._run.run_id)
-        return facts
 
-    def _take(self, metric: str, time_ns: int, value: float, step: int) -> int:
-        """Keep a point if it is new; return how many were kept.
+def params_in(folder: Path) -> list[Path]:
+    """Return the file with parameters that Lightning writes beside its logs, if it is there."""
+    path = folder / "hparams.yaml"
+    return [path] if path.is_file() else []
 
-        Raises:
-            SourceError: The file is not the one that was imported.
-        """
-        number = self._numbers.get(metric)
-        if number is None:
-            number = self._numbers[metric] = len(self._numbers)
-            self._new.append(
-                SeriesRecord(
-                    *(self._run.run_id, number, SOFTWARE, metric, ""), Scope.RUN, SeriesKind.GAUGE
-                )
-            )
-        place = self._seen.get(number, 0)
-        self._seen[number] = place + 1
-        stored = self._stored.get(number, 0)
-        if place < stored:
-            if place == stored - 1:
-                self._check(number, place, value)
-            return 0
-        columns = self._columns.setdefault(number, _Columns())
-        columns.times.append(time_ns)
-        columns.values.append(value)
-        columns.steps.append(step)
-        return 1
 
-    def _check(self, number: int, place: int, value: float) -> None:
-        last = self._reader.points_after(self._run.run_id, number, place, place + 1)
-        if not np.array_equal(last.values, [value], equal_nan=True):
-            raise SourceError(
-                f"{self._run.files[0]} was rewritten since it was imported",
-                "Give the new file another name to import it as a new run",
-            )
-
-    def _write(self) -> None:
-        run_id = self._run.run_id
-        self._writer.append(run_id, [])  # locks the run
-        counts = self._reader.point_counts(run_id)
-        if any(counts.get(one, 0) > self._stored.get(one, 0) for one in counts):
-            raise SourceError(
-                f"{self._run.files[0]} is being imported by several processes", "Import again"
-            )
-        self._writer.add_series(self._new)
-        batches = [SeriesBatch(one, columns.samples()) for one, columns in self._columns.items()]
-        self._writer.append(run_id, batches)
-        for batch in batches:
-            self._stored[batch.series_no] = self._stored.get(batch.series_no, 0) + len(
-                batch.samples
-            )
-        self._new, self._columns = [], {}
-
-    def _write_rows(self, facts: Facts, used: set[tuple[str, str]]) -> None:
-        run, run_id = self._run, self._run.run_id
-        started_ns = facts.started_ns or 0
-        record = next(iter(self._reader.runs(run_ids=[run_id])), None)
-        if record is None:
-            label = next(one for one in labels(run.name) if (run.experiment, one) not in used)
-            used.add((run.experiment, label))
-            record = RunRecord(
-                *(run_id, run_id, run.experiment, label, "a", run.name, started_ns), devices=""
-            )
-        record = replace(
-            record,
-            status=facts.status,
-            command=facts.command,
-            host=facts.host,
-            started_ns=started_ns,
-            ended_ns=facts.ended_ns,
-            end_reason=facts.end_reason,
-        )
-        self._writer.put_workload(
-            WorkloadRecord(
-                *(run_id, run.experiment, record.workload, record.created_ns, facts.status),
-                ended_ns=facts.ended_ns,
-            )
-        )
-        self._writer.put_params(run_id, facts.params)
-        self._writer.put_tags(run_id, {**facts.tags, IMPORTED: self._digest})
-        self._writer.put_run(record)
-        self._writer.mark_workload_delivered(run_id)
-        self._writer.mark_run_delivered(run_id)
+def read_params(path: Path, facts: RunFacts) -> None:
+    """Read parameters that Lightning wrote."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        facts.problems.append(f"{path}: {str(error).splitlines()[0]}; its parameters are left out")
+        return
+    if isinstance(data, dict):
+        facts.params |= {key: str(value) for key, value in flattened(data)}
 
 
 def flattened(data: object, prefix: str = "") -> Iterable[tuple[str, object]]:

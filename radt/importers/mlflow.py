@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -25,9 +26,11 @@ from sqlalchemy.exc import ArgumentError
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind, translated_errors
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.errors import TrackingError, UsageError
-from radt.importers.mlflow_runs import MlflowRun
+from radt.importers.source import RefusedError, SourceRun
 from radt.masking import masked
+from radt.model import RunStatus
 from radt.store.records import Samples
+from radt.tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, RUN_ID, WORKLOAD_ID
 
 #: Runs of one request: their last metrics, parameters and tags are in the answer.
 RUNS_PER_PAGE = 500
@@ -43,6 +46,26 @@ _request: Any = http_request
 _page_token: Any = SearchUtils.create_page_token
 #: Some programs log nanoseconds where MLflow expects milliseconds; later times do not fit.
 _MAX_MS = 2**63 // NS_PER_MS - 1
+_SHORT_ID = 8
+_STATUSES = {
+    "SCHEDULED": RunStatus.SCHEDULED,
+    "RUNNING": RunStatus.RUNNING,
+    "FINISHED": RunStatus.FINISHED,
+    "FAILED": RunStatus.FAILED,
+    "KILLED": RunStatus.KILLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MlflowRun(SourceRun):
+    """A run of MLflow; its digest changes with status, parameters, tags and last points.
+
+    ``is_of_radt``: radt recorded it, as a run (``radt_run_id``) or as the workload of its runs.
+    """
+
+    radt_run_id: str = ""
+    is_of_radt: bool = False
+    metrics: tuple[str, ...] = ()
 
 
 class MlflowReader:
@@ -96,7 +119,7 @@ class MlflowReader:
                     page_token=token,
                 )
             for run in page:
-                yield _run_of(run, experiment)
+                yield self._run_of(run, experiment)
             if not (token := page.token):
                 return
 
@@ -104,7 +127,7 @@ class MlflowReader:
         """Return a run as `runs` does, and as MLflow has it."""
         with self._errors():
             run = self._client.get_run(run_id)
-        return _run_of(run, experiment), run
+        return self._run_of(run, experiment), run
 
     def history(self, run_id: str, metric: str, first: int) -> tuple[Samples, bool]:
         """Return up to `POINTS_PER_PAGE` points of a metric, and whether more follow.
@@ -153,6 +176,44 @@ class MlflowReader:
             points_of.popitem()  # they are in the order of runs: the last one may go on
         return {run_id: samples_of(of_run) for run_id, of_run in points_of.items()}
 
+    def _run_of(self, run: Run, experiment: str) -> MlflowRun:
+        info, data = run.info, run.data
+        latest = sorted(
+            (metric.key, metric.timestamp, metric.step, repr(float(metric.value)))
+            for metric in data.to_proto().metrics
+        )
+        content = [
+            *(info.status, info.start_time, info.end_time, info.run_name),
+            *(sorted(data.params.items()), sorted(data.tags.items()), latest),
+        ]
+        digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+        run_id, tags = str(info.run_id), data.tags
+        started_ns = _clipped(info.start_time or 0) * NS_PER_MS
+        status = _STATUSES.get(str(info.status), RunStatus.RUNNING)
+        ended_ns = None
+        if status.ended:
+            end_ms = info.end_time
+            ended_ns = started_ns if end_ms is None else _clipped(end_ms) * NS_PER_MS
+        command = str(tags.get(MLFLOW_SOURCE_NAME, ""))
+        return MlflowRun(
+            run_id,
+            experiment,
+            str(info.run_name or "") or run_id[:_SHORT_ID],
+            digest,
+            name=command.rpartition("/")[2],
+            status=status,
+            started_ns=started_ns,
+            ended_ns=ended_ns,
+            parent_id=str(tags.get(MLFLOW_PARENT_RUN_ID, "")),
+            has_series=bool(data.metrics),
+            command=command,
+            tracking_uri=self.where,
+            experiment_id=str(info.experiment_id),
+            radt_run_id=str(tags.get(RUN_ID, "")),
+            is_of_radt=bool(tags.get(RUN_ID) or tags.get(WORKLOAD_ID)),
+            metrics=tuple(map(intern, sorted(data.metrics))),
+        )
+
     @property
     def _client(self) -> MlflowClient:
         return self._target.client
@@ -185,10 +246,6 @@ class _Point:
         self.timestamp, self.value, self.step = data["timestamp"], data["value"], data["step"]
 
 
-class RefusedError(TrackingError):
-    """MLflow answers, but not with what was asked for."""
-
-
 def last_points(run: Run) -> dict[str, Samples]:
     """Return the last point of each metric of a run."""
     return {str(metric.key): samples_of([metric]) for metric in run.data.to_proto().metrics}
@@ -206,33 +263,6 @@ def samples_of(metrics: Sequence[Any]) -> Samples:
 
 def _clipped(time_ms: int) -> int:
     return max(-_MAX_MS, min(_MAX_MS, int(time_ms)))
-
-
-def _run_of(run: Run, experiment: str) -> MlflowRun:
-    info, data = run.info, run.data
-    latest = sorted(
-        (metric.key, metric.timestamp, metric.step, repr(float(metric.value)))
-        for metric in data.to_proto().metrics
-    )
-    content = [
-        *(info.status, info.start_time, info.end_time, info.run_name),
-        *(sorted(data.params.items()), sorted(data.tags.items()), latest),
-    ]
-    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
-    start_ms = _clipped(info.start_time or 0)
-    end_ms = None if info.end_time is None else _clipped(info.end_time)
-    return MlflowRun(
-        str(info.run_id),
-        experiment,
-        str(info.run_name or ""),
-        str(info.status),
-        start_ms * NS_PER_MS,
-        None if end_ms is None else end_ms * NS_PER_MS,
-        MlflowRun.known_tags(data.tags),
-        tuple(map(intern, sorted(data.metrics))),
-        digest,
-        str(info.experiment_id),
-    )
 
 
 def _may_exist(uri: str) -> bool:

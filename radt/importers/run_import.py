@@ -1,100 +1,32 @@
-"""Import one run of MLflow: its points, parameters, tags and status.
+"""Import one run: points that the store lacks, parameters, tags, files and status.
 
-System metrics get their unit and device from their name, as MLflow documents them
-(https://mlflow.org/docs/latest/ml/tracking/system-metrics and ``mlflow/system_metrics``). Names and
-values stay as MLflow has them; what it does not document has no unit here.
+The store's own counts say how far each series is. Where the last stored point is not at its place
+in the source, points came late: that series is read as a whole, and what the store lacks of it is
+added.
 """
 
 from __future__ import annotations
 
-import re
+import os
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
 import numpy as np
-from mlflow.entities import Run
 
 from radt.errors import StoreError
-from radt.importers.mlflow import MlflowReader, RefusedError, last_points
-from radt.importers.mlflow_runs import MlflowRun, Placed
-from radt.model import NO_STEP, SOFTWARE, Scope, SeriesKind
+from radt.home import Home
+from radt.importers.files import rewritten
+from radt.importers.placing import Placed
+from radt.importers.source import Media, Piece, RunFacts, Source, SourceSeries
+from radt.model import NO_STEP, Scope, SeriesKind
 from radt.store.chunks import joined, sliced
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
 from radt.tags import IMPORTED
 
-#: The ``listener`` of what MLflow itself has measured.
-MLFLOW = "mlflow"
-
-_PREFIX = "system/"
-_GPU = re.compile(r"gpu_(\d+)_")
-_UNITS = {"percentage": "%", "megabytes": "MB", "gigabytes": "GB", "watts": "W"}
-_HOST_METRICS = frozenset(
-    {
-        "cpu_utilization_percentage",
-        "system_memory_usage_megabytes",
-        "system_memory_usage_percentage",
-        "disk_usage_percentage",
-        "disk_usage_megabytes",
-        "disk_available_megabytes",
-        "network_receive_megabytes",
-        "network_transmit_megabytes",
-    }
-)
-_GPU_METRICS = frozenset(
-    {
-        "memory_usage_percentage",
-        "memory_usage_megabytes",
-        "memory_usage_gigabytes",
-        "utilization_percentage",
-        "power_usage_watts",
-        "power_usage_percentage",
-    }
-)
-_OF_NETWORK = "MLflow read it; since the run began"
-_OF_OTHERS = "MLflow read it"
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What a metric of MLflow is. ``entity`` is the device, with the machine where it is named.
-
-    ``metric`` is one name for all devices: ``system/gpu_utilization_percentage``.
-    """
-
-    metric: str
-    scope: Scope = Scope.RUN
-    listener: str = SOFTWARE
-    unit: str = ""
-    entity: str = ""
-    method: str = ""
-
-
-def meaning(key: str) -> Meaning:
-    """Return what a key stands for; of others than system metrics it is only a name.
-
-    >>> meaning("system/gpu_1_power_usage_watts").entity
-    'gpu1'
-    """
-    if not key.startswith(_PREFIX):
-        return Meaning(key)
-    node, _, name = key.removeprefix(_PREFIX).rpartition("/")
-    unit = _UNITS.get(name.rpartition("_")[2], "")
-    if name in _HOST_METRICS:
-        method = _OF_NETWORK if name.startswith("network") else _OF_OTHERS
-        return Meaning(f"{_PREFIX}{name}", Scope.HOST, MLFLOW, unit, node, method)
-    if (gpu := _GPU.match(name)) and name[gpu.end() :] in _GPU_METRICS:
-        entity = f"{node} gpu{gpu[1]}".strip()
-        metric = f"{_PREFIX}gpu_{name[gpu.end() :]}"
-        return Meaning(metric, Scope.GPU, MLFLOW, unit, entity, _OF_OTHERS)
-    return Meaning(key)
-
-
-#: Metrics that are read at the same time.
-THREADS = 8
 #: Points that are held in memory and written in one transaction, about.
 _POINTS_PER_TRANSACTION = 400_000
 #: A run that another importer changed meanwhile is begun again so often.
@@ -106,196 +38,179 @@ class _ChangedError(StoreError):
 
 
 @dataclass(slots=True)
-class _Metric:
-    """A metric of the run, and how many of its points the store has."""
+class _Series:
+    """A series of the run, and how many of its points are stored or held."""
 
-    key: str
-    series: SeriesRecord
-    stored: int
+    record: SeriesRecord
+    count: int
     is_new: bool
-    has_steps: bool = False
+    last: Samples | None = None
+    held: list[Samples] = field(default_factory=list)
 
 
 class RunImport:
-    """Imports one run from its metrics.
+    """Imports one run, and tells its source what the store has of it (`Stored`).
 
     Args:
-        source: Connected.
+        source: Has the run.
         writer: The store.
         reader: Of the same store.
-        pool: Reads several metrics at a time.
         place: The run and where it belongs.
-        histories: Points by metric that were read since it was listed.
     """
 
     def __init__(
-        self,
-        source: MlflowReader,
-        writer: StoreWriter,
-        reader: StoreReader,
-        pool: ThreadPoolExecutor,
-        place: Placed,
-        histories: Mapping[str, Samples],
+        self, source: Source, writer: StoreWriter, reader: StoreReader, place: Placed
     ) -> None:
-        self._source = source
-        self._writer = writer
-        self._reader = reader
-        self._pool = pool
+        self._source, self._writer, self._reader = source, writer, reader
         self._place = place
-        self._histories = histories
         self._run_id = place.record.run_id
-        self._metrics: list[_Metric] = []
+        self._series: dict[tuple[str, ...], _Series] = {}
         self._counts: dict[int, int] = {}
-        self._batches: list[SeriesBatch] = []
+        self._late: dict[SourceSeries, None] = {}
+        self._held = 0
 
-    def run(self) -> None:
+    def run(self) -> RunFacts:
         """Import what is new of it; again from the start if another importer was faster."""
         for left in reversed(range(_TRIES)):
             try:
-                self._import()
+                return self._import()
             except _ChangedError:
                 if not left:
                     raise
-            else:
-                return
+        raise AssertionError
 
-    def _import(self) -> None:
-        mlflow, run = self._source.details(self._run_id, self._place.mlflow.experiment)
-        if mlflow.digest != self._place.mlflow.digest:
-            self._histories = {}  # it went on meanwhile
-        last = last_points(run)
-        self._counts = self._reader.point_counts(self._run_id)
-        self._metrics = self._numbered(sorted(last))
-        self._batches = []
-        ended = mlflow.run_status.ended
-        waiting = [
-            metric
-            for metric in self._metrics
-            # Of a run that has ended all are looked at: MLflow's last point is that of the highest
-            # step, and others may have come later.
-            if ended or metric.is_new or not self._has(metric, last[metric.key])
-        ]
-        while waiting:
-            turn, waiting = waiting[:THREADS], waiting[THREADS:]
-            for metric, more in self._pool.map(self._read, turn):
-                if more:
-                    waiting.append(metric)
-            if sum(len(batch.samples) for batch in self._batches) >= _POINTS_PER_TRANSACTION:
+    def _import(self) -> RunFacts:
+        self._load()
+        self._late = {}
+        facts = RunFacts()
+        for found in self._source.read(self._place.run, self, facts):
+            if isinstance(found, Media):
+                self._keep(found)
+                continue
+            self._take(found)
+            if self._held >= _POINTS_PER_TRANSACTION:
                 with self._writer.transaction():
                     self._write_points()
-                self._advance()
+                self._load()
+        if self._late:
+            self._take_late()
+        known = next(iter(self._reader.runs(run_ids=[self._run_id])), None)
+        if facts.is_empty and known is None:
+            return facts
+        if facts.is_empty and self._counts:
+            raise rewritten(self._place.run, "it is empty")
         with self._writer.transaction():
+            has_new = bool(self._held)
             self._write_points()
-            self._write_rows(mlflow, run)
-            if ended and self._batches:
+            ended = self._write_rows(facts)
+            if ended and has_new:
                 self._writer.seal(self._run_id)
+        return facts
 
-    # -- reading ----------------------------------------------------------------------------------
+    # -- what the store has -----------------------------------------------------------------------
 
-    def _numbered(self, keys: Sequence[str]) -> list[_Metric]:
-        """Return the run's metrics with their series; new ones get the next numbers."""
-        known = {_identity(record): record for record in self._reader.series([self._run_id])}
-        number = max((record.series_no for record in known.values()), default=-1) + 1
-        metrics = []
-        for key in keys:
-            series = self._series(key, number)
-            stored = known.get(_identity(series))
-            if stored is None:
-                number += 1
-            series = stored or series
-            count = self._counts.get(series.series_no, 0)
-            metrics.append(_Metric(key, series, count, stored is None))
-        return metrics
+    def count(self, series: SourceSeries) -> int:
+        """Return the number of points that the store has."""
+        return self._of(series).count
 
-    def _series(self, key: str, number: int) -> SeriesRecord:
-        means = meaning(key)
-        record = self._place.record
-        entity = means.entity
-        if means.scope is not Scope.RUN and record.workload_id != record.run_id:
-            # MLflow does not say which runs of a workload share a machine.
+    def has_steps(self, series: SourceSeries) -> bool:
+        """Return whether the last of them has a step."""
+        last = self._last(self._of(series))
+        return last is not None and last.steps is not None
+
+    def has(self, series: SourceSeries, point: Samples) -> bool:
+        """Return whether the store has a point, wherever."""
+        at_ns = int(point.times_ns[0])
+        number = self._of(series).record.series_no
+        stored = self._reader.samples(self._run_id, number, start_ns=at_ns, end_ns=at_ns)
+        return _points(point)[0] in _points(stored)
+
+    def _load(self) -> None:
+        self._counts = self._reader.point_counts(self._run_id)
+        self._series = {
+            _identity(record): _Series(record, self._counts.get(record.series_no, 0), is_new=False)
+            for record in self._reader.series([self._run_id])
+        }
+        self._held = 0
+
+    def _of(self, series: SourceSeries) -> _Series:
+        """Return a series of the source; a new one gets the next number."""
+        entity, record = series.entity, self._place.record
+        if series.scope is not Scope.RUN and record.workload_id != record.run_id:
+            # No source says which runs of a workload share a machine.
             entity = f"{entity} {record.letter}".strip()
-        return SeriesRecord(
-            self._run_id,
-            number,
-            means.listener,
-            means.metric,
-            means.unit,
-            means.scope,
+        number = max((one.record.series_no for one in self._series.values()), default=-1) + 1
+        new = SeriesRecord(
+            *(self._run_id, number, series.listener, series.metric, series.unit, series.scope),
             SeriesKind.GAUGE,
             entity,
-            method=means.method,
+            method=series.method,
         )
+        return self._series.setdefault(_identity(new), _Series(new, 0, is_new=True))
 
-    def _has(self, metric: _Metric, last: Samples) -> bool:
-        """Return whether the store has MLflow's last point of a metric."""
-        at_ns = int(last.times_ns[0])
-        stored = self._reader.samples(
-            self._run_id, metric.series.series_no, start_ns=at_ns, end_ns=at_ns
-        )
-        return _points(last)[0] in _points(stored)
+    def _last(self, one: _Series) -> Samples | None:
+        """Return the last point that is stored or held."""
+        if one.last is None and one.count:
+            one.last = self._reader.points_after(
+                self._run_id, one.record.series_no, one.count - 1, 1
+            )
+        return one.last
 
-    def _read(self, metric: _Metric) -> tuple[_Metric, bool]:
-        """Read the next page of a metric; return it, and whether there is another."""
-        first = metric.stored
-        samples, more = self._page(metric, max(0, first - 1))
-        if first:
-            before = self._stored(metric, first - 1)
-            metric.has_steps |= before.steps is not None
-            if _points(samples)[:1] == _points(before):
-                samples = sliced(samples, 1)
-            else:  # earlier points came late
-                samples, more = self._lacking(metric), False
-        steps = samples.steps
-        # MLflow has step 0 where none was given.
-        metric.has_steps |= steps is not None and bool(
-            steps.any() or (not first and len(steps) == 1)
-        )
-        if not metric.has_steps:
-            samples = Samples(samples.times_ns, samples.values)
+    # -- points -----------------------------------------------------------------------------------
+
+    def _take(self, piece: Piece) -> None:
+        """Hold the points that the store lacks."""
+        if piece.series in self._late:
+            return
+        one, samples = self._of(piece.series), piece.samples
+        if one.count:
+            at = one.count - 1 - piece.first
+            if at >= len(samples):
+                return
+            last = self._last(one)
+            assert last is not None
+            point = sliced(samples, at, at + 1)
+            if _points(point, piece.has_times) != _points(last, piece.has_times):
+                self._late[piece.series] = None
+                return
+            samples = sliced(samples, at + 1)
+        self._hold(one, samples)
+
+    def _hold(self, one: _Series, samples: Samples) -> None:
         if len(samples):
-            self._batches.append(SeriesBatch(metric.series.series_no, samples))
-            metric.stored += len(samples)
-        return metric, more
+            one.held.append(samples)
+            one.count += len(samples)
+            one.last = sliced(samples, len(samples) - 1)
+            self._held += len(samples)
 
-    def _page(self, metric: _Metric, first: int) -> tuple[Samples, bool]:
-        if metric.key in self._histories and not first:
-            return self._histories[metric.key], False
-        try:
-            return self._source.history(self._run_id, metric.key, first)
-        except RefusedError:
-            if not first:
-                raise
-            # Servers of an older MLflow have no pages: all points come at once.
-            return self._source.history(self._run_id, metric.key, 0)
+    def _take_late(self) -> None:
+        """Hold what the store lacks of series with points that came late, wherever it is.
 
-    def _stored(self, metric: _Metric, first: int, limit: int = 1) -> Samples:
-        """Return points that the store has, those not yet written among them."""
-        number = metric.series.series_no
-        committed = self._counts.get(number, 0)
-        parts = [batch.samples for batch in self._batches if batch.series_no == number]
-        if first < committed:
-            parts.insert(0, self._reader.points_after(self._run_id, number, first, committed))
-        else:
-            first -= committed
-            parts = [sliced(joined(parts), first)]
-        return sliced(joined(parts), 0, limit)
-
-    def _lacking(self, metric: _Metric) -> Samples:
-        """Return the points of a metric that the store lacks, wherever they are."""
-        pages = []
-        first, more = 0, True
-        while more:
-            samples, more = self._page(metric, first)
-            pages.append(samples)
-            first += len(samples)
-        samples = joined(pages)
-        stored = Counter(_points(self._stored(metric, 0, metric.stored)))
-        lacking = np.zeros(len(samples), dtype=np.bool_)
-        for place, point in enumerate(_points(samples)):
-            lacking[place] = not stored[point]
-            stored[point] -= 1
-        steps = None if samples.steps is None else samples.steps[lacking]
-        return Samples(samples.times_ns[lacking], samples.values[lacking], steps)
+        Raises:
+            SourceError: The run is not the one that was imported.
+        """
+        pieces: dict[SourceSeries, list[Piece]] = {series: [] for series in self._late}
+        for found in self._source.read(self._place.run, self, RunFacts(), self._late):
+            if isinstance(found, Piece) and (of_series := pieces.get(found.series)) is not None:
+                # Pieces may overlap.
+                seen = of_series[-1].first + len(of_series[-1].samples) if of_series else 0
+                samples = sliced(found.samples, max(0, seen - found.first))
+                of_series.append(replace(found, first=max(seen, found.first), samples=samples))
+        for series, of_series in pieces.items():
+            one = self._of(series)
+            has_times = all(piece.has_times for piece in of_series)
+            committed = self._counts.get(one.record.series_no, 0)
+            had = self._reader.points_after(self._run_id, one.record.series_no, 0, committed)
+            stored = Counter(_points(joined([had, *one.held]), has_times))
+            samples = joined([piece.samples for piece in of_series])
+            lacking = np.zeros(len(samples), dtype=np.bool_)
+            for place, point in enumerate(_points(samples, has_times)):
+                lacking[place] = not stored[point]
+                stored[point] -= 1
+            if self._source.grows_only and any(left > 0 for left in stored.values()):
+                raise rewritten(self._place.run, f"{series.metric} has other values")
+            steps = None if samples.steps is None else samples.steps[lacking]
+            self._hold(one, Samples(samples.times_ns[lacking], samples.values[lacking], steps))
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -309,36 +224,85 @@ class RunImport:
             raise _ChangedError(
                 f"run {self._run_id} is being imported by several processes", "Wait for the others"
             )
-        self._writer.add_series([metric.series for metric in self._metrics if metric.is_new])
-        self._writer.append(self._run_id, self._batches)
+        series = list(self._series.values())
+        self._writer.add_series([one.record for one in series if one.is_new])
+        self._writer.append(
+            self._run_id,
+            [SeriesBatch(one.record.series_no, joined(one.held)) for one in series if one.held],
+        )
 
-    def _advance(self) -> None:
-        self._counts = self._reader.point_counts(self._run_id)
-        self._batches = []
-        for metric in self._metrics:
-            metric.is_new = False
-
-    def _write_rows(self, mlflow: MlflowRun, run: Run) -> None:
-        record = mlflow.updated(self._place.record)
+    def _write_rows(self, facts: RunFacts) -> bool:
+        """Write run, workload, parameters and tags; return whether the run has ended."""
         known = next(iter(self._reader.runs(run_ids=[self._run_id])), None)
-        self._writer.put_workload(self._place.workload)
-        self._writer.put_params(self._run_id, run.data.params)
-        self._writer.put_tags(self._run_id, {**run.data.tags, IMPORTED: mlflow.digest})
+        began_ns = facts.started_ns or 0
+        record = replace(
+            self._place.record,
+            created_ns=self._place.record.created_ns or began_ns,
+            status=facts.status,
+            started_ns=facts.started_ns,
+            ended_ns=facts.ended_ns,
+            end_reason=facts.end_reason,
+            exit_code=facts.exit_code,
+            command=facts.command or self._place.record.command,
+        )
+        workload = self._place.workload
+        if workload.workload_id == self._run_id:
+            workload = replace(
+                workload,
+                created_ns=workload.created_ns or began_ns,
+                status=facts.status,
+                ended_ns=facts.ended_ns,
+            )
+        self._writer.put_workload(workload)
+        self._writer.put_params(self._run_id, facts.params)
+        digest = facts.digest or self._place.run.digest
+        self._writer.put_tags(self._run_id, {**facts.tags, IMPORTED: digest})
         if record != known:
             self._writer.put_run(record)
-        # It came from MLflow: nothing of it is delivered there.
+        # It came from elsewhere: nothing of it is delivered to MLflow.
         self._writer.mark_workload_delivered(record.workload_id)
         self._writer.mark_run_delivered(self._run_id)
+        return facts.status.ended
+
+    def _keep(self, media: Media) -> None:
+        """Put a file among the run's artifacts, beside a store that is a file."""
+        store = self._writer.address.path
+        if store is None:
+            return
+        folder = Home(store.parent).run_dir(self._run_id)
+        path = _below(folder.path, media.path)
+        size_bytes = (
+            media.content.stat().st_size if isinstance(media.content, Path) else len(media.content)
+        )
+        if path.exists() and path.stat().st_size == size_bytes:
+            return
+        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            if isinstance(media.content, Path):
+                shutil.copyfile(media.content, partial)
+            else:
+                partial.write_bytes(media.content)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _below(folder: Path, path: str) -> Path:
+    """Return a path that stays in the folder, whatever others call their files."""
+    return folder.joinpath(*(part for part in PurePosixPath(path).parts if part not in ("/", "..")))
 
 
 def _identity(series: SeriesRecord) -> tuple[str, ...]:
     return series.listener, series.metric, series.scope, series.entity
 
 
-def _points(samples: Samples) -> list[tuple[int, int, int]]:
+def _points(samples: Samples, has_times: bool = True) -> list[tuple[int, int, int]]:
     """Return points as time, value (its bits) and step, with 0 for none as MLflow has it."""
     values = np.where(np.isnan(samples.values), np.nan, samples.values) + 0.0
     steps = np.zeros(len(samples), dtype=np.int64) if samples.steps is None else samples.steps
     steps = np.where(steps == NO_STEP, 0, steps)
     bits = values.view(np.int64)
-    return list(zip(samples.times_ns.tolist(), bits.tolist(), steps.tolist(), strict=True))
+    times_ns = samples.times_ns if has_times else np.zeros_like(samples.times_ns)
+    return list(zip(times_ns.tolist(), bits.tolist(), steps.tolist(), strict=True))

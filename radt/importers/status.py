@@ -15,21 +15,23 @@ from radt.units import plural
 class ImportResult:
     """How many runs were imported for the first time, updated, or as they were.
 
-    ``without_archive`` are runs that radt recorded and that have no archive yet; ``failed`` are ids
-    and errors of single runs; ``damaged`` names what was left out of runs that were imported.
+    ``without_archive`` are runs that radt recorded and that have no archive yet; ``empty`` hold
+    nothing yet; ``failed`` are names and errors of single runs; ``damaged`` names what was left out
+    of runs that were imported.
     """
 
     imported: int = 0
     updated: int = 0
     unchanged: int = 0
     without_archive: int = 0
+    empty: int = 0
     failed: list[tuple[str, RadtError]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:
         """How many runs were looked at."""
-        counts = (self.imported, self.updated, self.unchanged, self.without_archive)
+        counts = (self.imported, self.updated, self.unchanged, self.without_archive, self.empty)
         return sum(counts) + len(self.failed)
 
     def __str__(self) -> str:
@@ -39,6 +41,8 @@ class ImportResult:
         ]
         if self.without_archive:
             parts.append(f"{self.without_archive:,} without an archive yet")
+        if self.empty:
+            parts.append(f"{self.empty:,} empty")
         if self.failed:
             parts.append(f"{len(self.failed):,} failed")
         return ", ".join(parts)
@@ -83,6 +87,6 @@ class ImportStatus:
 def _first_error(failed: Sequence[tuple[str, RadtError]]) -> tuple[str, str]:
     if not failed:
         return "", ""
-    run_id, error = failed[0]
+    where, error = failed[0]
     more = f" (and {len(failed) - 1:,} more)" if len(failed) > 1 else ""
-    return f"run {run_id[:12]}{more}: {error.message}", error.remedy or ""
+    return f"{where}{more}: {error.message}", error.remedy or ""

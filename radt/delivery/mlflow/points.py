@@ -10,6 +10,7 @@ so that what is sent twice after a crash is stored once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -43,6 +44,25 @@ _LONGEST_RATE_NS = 60_000_000_000
 _LONGEST_RATE_INTERVALS = 4
 
 EPOCH_KEY = "epoch/duration_s"
+#: MLflow's pages show metrics with one prefix together.
+SUMMARY_PREFIX = "summary/"
+#: Summaries of a run that are metrics in MLflow; all are in its file `SUMMARY_FILE`.
+MAX_SUMMARIES = 12
+SUMMARY_FILE = "radt-summary.json"
+_SAMPLES = "samples/"
+_FIRST = tuple(
+    re.compile(pattern)
+    for pattern in (
+        "duration_s",
+        f"{EPOCH_KEY}/mean",
+        "cpu_time_s",
+        "rss_peak_bytes",
+        r"gpu\.energy/.*total",
+        r"gpu\.utilization/.*mean",
+        r"gpu\.memory\.used/.*max",
+        r"gpu\.power/.*mean",
+    )
+)
 
 
 def series_names(series: Sequence[SeriesRecord]) -> dict[int, str]:
@@ -78,6 +98,10 @@ def series_name(series: SeriesRecord) -> str:
     metric = series.metric + (rate_unit(series.unit).suffix if counter else "")
     name = f"{metric}/{series.entity}" if series.entity else metric
     return name if series.listener == SOFTWARE else f"system/{name}"
+
+
+def _entity_name(series: SeriesRecord) -> str:
+    return f"{series.metric}/{series.entity}" if series.entity else series.metric
 
 
 def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
@@ -202,10 +226,6 @@ def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
     ]
 
 
-def _summary_name(series: SeriesRecord) -> str:
-    return f"summary/{series.metric}" + (f"/{series.entity}" if series.entity else "")
-
-
 def summary_values(
     run: RunRecord,
     summaries: Sequence[SummaryRecord],
@@ -213,15 +233,22 @@ def summary_values(
     ledger: Sequence[LedgerRecord],
     totals: Mapping[int, float],
 ) -> dict[str, float]:
-    """Return the run in a few numbers, by name: what tables of runs are sorted by.
+    """Return the run in numbers, by name: what the run's summary file holds.
 
     Mean and maximum of each hardware series, the increase of counters (``totals``, by number of
-    series), what the kernel counted of its processes (``summary/cpu_time_s``), duration of the run
-    and of its epochs (the mean without the first, which is warm-up, if there are others), and how
-    complete the samples are.
+    series), what the kernel counted of its processes (``cpu_time_s``), duration of the run and of
+    its epochs (the mean without the first, which is warm-up, if there are others), and how complete
+    the samples are.
     """
     values: dict[str, float | None] = {}
-    names = _told_apart([summary.series for summary in summaries], _summary_name)
+    if run.started_ns is not None and run.ended_ns is not None:
+        values["duration_s"] = (run.ended_ns - run.started_ns) / 1e9
+    durations = [point.value for point in epochs]
+    if durations:
+        steady = durations[1:] or durations
+        values[f"{EPOCH_KEY}/mean"] = sum(steady) / len(steady)
+        values[f"{EPOCH_KEY}/max"] = max(steady)
+    names = _told_apart([summary.series for summary in summaries], _entity_name)
     for summary in summaries:
         series = summary.series
         if series.listener == SOFTWARE:
@@ -229,7 +256,7 @@ def summary_values(
         if series.listener == KERNEL:
             if series.metric in KERNEL_KEYS:
                 total = totals.get(series.series_no, summary.maximum)
-                values[f"summary/{key_of(series)}"] = total
+                values[key_of(series)] = total
             continue
         name = names[series.series_no]
         if series.kind is SeriesKind.COUNTER:
@@ -237,17 +264,27 @@ def summary_values(
         else:
             values[f"{name}/mean"] = summary.mean
             values[f"{name}/max"] = summary.maximum
-    durations = [point.value for point in epochs]
-    if durations:
-        steady = durations[1:] or durations
-        values[f"summary/{EPOCH_KEY}/mean"] = sum(steady) / len(steady)
-        values[f"summary/{EPOCH_KEY}/max"] = max(steady)
-    if run.started_ns is not None and run.ended_ns is not None:
-        values["summary/duration_s"] = (run.ended_ns - run.started_ns) / 1e9
     for entry in ledger:
-        values[f"summary/samples/{entry.listener}/received"] = float(entry.received)
-        values[f"summary/samples/{entry.listener}/missed"] = float(entry.missed)
+        values[f"{_SAMPLES}{entry.listener}/received"] = float(entry.received)
+        values[f"{_SAMPLES}{entry.listener}/missed"] = float(entry.missed)
     return {name: value for name, value in values.items() if value is not None}
+
+
+def summary_metrics(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values that are metrics, too, by name: at most `MAX_SUMMARIES`.
+
+    Tables of MLflow sort runs by them. Durations, CPU and GPUs come first, each quantity for all of
+    its devices or, where there is no room, for none; other series have what is left.
+    """
+    chosen: dict[str, float] = {}
+    wanted = [name for name in values if not name.startswith(_SAMPLES)]
+    groups = [[name for name in wanted if pattern.fullmatch(name)] for pattern in _FIRST]
+    groups += [[name] for name in wanted]
+    for group in groups:
+        new = [name for name in group if f"{SUMMARY_PREFIX}{name}" not in chosen]
+        if len(chosen) + len(new) <= MAX_SUMMARIES:
+            chosen |= {f"{SUMMARY_PREFIX}{name}": values[name] for name in new}
+    return chosen
 
 
 class PointUploader:
@@ -354,8 +391,8 @@ class PointUploader:
         if until_ns > since_ns:
             yield points, until_ns
 
-    def send_summary(self, run: RunRecord, mlflow_id: str, notes: Notes) -> None:
-        """Send the run in a few numbers, and the durations of its epochs.
+    def send_summary(self, run: RunRecord, mlflow_id: str, notes: Notes) -> dict[str, float]:
+        """Send the run in a few numbers, and the durations of its epochs; return all numbers.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -365,10 +402,12 @@ class PointUploader:
         summaries = self._reader.summary([run.run_id])
         ledger = self._reader.ledger([run.run_id])
         values = summary_values(run, summaries, epochs, ledger, self._totals(summaries))
-        keys = unique_keys(values)
+        metrics = summary_metrics(values)
+        keys = unique_keys(metrics)
         ended_ms = (run.ended_ns or 0) // NS_PER_MS
-        points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in values.items()]
+        points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in metrics.items()]
         self._log_points(points, mlflow_id, notes)
+        return values
 
     def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
         """Return how much each counter of a run grew, which only all of its readings tell."""

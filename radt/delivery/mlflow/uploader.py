@@ -7,15 +7,18 @@ is the same in key, time, step and value only once, and all else is an overwrite
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from radt.delivery.mlflow.archives import Archiver, ArchiveUploader, archive_spool
-from radt.delivery.mlflow.artifacts import artifact_files, clean_spool
+from radt.delivery.mlflow.artifacts import ArtifactFile, artifact_files, clean_spool
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import (
     BatchSize,
@@ -25,7 +28,7 @@ from radt.delivery.mlflow.limits import (
     deliverable_tags,
     unique_keys,
 )
-from radt.delivery.mlflow.points import PointUploader, series_names
+from radt.delivery.mlflow.points import SUMMARY_FILE, SUMMARY_PREFIX, PointUploader, series_names
 from radt.delivery.mlflow.runs import delete_lost_runs
 from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowTarget, Point
 from radt.home import RunDir
@@ -46,7 +49,8 @@ class _Sent:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     notes: Notes = field(default_factory=dict)
-    summary: bool = False
+    #: The run in numbers, once it has ended and MLflow has those of them that are metrics.
+    summary: dict[str, float] | None = None
     #: Artifacts that MLflow will never have. Not noted in the store: who comes next must not take
     #: them for delivered, and remove them.
     hopeless: set[str] = field(default_factory=set)
@@ -135,9 +139,8 @@ class Uploader:
             if self._archives is not None:
                 self._archives.keep_up(run, mlflow_id)
             return
-        if not sent.summary:
-            self._points.send_summary(run, mlflow_id, sent.notes)
-            sent.summary = True
+        if sent.summary is None:
+            sent.summary = self._points.send_summary(run, mlflow_id, sent.notes)
         artifact_error: DeliveryError | None = None
         try:
             self._send_artifacts(run, mlflow_id, sent)
@@ -186,7 +189,24 @@ class Uploader:
         if not run.spool:
             return
         delivered = self._reader.delivered_artifacts(run.run_id)
-        for artifact in artifact_files(RunDir(Path(run.spool))):
+        with tempfile.TemporaryDirectory(prefix="radt-summary-") as folder:
+            summary = Path(folder) / SUMMARY_FILE
+            summary.write_text(json.dumps(_in_json(sent.summary or {}), indent=1))
+            files = [
+                ArtifactFile(SUMMARY_FILE, summary),
+                *artifact_files(RunDir(Path(run.spool))),
+            ]
+            self._send_files(run, mlflow_id, sent, files, delivered)
+
+    def _send_files(
+        self,
+        run: RunRecord,
+        mlflow_id: str,
+        sent: _Sent,
+        files: Sequence[ArtifactFile],
+        delivered: Collection[str],
+    ) -> None:
+        for artifact in files:
             if artifact.path in delivered or artifact.path in sent.hopeless:
                 continue
             self._before_request()
@@ -243,6 +263,12 @@ class Uploader:
         self._before_request()
         if workload.start_skew_ns is not None:
             skew_s = workload.start_skew_ns / 1e9
-            self._target.log_points(mlflow_id, [Point("summary/start_skew_s", skew_s, ended_ms, 0)])
+            skew = Point(f"{SUMMARY_PREFIX}start_skew_s", skew_s, ended_ms, 0)
+            self._target.log_points(mlflow_id, [skew])
         self._target.set_tags(mlflow_id, [(STATUS, status.value)])  # MLflow has fewer
         self._target.terminate(mlflow_id, status, ended_ms)
+
+
+def _in_json(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return numbers that every reader of JSON takes: it has no infinities and no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -130,6 +130,7 @@ def test_an_ended_run_is_archived_and_its_spool_emptied(
         "model.pt",
         "output.log",
         "profiles/torch-1.json",
+        "radt-summary.json",
         "radt/run.json",
         "radt/samples/run-00001.parquet",
         "radt/samples/smi-00001.parquet",
@@ -370,6 +371,7 @@ def test_a_failing_upload_is_gone_on_with(lab: Lab, other: StoreWriter, uploads:
     assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 1
     one.deliver(lab.record(run))
     assert uploads.done == [
+        "None/radt-summary.json",
         "radt/samples/run-00001.parquet",
         "radt/samples/smi-00001.parquet",
         "radt/run.json",
@@ -437,7 +439,7 @@ def test_no_archive_for_who_wants_none(lab: Lab, monkeypatch: pytest.MonkeyPatch
     lab.end(run, RunStatus.KILLED)
     finish(lab.start_deliverer())
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
-    assert names(artifacts(lab, run)) == []
+    assert names(artifacts(lab, run)) == ["radt-summary.json"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from mlflow.entities import ViewType
 from radt.backoff import Backoff
 from radt.delivery import s3
 from radt.delivery.backlog import mlflow_backlogs
+from radt.delivery.mlflow.points import SUMMARY_FILE
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.home import Home, RunDir
 from radt.model import SOFTWARE, RunStatus
@@ -356,7 +357,9 @@ def test_s3_is_killed_in_mid_upload_and_comes_back(
         assert problem.startswith("S3")
         own_s3.start()
         wait_until(delivered(lab), "delivered")
-        assert objects(own_s3, mlflow_id) == {"model.bin": size, "output.log": 200}
+        there = objects(own_s3, mlflow_id)
+        assert there.pop(SUMMARY_FILE) > 0
+        assert there == {"model.bin": size, "output.log": 200}
         stored = own_s3.client().get_object(
             Bucket="artifacts", Key=f"runs/{mlflow_id}/artifacts/model.bin"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from mlflow.entities import ViewType
 
 from radt.delivery.mlflow.artifacts import artifact_path
+from radt.delivery.mlflow.points import SUMMARY_FILE
 from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.home import RunDir
@@ -213,9 +215,11 @@ def test_everything_of_a_finished_run(lab: Lab) -> None:
         (1, 1),
         (2, 1),
     ]
+    artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
     assert run.data.metrics["summary/power/gpu0/mean"] == 150.0
     assert run.data.metrics["summary/duration_s"] == 100.0
-    artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
+    summary = json.loads((artifacts / "radt-summary.json").read_text())
+    assert (summary["power/gpu0/max"], summary["duration_s"]) == (200.0, 100.0)
     assert (artifacts / "output.log").read_text() == "what it printed\n"
     assert (artifacts / "environment" / "packages.txt").read_text() == "python==3\n"
     failed = lab.mlflow_run(second)
@@ -489,7 +493,11 @@ def test_files_that_cannot_be_delivered_do_not_hold_the_run_up(lab: Lab) -> None
     lab.end(run)
     lab.deliver_all()
     folder = Path(lab.mlflow_run(run).info.artifact_uri.removeprefix("file://"))
-    assert sorted(os.listdir(os.fsencode(folder))) == [b"_.bin", b"model.pt"]
+    assert sorted(os.listdir(os.fsencode(folder))) == [
+        b"_.bin",
+        b"model.pt",
+        b"radt-summary.json",
+    ]
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
 
 
@@ -508,7 +516,7 @@ def test_full_artifact_store_ends_the_run_and_tries_again(
 
     def full(target: MlflowTarget, run_id: str, file: Path, folder: str | None) -> None:
         sent.append(file.name)
-        if sent == ["a.txt", "b.txt"]:
+        if sent == [SUMMARY_FILE, "a.txt", "b.txt"]:
             raise OSError(28, "No space left on device")
         send(target, run_id, file, folder)
 
@@ -517,10 +525,10 @@ def test_full_artifact_store_ends_the_run_and_tries_again(
         lab.uploader().deliver(lab.record(run))
     assert caught.value.kind is ErrorKind.BUSY
     assert lab.mlflow_run(run).info.status == "FINISHED"
-    assert lab.reader.delivered_artifacts(run.run_id) == {"a.txt"}
+    assert lab.reader.delivered_artifacts(run.run_id) == {SUMMARY_FILE, "a.txt"}
     lab.uploader().deliver(lab.record(run))
-    assert sent == ["a.txt", "b.txt", "b.txt"]
-    assert lab.reader.delivered_artifacts(run.run_id) == {"a.txt", "b.txt"}
+    assert sent == [SUMMARY_FILE, "a.txt", "b.txt", "b.txt"]
+    assert lab.reader.delivered_artifacts(run.run_id) == {SUMMARY_FILE, "a.txt", "b.txt"}
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
 
 

@@ -17,6 +17,7 @@ from radt.delivery.mlflow.points import (
     series_name,
     series_names,
     software_points,
+    summary_metrics,
     summary_values,
 )
 from radt.delivery.mlflow.target import Point
@@ -225,22 +226,44 @@ def test_summary() -> None:
     ]
     other = replace(summaries[0].series, listener="dcgm", series_no=20)
     summaries.append(replace(summaries[0], series=other, mean=151.0, maximum=201.0))
-    assert summary_values(run, summaries, epochs, ledger, {4: 8.0}) == {
-        "summary/gpu.power/gpu0/dcgm/mean": 151.0,
-        "summary/gpu.power/gpu0/dcgm/max": 201.0,
-        "summary/gpu.power/gpu0/mean": 150.0,
-        "summary/gpu.power/gpu0/max": 200.0,
-        "summary/gpu.energy/gpu0/total": 8.0,
-        "summary/epoch/duration_s/mean": 21.0,
-        "summary/epoch/duration_s/max": 22.0,
-        "summary/duration_s": 2.0,
-        "summary/samples/smi/received": 9.0,
-        "summary/samples/smi/missed": 1.0,
+    values = summary_values(run, summaries, epochs, ledger, {4: 8.0})
+    assert values == {
+        "duration_s": 2.0,
+        "epoch/duration_s/mean": 21.0,
+        "epoch/duration_s/max": 22.0,
+        "gpu.power/gpu0/dcgm/mean": 151.0,
+        "gpu.power/gpu0/dcgm/max": 201.0,
+        "gpu.power/gpu0/mean": 150.0,
+        "gpu.power/gpu0/max": 200.0,
+        "gpu.energy/gpu0/total": 8.0,
+        "samples/smi/received": 9.0,
+        "samples/smi/missed": 1.0,
     }
+    assert summary_metrics(values) == {
+        f"summary/{name}": value
+        for name, value in values.items()
+        if not name.startswith("samples/")
+    }
+
+
+def test_at_most_a_dozen_summaries_are_metrics() -> None:
+    """Of many devices a quantity is there for all of them, or for none."""
+    stats = {"gpu.energy": "total", "gpu.utilization": "mean", "gpu.memory.used": "max"}
+    values = {"process.threads/mean": 1.0, "process.threads/max": 2.0, "duration_s": 3.0}
+    values |= {f"{metric}/gpu{n}/{stats[metric]}": 1.0 for metric in stats for n in range(4)}
+    values |= {f"gpu.clock.sm/gpu{n}/mean": 1.0 for n in range(4)} | {"cpu_time_s": 4.0}
+    assert list(summary_metrics(values)) == [
+        "summary/duration_s",
+        "summary/cpu_time_s",
+        *(f"summary/gpu.energy/gpu{n}/total" for n in range(4)),
+        *(f"summary/gpu.utilization/gpu{n}/mean" for n in range(4)),
+        "summary/process.threads/mean",
+        "summary/process.threads/max",
+    ]
 
 
 @pytest.mark.parametrize(("durations", "mean"), [([7.0], 7.0), ([7.0, 5.0], 5.0)])
 def test_a_single_epoch_is_not_taken_as_warm_up(durations: list[float], mean: float) -> None:
     run = RunRecord("r", "w", "e", "1", "a", "n", 0)
     epochs = [Point("e", value, 0, index) for index, value in enumerate(durations)]
-    assert summary_values(run, [], epochs, [], {})["summary/epoch/duration_s/mean"] == mean
+    assert summary_values(run, [], epochs, [], {})["epoch/duration_s/mean"] == mean

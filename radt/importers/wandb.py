@@ -1,0 +1,383 @@
+"""W&B's run folders, ``offline-run-*`` and ``run-*``, without its server.
+
+A run's file is a log of LevelDB's format with W&B's own header, and a message of W&B
+(``wandb_internal_pb2.Record``) in each record. Until 0.19 the package had a reader of it
+(``wandb.sdk.internal.datastore``); since then only its programs have, so the few lines that take
+records out of blocks are ours. After damage, reading goes on with the next block.
+
+What a script logs are metrics, nested names with dots; W&B's own measurements are series of the
+listener ``wandb``. A run that was resumed has several folders with its id, and is one run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wandb.proto import wandb_internal_pb2
+
+from radt.errors import SourceError, UsageError
+from radt.importers.files import (
+    NS_PER_S,
+    FileRun,
+    FileSource,
+    Point,
+    file_run,
+    flattened,
+)
+from radt.importers.source import Media, RunFacts, SourceSeries
+from radt.model import NO_STEP, RunStatus, Scope
+from radt.tags import GIT_COMMIT, HOST
+
+_messages: Any = wandb_internal_pb2
+#: The ``listener`` of what W&B itself has measured.
+WANDB = "wandb"
+_PATTERN = "run-*.wandb"
+_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
+#: A fragment: checksum of its kind and data, length, kind.
+_HEAD = struct.Struct("<IHB")
+_BLOCK_BYTES = 32 * 1024
+_FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
+_CHECKSUMS = {kind: zlib.crc32(bytes([kind])) for kind in (_FULL, _FIRST, _MIDDLE, _LAST)}
+#: Records from the start of a file among which the run is.
+_FIRST_RECORDS = 20
+#: W&B without a project.
+_NO_PROJECT = "uncategorized"
+_GPU = re.compile(r"gpu\.(\d+)\.(.+)")
+_UNITS = {"percent": "%", "mb": "MB", "gb": "GB", "watts": "W"}
+_METHOD = "W&B read it"
+
+
+def source(place: Path) -> FileSource:
+    """Return the runs of a folder, or of one run folder or file, as a source.
+
+    Raises:
+        UsageError: There are none.
+    """
+    found = [place] if place.is_file() else place.rglob(_PATTERN)
+    # Their folders' names hold when they began. ``latest-run`` is a link to another one.
+    files = sorted(
+        {path.resolve() for path in found},
+        key=lambda path: (path.parent.name.removeprefix("offline-"), path),
+    )
+    if not files:
+        raise UsageError(
+            f"no runs of W&B in {place}", "Give a folder wandb, offline-run-… or run-…"
+        )
+    by_key: dict[tuple[str, str, str], list[Path]] = {}
+    names: dict[tuple[str, str, str], str] = {}
+    for path in files:
+        about = _about(path)
+        run_id = about.run_id or path.stem.removeprefix("run-")
+        key = (about.entity, about.project or _NO_PROJECT, run_id)
+        by_key.setdefault(key, []).append(path)
+        names[key] = about.display_name or names.get(key, "") or run_id
+    runs = [
+        file_run("wandb:" + "/".join(key), key[1], names[key], of_run)
+        for key, of_run in by_key.items()
+    ]
+    return FileSource(str(place), runs, _read)
+
+
+def _about(path: Path) -> Any:
+    """Return what the start of a file says of its run; nothing of one that is damaged."""
+    try:
+        for _, record in zip(range(_FIRST_RECORDS), _Records(path), strict=False):
+            if record.WhichOneof("record_type") == "run":
+                return record.run
+    except (SourceError, OSError):
+        pass  # the import of the run says it
+    return _messages.RunRecord()
+
+
+class _Records:
+    """The records of a file. After them, ``problems`` name damage, and ``is_cut`` a rest."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.problems: list[str] = []
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """
+        Raises:
+            SourceError: It is no file of W&B.
+        """
+        with self._path.open("rb") as file:
+            header = file.read(len(_HEADER))
+            if header != _HEADER:
+                if _HEADER.startswith(header):
+                    self.is_cut = True  # just made
+                    return
+                raise SourceError(
+                    f"expected a run of W&B in {self._path}, got something else",
+                    "Give a folder that W&B wrote",
+                )
+            parts: list[bytes] = []
+            file.seek(0)
+            number = 0
+            while block := file.read(_BLOCK_BYTES):
+                start = 0 if number else len(_HEADER)
+                for kind, data in self._fragments(block, start, number * _BLOCK_BYTES):
+                    if kind in (_FULL, _FIRST):
+                        parts = []
+                    elif not parts:
+                        continue  # its beginning is damaged
+                    parts = [] if kind is None else [*parts, data]
+                    if kind in (_FULL, _LAST):
+                        yield _messages.Record.FromString(b"".join(parts))
+                        parts = []
+                number += 1
+            self.is_cut |= bool(parts)
+
+    def _fragments(
+        self, block: bytes, at: int, block_at: int
+    ) -> Iterator[tuple[int | None, bytes]]:
+        """Yield kind and data of each fragment of a block; None where the rest is damaged."""
+        is_last = len(block) < _BLOCK_BYTES
+        while at < len(block) and len(block) - at >= (1 if is_last else _HEAD.size):
+            head = block[at : at + _HEAD.size]
+            if len(head) < _HEAD.size:
+                self.is_cut = True
+                return
+            checksum, length, kind = _HEAD.unpack(head)
+            data = block[at + _HEAD.size : at + _HEAD.size + length]
+            if len(data) < length and is_last and kind in _CHECKSUMS:
+                self.is_cut = True
+                return
+            if kind not in _CHECKSUMS or zlib.crc32(data, _CHECKSUMS[kind]) != checksum:
+                self.problems.append(
+                    f"{self._path} is damaged at byte {block_at + at:,}; "
+                    f"{len(block) - at:,} bytes are left out"
+                )
+                yield None, b""
+                return
+            yield kind, data
+            at += _HEAD.size + length
+
+
+def _read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
+    state = _State(facts)
+    for path in run.files:
+        records = _Records(path)
+        state.folder = path.parent / "files"
+        facts.status, facts.end_reason, facts.exit_code = RunStatus.RUNNING, "", None
+        for record in records:
+            kind = record.WhichOneof("record_type")
+            if (take := _TAKES.get(kind)) is not None:
+                yield from take(state, getattr(record, kind))
+        facts.problems += records.problems
+        if run.at_rest and records.is_cut:
+            facts.problems.append(f"{path} ends within a record; what is before it was imported")
+        log = state.folder / "output.log"
+        if log.is_file():
+            yield Media("output.log" if len(run.files) == 1 else f"artifacts/{path.stem}.log", log)
+    if not facts.status.ended and run.at_rest:
+        facts.status = RunStatus.KILLED
+        facts.end_reason = "W&B's file has no end of the run"
+    if facts.status.ended:
+        facts.ended_ns = state.last_ns or None
+    facts.params = {key: str(value) for key, value in flattened(state.config) if key}
+
+
+@dataclass(slots=True)
+class _State:
+    """What the records of a run have said so far."""
+
+    facts: RunFacts
+    folder: Path = Path()
+    config: dict[str, object] = field(default_factory=dict)
+    summary: dict[str, object] = field(default_factory=dict)
+    logged: set[str] = field(default_factory=set)
+    series: dict[str, SourceSeries] = field(default_factory=dict)
+    started_ns: int = 0
+    last_ns: int = 0
+
+    def run(self, record: Any) -> Iterator[Point]:
+        """Take the run's head; a resumed one comes again."""
+        facts = self.facts
+        self.started_ns = _time_ns(record.start_time)
+        if facts.started_ns is None:
+            facts.started_ns = self.started_ns
+        self.last_ns = max(self.last_ns, self.started_ns)
+        named = {
+            "wandb.id": record.run_id,
+            "wandb.entity": record.entity,
+            "wandb.group": record.run_group,
+            "wandb.job_type": record.job_type,
+            "wandb.notes": record.notes,
+            "wandb.sweep": record.sweep_id,
+            "wandb.tags": ", ".join(record.tags),
+            HOST: record.host,
+            GIT_COMMIT: record.git.commit,
+        }
+        facts.tags |= {key: str(text) for key, text in named.items() if text}
+        yield from self.take_config(record.config)
+
+    def take_config(self, record: Any) -> Iterator[Point]:
+        for item in record.update:
+            _put(self.config, _keys(item), _value(item))
+        for item in record.remove:
+            _remove(self.config, _keys(item))
+        self.config.pop("_wandb", None)
+        yield from ()
+
+    def environment(self, record: Any) -> Iterator[Point]:
+        """Take the command; parts of it come in several records."""
+        if record.program:
+            self.facts.command = " ".join([record.program, *record.args])
+        yield from ()
+
+    def take_summary(self, record: Any) -> Iterator[Point]:
+        for item in record.update:
+            _put(self.summary, _keys(item), _value(item))
+        for item in record.remove:
+            _remove(self.summary, _keys(item))
+        yield from ()
+
+    def history(self, record: Any) -> Iterator[Point | Media]:
+        """Yield a row of metrics, and its files."""
+        row: dict[str, object] = {}
+        for item in record.item:
+            _put(row, _keys(item), _value(item))
+        logged_s = row.pop("_timestamp", None)
+        runtime_s, step = row.pop("_runtime", None), row.pop("_step", record.step.num)
+        if isinstance(logged_s, (int, float)):
+            time_ns = int(logged_s * NS_PER_S)
+        elif isinstance(runtime_s, (int, float)):
+            time_ns = self.started_ns + int(runtime_s * NS_PER_S)
+        else:
+            time_ns = self.last_ns
+        self.last_ns = max(self.last_ns, time_ns)
+        at = int(step) if isinstance(step, (int, float)) else NO_STEP
+        self.logged |= row.keys()
+        yield from self._numbers(row, time_ns, at)
+        yield from self._files(row)
+
+    def stats(self, record: Any) -> Iterator[Point]:
+        """Yield what W&B measured."""
+        time_ns = _time_ns(record.timestamp)
+        self.last_ns = max(self.last_ns, time_ns)
+        for item in record.item:
+            value = _value(item)
+            if isinstance(value, (int, float)) and (number := _float(value)) is not None:
+                key = f"system/{item.key}"
+                if key not in self.series:
+                    self.series[key] = _measured(str(item.key))
+                yield Point(self.series[key], time_ns, number)
+
+    def output(self, record: Any) -> Iterator[Point]:
+        self.last_ns = max(self.last_ns, _time_ns(record.timestamp))
+        yield from ()
+
+    def exit(self, record: Any) -> Iterator[Point]:
+        """Take the end, and what only the summary has: it is a script's last word."""
+        facts = self.facts
+        facts.exit_code = int(record.exit_code)
+        facts.status = RunStatus.FAILED if facts.exit_code else RunStatus.FINISHED
+        if facts.exit_code:
+            facts.end_reason = f"exit code {facts.exit_code}"
+        self.last_ns = max(self.last_ns, self.started_ns + record.runtime * NS_PER_S)
+        more = {
+            key: value
+            for key, value in self.summary.items()
+            if key not in self.logged and not key.startswith("_")
+        }
+        self.summary = {}  # a resumed run says what is new
+        yield from self._numbers(more, self.last_ns, NO_STEP)
+
+    def _numbers(self, row: Mapping[str, object], time_ns: int, step: int) -> Iterator[Point]:
+        for key, value in flattened(_without_media(row)):
+            if isinstance(value, (int, float)) and (number := _float(value)) is not None:
+                if key not in self.series:
+                    self.series[key] = SourceSeries(key)
+                yield Point(self.series[key], time_ns, number, step)
+
+    def _files(self, row: object) -> Iterator[Media]:
+        if not isinstance(row, dict):
+            return
+        path = row.get("path")
+        if "_type" in row and isinstance(path, str):
+            file = self.folder / path
+            if ".." not in file.parts and file.is_file():
+                yield Media(f"artifacts/{path}", file)
+            return
+        for value in row.values():
+            yield from self._files(value)
+
+
+_TAKES = {
+    "run": _State.run,
+    "config": _State.take_config,
+    "environment": _State.environment,
+    "summary": _State.take_summary,
+    "history": _State.history,
+    "stats": _State.stats,
+    "output_raw": _State.output,
+    "exit": _State.exit,
+}
+
+
+def _measured(key: str) -> SourceSeries:
+    """Return what a measurement is; W&B documents its names."""
+    unit = next((unit for ending, unit in _UNITS.items() if key.lower().endswith(ending)), "")
+    if (gpu := _GPU.fullmatch(key)) is not None:
+        return SourceSeries(f"system/gpu.{gpu[2]}", Scope.GPU, WANDB, unit, f"gpu{gpu[1]}", _METHOD)
+    scope = Scope.RUN if key.startswith("proc.") else Scope.HOST
+    return SourceSeries(f"system/{key}", scope, WANDB, unit, "", _METHOD)
+
+
+def _keys(item: Any) -> Sequence[str]:
+    return list(item.nested_key) or [str(item.key)]
+
+
+def _value(item: Any) -> object:
+    try:
+        value: object = json.loads(item.value_json)
+    except ValueError:
+        return str(item.value_json)
+    return value
+
+
+def _put(tree: dict[str, object], keys: Sequence[str], value: object) -> None:
+    for key in keys[:-1]:
+        below = tree.get(key)
+        if not isinstance(below, dict):
+            below = tree[key] = {}
+        tree = below
+    tree[keys[-1]] = value
+
+
+def _remove(tree: dict[str, object], keys: Sequence[str]) -> None:
+    for key in keys[:-1]:
+        below = tree.get(key)
+        if not isinstance(below, dict):
+            return
+        tree = below
+    tree.pop(keys[-1], None)
+
+
+def _without_media(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row without images, tables, histograms: their numbers are no metrics."""
+    return {
+        key: _without_media(value) if isinstance(value, dict) else value
+        for key, value in row.items()
+        if not (isinstance(value, dict) and "_type" in value)
+    }
+
+
+def _float(value: float) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _time_ns(time: Any) -> int:
+    return int(time.seconds) * NS_PER_S + int(time.nanos)
