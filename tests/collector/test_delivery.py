@@ -170,7 +170,8 @@ def test_who_waits_gets_a_process_that_gives_way_to_nobody(tmp_path: Path) -> No
     deliverer.ensure({})
     wait_for(lambda: deliverer.check() or deliverer.running)
     nice = deliverer.pid
-    assert b"--give-way-s" in Path(f"/proc/{nice}/cmdline").read_bytes()
+    # Its arguments appear a moment after it has become another program.
+    wait_for(lambda: b"--give-way-s" in Path(f"/proc/{nice}/cmdline").read_bytes())
     deliverer.hurry()
     assert deliverer.pid not in (None, nice)
     deliverer.kill()
