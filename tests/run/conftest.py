@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
@@ -106,3 +107,18 @@ def alone(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Alone]:
     yield made
     made.end()
     stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))
+
+
+@pytest.fixture
+def registered(joined: Joined, tmp_path: Path) -> tuple[Joined, MlflowClient, str]:
+    """A run that the runner has given to MLflow."""
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("digits", (tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    joined.env |= {
+        "MLFLOW_TRACKING_URI": uri,
+        "MLFLOW_RUN_ID": run_id,
+        "MLFLOW_EXPERIMENT_ID": experiment,
+    }
+    return joined, client, run_id

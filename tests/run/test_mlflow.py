@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -59,21 +57,6 @@ def test_failure_is_mlflows_too(alone: Alone) -> None:
     wait_until(
         lambda: client.get_run(str(record.mlflow_run_id)).info.status == "FAILED", "MLflow knows"
     )
-
-
-@pytest.fixture
-def registered(joined: Joined, tmp_path: Path) -> tuple[Joined, MlflowClient, str]:
-    """A run that the runner has given to MLflow."""
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri)
-    experiment = client.create_experiment("digits", (tmp_path / "artifacts").as_uri())
-    run_id = client.create_run(experiment).info.run_id
-    joined.env |= {
-        "MLFLOW_TRACKING_URI": uri,
-        "MLFLOW_RUN_ID": run_id,
-        "MLFLOW_EXPERIMENT_ID": experiment,
-    }
-    return joined, client, run_id
 
 
 def test_inside_a_run(registered: tuple[Joined, MlflowClient, str]) -> None:

@@ -1,0 +1,233 @@
+"""Scripts written for W&B and Trackio, with one line changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import radt
+from radt.model import RunStatus
+from tests.run.conftest import Alone, Joined
+
+#: As in W&B's own quickstart and examples, but for the first line.
+WANDB_SCRIPT = """\
+import radt as wandb
+
+import argparse
+import random
+
+wandb.login()
+parser = argparse.ArgumentParser()
+parser.add_argument("--momentum", type=float, default=0.9)
+args = parser.parse_args()
+
+run = wandb.init(
+    entity="my-team",
+    project="vision",
+    name="resnet-a",
+    group="sizes",
+    tags=["baseline", "v2"],
+    notes="first try",
+    config={"learning_rate": 0.02, "architecture": "CNN", "optimizer": {"name": "sgd", "decay": 0}},
+)
+config = wandb.config
+config.update(args)
+config.update({"epochs": 3}, allow_val_change=True)
+config.batch_size = 64
+config["dataset"] = "CIFAR-10"
+assert config.learning_rate == 0.02 and config["architecture"] == "CNN"
+assert wandb.config.optimizer["name"] == "sgd" and config.get("nothing", 7) == 7
+assert run.config.momentum == 0.9 and "epochs" in wandb.config
+
+wandb.define_metric("val/*", step_metric="epoch")
+wandb.watch(object(), log="all")
+run.watch(object())
+
+for epoch in range(config.epochs):
+    acc = 1 - 2 ** -(epoch + 1)
+    wandb.log({"train": {"acc": acc, "loss": 1 - acc}}, commit=False)
+    wandb.log({"epoch": epoch, "examples": [wandb.Image("a.png")]})
+wandb.log({"late": 1}, step=10)
+wandb.log({"table": wandb.Table(columns=["a"], data=[[1]]), "note": "text"})
+run.log({"last": True})
+
+wandb.run.summary["best_acc"] = 0.875
+run.summary.update({"verdict": "good"})
+run.summary.best_loss = 0.125
+assert run.summary["train.acc"] == 0.875
+if wandb.run:
+    print(wandb.run.id, wandb.run.name, run.id, run.name, run.dir != "")
+wandb.run.name = "other"
+with open("model.pt", "w") as file:
+    file.write("weights")
+wandb.save("*.pt")
+wandb.finish()
+assert not wandb.run
+print(run.id, run.name, run.summary["best_acc"])
+"""
+
+
+def _values(alone: Alone, run_id: str, metric: str) -> list[tuple[int, float]]:
+    (series,) = [one for one in alone.reader.series([run_id]) if one.metric == metric]
+    samples = alone.reader.samples(run_id, series.series_no)
+    steps = [0] * len(samples) if samples.steps is None else samples.steps.tolist()
+    return list(zip(steps, samples.values.tolist(), strict=True))
+
+
+def test_a_plain_wandb_script(alone: Alone) -> None:
+    out, err = alone.run(WANDB_SCRIPT)
+    (run,) = alone.reader.runs()
+    first, last = out.splitlines()
+    assert first == f"{run.run_id} resnet-a {run.run_id} resnet-a True"
+    assert last == f"{run.run_id} resnet-a 0.875"
+    assert (run.experiment, run.workload, run.name) == ("vision", "sizes", "resnet-a")
+    assert run.status is RunStatus.FINISHED
+
+    assert _values(alone, run.run_id, "train.acc") == [(0, 0.5), (1, 0.75), (2, 0.875)]
+    assert _values(alone, run.run_id, "epoch") == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    # A step that is given is not over: what comes without one belongs to it.
+    assert _values(alone, run.run_id, "late") == [(10, 1.0)]
+    assert _values(alone, run.run_id, "last") == [(11, 1.0)]
+    assert [value for _, value in _values(alone, run.run_id, "best_acc")] == [0.875]
+    assert [value for _, value in _values(alone, run.run_id, "best_loss")] == [0.125]
+
+    params = alone.reader.params(run.run_id)
+    del params["File"]
+    assert params == {
+        "learning_rate": "0.02",
+        "architecture": "CNN",
+        "momentum": "0.9",
+        "epochs": "3",
+        "optimizer.name": "sgd",
+        "optimizer.decay": "0",
+        "batch_size": "64",
+        "dataset": "CIFAR-10",
+    }
+    tags = alone.reader.tags(run.run_id)
+    assert (tags["tags"], tags["notes"], tags["verdict"]) == ("baseline, v2", "first try", "good")
+    artifacts = alone.home / "runs" / run.run_id / "artifacts"
+    assert (artifacts / "model.pt").read_text() == "weights"
+
+    messages = err.splitlines()
+    expected = ["define_metric", "watch", "'examples'", "'table'", "'note'", "cannot be renamed"]
+    assert len(messages) == len(expected), err
+    for message, part in zip(messages, expected, strict=True):
+        assert message.startswith("radt: ")
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "status"),
+    [
+        ("wandb.finish(exit_code=1)", 0, RunStatus.FAILED),
+        ("raise ValueError('boom')", 1, RunStatus.FAILED),
+        ("", 0, RunStatus.FINISHED),  # nothing said so: the process ended
+    ],
+)
+def test_how_it_ends(alone: Alone, ending: str, code: int, status: RunStatus) -> None:
+    alone.run(f"import radt as wandb\nwandb.init()\nwandb.log({{'a': 1}})\n{ending}\n", code=code)
+    (run,) = alone.reader.runs()
+    assert run.status is status
+
+
+def test_several_runs_in_one_process_and_init_in_with(alone: Alone) -> None:
+    alone.run(
+        "import radt as wandb\n"
+        "for lr in (1, 2):\n"
+        "    run = wandb.init(project='loop', config={'lr': lr})\n"
+        "    assert wandb.init(config={'more': 1}) is run\n"
+        "    wandb.log({'a': lr})\n"
+        "    wandb.finish()\n"
+        "with wandb.init(name='with') as run:\n"
+        "    run.log({'a': 3})\n"
+        "wandb.init(name='first')\n"
+        "wandb.init(name='second', reinit=True)\n"
+        "wandb.log({'a': 4})\n"
+        "wandb.init(name='off', reinit=True, mode='disabled')\n"
+        "wandb.log({'a': 5})\n"
+        "wandb.finish()\n"
+    )
+    runs = {run.name: run for run in alone.reader.runs()}
+    assert len(alone.reader.runs()) == 5
+    assert {run.status for run in alone.reader.runs()} == {RunStatus.FINISHED}
+    assert _values(alone, runs["second"].run_id, "a") == [(0, 4.0)]
+    assert _values(alone, runs["with"].run_id, "a") == [(0, 3.0)]
+    assert "off" not in runs and alone.reader.series([runs["first"].run_id])[0].metric != "a"
+
+
+def test_inside_a_row_it_is_the_rows_run(joined: Joined) -> None:
+    """Also in a process that the script starts, without an init."""
+    joined.env |= {"RADT_NAME": "row a", "RADT_MLFLOW_RUN_ID": "f" * 32}
+    child = "import radt as wandb; wandb.log({'c': 1}); wandb.log({'c': 2})"
+    out, err = joined.run(
+        "import radt as wandb, subprocess, sys\n"
+        "run = wandb.init(project='ignored', name='ignored', config={'lr': 0.1})\n"
+        "wandb.log({'a': 1})\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+        "print(run.id, run.name)\n"
+        "wandb.finish()\n"
+    )
+    assert (out, err) == (f"{'f' * 32} row a\n", "")
+    found = joined.found()
+    assert (found.values("a"), found.steps("a")) == ([1.0], [0])
+    assert found.processes == {"", "child 1"}
+    assert (found.values("c", "child 1"), found.steps("c", "child 1")) == ([1.0, 2.0], [0, 1])
+    assert found.batches[0].params == {"lr": "0.1"}
+
+
+def test_without_a_run_it_is_said_and_the_script_goes_on(joined: Joined) -> None:
+    for name in ("RADT_RUN_ID", "RADT_RUN_DIR"):
+        joined.env.pop(name)
+    out, err = joined.run(
+        "import radt as wandb\n"
+        "assert not wandb.run\n"
+        "try: wandb.run.id\n"
+        "except AttributeError as error: print(error)\n"
+        "wandb.log({'a': 1})\n"
+        "wandb.config.update({'lr': 1})\n"
+        "wandb.finish()\n"
+    )
+    assert out == "module 'radt.run' has no attribute 'id': no run is open\n"
+    assert err == "radt: there is no run yet: call radt.init() first; nothing is recorded\n"
+    assert [path.name for path in joined.folder.iterdir()] == ["script0.py"]
+
+
+def test_a_with_block_logs_the_same_way(joined: Joined) -> None:
+    joined.run(
+        "import radt\n"
+        "with radt.Run() as run:\n"
+        "    run.log({'a': 1})\n"
+        "    run.config.lr = 0.1\n"
+        "    assert radt.config['lr'] == 0.1 and radt.run.config.lr == 0.1\n"
+        "    assert radt.active_run() is run and radt.summary == {'a': 1.0}\n"
+        "    for wrong in (lambda: run.log(3), lambda: run.log({'a': 1}, step=True)):\n"
+        "        try: wrong()\n"
+        "        except TypeError: pass\n"
+        "        else: raise SystemExit(3)\n"
+        "    try: run.config.nothing\n"
+        "    except AttributeError as error: assert 'there is lr' in str(error)\n"
+        "    run.finish()\n"
+        "assert not radt.run\n"
+    )
+    found = joined.found()
+    assert (found.values("a"), found.steps("a")) == ([1.0], [0])
+
+
+def test_importing_radt_is_light() -> None:
+    """Nothing but the standard library, and of that and of radt as little as it was."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", "import sys, radt; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.split(".")[0] == "radt"} == {"radt", "radt.load"}
+    assert not {"mlflow", "torch", "numpy", "pandas", "sqlalchemy", "asyncio"} & loaded
+
+
+def test_every_name_has_its_docstring() -> None:
+    for name in ("init", "log", "finish", "save", "watch", "define_metric", "login", "Image"):
+        assert getattr(radt, name).__doc__
