@@ -198,6 +198,14 @@ COLLECTOR_IDLE_S = Setting(
 FLUSH_S = Setting(
     "", ("RADT_FLUSH_S",), POSITIVE, 1.0, "Seconds between the collector's writes to radt.db."
 )
+DISK_SYNC_S = Setting(
+    "",
+    ("RADT_DISK_SYNC_S",),
+    NUMBER,
+    0.0,
+    "Seconds between calls of fdatasync for radt.db, which bound what a power cut may take; 0 "
+    "leaves it to the kernel.",
+)
 COLLECTOR_HANG_S = Setting(
     "",
     ("RADT_COLLECTOR_HANG_S",),
@@ -278,6 +286,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     ENVIRONMENTS,
     COLLECTOR_IDLE_S,
     FLUSH_S,
+    DISK_SYNC_S,
     COLLECTOR_HANG_S,
     COLLECTOR_PATIENCE_S,
     COLLECTOR_BUFFER,

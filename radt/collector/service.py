@@ -392,6 +392,7 @@ class Service:
                     self._table,
                     self._deliverers,
                     self._ended,
+                    disk_sync_s=self.settings.disk_sync_s,
                 )
             return sink
 

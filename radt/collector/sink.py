@@ -10,6 +10,7 @@ from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
+from radt.collector.intake import settle
 from radt.collector.leftovers import drain
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
@@ -38,6 +39,7 @@ class StoreSink:
     Args:
         clock: The clock of runs that begin now.
         on_ended: Called from this thread with a run that needs nothing any longer.
+        disk_sync_s: How often to wait for the disk to have what was written; 0 for never.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class StoreSink:
         table: ProcessTable,
         deliverers: Deliverers,
         on_ended: Callable[[ActiveRun], None],
+        *,
+        disk_sync_s: float = 0.0,
     ) -> None:
         self.path = path
         #: What is wrong with the store at the moment; empty if nothing is.
@@ -59,6 +63,8 @@ class StoreSink:
         self._table = table
         self._deliverers = deliverers
         self._on_ended = on_ended
+        self._disk_sync_s = disk_sync_s
+        self._synced_s = time.monotonic()
         self._condition = threading.Condition()
         self._runs: dict[str, ActiveRun] = {}
         self._urgent = False
@@ -140,6 +146,7 @@ class StoreSink:
                 self._poke(registration)
             self._flush(runs)
             self._end_all(run for run in runs if run.ending is not None)
+            self._sync()
         except StoreError as error:
             self._left += left
             return self._failed(error)
@@ -150,6 +157,13 @@ class StoreSink:
         if self.problem:
             self._recovered(runs)
         return max(0.0, self._flush_s - (time.monotonic() - begun_s))
+
+    def _sync(self) -> None:
+        """Have the disk keep what was written, also through a power cut, if that is wanted."""
+        now_s = time.monotonic()
+        if self._disk_sync_s and now_s - self._synced_s >= self._disk_sync_s:
+            settle(self.path)
+            self._synced_s = now_s
 
     def _failed(self, error: StoreError) -> float:
         if self._vanished():

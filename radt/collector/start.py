@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _BY_FIELD: Mapping[str, Setting[Any]] = {
     "idle_s": settings.COLLECTOR_IDLE_S,
     "flush_s": settings.FLUSH_S,
+    "disk_sync_s": settings.DISK_SYNC_S,
     "hang_s": settings.COLLECTOR_HANG_S,
     "buffered_points": settings.COLLECTOR_BUFFER,
     "delivery_grace_s": settings.COLLECTOR_DELIVERY_S,
@@ -49,6 +50,7 @@ class CollectorSettings:
 
     idle_s: float = settings.COLLECTOR_IDLE_S.default
     flush_s: float = settings.FLUSH_S.default
+    disk_sync_s: float = settings.DISK_SYNC_S.default
     hang_s: float = settings.COLLECTOR_HANG_S.default
     buffered_points: int = settings.COLLECTOR_BUFFER.default
     delivery_grace_s: float = settings.COLLECTOR_DELIVERY_S.default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +109,33 @@ def test_a_store_that_is_half_open_is_opened_again(
     monkeypatch.setattr("radt.collector.sink.StoreReader", fails_once)
     assert _started(sink, GOOD).recorded.wait(180)
     assert failed == [path]
+
+
+@pytest.mark.parametrize("disk_sync_s", [0.0, 0.001])
+def test_the_disk_is_waited_for_as_often_as_asked(
+    path: Path, monkeypatch: pytest.MonkeyPatch, disk_sync_s: float
+) -> None:
+    """What fdatasync does cannot be seen without a power cut; that it is called can."""
+    synced: list[str] = []
+    fdatasync = os.fdatasync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", noted)
+    sink = StoreSink(
+        path,
+        Clock.for_machine,
+        0.02,
+        ProcessTable(),
+        Deliverers(),
+        lambda run: None,
+        disk_sync_s=disk_sync_s,
+    )
+    try:
+        run = _started(sink, GOOD)
+        assert run.recorded.wait(180)
+    finally:
+        sink.stop(5)
+    assert set(synced) == ({f"{path}-wal"} if disk_sync_s else set())
