@@ -16,6 +16,7 @@ from pathlib import Path
 from radt import units
 from radt.cli.leftovers import leftover_processes, lost_runs
 from radt.collector.client import CollectorClient
+from radt.collector.leftovers import unfinished
 from radt.collector.protocol import CollectorStatus
 from radt.collector.start import worker_lock
 from radt.collocation.ledger import Ledger
@@ -133,6 +134,18 @@ def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
             State.WRONG,
             f"{run.run_id[:12]} ({name}) is {run.status} without a process",
             CLEAN,
+        )
+
+
+def unrecorded(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
+    """Check whether runs have left journals that no collector reads."""
+    recorded = collector.runs if collector is not None else ()
+    if count := len(set(unfinished(home)).difference(recorded)):
+        yield Check(
+            "journals",
+            State.LOW,
+            f"{units.plural(count, 'run')} with values that are not in the store yet",
+            "The next run's collector reads them, or `radt sync` now",
         )
 
 

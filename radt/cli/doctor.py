@@ -67,6 +67,7 @@ def _all(home: Home, status: CollectorStatus | None, collector: Check) -> Iterat
     yield from checks.runtime_folder()
     yield from checks.data_folder(home)
     yield from checks.store(home, status)
+    yield from checks.unrecorded(home, status)
     yield from checks.database(home)
     yield collector
     yield from checks.nvml()

@@ -99,7 +99,7 @@ def drain_leftovers(home: Home) -> Drained:
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
     """Do what `drain_leftovers` does, with an open store. A run that fails does not stop others."""
     states = RunStates(runtime_dir() / "runs")
-    found = set(_unfinished(home))
+    found = set(unfinished(home))
     waiting = [
         run_id  # its collector ends it; until it does, what it left is left
         for run_id in found
@@ -327,7 +327,7 @@ def _manifest(home: Home, run_id: str) -> Manifest | None:
         return None  # the run is in the store, which knows all that it says
 
 
-def _unfinished(home: Home) -> Iterator[str]:
+def unfinished(home: Home) -> Iterator[str]:
     """Yield the runs whose folder holds a journal or a manifest; of most all has been read."""
     try:
         with os.scandir(home.path / "runs") as entries:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -245,7 +246,9 @@ def test_commands_beside_a_stopped_collector_say_so(alone: Alone) -> None:
     finally:
         os.kill(worker, signal.SIGCONT)
     assert told.returncode == 1
-    assert f"pid {worker} is running but does not answer" in " ".join(told.stdout.split())
+    text = " ".join(told.stdout.split())
+    assert f"pid {worker} is running but does not answer" in text
+    assert "journals 1 run with values that are not in the store yet" in text
     let_end(alone, first)
 
 
@@ -359,3 +362,39 @@ def test_a_damaged_journal_costs_its_block_and_is_named(alone: Alone, by_collect
     assert note.startswith(f"run {run_id}: 128 logged values missing: {DAMAGE_REASON}; ")
     shutil.rmtree(alone.home / "runs" / run_id / "damaged")
     assert run_id[:12] not in sync(alone).stdout, "whoever removes them knows"
+
+
+def test_sync_gives_up_on_a_server_that_never_answers(alone: Alone) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        alone.env["RADT_TRACKING_URI"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        alone.run("import radt\nwith radt.Run() as run: run.log_metric('loss', 1.0)\n")
+        left = sync(alone, "--timeout", "3")
+    assert left.returncode == 1, left.stdout + left.stderr
+    assert "1 run" in left.stdout
+
+
+def test_many_scripts_at_once_beside_a_stopped_collector_are_all_recorded(alone: Alone) -> None:
+    first, first_id = begun(alone)
+    with stopped_collector(alone, first_id):
+        scripts = [
+            alone.start(
+                "import radt, sys\n"
+                "with radt.Run('many', experiment='many') as run:\n"
+                "    for step in range(1000): run.log_metric('loss', step, step)\n",
+                RADT_COLLECTOR_PATIENCE_S="0.2",
+            )
+            for _ in range(16)
+        ]
+        for script in scripts:
+            assert script.wait(TIMEOUT_S) == 0
+    let_end(alone, first)
+    wait_until(
+        lambda: (
+            [run.status for run in alone.reader.runs() if run.experiment == "many"]
+            == [RunStatus.FINISHED] * 16
+        ),
+        "all runs are recorded",
+    )
+    for run in alone.reader.runs():
+        if run.experiment == "many":
+            assert len(radt.load(run.run_id, home=alone.home, metrics="loss")) == 1000
