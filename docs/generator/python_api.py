@@ -28,7 +28,8 @@ def api_reference() -> str:
     for name in names:
         found = getattr(radt, name)
         if not isinstance(found, ModuleType):
-            parts.extend(_object(found, f"radt.{name}", 2))
+            described = found if callable(found) else type(found)  # `radt.config` is an object
+            parts.extend(_object(described, f"radt.{name}", 2))
     parts.extend(_object(ExperimentOptions, "radt.runner.pending.ExperimentOptions", 2))
     return "\n\n".join(parts)
 
