@@ -310,13 +310,13 @@ def is_shortage(error: BaseException) -> bool:
 
 def _numbers(text: bytes) -> dict[bytes, int]:
     """``Name:   123 kB`` lines; those without a number are left out."""
-    found = {}
+    numbers = {}
     for line in text.splitlines():
         name, _, rest = line.partition(b":")
         words = rest.split(None, 1)
         if words and words[0].isdigit():
-            found[name] = int(words[0])
-    return found
+            numbers[name] = int(words[0])
+    return numbers
 
 
 def _read_unless_refused(path: str) -> bytes:

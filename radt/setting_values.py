@@ -58,7 +58,7 @@ def _parse_path(text: str, folder: Path) -> Path:
 def _parse_uri(text: str, folder: Path) -> str:
     """A URI; SQLite's relative paths become absolute, as other processes have other folders."""
     absolute = _RELATIVE_SQLITE.sub(
-        lambda found: f"{found[1]}{uri_path(str(folder))}/{found[2]}", text.strip()
+        lambda match: f"{match[1]}{uri_path(str(folder))}/{match[2]}", text.strip()
     )
     return with_driver(absolute)
 
@@ -208,9 +208,9 @@ def find_settings(folder: Path) -> SettingsFile | None:
         for name in (SETTINGS_NAME, PYPROJECT_NAME):
             path = place / name
             if path.is_file() and _is_trusted(path):
-                found = _read(path)
-                if found is not None:
-                    return found
+                file = _read(path)
+                if file is not None:
+                    return file
     return None
 
 

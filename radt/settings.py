@@ -361,10 +361,10 @@ class Settings:
         Raises:
             UsageError: The nearest place that mentions it holds something else.
         """
-        found = self.find(setting)
-        if found.problem is not None:
-            raise found.problem
-        return found.value
+        resolved = self.find(setting)
+        if resolved.problem is not None:
+            raise resolved.problem
+        return resolved.value
 
     def find(self, setting: Setting[T]) -> Found[T]:
         """The value and where it is from; a problem is returned, not raised."""
@@ -414,8 +414,8 @@ class Settings:
         if type(value) not in (str, *setting.kind.in_toml):
             problem = UsageError(f"{place}: {value!r} is not a value for it", setting.help)
             return Found(setting, self._default(setting), Level.FILE, file.where, problem)
-        found = self._parsed(setting, str(value), Level.FILE, place, file.path.parent)
-        return replace(found, place=file.where)
+        parsed = self._parsed(setting, str(value), Level.FILE, place, file.path.parent)
+        return replace(parsed, place=file.where)
 
     def _parsed(
         self, setting: Setting[T], text: str, level: Level, place: str, folder: Path | None = None

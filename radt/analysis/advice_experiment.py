@@ -278,7 +278,7 @@ def _relative(file: str, path: Path) -> str:
 def _literal(text: str, names: set[str]) -> str:
     """Escape braces around a column's name, which radt would fill in again."""
     return _BRACED.sub(
-        lambda found: f"{{{found[0]}}}" if found[1].lower() in names else found[0], text
+        lambda match: f"{{{match[0]}}}" if match[1].lower() in names else match[0], text
     )
 
 

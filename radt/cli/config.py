@@ -98,24 +98,26 @@ def _table(
     return table
 
 
-def _text(found: Found[Any]) -> str:
-    if found.problem is not None:
+def _text(setting_value: Found[Any]) -> str:
+    if setting_value.problem is not None:
         return "not valid, see below"
-    value = found.value
-    return printable(shown_path(value) if _is_own_path(found) else found.shown) or "–"
+    value = setting_value.value
+    return (
+        printable(shown_path(value) if _is_own_path(setting_value) else setting_value.shown) or "–"
+    )
 
 
-def _is_own_path(found: Found[Any]) -> bool:
-    return isinstance(found.value, Path) and found.level is not Level.DEFAULT
+def _is_own_path(setting_value: Found[Any]) -> bool:
+    return isinstance(setting_value.value, Path) and setting_value.level is not Level.DEFAULT
 
 
-def _origin(found: Found[Any], settings: Settings) -> str:
-    match found.level:
+def _origin(setting_value: Found[Any], settings: Settings) -> str:
+    match setting_value.level:
         case Level.DEFAULT:
             return "default"
         case Level.FILE:
             return _shown_file(settings)
-    return found.place
+    return setting_value.place
 
 
 def _shown_file(settings: Settings) -> str:
@@ -129,13 +131,13 @@ def _document(settings: Settings) -> dict[str, Any]:
         "file": None if settings.file is None else str(settings.file.path),
         "settings": [
             {
-                "name": found.setting.label,
-                "value": found.shown,
-                "level": str(found.level),
-                "place": found.place,
-                "variables": list(found.setting.variables),
-                "problem": None if found.problem is None else str(found.problem),
+                "name": setting_value.setting.label,
+                "value": setting_value.shown,
+                "level": str(setting_value.level),
+                "place": setting_value.place,
+                "variables": list(setting_value.setting.variables),
+                "problem": None if setting_value.problem is None else str(setting_value.problem),
             }
-            for found in map(settings.find, SETTINGS)
+            for setting_value in map(settings.find, SETTINGS)
         ],
     }

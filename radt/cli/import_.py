@@ -64,7 +64,7 @@ def command(
     address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
     uris = [source.removeprefix(PREFIX) for source in sources if source.startswith(PREFIX)]
     files = [source for source in sources if source.partition(":")[0] in _FILES]
-    places = [one for one in sources if not one.startswith(PREFIX) and one not in files]
+    places = [place for place in sources if not place.startswith(PREFIX) and place not in files]
     if experiments and not uris:
         raise UsageError("--experiment needs a source mlflow:URI", "Add mlflow:URI")
     if (uris or files) and address.path is not None:

@@ -117,24 +117,26 @@ def _listing(what: Sequence[str], limit: int | None, places: Places) -> Listing:
     address, experiment, terms = _experiment(what, places)
     source = Source(address)
     try:
-        found = find(source, " ".join(terms))
-        if found.problems:
-            problem = found.problems[0]
+        results = find(source, " ".join(terms))
+        if results.problems:
+            problem = results.problems[0]
             raise UsageError(
                 f"Search term {problem.typed!r}: {problem.cause}", "Run `radt ls --help`"
             )
         entries: list[RunEntry] = []
-        for one in found.experiments:
-            if experiment in (None, one.summary.name):
-                catalog = read_catalog(source, one.summary.name)
-                workloads = catalog.workloads if one.workloads is None else one.workloads
+        for match in results.experiments:
+            if experiment in (None, match.summary.name):
+                catalog = read_catalog(source, match.summary.name)
+                workloads = catalog.workloads if match.workloads is None else match.workloads
                 entries += [run for workload in workloads for run in workload.runs]
         entries.sort(key=lambda run: (run.record.created_ns, run.ordinal), reverse=True)
         shown = entries[:limit]
         ids = [entry.run_id for entry in shown]
         params, metrics = source.reader.params_of(ids), source.reader.last_logged(ids)
         summaries = read_experiments(source)
-        every_id = [run_id for one in summaries for run_id in read_catalog(source, one.name).runs]
+        every_id = [
+            run_id for match in summaries for run_id in read_catalog(source, match.name).runs
+        ]
     finally:
         source.close()
     shorts = _short_ids(ids, every_id)
@@ -159,7 +161,7 @@ def _experiment(
         nearest: StoreAddress | None = None
         for reader in readers.nearest_first():
             nearest = nearest or reader.address
-            if name and any(one.name == name for one in reader.experiments()):
+            if name and any(experiment.name == name for experiment in reader.experiments()):
                 return reader.address, name, what[1:]
         if name and name != what[0]:  # a file
             raise unknown_experiment(name, places, "runs")
@@ -175,8 +177,14 @@ def _short_ids(ids: Iterable[str], every_id: Iterable[str]) -> dict[str, str]:
     for run_id in ids:
         length = SHORT_ID_CHARS
         if counts[run_id[:length]] > 1:
-            like = [one for one in every_id if one.startswith(run_id[:length]) and one != run_id]
-            while length < len(run_id) and any(one.startswith(run_id[:length]) for one in like):
+            like = [
+                other_id
+                for other_id in every_id
+                if other_id.startswith(run_id[:length]) and other_id != run_id
+            ]
+            while length < len(run_id) and any(
+                other_id.startswith(run_id[:length]) for other_id in like
+            ):
                 length += 1
         shorts[run_id] = run_id[:length]
     return shorts
@@ -247,8 +255,8 @@ def _notes(listing: Listing, params: Sequence[str], metrics: Sequence[str]) -> I
 
 def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the parameters that not all of the runs have alike, in the order they are given."""
-    names = dict.fromkeys(name for one in params for name in one if name not in _NOT_SHOWN)
-    return [name for name in names if len({one.get(name) for one in params}) > 1]
+    names = dict.fromkeys(name for param in params for name in param if name not in _NOT_SHOWN)
+    return [name for name in names if len({param.get(name) for param in params}) > 1]
 
 
 _WIDEST_PARAM = 24

@@ -298,7 +298,7 @@ class Deliverers:
         that knows them, as soon as there is one.
         """
         store = Path(registration.store_path)
-        found = []
+        deliverers = []
         with self._lock:
             self._released.discard(store)
             for way, uri in (
@@ -311,8 +311,8 @@ class Deliverers:
                     new = Deliverer(known, self._wait_s, self._is_busy)
                     self._deliverers.setdefault(key, new)
                 if key in self._deliverers:
-                    found.append((self._deliverers[key], uri))
-        return found
+                    deliverers.append((self._deliverers[key], uri))
+        return deliverers
 
     def hurry(self, store: Path) -> None:
         """Have those of a store upload at once."""

@@ -99,18 +99,18 @@ def drain_leftovers(home: Home) -> Drained:
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
     """Do what `drain_leftovers` does, with an open store. A run that fails does not stop others."""
     states = RunStates(runtime_dir() / "runs")
-    found = set(unfinished(home))
+    left_ids = set(unfinished(home))
     waiting = [
         run_id  # its collector ends it; until it does, what it left is left
-        for run_id in found
+        for run_id in left_ids
         if states.has(run_id)
         and not states.owned(run_id)
         and has_journals(home.run_dir(run_id).path)
     ]
-    found = {run_id for run_id in found if not states.has(run_id)}
-    runs = {run.run_id: run for run in reader.runs(run_ids=sorted(found))}
+    left_ids = {run_id for run_id in left_ids if not states.has(run_id)}
+    runs = {run.run_id: run for run in reader.runs(run_ids=sorted(left_ids))}
     boot_ns = clock.now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    described, unknown, failed = _described(home, found - runs.keys())
+    described, unknown, failed = _described(home, left_ids - runs.keys())
     runs |= described
     runs |= {run.run_id: run for run in reader.unended_runs()}
     runs = {

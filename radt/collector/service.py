@@ -201,8 +201,8 @@ class Service:
         except OSError as error:
             log.warning("looking for runs: %s", error)
 
-    def _take_up_all(self, found: Iterable[Manifest]) -> None:
-        for manifest in found:
+    def _take_up_all(self, manifests: Iterable[Manifest]) -> None:
+        for manifest in manifests:
             registration = manifest.run.registration
             with self._lock:
                 known = self._runs.get(registration.run_id)

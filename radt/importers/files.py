@@ -133,17 +133,17 @@ class FileSource:
         columns: dict[SourceSeries, _Columns] = {}
         first_ns, last_ns = None, None
         has_media = False
-        for found in self._read(run, facts):
-            if isinstance(found, Media):
+        for part in self._read(run, facts):
+            if isinstance(part, Media):
                 has_media = True
-                yield found
+                yield part
                 continue
-            of_series = columns.setdefault(found.series, _Columns())
-            of_series.add(found)
-            first_ns = found.time_ns if first_ns is None else min(first_ns, found.time_ns)
-            last_ns = found.time_ns if last_ns is None else max(last_ns, found.time_ns)
+            of_series = columns.setdefault(part.series, _Columns())
+            of_series.add(part)
+            first_ns = part.time_ns if first_ns is None else min(first_ns, part.time_ns)
+            last_ns = part.time_ns if last_ns is None else max(last_ns, part.time_ns)
             if len(of_series.times) >= _POINTS_PER_PIECE:
-                yield of_series.piece(found.series)
+                yield of_series.piece(part.series)
         for series, of_series in columns.items():
             if of_series.first + len(of_series.times) < stored.count(series):
                 raise rewritten(run, f"{series.metric} has fewer values")

@@ -57,12 +57,16 @@ class Import:
             placed = [
                 place for place in self._placed(reader) if is_ours(place.record.run_id, known)
             ]
-            changed = [one for one in placed if known.get(one.record.run_id) != one.run.digest]
-            changed.sort(key=lambda one: one.record.created_ns, reverse=True)
+            changed = [
+                entry for entry in placed if known.get(entry.record.run_id) != entry.run.digest
+            ]
+            changed.sort(key=lambda entry: entry.record.created_ns, reverse=True)
             result.unchanged = len(placed) - len(changed)
             for start in range(0, len(changed), RUNS_PER_GROUP):
                 group = changed[start : start + RUNS_PER_GROUP]
-                self._source.prepare([one.run for one in group if one.record.run_id not in known])
+                self._source.prepare(
+                    [entry.run for entry in group if entry.record.run_id not in known]
+                )
                 for place in group:
                     self._progress(result.done, len(placed))
                     self._import(place, reader, result, is_known=place.record.run_id in known)

@@ -61,7 +61,7 @@ class MlflowImport:
             known = known_runs(reader)
         recorded = [run for run in source.recorded if is_ours(run.radt_run_id, known)]
         done = result.done
-        for run in sorted(recorded, key=lambda one: one.started_ns, reverse=True):
+        for run in sorted(recorded, key=lambda candidate: candidate.started_ns, reverse=True):
             self._progress(result.done, done + len(recorded))
             self._import_archive(run, known, result)
         self._progress(done + len(recorded), done + len(recorded))

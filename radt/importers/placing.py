@@ -53,7 +53,9 @@ def place_runs(
             workload = workloads.get(workload_id)
             if workload is None:
                 label = next(
-                    one for one in labels(head.title) if (head.experiment, one) not in used
+                    candidate
+                    for candidate in labels(head.title)
+                    if (head.experiment, candidate) not in used
                 )
                 used.add((head.experiment, label))
                 workload = _with_status(_workload(head, label), head)
@@ -62,7 +64,9 @@ def place_runs(
             workloads[workload_id] = workload
             if record is None:
                 taken = letters.setdefault(workload_id, set())
-                letter = next(one for one in map(letter_of, count()) if one not in taken)
+                letter = next(
+                    candidate for candidate in map(letter_of, count()) if candidate not in taken
+                )
                 taken.add(letter)
                 record = _record(member, workload, letter)
             placed.append(Placed(member, record, workload))

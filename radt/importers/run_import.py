@@ -83,11 +83,11 @@ class RunImport:
         self._load()
         self._late = {}
         facts = RunFacts()
-        for found in self._source.read(self._place.run, self, facts):
-            if isinstance(found, Media):
-                self._keep(found)
+        for piece in self._source.read(self._place.run, self, facts):
+            if isinstance(piece, Media):
+                self._keep(piece)
                 continue
-            self._take(found)
+            self._take(piece)
             if self._held >= _POINTS_PER_TRANSACTION:
                 with self._writer.transaction():
                     self._write_points()
@@ -139,7 +139,7 @@ class RunImport:
         if series.scope is not Scope.RUN and record.workload_id != record.run_id:
             # No source says which runs of a workload share a machine.
             entity = f"{entity} {record.letter}".strip()
-        number = max((one.record.series_no for one in self._series.values()), default=-1) + 1
+        number = max((known.record.series_no for known in self._series.values()), default=-1) + 1
         new = SeriesRecord(
             *(self._run_id, number, series.listener, series.metric, series.unit, series.scope),
             SeriesKind.GAUGE,
@@ -148,13 +148,13 @@ class RunImport:
         )
         return self._series.setdefault(_identity(new), _Series(new, 0, is_new=True))
 
-    def _last(self, one: _Series) -> Samples | None:
+    def _last(self, series: _Series) -> Samples | None:
         """Return the last point that is stored or held."""
-        if one.last is None and one.count:
-            one.last = self._reader.points_after(
-                self._run_id, one.record.series_no, one.count - 1, 1
+        if series.last is None and series.count:
+            series.last = self._reader.points_after(
+                self._run_id, series.record.series_no, series.count - 1, 1
             )
-        return one.last
+        return series.last
 
     # -- points -----------------------------------------------------------------------------------
 
@@ -162,25 +162,25 @@ class RunImport:
         """Hold the points that the store lacks."""
         if piece.series in self._late:
             return
-        one, samples = self._of(piece.series), piece.samples
-        if one.count:
-            at = one.count - 1 - piece.first
+        series, samples = self._of(piece.series), piece.samples
+        if series.count:
+            at = series.count - 1 - piece.first
             if at >= len(samples):
                 return
-            last = self._last(one)
+            last = self._last(series)
             assert last is not None
             point = sliced(samples, at, at + 1)
             if _points(point, piece.has_times) != _points(last, piece.has_times):
                 self._late[piece.series] = None
                 return
             samples = sliced(samples, at + 1)
-        self._hold(one, samples)
+        self._hold(series, samples)
 
-    def _hold(self, one: _Series, samples: Samples) -> None:
+    def _hold(self, series: _Series, samples: Samples) -> None:
         if len(samples):
-            one.held.append(samples)
-            one.count += len(samples)
-            one.last = sliced(samples, len(samples) - 1)
+            series.held.append(samples)
+            series.count += len(samples)
+            series.last = sliced(samples, len(samples) - 1)
             self._held += len(samples)
 
     def _take_late(self) -> None:
@@ -190,18 +190,18 @@ class RunImport:
             SourceError: The run is not the one that was imported.
         """
         pieces: dict[SourceSeries, list[Piece]] = {series: [] for series in self._late}
-        for found in self._source.read(self._place.run, self, RunFacts(), self._late):
-            if isinstance(found, Piece) and (of_series := pieces.get(found.series)) is not None:
+        for late in self._source.read(self._place.run, self, RunFacts(), self._late):
+            if isinstance(late, Piece) and (of_series := pieces.get(late.series)) is not None:
                 # Pieces may overlap.
                 seen = of_series[-1].first + len(of_series[-1].samples) if of_series else 0
-                samples = sliced(found.samples, max(0, seen - found.first))
-                of_series.append(replace(found, first=max(seen, found.first), samples=samples))
+                samples = sliced(late.samples, max(0, seen - late.first))
+                of_series.append(replace(late, first=max(seen, late.first), samples=samples))
         for series, of_series in pieces.items():
-            one = self._of(series)
+            own_series = self._of(series)
             has_times = all(piece.has_times for piece in of_series)
-            committed = self._counts.get(one.record.series_no, 0)
-            had = self._reader.points_after(self._run_id, one.record.series_no, 0, committed)
-            stored = Counter(_points(joined([had, *one.held]), has_times))
+            committed = self._counts.get(own_series.record.series_no, 0)
+            had = self._reader.points_after(self._run_id, own_series.record.series_no, 0, committed)
+            stored = Counter(_points(joined([had, *own_series.held]), has_times))
             samples = joined([piece.samples for piece in of_series])
             lacking = np.zeros(len(samples), dtype=np.bool_)
             for place, point in enumerate(_points(samples, has_times)):
@@ -210,7 +210,9 @@ class RunImport:
             if self._source.grows_only and any(left > 0 for left in stored.values()):
                 raise rewritten(self._place.run, f"{series.metric} has other values")
             steps = None if samples.steps is None else samples.steps[lacking]
-            self._hold(one, Samples(samples.times_ns[lacking], samples.values[lacking], steps))
+            self._hold(
+                own_series, Samples(samples.times_ns[lacking], samples.values[lacking], steps)
+            )
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -225,10 +227,14 @@ class RunImport:
                 f"run {self._run_id} is being imported by several processes", "Wait for the others"
             )
         series = list(self._series.values())
-        self._writer.add_series([one.record for one in series if one.is_new])
+        self._writer.add_series([record.record for record in series if record.is_new])
         self._writer.append(
             self._run_id,
-            [SeriesBatch(one.record.series_no, joined(one.held)) for one in series if one.held],
+            [
+                SeriesBatch(record.record.series_no, joined(record.held))
+                for record in series
+                if record.held
+            ],
         )
 
     def _write_rows(self, facts: RunFacts) -> bool:

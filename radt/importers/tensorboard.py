@@ -78,9 +78,9 @@ def source(place: Path) -> FileSource:
         UsageError: There are none.
     """
     root = (place.parent if place.is_file() else place).absolute()
-    found = [place.absolute()] if place.is_file() else sorted(root.rglob(f"*{_MARK}*"))
+    paths = [place.absolute()] if place.is_file() else sorted(root.rglob(f"*{_MARK}*"))
     files: dict[Path, list[Path]] = {}
-    for file in found:
+    for file in paths:
         if file.is_file() and not file.name.endswith(_PROFILE_SUFFIX):
             files.setdefault(file.parent, []).append(file)
     if not files:

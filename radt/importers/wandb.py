@@ -60,10 +60,10 @@ def source(place: Path) -> FileSource:
     Raises:
         UsageError: There are none.
     """
-    found = [place] if place.is_file() else place.rglob(_PATTERN)
+    paths = [place] if place.is_file() else place.rglob(_PATTERN)
     # Their folders' names hold when they began. ``latest-run`` is a link to another one.
     files = sorted(
-        {path.resolve() for path in found},
+        {path.resolve() for path in paths},
         key=lambda path: (path.parent.name.removeprefix("offline-"), path),
     )
     if not files:

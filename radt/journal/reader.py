@@ -196,14 +196,14 @@ class JournalReader:
         That it was read before does not matter: who read it may have died before acting on it.
         """
         self._find_sources()
-        said = None
+        ending = None
         # A script that replaced itself has said so more than once.
         for source in sorted(self._sources.values(), key=lambda source: source.meta.created_ns):
             event = None if source.meta.label else source.last_event(EventKind.FINISH)
             if event is not None:
                 with suppress(LookupError, TypeError, ValueError):  # it is damaged
-                    said = Finish(RunStatus(event["status"]), str(event["reason"]))
-        return said
+                    ending = Finish(RunStatus(event["status"]), str(event["reason"]))
+        return ending
 
     def metas(self) -> list[JournalMeta]:
         """Who writes or wrote here, as far as that can be read."""

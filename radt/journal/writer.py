@@ -189,8 +189,8 @@ class JournalWriter:
             if self._dropped:
                 self._settle_dropped()
             if self._unsaid or self._dropped:
-                said = self._append(EventKind.DROPPED, {"count": self._dropped})
-                if self._dropped and not (said or self._count_elsewhere(self._dropped)):
+                is_recorded = self._append(EventKind.DROPPED, {"count": self._dropped})
+                if self._dropped and not (is_recorded or self._count_elsewhere(self._dropped)):
                     self._warn(f"{self._dropped} values were not recorded, and nowhere counted")
             self._closed = True
             self._slots = _no_slots()

@@ -263,8 +263,8 @@ def _is_ours(frame: FrameType | None) -> bool:
     return False
 
 
-def _narrower(one: Any, other: Any) -> Any:
-    return min((value for value in (one, other) if value is not None), default=None)
+def _narrower(first: Any, other: Any) -> Any:
+    return min((value for value in (first, other) if value is not None), default=None)
 
 
 def _number(environ: Mapping[str, str], name: str, convert: Callable[[str], Any]) -> Any:

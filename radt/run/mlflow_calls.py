@@ -183,9 +183,12 @@ def _log_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         _guarded(
             lambda: _copy(
                 run_id,
-                values=[Value(one.key, one.value, one.timestamp, one.step) for one in metrics],
-                params={one.key: one.value for one in params},
-                tags={one.key: one.value for one in tags},
+                values=[
+                    Value(entity.key, entity.value, entity.timestamp, entity.step)
+                    for entity in metrics
+                ],
+                params={entity.key: entity.value for entity in params},
+                tags={entity.key: entity.value for entity in tags},
             )
         )
         return result

@@ -93,9 +93,9 @@ def _patient_until_s() -> float:
 
 def is_quiet() -> bool:
     """Whether the user wants no lines about the run: ``$RADT_QUIET``, else the settings file."""
-    found = settings.variable(settings.QUIET)
-    if found.level is settings.Level.VARIABLE:
-        return found.value
+    quiet = settings.variable(settings.QUIET)
+    if quiet.level is settings.Level.VARIABLE:
+        return quiet.value
     return settings.value_for_script(settings.QUIET, warn_once)
 
 

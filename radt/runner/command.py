@@ -62,12 +62,12 @@ class Limits:
     max_epoch: int | None = None
 
     def variables(self) -> dict[str, str]:
-        found = {}
+        environment = {}
         if self.max_time_s is not None:
-            found[MAX_TIME_VARIABLE] = seconds_text(self.max_time_s)
+            environment[MAX_TIME_VARIABLE] = seconds_text(self.max_time_s)
         if self.max_epoch is not None:
-            found[MAX_EPOCH_VARIABLE] = str(self.max_epoch)
-        return found
+            environment[MAX_EPOCH_VARIABLE] = str(self.max_epoch)
+        return environment
 
 
 def program_command(plan: RunPlan, interpreter: Path) -> list[str]:
@@ -175,7 +175,7 @@ class Profilers:
                 for listener in row.listeners
                 if listener.name in kinds
             ],
-            tuple(one for one in row.listeners if one.name not in kinds),
+            tuple(choice for choice in row.listeners if choice.name not in kinds),
         )
 
     @property
@@ -186,7 +186,9 @@ class Profilers:
     @property
     def on_counters(self) -> str:
         """The one that takes the GPU's performance counters; empty if none does."""
-        return next((one.name for one, _ in self.chosen if one.takes_gpu_counters), "")
+        return next(
+            (profiler.name for profiler, _ in self.chosen if profiler.takes_gpu_counters), ""
+        )
 
     def make_folder(self, run_dir: RunDir) -> None:
         """Make the folder of reports, if there may be any."""

@@ -41,7 +41,7 @@ class FileWait:
             changed_rows_s: How long to try where the file is there and lacks rows.
         """
         begun_s = time.monotonic()
-        said = False
+        has_said = False
         while True:
             try:
                 write()
@@ -52,8 +52,8 @@ class FileWait:
                 if left_s <= 0 or self._stop.wait(min(PAUSE_S, left_s)):
                     self._left_s = self._left_s if changed or self._stop else 0.0
                     return error
-                if not said and not changed:
-                    said = True
+                if not has_said and not changed:
+                    has_said = True
                     self._say(f"{error.message}; waiting for it, {units.duration(left_s)} at most")
             else:
                 self._left_s = self._longest_s

@@ -202,14 +202,14 @@ def descendants() -> list[tuple[int, int, int, bytes]]:
         # The name, in parentheses, may hold anything, parentheses and spaces included.
         state, parent, group = text[text.rindex(b")") + 2 :].split(None, 3)[:3]
         children.setdefault(int(parent), []).append((int(name), int(parent), int(group), state))
-    found = []
+    pids = []
     parents = [os.getpid()]
     while parents:
         for process in children.get(parents.pop(), ()):
             parents.append(process[0])
             if process[3] not in b"ZXx":
-                found.append(process)
-    return found
+                pids.append(process)
+    return pids
 
 
 def send(call: "Callable[[int, int], None]", target: int, number: int) -> None:
@@ -249,13 +249,13 @@ def kill_tree() -> int:
     can outrun us. A group of the tree has nobody of another tree in it, as sessions have not.
     """
     own_group = os.getpgrp()
-    found = descendants()
-    for group in {process[2] for process in found} - {own_group}:
+    pids = descendants()
+    for group in {process[2] for process in pids} - {own_group}:
         send(os.killpg, group, signal.SIGKILL)
-    for pid, _, group, _ in found:
+    for pid, _, group, _ in pids:
         if group == own_group:  # the command, before it has its session
             send(os.kill, pid, signal.SIGKILL)
-    return len(found)
+    return len(pids)
 
 
 #: What the kernel counted of all that was reaped: of each child with those it had waited for.
@@ -311,11 +311,11 @@ def kill_all() -> int:
     deadline = time.monotonic() + KILL_PATIENCE_S
     pause_s = 0.0005
     while True:
-        found = kill_tree()
+        count = kill_tree()
         if not reap()[1]:
             return 0
         if time.monotonic() > deadline:
-            return max(1, found)
+            return max(1, count)
         time.sleep(pause_s)
         pause_s = min(0.02, pause_s * 1.5)
 

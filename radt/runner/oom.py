@@ -101,8 +101,8 @@ class OutputDiagnosis:
     def memory(self) -> Memory | None:
         """The memory that ran out, if that is what ended the run."""
         for text in self._verdicts:
-            if (found := _memory_in(text)) is not None:
-                return found
+            if (amount := _memory_in(text)) is not None:
+                return amount
         return None
 
     @cached_property
@@ -140,18 +140,18 @@ class OutputDiagnosis:
         after = len(self._lines) - starts[-1]
         if after > _LINES_AFTER and _LISTING not in self._lines[starts[-1]]:
             return []
-        found = []
+        verdicts = []
         end = len(self._lines)
         for start in reversed(starts):
             first = self._lines[start]
             lines = end - start if _LISTING in first else _MESSAGE_LINES
-            found.append("\n".join(self._lines[start : min(end, start + lines)]))
+            verdicts.append("\n".join(self._lines[start : min(end, start + lines)]))
             previous = starts[starts.index(start) - 1] if start != starts[0] else 0
             chained = any(_CAUSE in line for line in self._lines[previous:start])
             if _FOLLOW_UP.match(first) is None and not chained:
                 break
             end = start
-        return found
+        return verdicts
 
 
 def _memory_in(text: str) -> Memory | None:
@@ -276,17 +276,17 @@ class _KernelLog:
 
     def killed(self) -> set[int]:
         """Ids of processes that were killed since the last call."""
-        found: set[int] = set()
+        pids: set[int] = set()
         while True:
             try:
                 data = self._file.read(8192)  # one entry of the log
             except BrokenPipeError:  # entries were overwritten: go on with the next
                 continue
             except OSError:
-                return found
+                return pids
             if not data:
-                return found
-            found.update(int(number) for number in _KILLED.findall(data))
+                return pids
+            pids.update(int(number) for number in _KILLED.findall(data))
 
 
 def _count(path: Path | None) -> int:
@@ -318,8 +318,8 @@ def _counter_files(proc: Path) -> tuple[Path | None, list[Path]]:
         for root, mount_point in _mounts(mounts, kind):
             folder = mount_point / os.path.relpath(path, root)
             above = [mount_point, *mount_point.parents]
-            folders = [folder, *(one for one in folder.parents if one not in above[1:])]
-            files = [one / name for one in folders if (one / name).exists()]
+            folders = [folder, *(group for group in folder.parents if group not in above[1:])]
+            files = [group / name for group in folders if (group / name).exists()]
             if files and files[0].parent == folder:
                 return files[0], files[1:]
     return None, []
@@ -327,11 +327,11 @@ def _counter_files(proc: Path) -> tuple[Path | None, list[Path]]:
 
 def _mounts(mountinfo: str, kind: str) -> list[tuple[str, Path]]:
     """Root and mount point of mounted cgroup hierarchies with memory in them (proc(5))."""
-    found = []
+    mounts = []
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")
         filesystem, _, options = rest.split(" ", 2)
         if filesystem == kind and (kind == "cgroup2" or "memory" in options.split(",")):
             root, mount_point = fields.split(" ")[3:5]
-            found.append((root, Path(mount_point)))
-    return found
+            mounts.append((root, Path(mount_point)))
+    return mounts

@@ -66,7 +66,7 @@ class ExperimentOptions:
 
 
 def experiment_options(
-    found: Settings, *, rerun: bool = False, only: tuple[str, ...] = ()
+    values: Settings, *, rerun: bool = False, only: tuple[str, ...] = ()
 ) -> ExperimentOptions:
     """What the settings say; ``rerun`` and ``only`` are of one start and in no settings file.
 
@@ -76,18 +76,18 @@ def experiment_options(
     return ExperimentOptions(
         rerun=rerun,
         only=only,
-        repeat=found[settings.REPEAT],
-        cooldown_s=found[settings.COOLDOWN],
-        wait_for_file_s=found[settings.WAIT_FOR_FILE],
-        max_time_s=found[settings.MAX_TIME],
-        max_epoch=found[settings.MAX_EPOCH],
-        sync=SyncPoint(found[settings.SYNC]),
-        fail_fast=found[settings.FAIL_FAST],
-        busy=BusyPolicy(found[settings.BUSY]),
-        notify=found[settings.NOTIFY],
-        yes=found[settings.YES],
-        quiet=found[settings.QUIET],
-        repeat_is_given=found.find(settings.REPEAT).level is not Level.DEFAULT,
+        repeat=values[settings.REPEAT],
+        cooldown_s=values[settings.COOLDOWN],
+        wait_for_file_s=values[settings.WAIT_FOR_FILE],
+        max_time_s=values[settings.MAX_TIME],
+        max_epoch=values[settings.MAX_EPOCH],
+        sync=SyncPoint(values[settings.SYNC]),
+        fail_fast=values[settings.FAIL_FAST],
+        busy=BusyPolicy(values[settings.BUSY]),
+        notify=values[settings.NOTIFY],
+        yes=values[settings.YES],
+        quiet=values[settings.QUIET],
+        repeat_is_given=values.find(settings.REPEAT).level is not Level.DEFAULT,
     )
 
 
@@ -120,11 +120,11 @@ def pending_workloads(plan: ExperimentPlan, options: ExperimentOptions) -> list[
     """
     pending: list[PendingWorkload] = []
     for workload in _chosen(plan, options.only):
-        found = actions(workload, rerun=options.rerun, repeat=options.repeat)
-        if any(action.runs for action in found.values()):
+        planned = actions(workload, rerun=options.rerun, repeat=options.repeat)
+        if any(action.runs for action in planned.values()):
             first = min(first_repeat(workload), options.repeat)
             pending += [
-                PendingWorkload(workload, found, number, options.repeat)
+                PendingWorkload(workload, planned, number, options.repeat)
                 for number in range(first, options.repeat + 1)
             ]
     return sorted(pending, key=lambda workload: workload.repeat)

@@ -42,12 +42,12 @@ def descendants_of_roots(roots: Iterable[int]) -> dict[int, list[int]]:
         stat = process_stat(pid)
         if stat is not None and stat.alive:
             children.setdefault(stat.parent, []).append(pid)
-    found: dict[int, list[int]] = {}
+    by_root: dict[int, list[int]] = {}
     for root in roots:
-        below = found[root] = list(children.get(root, ()))
+        below = by_root[root] = list(children.get(root, ()))
         for pid in below:  # which grows
             below += children.get(pid, ())
-    return found
+    return by_root
 
 
 def processes_of(run_id: str) -> list[int]:
@@ -340,8 +340,8 @@ class TrainingProcess:
 def descendants_of_each(processes: Sequence[TrainingProcess]) -> list[list[int]]:
     """`TrainingProcess.descendants` of each, by one look at all processes of the machine."""
     roots = [process.tree_root for process in processes]
-    found = descendants_of_roots(root for root in roots if root is not None)
-    return [found[root] if root is not None else [] for root in roots]
+    by_root = descendants_of_roots(root for root in roots if root is not None)
+    return [by_root[root] if root is not None else [] for root in roots]
 
 
 @dataclass(frozen=True, slots=True)

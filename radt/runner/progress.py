@@ -90,8 +90,8 @@ class RemainingWork:
     def _numbers(self, workload: WorkloadPlan) -> range:
         """The repeats that are still to come, the present one included."""
         rerun = self._holder is not None and self._holder.rerun
-        found = actions(workload, rerun=rerun, repeat=self._repeat)
-        if self._left_out(workload) or not any(action.runs for action in found.values()):
+        planned = actions(workload, rerun=rerun, repeat=self._repeat)
+        if self._left_out(workload) or not any(action.runs for action in planned.values()):
             return range(0)
         if self._given_up(workload):
             return range(0)
@@ -255,8 +255,8 @@ class ProgressReader:
         live = self._live(
             [
                 record.run_id
-                for found in records.values()
-                for record in found
+                for known in records.values()
+                for record in known
                 if record is not None and record.status is RunStatus.RUNNING
             ],
             problems,
@@ -286,7 +286,7 @@ class ProgressReader:
 
     def _start_options(self, records: Mapping[Key, Sequence[RunRecord | None]]) -> str:
         """The options of the start that ran the newest of the runs."""
-        runs = [run for found in records.values() for run in found if run is not None]
+        runs = [run for record in records.values() for run in record if run is not None]
         if not runs or self._reader is None:
             return ""
         newest = max(runs, key=lambda run: run.created_ns)
@@ -336,12 +336,12 @@ class ProgressReader:
         try:
             if self._client is None:
                 self._client = CollectorClient(start=False, timeout_s=0.0, patience_s=_PATIENCE_S)
-            found = self._client.live(run_ids)
+            views = self._client.live(run_ids)
             problem = problem_of(self._client.status(), self._home_in_use)
             problems += [problem] if problem else []
         except CollectorError:
-            found = {}
-        return found | {run_id: self._stored(run_id) for run_id in run_ids if run_id not in found}
+            views = {}
+        return views | {run_id: self._stored(run_id) for run_id in run_ids if run_id not in views}
 
     def _stored(self, run_id: str) -> LiveView:
         """As much of a live view as the store has."""

@@ -64,7 +64,7 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         for row in workload.rows:
             _guarded(workload, row, partial(_spawn, workload, barrier))
         for row in workload.rows:
-            _guarded(workload, row, lambda one: one.running.wait_ready(READY_TIMEOUT_S))
+            _guarded(workload, row, lambda active: active.running.wait_ready(READY_TIMEOUT_S))
         # What is to end already ends where it stands: Ctrl-C, or a failed start with --fail-fast.
         if workload.stop or any(row.verdict is not None for row in workload.rows):
             workload.kill_all()
@@ -72,7 +72,7 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         barrier.release()
         stamps = {
             row.run_id: _guarded(
-                workload, row, lambda one: one.running.wait_released(RELEASE_TIMEOUT_S)
+                workload, row, lambda active: active.running.wait_released(RELEASE_TIMEOUT_S)
             )
             for row in workload.rows
         }

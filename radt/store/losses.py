@@ -29,15 +29,15 @@ def losses(reader: StoreReader, home: Home | None) -> Mapping[str, str]:
     """
     with reader.snapshot() as connection:
         rows = connection.execute(_LOSSES, {"listener": SOFTWARE}).all()
-    found = {
+    by_run = {
         str(run_id): f"{plural(int(missed), 'logged value')} missing: {reason}"
         for run_id, missed, reason in rows
     }
     for run_id, folder in ({} if home is None else kept(home)).items():
         # A damaged line with params or tags costs no value.
-        what = found.get(run_id, "a file of its journal was damaged")
-        found[run_id] = f"{what}; damaged files are in {folder}"
-    return found
+        what = by_run.get(run_id, "a file of its journal was damaged")
+        by_run[run_id] = f"{what}; damaged files are in {folder}"
+    return by_run
 
 
 def kept(home: Home) -> dict[str, Path]:

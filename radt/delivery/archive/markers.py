@@ -143,10 +143,10 @@ def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
             yield list(_records(batch, run_id))
 
 
-def check_columns(found: pa.Schema, wanted: pa.Schema) -> None:
+def check_columns(columns: pa.Schema, wanted: pa.Schema) -> None:
     """Raise ValueError or KeyError unless the columns have their types, and so their sizes."""
     for column in wanted:
-        if found.field(column.name).type != column.type:
+        if columns.field(column.name).type != column.type:
             raise ValueError(f"its column {column.name} is not {column.type}")
 
 

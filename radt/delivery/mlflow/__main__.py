@@ -169,10 +169,10 @@ def _deliver(order: Order) -> int:
     uploader.start()
     token, looked_s = reader.change_token(), time.monotonic()
     while (message := wait_for_parent(POLL_S)) is not ParentMessage.CLOSED:
-        told = message is ParentMessage.NEWS
-        if told or time.monotonic() >= looked_s + order.give_way_s:
+        has_news = message is ParentMessage.NEWS
+        if has_news or time.monotonic() >= looked_s + order.give_way_s:
             previous, token, looked_s = token, reader.change_token(), time.monotonic()
-            if told or token != previous:
+            if has_news or token != previous:
                 creator_wakeup.poke()
                 uploader_wakeup.poke()
         _check_not_stuck(target, reports)
