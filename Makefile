@@ -19,19 +19,19 @@ dashboard: $(VENV)/.radt
 	$(BIN)/radt dashboard
 
 # Every page in light and dark, wide and narrow, with the runs of the demo, to be looked at.
-screenshots: $(VENV)/.test
+screenshots: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m tests.frontend.screenshots radt-data build/screenshots
 
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Before a release: tests marked long too, and property tests with all of their examples.
-test-full: $(VENV)/.test
+test-full: $(VENV)/.test $(VENV)/.system
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 3 --dist loadfile -m ""
 
 # Random faults, with what was recorded compared to what scripts wrote down; 500 rounds before a
 # release. SEED=N repeats what was drawn from it.
-chaos: $(VENV)/.test
+chaos: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.dev
@@ -66,11 +66,14 @@ $(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[docs]' && touch $@ $(VENV)/.radt
 
+$(VENV)/.system: tests/system_packages.sh | $(VENV)/bin/python
+	sh $< && touch $@
+
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	sh tests/system_packages.sh && $(PIP) --editable '.[test]' && touch $@ $(VENV)/.radt
+	$(PIP) --editable '.[test]' && touch $@ $(VENV)/.radt
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.radt
+	$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.test $(VENV)/.radt
 
 pins: $(VENV)/.dev
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
