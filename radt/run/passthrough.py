@@ -118,6 +118,7 @@ class MlflowPassthrough:
         self._target = target
         self._bound: ModuleType | None = None
         self._failed = False
+        self._why = "it has no MLflow run"
         self._uri = ""
         self._outer: dict[str, str | None] = {}
         #: The id that the runner gave to people, in the Run column.
@@ -188,8 +189,10 @@ class MlflowPassthrough:
         """Return MLflow's id of the run, once MLflow has the run; None if it never will."""
         if self.run_id is None and not self._failed:
             record = wait_for_mlflow(self._target)
-            if record is None:
+            if record is None or not record.mlflow_run_id:
                 self._failed = True
+                if record is not None:
+                    self._why = "it is recorded without MLflow (tracking-uri is none)"
             else:
                 _known_ids[self._target.run_id] = str(record.mlflow_run_id)
                 self._uri = self._address(record)
@@ -200,7 +203,7 @@ class MlflowPassthrough:
 
         if self._bound is None:
             if self.find_run_id() is None:
-                warn_once("functions of mlflow do nothing in this run: it has no MLflow run")
+                warn_once(f"functions of mlflow do nothing in this run: {self._why}")
                 return None
             if self._uri:
                 self._set(URI_VARIABLE, self._uri)
@@ -223,7 +226,10 @@ class MlflowPassthrough:
 
 
 def wait_for_mlflow(target: Target) -> RunRecord | None:
-    """Return the run's row once MLflow has the run; None, with a warning, if that is in vain."""
+    """Return the run's row once MLflow has the run, or if it is recorded without MLflow.
+
+    None, with a warning, if MLflow does not answer in time.
+    """
     from radt.store.reader import StoreReader
 
     deadline = time.monotonic() + ID_TIMEOUT_S
@@ -237,7 +243,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
                     if record.mlflow_run_id:
                         return record
                     if not record.tracking_uri:
-                        return None  # it is recorded without MLflow (tracking-uri is none)
+                        return record
                     if time.monotonic() >= hurried_s + _HURRY_EVERY_S:
                         hurried_s = time.monotonic()
                         _hurry(target)

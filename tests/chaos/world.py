@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -273,7 +273,8 @@ def new_world(
             # What a finding is about is in it.
             shutil.copytree(place, folder / "home.kept", ignore_dangling_symlinks=True)
             subprocess.run(["umount", "--lazy", place], check=True)
-        shutil.copytree(runtime, folder / "runtime.kept", ignore=_sockets, dirs_exist_ok=True)
+        with suppress(shutil.Error):  # a collector that still ends takes files away meanwhile
+            shutil.copytree(runtime, folder / "runtime.kept", ignore=_sockets, dirs_exist_ok=True)
         shutil.rmtree(runtime, ignore_errors=True)
 
 

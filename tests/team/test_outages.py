@@ -76,8 +76,17 @@ def test_everything_is_away_for_the_whole_run(
     team.link.refuse()
     here = machine()
     here.prepare("away", steps=50)
-    here.open("first", "second", "third")
-    said = " ".join(here.radt("experiment.csv", "--quiet").stdout.split())
+    here.open("first")
+    radt = here.start("experiment.csv", "--quiet")
+    wait_until(lambda: here.through("first"), "the scripts have begun")
+    wait_until(
+        lambda: len(problems := here.waiting()) == 2 and all(problems.values()),
+        "both sides have noticed",
+    )
+    here.open("second", "third")
+    out, _ = radt.communicate(timeout=180)
+    assert radt.returncode == 0, out
+    said = " ".join(out.split())
     assert here.statuses() == {"FINISHED"}
     assert f"2 runs are not complete in MLflow at {team.mlflow.uri} (since" in said
     assert "/" + team_database.rsplit("/", 1)[1] + " (since" in said
