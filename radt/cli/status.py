@@ -240,7 +240,7 @@ def _next_step(file: Path, look: ExperimentProgress) -> str:
 
 def _values(words: Sequence[str], option: str) -> list[str]:
     """Return the values of an option that takes several, with commas or given again."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words, ""][1:], strict=True)
     texts = [
         word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == option
     ]

@@ -309,7 +309,7 @@ def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
     )
     bench.radt("-e", "flood", "-l", "none", "flood.py")
     bench.wait_delivered()
-    run = bench.mlflow_runs("flood")["flood"]
+    run = bench.mlflow_runs("flood")["flood #1"]
     log = Path(bench.mlflow.download_artifacts(run.info.run_id, "output.log")).read_bytes()
     assert log == b"".join(b"%d\n" % n for n in range(100_000)) + bytes(range(256))
 

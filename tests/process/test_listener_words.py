@@ -133,7 +133,7 @@ def test_scripts_name_listeners_too(gpus: Bench) -> None:
         script = subprocess.Popen(
             [sys.executable, "alone.py", words],
             cwd=gpus.folder,
-            env=gpus.env,
+            env=gpus.env | {"RADT_QUIET": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
