@@ -332,7 +332,7 @@ def unfinished(home: Home) -> Iterator[str]:
     try:
         with os.scandir(home.path / "runs") as entries:
             folders = [Path(entry.path) for entry in entries]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for folder in folders:
         try:

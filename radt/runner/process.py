@@ -361,6 +361,14 @@ class _Record:
         )
 
 
+def _encoded(text: str) -> bytes:
+    """Return the text as the system takes it; a locale may lack characters that rows have."""
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape")
+
+
 def _specification(
     command: Sequence[str],
     env: Mapping[str, str],
@@ -373,8 +381,8 @@ def _specification(
     Raises:
         LaunchError: No program can get such arguments or variables.
     """
-    words = [os.fsencode(word) for word in command]
-    variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    words = [_encoded(word) for word in command]
+    variables = {_encoded(name): _encoded(value) for name, value in env.items()}
     if any(b"\0" in text for text in (*words, *variables, *variables.values())):
         raise LaunchError(
             f"{command[0]} cannot be started: a parameter or variable contains a NUL character",

@@ -291,12 +291,12 @@ def test_a_collector_that_is_about_to_leave_is_waited_for(
     starts = 0
     start_guardian = client_module.start_guardian
 
-    def start() -> None:
+    def start(deadline_s: float) -> None:
         nonlocal starts
         starts += 1
         if starts == 2:
             leaving.communicate()
-        start_guardian()
+        start_guardian(deadline_s)
 
     monkeypatch.setattr(client_module, "start_guardian", start)
     client = CollectorClient.connect(start=True)

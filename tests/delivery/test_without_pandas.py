@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: `radt import` reads these itself; a dashboard's importer reads MLflow only.
+_WITH_READERS_OF_OTHERS = {"tensorboard", "wandb"}
 
 
 @pytest.mark.parametrize("package", ["delivery/mlflow", "delivery/archive", "importers"])
 def test_every_module_is_imported_without_pandas(package: str) -> None:
     folder = ROOT / "radt" / package
-    modules = [f"radt.{package.replace('/', '.')}.{path.stem}" for path in folder.glob("[a-z]*.py")]
+    names = {path.stem for path in folder.glob("[a-z]*.py")} - _WITH_READERS_OF_OTHERS
+    modules = [f"radt.{package.replace('/', '.')}.{name}" for name in names]
     assert len(modules) > 3
     program = (
         "import importlib, sys\n"

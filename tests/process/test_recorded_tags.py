@@ -20,7 +20,7 @@ def test_cpus_timeout_and_columns_of_a_real_experiment(bench: Bench) -> None:
     bench.script(
         "pkg/fit.py", "import os, sys; print(sorted(os.sched_getaffinity(0)), sys.argv[1:])"
     )
-    command = "-m pkg.fit,--model {Model} --opt={optimizer} {Letter} {other}"
+    command = "-m pkg.fit,--model {Model} --opt={optimizer} {Letter} {{other}}"
     path = bench.experiment(
         "Workload,Name,Cpus,Timeout,Model,Data,Optimizer,File,Params\n"
         f"1,counted,1,14d,resnet 18,/data/x,adam,{command}\n"
