@@ -236,11 +236,19 @@ COLLECTOR_DELIVERY_S = Setting(
 )
 #: Up to this many CPUs, an upload takes a good part of what a run needs.
 _FEW_CPUS = 4
+
+
+def _cpu_count() -> int:
+    """Return how many CPUs this process may use; all where the system does not say."""
+    own = getattr(os, "sched_getaffinity", None)
+    return len(own(0)) if own is not None else os.cpu_count() or 1
+
+
 UPLOAD_WAIT_S = Setting(
     "",
     ("RADT_UPLOAD_WAIT_S",),
     NUMBER,
-    60.0 if len(os.sched_getaffinity(0)) <= _FEW_CPUS else 10.0,
+    60.0 if _cpu_count() <= _FEW_CPUS else 10.0,
     "Seconds that uploads which nobody waits for leave the machine to its runs, unless these end "
     "first; 0 uploads at once, with the priority of the runs.",
     default_text=f"60 with up to {_FEW_CPUS} CPUs, else 10",

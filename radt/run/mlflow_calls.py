@@ -275,7 +275,7 @@ def _wait_for_run(tracking_uri: Any) -> None:
     elif (
         active.session is not None
         and active.session.recording
-        and tracking_uri == active.target.home.tracking_uri()
+        and tracking_uri == active.target.home.tracking_uri(warn=warn_once)
     ):
         active.mlflow.find_run_id()
 

@@ -145,7 +145,7 @@ class MlflowPassthrough:
 
         What needs MLflow's id of the run waits for it in the script's first call.
         """
-        uri = self._target.home.tracking_uri()
+        uri = self._target.home.tracking_uri(warn=warn_once)
         if uri:
             self._set(URI_VARIABLE, uri)
         mlflow = sys.modules.get("mlflow")
