@@ -182,9 +182,14 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until):
         expect(page.locator(".state h1")).to_contain_text("cannot be reached")
         expect(page.locator(".state p").first).to_contain_text("Check that it runs")
         postgres.start()
-        expect(page.locator(".card .js-plotly-plot")).to_have_count(4)
+        charts = page.locator(".card .js-plotly-plot")
+        expect(charts).to_have_count(4)
         expect(page.locator("#live")).to_have_text("idle")
-        chart = page.locator(".card .js-plotly-plot").first
+        # What the dashboard has not read by then it could not show to who comes next.
+        has_points = "g => (g._fullData || []).some(t => t.x && t.x.length)"
+        all_drawn = f"all => all.length === 4 && all.every({has_points})"
+        wait_until(lambda: charts.evaluate_all(all_drawn), "all charts are drawn")
+        chart = charts.first
         chart.evaluate("g => { g.dataset.kept = 'yes' }")
         postgres.kill()
         outage = page.locator("#outage")
