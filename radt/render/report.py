@@ -89,14 +89,14 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     if any(workload.energy.gpus_j is not None for workload in workloads):
         quantities.append(Quantity.ENERGY)
     columns = [*_keys(workloads), Column("runs", role=Role.LEAD, is_number=False)]
-    columns += [Column("n", role=Role.LEAD)] if with_repeats else []
-    columns += [Column("took")]
+    # A group knows its newest runs: with repeats, one duration would stand beside means of all.
+    columns += [Column("n", role=Role.LEAD)] if with_repeats else [Column("took")]
     columns += [Column(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
     rows = []
     for workload, group, is_first in lines:
         cells = [*_key_cells(workloads, workload, is_first=is_first), Cell(runs_text(group))]
-        cells += [Cell(_repeats(group))] if with_repeats else []
-        cells += [Cell(units.duration(_mean_duration_s(group)))]
+        duration = units.duration(_mean_duration_s(group))
+        cells += [Cell(_repeats(group) if with_repeats else duration)]
         for quantity in _SUMMARY:
             cells.append(Cell(quantity.info.text(group.mean(quantity))))
         if group.status is not RunStatus.FINISHED:

@@ -282,8 +282,8 @@ def test_table_with_repeats_and_runs_that_did_not_fit(study: Study) -> None:
         status = RunStatus.OOM if letter == "g" else RunStatus.FINISHED
         study.run("seven", letter, [1.0, 6.0], status=status, throughput=50.0)
     assert [line.plain for line in table_lines(summary_table(study.summarise()), 80)] == [
-        "  workload  runs     n  took  time/epoch  vs solo  samples/s    cpu  energy",
-        "  solo      net      2     –      2.00 s        –        100   20 %   200 J",
-        "  seven     6 × net  1     –      6.00 s    3.00×        300  300 %       –",
-        "            net      –     –         OOM        –          –      –",
+        "  workload  runs     n  time/epoch  vs solo  samples/s    cpu  energy",
+        "  solo      net      2      2.00 s        –        100   20 %   200 J",
+        "  seven     6 × net  1      6.00 s    3.00×        300  300 %       –",
+        "            net      –         OOM        –          –      –",
     ]
