@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from radt.collector.conditions import take_own
+from radt.collector.process_limits import reset_limits
 from radt.collector.start import guardian_lock, worker_lock
 from radt.home import runtime_dir
 
@@ -119,7 +119,7 @@ def main(*, detach: bool) -> int:
     if not lock.acquire():
         return 0
     if detach:
-        take_own()
+        reset_limits()
     guardian = Guardian()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: guardian.stop())

@@ -12,11 +12,11 @@ from typing import BinaryIO
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
-from radt.collector.found import Found
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import OnTime, ProcessTable, RunsOn, own_cpu_s, stop_run
 from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
+from radt.collector.run_finder import RunFinder
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
@@ -62,7 +62,7 @@ class Service:
         self._lock = threading.RLock()
         self._runs: dict[str, ActiveRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
-        self._found = Found()
+        self._run_finder = RunFinder()
         #: Those that it found by their folders.
         self._taken_up: dict[str, ActiveRun] = {}
         self._finder: threading.Thread | None = None
@@ -197,7 +197,7 @@ class Service:
         with self._lock:
             homes = [path.parent for path in self._sinks]
         try:
-            self._take_up_all(self._found.look(homes))
+            self._take_up_all(self._run_finder.look(homes))
         except OSError as error:
             log.warning("looking for runs: %s", error)
 

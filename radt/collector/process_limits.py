@@ -1,4 +1,4 @@
-"""What the collector does not take over from whoever started it: limits, niceness, CPUs, masks.
+"""Reset what the collector inherits from whoever started it: limits, niceness, CPUs, masks.
 
 It records for all of the user's runs and outlives the one that started it: a limit on the size of
 files that was meant for one script would end the recording of all. Standard library only.
@@ -23,7 +23,7 @@ _LIMITS = {
 _ALL_CPUS = range(8192)
 
 
-def take_own() -> None:
+def reset_limits() -> None:
     """Give this process limits, priority, CPUs, umask and signals of its own.
 
     What takes a privilege that it does not have stays, and is said on standard error (the log).

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from radt.collector.found import Found
 from radt.collector.manifest import Manifest, ask_for_collection
 from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.run_finder import RunFinder
 from radt.collector.runs import RunStates
 from radt.home import Home
 
@@ -32,7 +32,7 @@ def test_a_run_that_cannot_be_looked_at_now_is_found_later(
     )
     Manifest.of_this_process(run).write()
     ask_for_collection(folder)
-    found = Found()
+    finder = RunFinder()
 
     def fails(path: Path) -> bytes:
         raise OSError(errno.EMFILE, "Too many open files", str(path))
@@ -40,9 +40,9 @@ def test_a_run_that_cannot_be_looked_at_now_is_found_later(
     with monkeypatch.context() as full:  # another thread has taken the last one
         full.setattr(Path, "read_bytes", fails)
         with pytest.raises(OSError, match="Too many open files"):
-            list(found.look([]))
-    assert [manifest.run.name for manifest in found.look([])] == ["n"]
-    assert not [*found.look([])], "each once"
+            list(finder.look([]))
+    assert [manifest.run.name for manifest in finder.look([])] == ["n"]
+    assert not [*finder.look([])], "each once"
 
 
 def test_a_remembered_run_that_cannot_be_read_now_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Look for runs of scripts that no collector has taken up: by their word, or by their folders."""
+"""Find runs that no collector records, by their request or by their folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 #: How often the folders of a home are looked through.
 _LOOK_S = 2.0
-#: A folder this old whose run did not come by itself is not about to.
+#: The run of a folder this old that has not connected will not.
 _PATIENCE_S = 10.0
 
 
-class Found:
-    """What was looked at before. For one thread."""
+class RunFinder:
+    """Finds runs that no collector records, and remembers where it looked. For one thread."""
 
     def __init__(self) -> None:
         self._looked_s: dict[Path, float] = {}
@@ -55,7 +55,7 @@ class Found:
             folder = runs / name
             since_s = self._since_s.setdefault(folder, now_s)
             if now_s - since_s < _PATIENCE_S:
-                continue  # a script writes its word first and comes then
+                continue  # a script describes its run first and connects then
             manifest = _read(folder)
             if manifest is not None and _is_in_hand(manifest, folder):
                 self._since_s[folder] = now_s
