@@ -89,7 +89,7 @@ def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Numbers
     client = CollectorClient.connect()
     project = Project(tmp_path / "radt-data", client)
     numbers = Numbers(project, log)
-    wait_for(numbers.stored, "the first readings in the store")
+    wait_for(lambda: project.reader.point_counts(numbers.run.run_id), "readings in the store")
     yield numbers
     project.close()
     client.close()
@@ -113,7 +113,8 @@ def _full_disk(numbers: Numbers) -> Iterator[None]:
     worker = holder("worker")
     assert worker is not None
     limits = resource.prlimit(worker, resource.RLIMIT_FSIZE)
-    resource.prlimit(worker, resource.RLIMIT_FSIZE, (1024, limits[1]))
+    # Less than the store's files need for one turn, more than the readings' log ever has.
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, (1 << 15, limits[1]))
     wait_for(lambda: numbers.project.client.status().problems, "it cannot write")
     yield
     resource.prlimit(worker, resource.RLIMIT_FSIZE, limits)
