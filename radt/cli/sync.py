@@ -21,7 +21,7 @@ from rich.text import Text
 from radt import settings, units
 from radt.cli.options import setting_option
 from radt.cli.render import folded
-from radt.collector.client import CollectorClient
+from radt.collector.client import CollectorClient, hurry_uploads
 from radt.collector.delivery import Destination, Way
 from radt.collector.leftovers import Drained, drain_leftovers
 from radt.delivery.backlog import Backlog, compare_again, mlflow_backlogs, postgres_backlogs
@@ -109,6 +109,7 @@ def command(
             else _line("–", "dim", "MLflow", "tracking-uri is none", "dim")
         )
         console.print(done, soft_wrap=True)
+    hurry_uploads(place.store_path)
     left = _follow(ways, console, deadline_s)
     if not postgres:
         text = "no database set (--store-uri); samples stay on this machine"

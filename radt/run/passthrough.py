@@ -230,6 +230,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
 
     None, with a warning, if MLflow does not answer in time.
     """
+    from radt.collector.client import hurry_uploads
     from radt.store.reader import StoreReader
 
     deadline = time.monotonic() + ID_TIMEOUT_S
@@ -246,7 +247,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
                         return record
                     if time.monotonic() >= hurried_s + _HURRY_EVERY_S:
                         hurried_s = time.monotonic()
-                        _hurry(target)
+                        hurry_uploads(target.home.store_path)
                     time.sleep(_POLL_S)
         except RadtError as error:
             reason = str(error)  # the row may be about to be written
@@ -255,14 +256,3 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
             time.sleep(_POLL_S)
     warn_once(f"MLflow does not have this run: {reason}")
     return None
-
-
-def _hurry(target: Target) -> None:
-    """Say that a script waits for MLflow's run; who uploads may be waiting for the runs' end."""
-    from radt.collector.client import CollectorClient
-
-    try:
-        with CollectorClient.connect(start=False, timeout_s=0.0, patience_s=1.0) as client:
-            client.hurry(target.home.store_path)
-    except RadtError:
-        pass  # the next one is told again

@@ -301,6 +301,22 @@ def test_sync_says_what_stays(alone: Alone) -> None:
     assert alone.reader.run(run.run_id).status is RunStatus.FINISHED
 
 
+@pytest.mark.mlflow
+def test_sync_does_not_wait_for_uploads_that_give_way_to_runs(alone: Alone) -> None:
+    alone.env |= {"RADT_UPLOAD_WAIT_S": "3600", "RADT_COLLECTOR_IDLE_S": "3600"}
+    short = "import radt\nwith radt.Run() as run: run.log_metric('loss', 1)\n"
+    alone.run(short)
+    # The collector's process for MLflow is up from here on, and nothing else uploads beside it.
+    wait_until(lambda: alone.reader.runs()[0].mlflow_run_id, "MLflow has the first run")
+    long, _ = begun(alone)
+    alone.run(short)
+    done = sync(alone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "✔  MLflow" in done.stdout
+    assert all(run.mlflow_run_id for run in alone.reader.runs() if run.status.ended)
+    let_end(alone, long)
+
+
 def test_a_run_that_nothing_can_be_written_of_leaves_no_journal(alone: Alone) -> None:
     public = alone.folder / "public"
     public.mkdir(mode=0o777)
