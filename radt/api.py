@@ -36,39 +36,38 @@ def run_experiment(
     fresh: bool = False,
     **options: object,
 ) -> pd.DataFrame:
-    """Run what is due of an experiment, as ``radt FILE`` does, and return its table.
+    """Run an experiment as ``radt FILE`` does, and return its table.
 
-    Rows that share a workload start together; rows that are done are skipped; what was interrupted
-    is resumed. What is not given here is set by variables and settings files (``radt config``).
+    Rows that share a workload start together. Finished rows are skipped; an interrupted experiment
+    resumes. Variables and settings files (``radt config``) provide defaults.
 
-    A table that is no file is kept as one in the data folder, under ``frames``, by its content
-    without Status and Run: called again with the same rows, it goes on where it was. ``radt
-    status`` and ``radt stop`` take that file. Files in it are found from the current folder.
+    A DataFrame is saved as a file in the data folder, under ``frames``, identified by its content
+    without Status and Run: another call with the same rows resumes it. ``radt status`` and ``radt
+    stop`` accept that file. Paths in it are relative to the current folder.
 
-    Ctrl-C stops the runs gracefully, then raises KeyboardInterrupt; twice kills them. Outside the
-    main thread nothing listens for signals.
+    Ctrl-C stops the runs gracefully, then raises KeyboardInterrupt; a second Ctrl-C kills them.
+    Outside the main thread, signals are not handled.
 
     Args:
         source: An experiment file (CSV, or a sweep in YAML), or its rows.
         home: The data folder.
         tracking_uri: MLflow's address.
         store_uri: Postgres database that recorded data is uploaded to.
-        fresh: Run all rows of a table, whatever an earlier call has done. In a file, empty the
-            Status cells.
+        fresh: Run all rows of a DataFrame again. For a file, empty the Status cells instead.
         **options: Fields of `radt.runner.pending.ExperimentOptions`: ``rerun``, ``only``,
             ``repeat``, ``cooldown_s``, ``wait_for_file_s``, ``max_time_s``, ``max_epoch``,
             ``sync``, ``fail_fast``, ``busy``, ``notify``, ``quiet``. ``sync`` and ``busy`` may be
-            texts.
+            strings.
 
     Returns:
-        The table with Status and Run filled: of a table a copy, of a CSV file all its cells as
-        text, of a sweep one row a run with a column for each parameter.
+        The table with Status and Run: a copy of a DataFrame, all cells of a CSV file as strings,
+        or one row per run of a sweep with a column for each parameter.
 
     Raises:
-        ExperimentError: The experiment has problems, which are in its text; nothing was started.
-        HeldError: It is being run already.
-        UsageError: An option has no value of its kind.
-        RadtError: It could not be prepared or recorded.
+        ExperimentError: The experiment has problems, listed in the message; nothing was started.
+        HeldError: The experiment is already running.
+        UsageError: An option has an invalid value.
+        RadtError: The experiment could not be prepared or recorded.
     """
     from rich.console import Console
 

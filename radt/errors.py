@@ -3,15 +3,15 @@
 ::
 
     RadtError
-    ├── UsageError              what the user gave cannot be used        exit code 2
+    ├── UsageError              invalid input                            exit code 2
     │   ├── ExperimentError     problems of an experiment file, all at once
     │   └── RunNotFoundError    no run, or several, match an id
     ├── StatusError             a status could not be written back to an experiment file
     │   └── RowsChangedError    the file no longer has the row
     ├── HeldError               another runner holds the experiment      exit code 3
-    ├── DeclinedError           the user was asked and said no
+    ├── DeclinedError           the user declined to continue
     ├── LaunchError             a training process could not be started
-    ├── DeviceError             devices cannot be set up as a workload asks
+    ├── DeviceError             devices cannot be set up as a workload requests
     ├── EnvironmentBuildError   an environment could not be built
     ├── CollectorError          the collector cannot be reached or refused
     ├── ListenerError           a listener failed
@@ -20,15 +20,15 @@
     │   ├── SchemaTooNewError
     │   ├── SchemaTooOldError
     │   └── CodecError
-    ├── JournalError            a journal file is not what it should be
+    ├── JournalError            a journal file is invalid
     ├── TrackingError           MLflow refused or could not be reached
-    ├── SourceError             what is to be imported cannot be read
-    ├── ArchiveError            the archive of a run cannot be read, or is not whole
+    ├── SourceError             files to import cannot be read
+    ├── ArchiveError            the archive of a run cannot be read, or is incomplete
     └── StackError              compose.yaml or one of its servers cannot be set up
 
 A message says what is wrong; ``remedy`` says what to do about it. The command line prints both
 as one paragraph and exits with ``exit_code``; a traceback there is a bug. (`radt compare` has exit
-codes 4 and 5 for conditions that are met or cannot be told, which are no errors.)
+codes 4 and 5 for conditions that are met or inconclusive, which are not errors.)
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RadtError(Exception):
 
 
 class UsageError(RadtError):
-    """What the user gave cannot be used; nothing was started."""
+    """The input is invalid; nothing was started."""
 
     exit_code = 2
 
@@ -124,15 +124,15 @@ class ExperimentError(UsageError):
 
 
 class RunNotFoundError(UsageError):
-    """No run, or more than one, matches what the user gave."""
+    """No run, or more than one, matches the given id or name."""
 
 
 class StatusError(RadtError):
-    """The status of a row could not be written to its experiment file; the file is as it was."""
+    """The status of a row could not be written to its experiment file; the file is unchanged."""
 
 
 class RowsChangedError(StatusError):
-    """The file no longer has rows that statuses are for; those of the others were written.
+    """The file no longer has some of the rows; radt wrote the statuses of the others.
 
     ``lines`` are where these rows were when the file was read.
     """
@@ -149,7 +149,7 @@ class HeldError(RadtError):
 
 
 class DeclinedError(RadtError):
-    """The user was asked whether to go on and said no; nothing was started."""
+    """The user declined to continue; nothing was started."""
 
 
 class LaunchError(RadtError):
@@ -157,7 +157,7 @@ class LaunchError(RadtError):
 
 
 class DeviceError(RadtError):
-    """Devices cannot be shared or divided as a workload asks, or are not what was asked for."""
+    """Devices cannot be shared or divided as a workload requests, or differ from the request."""
 
 
 class EnvironmentBuildError(RadtError):
@@ -193,7 +193,7 @@ class SchemaTooNewError(StoreError):
 
 
 class SchemaTooOldError(StoreError):
-    """The store has to be brought up to date before this radt can use it."""
+    """The store must be upgraded before this radt can use it."""
 
 
 class CodecError(StoreError):
@@ -201,7 +201,7 @@ class CodecError(StoreError):
 
 
 class JournalError(RadtError):
-    """A journal file is not what it should be."""
+    """A journal file is invalid."""
 
 
 class TrackingError(RadtError):
@@ -209,11 +209,11 @@ class TrackingError(RadtError):
 
 
 class SourceError(RadtError):
-    """Files to import cannot be read, or are not what was imported before."""
+    """Files to import cannot be read, or differ from their earlier import."""
 
 
 class ArchiveError(RadtError):
-    """The archive of a run cannot be written or read, or is not whole."""
+    """The archive of a run cannot be written or read, or is incomplete."""
 
 
 class StackError(RadtError):

@@ -25,31 +25,31 @@ def load(
     metrics: str | Sequence[str] | None = None,
     rates: bool = False,
 ) -> pd.DataFrame:
-    """Everything that was measured in a run, one row a value, at full resolution.
+    """Return all samples of a run at full resolution, one row per value.
 
     Args:
         run: Id of a run (radt's or MLflow's, or its first characters); or where its archive is: a
             folder, ``s3://bucket/prefix``, ``runs:/ID`` for the artifacts of an MLflow run; or
             several of these.
-        home: The data folder to look for the run in; the usual one (``$RADT_HOME``, else
-            ``./radt-data``), then ``$RADT_STORE_URI``, if None.
-        store_uri: The Postgres store to look for it in.
-        metrics: Only these metrics.
-        rates: Counters as rates since the reading before, bytes as ``By/s``, joules as ``W``: they
-            survive wraps and restarts of the counter.
+        home: Data folder with the run; if None, the default one (``$RADT_HOME``, else
+            ``./radt-data``), then ``$RADT_STORE_URI``.
+        store_uri: Postgres store with the run.
+        metrics: Return only these metrics.
+        rates: Convert counters to rates since the previous reading, bytes to ``By/s``, joules to
+            ``W``, across wraps and resets of the counter.
 
     Returns:
         Columns ``time`` (UTC), ``elapsed_s`` (seconds since the run started), ``metric``,
         ``value``, ``unit``, ``scope``, ``entity``, ``listener``, ``step`` (missing for hardware),
-        ``kind`` (``gauge``, or ``counter`` for what only grows), ``estimated``, ``method`` (how it
-        was measured, or by which rule estimated), ``wraps_at`` (where a counter starts again from
-        0), by series and time; with several runs also ``run_id``, first.
+        ``kind`` (``gauge``, or ``counter`` for values that only grow), ``estimated``, ``method``
+        (of measurement or estimation), ``wraps_at`` (value at which a counter wraps to 0), sorted
+        by series and time; with several runs also ``run_id``, first.
 
     Raises:
         RunNotFoundError: No run matches, or more than one.
         UsageError: A run has none of the metrics.
         StoreError: The store cannot be read.
-        ArchiveError: An archive is not there, not whole, or damaged.
+        ArchiveError: An archive is missing, incomplete or damaged.
     """
     from radt.store.export import load_frame
     from radt.store.locate import Places, Readers
@@ -65,7 +65,7 @@ def load(
 def totals(
     run: str | Path, *, home: Path | str | None = None, store_uri: str | None = None
 ) -> dict[str, float]:
-    """What a run used in all: exact, where the curves of `load` are sampled.
+    """Return the exact totals of a run, in contrast to the samples of `load`.
 
     Args:
         run: One run, as in `load`.
@@ -73,18 +73,18 @@ def totals(
         store_uri: As in `load`.
 
     Returns:
-        From the kernel's accounts of the run's processes: ``cpu_time_s``, ``rss_peak_bytes`` (of
+        From the kernel's counters of the run's processes: ``cpu_time_s``, ``rss_peak_bytes`` (of
         the largest process), ``io_read_bytes`` and ``io_written_bytes`` (by system calls),
         ``context_switches_voluntary`` and ``_involuntary``, ``page_faults_minor`` and ``_major``.
-        From counters of whole devices, whoever used them meanwhile: ``gpu_energy_j`` (of the run's
-        GPUs), ``cpu_energy_j`` (processors and their memory). And ``duration_s``. What is not
-        known is missing: what the kernel counted is known once the run has ended. A script of its
-        own that was killed has ``cpu_time_s_at_least`` and the like instead: the last reading.
+        From counters of whole devices, including other users: ``gpu_energy_j`` (of the run's
+        GPUs), ``cpu_energy_j`` (processors and their memory). Also ``duration_s``. Unknown totals
+        are missing; those of the kernel are known when the run has ended. A script on its own that
+        was killed has ``cpu_time_s_at_least`` and so on instead, from its last reading.
 
     Raises:
         RunNotFoundError: No run matches, or more than one.
         StoreError: The store cannot be read.
-        ArchiveError: The archive is not there, not whole, or damaged.
+        ArchiveError: The archive is missing, incomplete or damaged.
     """
     from radt.store.locate import Places, Readers
     from radt.store.totals import is_of_totals, totals_of

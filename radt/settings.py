@@ -98,16 +98,14 @@ STORE_URI = Setting(
     "Postgres database that recorded data is uploaded to.",
     default_text="the tracking URI if it is Postgres",
 )
-REPEAT = Setting(
-    "repeat", ("RADT_REPEAT",), COUNT, 1, "Run the whole experiment so many times over."
-)
+REPEAT = Setting("repeat", ("RADT_REPEAT",), COUNT, 1, "Run the whole experiment N times.")
 COOLDOWN = Setting("cooldown", ("RADT_COOLDOWN",), SECONDS, 0.0, "Wait between workloads.")
 WAIT_FOR_FILE = Setting(
     "wait-for-file",
     ("RADT_WAIT_FOR_FILE",),
     SECONDS,
     30.0,
-    "How long an experiment file may be away, or no table, before rows are skipped.",
+    "How long to wait for a missing or invalid experiment file before skipping rows.",
 )
 MAX_TIME = Setting(
     "max-time", ("RADT_MAX_TIME",), LIMIT_SECONDS, None, "End each run's with block after TIME."
@@ -124,37 +122,37 @@ SYNC = Setting(
     ("RADT_SYNC",),
     choice("start", "context"),
     "start",
-    "Where a workload's runs wait for each other: as processes, or at their with block.",
+    "Where a workload's runs wait for each other: at process start, or at their with block.",
 )
 FAIL_FAST = Setting(
     "fail-fast",
     ("RADT_FAIL_FAST",),
     SWITCH,
     False,
-    "Stop a workload at its first run that does not finish, and skip what follows.",
+    "Stop a workload at its first run that does not finish, and skip the rest.",
 )
 BUSY = Setting(
     "busy",
     ("RADT_BUSY",),
     choice("wait", "fail", "ignore"),
     "wait",
-    "What to do when somebody else's process is on a device.",
+    "What to do when another process is using a device.",
 )
 NOTIFY = Setting(
     "notify",
     ("RADT_NOTIFY",),
     NOTIFY_TARGET,
     "",
-    "Command to run, or address to notify (any of apprise), at the end or a failure.",
+    "Command to run, or address to notify (any of apprise), on a failure and at the end.",
     default_text="nobody",
 )
-YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask nothing.")
+YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask no questions.")
 QUIET = Setting(
     "quiet",
     ("RADT_QUIET",),
     SWITCH,
     False,
-    "Do not show what the runs print, nor radt's two lines about the run of a script.",
+    "Suppress run output, and radt's two lines about the run of a script.",
 )
 
 MODE = Setting("", ("RADT_MODE",), TEXT, "", "off: radt.Run does nothing.", default_text="record")
@@ -171,7 +169,7 @@ DASHBOARD_TOKEN = Setting(
     ("RADT_DASHBOARD_TOKEN",),
     TEXT,
     "",
-    "What the dashboard asks visitors for.",
+    "Token that visitors of the dashboard must enter.",
     default_text="none",
     secret=True,
 )
@@ -180,8 +178,8 @@ DASHBOARD_LOAD_URI = Setting(
     ("RADT_DASHBOARD_LOAD_URI",),
     setting_values.STORE_URI,
     "",
-    "The Postgres store that is shown, with a role that may write: the dashboard imports runs that "
-    "only MLflow has into it.",
+    "The dashboard's Postgres store, with a role that can write: the dashboard imports runs that "
+    "only MLflow has.",
     default_text="none",
 )
 ENVIRONMENTS = Setting(
@@ -203,7 +201,7 @@ DISK_SYNC_S = Setting(
     ("RADT_DISK_SYNC_S",),
     NUMBER,
     0.0,
-    "Seconds between calls of fdatasync for radt.db, which bound what a power cut may take; 0 "
+    "Seconds between calls of fdatasync for radt.db, which limit the loss in a power cut; 0 "
     "leaves it to the kernel.",
 )
 COLLECTOR_HANG_S = Setting(
@@ -218,7 +216,7 @@ COLLECTOR_PATIENCE_S = Setting(
     ("RADT_COLLECTOR_PATIENCE_S",),
     POSITIVE,
     2.0,
-    "Seconds that a script waits for its collector, whatever that does, as it begins and ends.",
+    "Seconds that a script waits at most for its collector, at its start and at its end.",
 )
 COLLECTOR_BUFFER = Setting(
     "",
@@ -249,8 +247,8 @@ UPLOAD_WAIT_S = Setting(
     ("RADT_UPLOAD_WAIT_S",),
     NUMBER,
     60.0 if _cpu_count() <= _FEW_CPUS else 10.0,
-    "Seconds that uploads which nobody waits for leave the machine to its runs, unless these end "
-    "first; 0 uploads at once, with the priority of the runs.",
+    "Seconds by which running runs delay non-urgent uploads at most; 0 uploads at once, with the "
+    "priority of the runs.",
     default_text=f"60 with up to {_FEW_CPUS} CPUs, else 10",
 )
 REPLICATION_S = Setting(

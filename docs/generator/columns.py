@@ -14,7 +14,7 @@ def columns_reference() -> str:
         empty = [markdown.code(text) for text in sorted(field.missing) if text]
         meaning = markdown.plain(field.description)
         if empty:
-            meaning += f" {', '.join(empty)} {'is' if len(empty) == 1 else 'are'} as good as empty."
+            meaning += f" {', '.join(empty)} {'counts' if len(empty) == 1 else 'count'} as empty."
         if field.max_length is not None:
             meaning += f" At most {field.max_length:,} characters."
         rows.append(
@@ -27,5 +27,5 @@ def columns_reference() -> str:
             )
         )
     return markdown.table(
-        ("column", "what it holds", "if empty or absent", "example", "written by"), rows
+        ("column", "content", "if empty or absent", "example", "written by"), rows
     )

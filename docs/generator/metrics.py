@@ -28,7 +28,7 @@ def _section(kind: type[Source]) -> Iterator[str]:
     yield markdown.inline(inspect.cleandoc(kind.__doc__ or ""))
     if issubclass(kind, Listener):
         usual = "belongs to `default`" if kind.by_default else "does not belong to `default`"
-        yield f"Listener; every {kind.default_interval_s:g} s unless said otherwise; {usual}."
+        yield f"Listener; samples every {kind.default_interval_s:g} s by default; {usual}."
     else:
         yield "Profiler."
     yield markdown.table(

@@ -11,7 +11,7 @@ from radt.render import report_csv, report_json
 def quantities_reference() -> str:
     """Every quantity with its name, title and unit."""
     return markdown.table(
-        ("quantity", "in tables", "unit", "what it is", "read of"),
+        ("quantity", "in tables", "unit", "meaning", "source series"),
         [
             (
                 f'<span id="{quantity}"></span>{markdown.code(quantity)}',

@@ -128,7 +128,7 @@ def _bytes_per_s(value: float | None) -> str:
     return units.NO_VALUE if value is None else f"{units.size(value)}/s"
 
 
-_WHOLE = "Of whole GPUs, each counted once, whoever used them meanwhile"
+_WHOLE = "Of whole GPUs, each counted once, including other users"
 
 _COUNTED = "counted by the kernel; sum of the runs"
 _INFO: dict[Quantity, QuantityInfo] = {
@@ -266,7 +266,7 @@ _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.CARBON: QuantityInfo(
         *("carbon", "g", Subject.TOGETHER, Combine.MEAN),
         "CO2 equivalent of the GPUs that the runs used, each counted once, and of the machines' "
-        "processors, whoever used them meanwhile; from the first run's start to the last one's "
+        "processors, including other users; from the first run's start to the last one's "
         "end: estimated from energy, grid and building",
         grams,
     ),

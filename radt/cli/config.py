@@ -24,7 +24,7 @@ _MAX_VALUE = 34
 @click.command("config")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Also show what each setting is for and its names."
+    "-v", "--verbose", is_flag=True, help="Also show the meaning and names of each setting."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path | None, verbose: bool, as_json: bool) -> int:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     "--trust-proxy",
     metavar="ADDRESS",
     multiple=True,
-    help="Reverse proxy, or its network, that is trusted to say who and where visitors are; "
+    help="Address or network of a reverse proxy whose headers about visitors are trusted; "
     "repeatable.",
 )
 @click.option(
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     "--public-name",
     metavar="NAME",
     multiple=True,
-    help="Name by which visitors call the dashboard, besides this machine's own; repeatable.",
+    help="Host name of the dashboard, in addition to this machine's own; repeatable.",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 def command(
@@ -79,7 +79,7 @@ def command(
     no_browser: bool,
     **visitors: Any,
 ) -> None:
-    """Compare runs in the browser, also while they run."""
+    """Compare runs in the browser, including running ones."""
     from radt.frontend.serve import Address, serve
     from radt.store.locate import View
 

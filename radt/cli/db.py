@@ -71,8 +71,8 @@ def check(
 ) -> int:
     """Check the data folder's store and the shared store for inconsistencies.
 
-    Prints the size of each store and one line per finding, with what to do; also runs that have
-    lost logged values, which is no finding. Exits with 1 if there is a finding.
+    Prints the size of each store and one line per finding, with its remedy. Also lists runs that
+    have lost logged values, which does not count as a finding. Exits with 1 if there is a finding.
     """
     console = Console(highlight=False)
     uri = Home.resolve(home).tracking_uri(tracking_uri) if with_mlflow else ""

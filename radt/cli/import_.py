@@ -57,7 +57,7 @@ def command(
     or runs:/ID), mlflow:URI for all runs of an MLflow server (http://…), database
     (sqlite:///FILE, postgresql://…) or folder, tensorboard:DIR for event files, wandb:DIR for
     folders of W&B, or csv:FILE_OR_DIR.
-    Importing again adds only what is new.
+    Importing again adds only new data.
     """
     data = Home(home.absolute())
     mlflow = data.tracking_uri(tracking_uri)

@@ -13,8 +13,8 @@ def command(folder: Path) -> None:
     """Write compose.yaml, the files it names and .env with generated passwords into FOLDER.
 
     Existing files are not overwritten. `docker compose up` then runs Postgres, an S3 server, MLflow
-    and the dashboard. The documentation's page "Storage" describes the servers, "A team's servers"
-    also how to do without Docker.
+    and the dashboard. The documentation's page "Storage and servers" describes the servers, "Set up
+    a team" the set-up without Docker.
     """
     from radt.compose.init import ENV_FILE, init_stack
 

@@ -59,7 +59,7 @@ class LsCommand(click.Command):
     type=click.IntRange(min=1),
     default=_LIMIT,
     show_default=True,
-    help="List so many runs.",
+    help="Number of runs to list.",
 )
 @click.option("--all", "everything", is_flag=True, help="List all runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: all params, metrics, both ids.")
@@ -75,8 +75,8 @@ def command(
     radt ls study 'lr<0.1' -status:failed 'age<2d' resnet
 
     Every TERM must match, as in the search of the dashboard: a word anywhere, key:value in a field,
-    parameter or tag (= the whole value, != another, < <= > >= numbers), a minus for what to leave
-    out. Fields: status, device, workload, experiment, name, command, host, collocation, listener,
+    parameter or tag (= the whole value, != another, < <= > >= numbers); a minus excludes matches.
+    Fields: status, device, workload, experiment, name, command, host, collocation, listener,
     run, reason, duration, age.
 
     Every command takes the id of a run, or 4 or more of its first characters.

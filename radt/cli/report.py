@@ -83,8 +83,7 @@ def command(
 
     EXPERIMENT is its name or its file. "vs solo" compares with the run of the same file, parameters
     and devices that ran alone. n is the number of repeats, ± the 95 % confidence interval of the
-    mean. "energy" is that of whole GPUs, each counted once, whoever used them; estimates have a
-    tilde.
+    mean. "energy" counts each whole GPU once, including other users; estimates have a tilde.
     """
     from radt.analysis.window_spec import WindowSpec
     from radt.render.files import ReportFormat

@@ -61,7 +61,7 @@ _INDENT = 13
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up after this time, also if a server never answers; what is left is named.",
+    help="Give up after this time, even if a server never answers; then list what is left.",
 )
 def command(
     home: str | None,
@@ -72,12 +72,12 @@ def command(
 ) -> int:
     """Upload pending data to MLflow and Postgres.
 
-    Journals that nobody reads are read into the store first: those of scripts whose collector did
-    not answer or was killed with them, and those that a restart of the machine left behind. You can
-    interrupt with Ctrl-C; the next call continues. With --tracking-uri, only the runs of that
-    MLflow server are uploaded. The store keeps no passwords of tracking URIs: those that are set
-    now are used. Exits with 1 if something is left, a journal included. Values that journals have
-    lost are named, for as long as the run's folder has a folder "damaged".
+    First reads unread journals into the store: those of scripts whose collector did not answer or
+    was killed with them, and those left by a restart of the machine. You can interrupt with Ctrl-C;
+    the next call continues. With --tracking-uri, uploads only the runs of that MLflow server. The
+    store keeps no passwords of tracking URIs, so the current ones are used. Exits with 1 if
+    anything is left, including a journal. Lists runs that lost values to damaged journals, until
+    you remove the folder "damaged" of the run.
     """
     deadline_s = time.monotonic() + timeout_s
     given: dict[Setting[Any], str | None] = {

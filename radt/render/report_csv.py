@@ -1,11 +1,11 @@
-"""A report as CSV, tidy: one value a row, with its interval, all digits.
+"""A report as tidy CSV: one value per row, with its interval, at full precision.
 
-Columns: ``experiment``, ``workload``, ``machine``, ``of`` (``runs`` or ``workload``: whose value it
-is), ``runs`` (how many, empty for a workload's), ``name``, ``status``, ``quantity``, ``value``,
-``low`` and ``high`` (95 % confidence interval of the mean, empty for one repeat), ``n`` (repeats),
-``unit`` (UCUM; ``x`` for a factor), ``window``, ``estimated`` (``true`` or ``false``), ``metrics``
-(separated by blanks). Runs without a value have one row without a quantity: running out of memory
-is a result, too.
+Columns: ``experiment``, ``workload``, ``machine``, ``of`` (``runs`` or ``workload``: the subject of
+the value), ``runs`` (their number, empty for a workload), ``name``, ``status``, ``quantity``,
+``value``, ``low`` and ``high`` (95 % confidence interval of the mean, empty for one repeat), ``n``
+(repeats), ``unit`` (UCUM; ``x`` for a factor), ``window``, ``estimated`` (``true`` or ``false``),
+``metrics`` (separated by spaces). Runs without a value have one row without a quantity, because
+running out of memory is also a result.
 """
 
 from __future__ import annotations

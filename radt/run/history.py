@@ -35,33 +35,33 @@ class _Media:
 
 
 class Audio(_Media):
-    """Stands for W&B's ``Audio``; `radt.log` names it once and leaves it out."""
+    """Stand-in for W&B's ``Audio``; `radt.log` ignores it with one warning."""
 
 
 class Histogram(_Media):
-    """Stands for W&B's ``Histogram``; `radt.log` names it once and leaves it out."""
+    """Stand-in for W&B's ``Histogram``; `radt.log` ignores it with one warning."""
 
 
 class Html(_Media):
-    """Stands for W&B's ``Html``; `radt.log` names it once and leaves it out."""
+    """Stand-in for W&B's ``Html``; `radt.log` ignores it with one warning."""
 
 
 class Image(_Media):
-    """Stands for W&B's ``Image``; `radt.log` names it once and leaves it out."""
+    """Stand-in for W&B's ``Image``; `radt.log` ignores it with one warning."""
 
 
 class Table(_Media):
-    """Stands for W&B's ``Table``; `radt.log` names it once and leaves it out."""
+    """Stand-in for W&B's ``Table``; `radt.log` ignores it with one warning."""
 
     def add_data(self, *row: object) -> None:
-        """Take a row, of which nothing is kept."""
+        """Accept a row and ignore it."""
 
     def add_column(self, name: str, data: object) -> None:
-        """Take a column, of which nothing is kept."""
+        """Accept a column and ignore it."""
 
 
 class Video(_Media):
-    """Stands for W&B's ``Video``; `radt.log` names it once and leaves it out."""
+    """Stand-in for W&B's ``Video``; `radt.log` ignores it with one warning."""
 
 
 def log(
@@ -157,8 +157,8 @@ class _Values(MutableMapping[str, Any]):
 class Config(_Values):
     """Parameters of a run, as given: read and set as items or attributes, recorded as text.
 
-    What is set here is a parameter of the run (`radt.Run.log_params`); nested ones get names with
-    dots between them.
+    Assigned values become parameters of the run (`radt.Run.log_params`); nested names are joined by
+    dots.
     """
 
     def _known(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Config(_Values):
         run.log_params(dict(flattened(given)))
 
     def setdefaults(self, values: Any) -> None:
-        """Record those of the parameters that are not set yet."""
+        """Record the parameters that are not set yet."""
         self.update({n: value for n, value in _as_mapping(values).items() if n not in self})
 
     def as_dict(self) -> dict[str, Any]:
@@ -191,9 +191,9 @@ class Config(_Values):
 
 
 class Summary(_Values):
-    """The last value of each metric that was logged; what is set here is recorded.
+    """Last value of each logged metric; assigned values are recorded.
 
-    A number becomes a value of a metric without a step, anything else a tag.
+    A number becomes a value of a metric without a step, any other value a tag.
     """
 
     def _known(self) -> dict[str, Any]:

@@ -29,45 +29,45 @@ _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 class Run:
     """A run as the training script sees it: ``with radt.Run() as run: run.log_metric(…)``.
 
-    Under ``radt`` the block joins the run that was started; alone it begins a run of its own and
-    ends it, FAILED if an exception leaves the block. Blocks within blocks are one run. With
-    ``RADT_MODE=off`` nothing is recorded and all methods can still be called.
+    Under ``radt``, the block joins the run that radt started. In a script on its own, it starts a
+    run and ends it, as FAILED if an exception leaves the block. Nested blocks are one run. With
+    ``RADT_MODE=off``, all methods work and record nothing.
 
-    Logging never fails because of radt, a disk or a network: what cannot be recorded is dropped,
-    counted, and said once on standard error. Mistakes in the call itself raise TypeError or
-    `radt.errors.UsageError`.
+    Logging never fails because of radt, a disk or a network: radt drops values that it cannot
+    record, counts them, and reports this once on standard error. Invalid arguments raise TypeError
+    or `radt.errors.UsageError`.
 
-    With a limit, `epochs` ends its loop when the epochs or the time of the outermost block are used
-    up. A block that does not loop through it ends at its next `epoch`, or after its time also at
-    its next value or span, or in mid-call 10 s later; the script goes on behind it.
+    With a limit, `epochs` ends its loop when the outermost block reaches its number of epochs or
+    its time. A block without `epochs` ends at its next `epoch`; after its time also at its next
+    value or span, or in mid-call 10 s later. The script continues after the block.
 
-    The arguments are for runs that the script begins itself, except ``params``, ``torch`` and
+    The arguments apply to runs that the script starts itself, except ``params``, ``torch`` and
     the limits.
 
     Args:
-        name: What people call the run; the script's name if None.
-        experiment: What it belongs to; the script's name if None.
-        workload: Label of a workload; none if None.
+        name: Name of the run; the script's name if None.
+        experiment: Experiment of the run; the script's name if None.
+        workload: Label of its workload; none if None.
         listeners: As in an experiment file: ``"top+smi@500ms"``, a list of them, or ``"none"``.
         params: Parameters to log at the start.
         home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
-        torch: Record PyTorch's memory, each second; as the experiment file says (``torch`` among
-            its Listeners) if None.
-        max_epoch: How many different epochs may begin. `radt` may set a lower one.
-        max_time_s: How long the block may take. `radt` may set a lower one.
+        torch: Record PyTorch's memory every second; if None, as in the experiment file (``torch``
+            in Listeners).
+        max_epoch: Maximum number of different epochs. `radt` may set a lower one.
+        max_time_s: Maximum duration of the block, in seconds. `radt` may set a lower one.
 
-    Anything else that `mlflow` has (``run.log_figure``, ``run.sklearn``) can be reached through the
-    run and loads mlflow then.
+    Any other function of `mlflow` (``run.log_figure``, ``run.sklearn``) is available on the run,
+    and loads mlflow on first use.
     """
 
     #: Records a value of a metric now: ``log_metric(name, value, step=None)``.
     #:
     #: ``value`` is a number, boolean, numpy scalar or tensor of one element, recorded as a double:
-    #: NaN, infinities and -0.0 as they are. ``step`` is a whole number, of Python, numpy or torch,
-    #: from -2^63 + 1 to 2^63 - 1; booleans are none. An attribute rather than a method: one call
-    #: less, at a million values a second. Raises TypeError for what is no number or no text,
+    #: NaN, infinities and -0.0 unchanged. ``step`` is an integer of Python, numpy or torch, from
+    #: -2^63 + 1 to 2^63 - 1, not a boolean. It is an attribute rather than a method to save a call
+    #: per value. Raises TypeError for a value that is not a number or a name that is not a string,
     #: UsageError for a step or value that is too large, and for a name that is empty, too long or
-    #: unprintable; nothing is recorded then.
+    #: unprintable; then records nothing.
     log_metric: LogScalar
 
     def __init__(
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What people call the run; empty when nothing is recorded."""
+        """Name of the run; empty when nothing is recorded."""
         session = self._active.session if self._active is not None else None
         if session is not None:
             return session.name
@@ -198,18 +198,18 @@ class Run:
     def log(
         self, metrics: Mapping[str, Any], step: int | None = None, commit: bool | None = None
     ) -> None:
-        """Record values by name at a step that counts itself, as W&B's and Trackio's ``log`` do.
+        """Record values by name with an automatic step, as ``log`` of W&B and Trackio does.
 
-        Nested dictionaries get names with dots between them. What is not a number is left out and
-        named once.
+        Names in nested dictionaries are joined by dots. Values that are not numbers are left out,
+        with one warning.
 
         Args:
             metrics: The values.
             step: The step from now on; one more than at the last call if None.
-            commit: Whether the step is over; if None, when none was given.
+            commit: Whether the step ends; if None, it ends unless ``step`` is given.
 
         Raises:
-            TypeError: ``metrics`` is not a dictionary, or the step not a whole number.
+            TypeError: ``metrics`` is not a dictionary, or the step not an integer.
             UsageError: The step does not fit into 64 bits.
         """
         log(self, self.history, metrics, step, commit)
@@ -218,25 +218,25 @@ class Run:
     def config(self) -> Config:
         """Parameters of the run: ``run.config.lr``, ``run.config["lr"]``, ``run.config.update()``.
 
-        What is set is recorded as `log_params` does.
+        Assigned values are recorded as by `log_params`.
         """
         return Config(lambda: self)
 
     @property
     def summary(self) -> Summary:
-        """The last value of each metric of `log`; what is set is recorded, texts as tags."""
+        """Last value of each metric of `log`; assigned values are recorded, strings as tags."""
         return Summary(lambda: self)
 
     @property
     def history(self) -> History:
-        """What `log`, `config` and `summary` keep."""
+        """State of `log`, `config` and `summary`."""
         return self._own_history if self._active is None else self._active.history
 
     def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
-        """Record values of several metrics now; all of them, or none if one is not a number.
+        """Record values of several metrics now: all, or none if one is not a number.
 
         Raises:
-            TypeError: A value is no number, a name no text, the step no whole number.
+            TypeError: A value is not a number, a name not a string, or the step not an integer.
             UsageError: A name is empty, too long or unprintable.
         """
         number = None if step is None else to_step(step, next(iter(metrics), None))
@@ -249,7 +249,7 @@ class Run:
         """Record a parameter as text; a later value replaces an earlier one.
 
         Raises:
-            TypeError: The name is no text.
+            TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
         self.log_params({name: value})
@@ -263,7 +263,7 @@ class Run:
         """Record a tag as text; a later value replaces an earlier one.
 
         Raises:
-            TypeError: The name is no text.
+            TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
         self.set_tags({name: value})
@@ -278,15 +278,15 @@ class Run:
     def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
         """Record a copy, taken now, of a file or a folder.
 
-        Links are followed. What cannot be copied of a folder (a link that leads nowhere or back, a
-        pipe) is named in a warning, and the rest of it is recorded.
+        Links are followed. A warning names files of a folder that cannot be copied (a broken or
+        circular link, a pipe); the rest of the folder is recorded.
 
         Args:
-            path: What to copy.
-            artifact_path: Folder among the run's artifacts; their top if None.
+            path: File or folder to copy.
+            artifact_path: Folder among the run's artifacts; the root if None.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: ``path`` does not exist.
             UsageError: ``artifact_path`` is absolute or leads out of the artifacts.
         """
         if self._recording():
@@ -294,7 +294,7 @@ class Run:
             add_file(self._active.target.run_dir, Path(path), artifact_path)
 
     def log_text(self, text: str, file: str) -> None:
-        """Record a text as an artifact named ``file``, which may have folders: ``a/b.txt``.
+        """Record text as an artifact named ``file``, which may contain folders: ``a/b.txt``.
 
         Raises:
             UsageError: ``file`` is absolute or leads out of the artifacts.
@@ -314,12 +314,12 @@ class Run:
     def epochs(
         self, count: int, start: int = 1, *, profile: int | Iterable[int] | None = None
     ) -> Iterator[int]:
-        """Loop over ``count`` epochs, marking when each begins and ends: ``start``, …
+        """Loop over ``count`` epochs from ``start``, and mark the start and end of each.
 
         Args:
-            count: How many.
-            start: The number of the first.
-            profile: Numbers of epochs that are a `profile` range each.
+            count: Number of epochs.
+            start: Number of the first epoch.
+            profile: Numbers of the epochs to profile, each as a `profile` range.
         """
         chosen = {profile} if isinstance(profile, int) else set(profile or ())
         count, watch = to_step(count), self._limit_watch
@@ -334,41 +334,41 @@ class Run:
                 yield number
 
     def epoch(self, number: int) -> EpochMarker:
-        """Mark that an epoch begins; it ends with its ``with`` block, the next epoch or the run."""
+        """Mark the start of an epoch, which ends with its block, the next epoch or the run."""
         self._end_epoch()
         self._epoch = EpochMarker(self._journal, to_step(number), self._instruments)
         return self._epoch
 
     def span(self, name: str) -> Span:
-        """Mark a stretch of time: ``with run.span("validate"):`` or ``@run.span("validate")``.
+        """Mark a time span: ``with run.span("validate"):`` or ``@run.span("validate")``.
 
         Raises:
-            TypeError: The name is no text.
+            TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
         return Span(self._journal, checked_name(name, "span"))
 
     def profile(self) -> ProfileRange:
-        """Return the stretch that profilers record: ``with run.profile():``, or ``@run.profile()``.
+        """Return the range that profilers record: ``with run.profile():``, or ``@run.profile()``.
 
         ``nsys`` and ``ncu`` record nothing outside of it (``nsysraw`` and ``ncuraw`` everything);
-        ``torchprof`` traces the first one. Without a profiler it is a span called profile, and
-        costs some microseconds.
+        ``torchprof`` traces the first one. Without a profiler, it is a span named profile, which
+        takes a few microseconds.
         """
         return ProfileRange(self._journal, self._instruments.tracer)
 
     # Steps -----------------------------------------------------------------------------------
 
     def step(self, samples: int | None = None) -> None:
-        """A step of training has ended: record how long it took, and samples per second.
+        """Mark the end of a training step: record its duration, and samples per second.
 
-        A step lasts from the end of the one before, the first from the begin of its epoch; one that
-        has no such begin is not timed. ``samples`` is the size of its batch. Costs some
-        microseconds. The GPU is not waited for.
+        A step starts at the end of the previous one, the first at the start of its epoch; a step
+        without a start is not timed. ``samples`` is the size of its batch. Takes a few
+        microseconds and does not wait for the GPU.
 
         Raises:
-            TypeError: ``samples`` is no whole number.
-            UsageError: It is negative.
+            TypeError: ``samples`` is not an integer.
+            UsageError: ``samples`` is negative.
         """
         self._instruments.steps.step(samples)
 
@@ -379,17 +379,17 @@ class Run:
     ) -> Batches[Batch]:
         """Loop over a loader: ``for images, labels in run.batches(loader):``.
 
-        Each turn is a step, as in `step`, and how much of it goes by waiting for the loader is
-        recorded too. A loop within such a loop (evaluation) is no step of its own.
+        Each iteration is a step, as in `step`; the share of time spent waiting for the loader is
+        recorded too. A nested loop (evaluation) does not count steps.
 
         Args:
-            loader: Anything that gives batches.
-            samples: The size of a batch, or what finds it out; the first dimension of the first
-                tensor in the batch if None.
+            loader: An iterable of batches.
+            samples: The size of a batch, or a function that returns it; the first dimension of the
+                first tensor in the batch if None.
 
         Raises:
-            TypeError: ``samples`` is no whole number.
-            UsageError: It is negative.
+            TypeError: ``samples`` is not an integer.
+            UsageError: ``samples`` is negative.
         """
         return Batches(loader, samples, self._instruments.steps)
 
@@ -421,8 +421,8 @@ class Run:
 def active_run() -> Run | None:
     """Return the run that this process can log to; None if there is none.
 
-    That is the run whose ``with`` block is open. In a process that was started inside a run (a
-    spawned worker, another script) it is that run, joined for the rest of the process.
+    This is the run whose ``with`` block is open. A process that was started inside a run (a spawned
+    worker, another script) joins that run until the process ends.
     """
     active = current()
     if active is not None:

@@ -40,12 +40,12 @@ def save(pattern: str | os.PathLike[str], *args: object, **kwargs: object) -> No
 
 
 def watch(*args: object, **kwargs: object) -> None:  # noqa: ARG001 - W&B's
-    """Accept W&B's call and say that gradients and weights are not recorded."""
+    """Accept W&B's call, and warn that radt does not record gradients and weights."""
     warn_once("watch: radt records no gradients and weights; log the norms that you look at")
 
 
 def define_metric(*args: object, **kwargs: object) -> None:  # noqa: ARG001 - W&B's
-    """Accept W&B's call and say that it changes nothing."""
+    """Accept W&B's call, and warn that it has no effect."""
     warn_once(
         "define_metric: radt draws every metric over step, epoch or time as you choose in the "
         "dashboard; step_metric, summary and goal are ignored"
@@ -114,21 +114,21 @@ def init(
     reinit: bool | str | None = None,
     **others: object,
 ) -> SessionRun:
-    """Begin a run, or join the one that this process belongs to; `finish` ends it.
+    """Start a run, or join the one that this process belongs to; `finish` ends it.
 
-    A run that `init` began before is returned, in a notebook finished first.
+    If `init` has already started a run, it returns that run; in a notebook, it finishes it first.
 
     Args:
         project: The experiment.
-        name: What people call the run.
+        name: Name of the run.
         config: Parameters: a dictionary, or an object with attributes.
-        tags: Recorded as one tag called ``tags``.
+        tags: Recorded as one tag named ``tags``.
         group: The workload.
         notes: Recorded as a tag.
         job_type: Recorded as a tag.
         mode: ``"disabled"`` records nothing.
         reinit: ``True`` or ``"finish_previous"`` finishes an earlier run first.
-        **others: What else W&B takes; ignored, and named once where that changes something.
+        **others: Other arguments of W&B; ignored, with one warning if that has an effect.
     """
     earlier = current()
     if earlier is not None and isinstance(earlier.run, SessionRun):

@@ -37,8 +37,8 @@ class ExperimentOptions:
     """Options of one start.
 
     ``only`` are labels of workloads, empty for all. ``max_time_s`` and ``max_epoch`` end the
-    script's ``with radt.Run()`` block. ``wait_for_file_s`` is how long a file that its user moved
-    away, or made something else, is waited for. ``notify`` is a command line or an address.
+    script's ``with radt.Run()`` block. ``wait_for_file_s`` is the time to wait for a missing or
+    invalid file. ``notify`` is a command line or an address.
     """
 
     rerun: bool = False
@@ -57,9 +57,9 @@ class ExperimentOptions:
     repeat_is_given: bool = field(default=False, compare=False)
 
     def with_repeat_of(self, repeat: int, plan: ExperimentPlan) -> ExperimentOptions:
-        """The same, with the number of repeats that a file asks for unless more are asked for.
+        """Return a copy with the larger of a file's number of repeats and the requested one.
 
-        Where this start asks for none, those that its rows were begun with go on.
+        If this start requests none, the rows continue with the number they were started with.
         """
         asked = self.repeat if self.repeat_is_given else plan.repeats_asked
         return replace(self, repeat=max(asked, repeat))
