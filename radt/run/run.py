@@ -333,10 +333,17 @@ class Run:
             with self._epoch, self.profile() if number in chosen else nullcontext():
                 yield number
 
-    def epoch(self, number: int) -> EpochMarker:
-        """Mark that an epoch begins; it ends with its ``with`` block, the next epoch or the run."""
+    def epoch(self, number: int, total: int | None = None) -> EpochMarker:
+        """Mark that an epoch begins; it ends with its ``with`` block, the next epoch or the run.
+
+        Args:
+            number: Its number.
+            total: How many there will be, to show progress; None if that is unknown.
+        """
         self._end_epoch()
-        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments)
+        if total is not None:
+            self._journal.say(EventKind.EPOCHS, total=to_step(total))
+        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments, total)
         return self._epoch
 
     def span(self, name: str) -> Span:
@@ -359,18 +366,28 @@ class Run:
 
     # Steps -----------------------------------------------------------------------------------
 
-    def step(self, samples: int | None = None) -> None:
+    def step(
+        self,
+        samples: int | None = None,
+        *,
+        time_s: float | None = None,
+        wait_s: float | None = None,
+    ) -> None:
         """A step of training has ended: record how long it took, and samples per second.
 
         A step lasts from the end of the one before, the first from the begin of its epoch; one that
-        has no such begin is not timed. ``samples`` is the size of its batch. Costs some
-        microseconds. The GPU is not waited for.
+        has no such begin is not timed. Costs some microseconds. The GPU is not waited for.
+
+        Args:
+            samples: The size of its batch.
+            time_s: How long it took, if the script has measured that itself.
+            wait_s: How much of that went by waiting for its batch.
 
         Raises:
             TypeError: ``samples`` is no whole number.
             UsageError: It is negative.
         """
-        self._instruments.steps.step(samples)
+        self._instruments.steps.step(samples, time_s, wait_s)
 
     def batches(
         self,
