@@ -51,7 +51,7 @@ class RadtCallback(Callback):  # type: ignore[misc]
         }
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
-            params["optimizer"] = optimizer.name
+            params["optimizer"] = type(optimizer).__name__
             # A float32: without the digits that it does not have.
             params["learning_rate"] = float(f"{float(optimizer.learning_rate):.7g}")
         loss = getattr(self.model, "loss", None)

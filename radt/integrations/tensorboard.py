@@ -16,7 +16,9 @@ __all__ = ["SummaryWriter"]
 
 #: Whose calls are not the script's: these libraries' values come by their integrations, and
 #: PyTorch's ``add_hparams`` writes its metrics with a writer of its own.
-_OTHERS = {"lightning", "pytorch_lightning", "transformers", "accelerate", "torch"}
+_OTHERS = {
+    *("lightning", "lightning_fabric", "pytorch_lightning", "transformers", "accelerate", "torch")
+}
 #: From `_is_of_script` to who called the writer: an action, its guard, and the method lie between.
 _FRAMES_BETWEEN = 4
 
