@@ -197,7 +197,7 @@ def _document(listing: Listing, places: Places) -> Document:
         return Document("", (), (Notes((Note(text),)),))
     now = datetime.now().astimezone()
     params = _differing([run.params for run in runs])
-    metrics = list(dict.fromkeys(metric for run in runs for metric in run.metrics))
+    metrics = _most_common_first([run.metrics for run in runs])
     experiments = {run.entry.record.experiment for run in runs}
     columns = [
         Column("id", role=Role.KEY, is_number=False),
@@ -254,9 +254,15 @@ def _notes(listing: Listing, params: Sequence[str], metrics: Sequence[str]) -> I
 
 
 def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the parameters that not all of the runs have alike, in the order they are given."""
-    names = dict.fromkeys(name for param in params for name in param if name not in _NOT_SHOWN)
+    """Return the parameters that not all of the runs have alike."""
+    names = [name for name in _most_common_first(params) if name not in _NOT_SHOWN]
     return [name for name in names if len({param.get(name) for param in params}) > 1]
+
+
+def _most_common_first(values: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return all names, those that most runs have first, else in the order they are given."""
+    counts = Counter(name for one in values for name in one)
+    return sorted(counts, key=lambda name: -counts[name])
 
 
 _WIDEST_PARAM = 24
