@@ -31,6 +31,8 @@ _LIMIT = 25
 _MAX_PARAMS, _MAX_METRICS = 4, 4
 #: They describe the command as a whole; its parts are parameters of their own.
 _NOT_SHOWN = frozenset({"File", "Params", "Environment"})
+#: Metrics that are radt's own: what the script logs comes first.
+_OWN_METRICS = frozenset({"samples_per_s", "data_wait"})
 #: A term that excludes runs looks like an option: ``-status:failed``.
 _EXCLUDING_TERM = re.compile(r"-[^-].*[:=<>].*")
 _TONES = {
@@ -260,9 +262,13 @@ def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _most_common_first(values: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return all names, those that most runs have first, else in the order they are given."""
+    """Return all names, those that most runs have first, else in the order they are given.
+
+    >>> _most_common_first([{"data_wait": 1, "C": 1}, {"data_wait": 2, "lr": 1}, {"lr": 2}])
+    ['lr', 'C', 'data_wait']
+    """
     counts = Counter(name for one in values for name in one)
-    return sorted(counts, key=lambda name: -counts[name])
+    return sorted(counts, key=lambda name: (name in _OWN_METRICS, -counts[name]))
 
 
 _WIDEST_PARAM = 24

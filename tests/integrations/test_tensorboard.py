@@ -29,6 +29,7 @@ radt.init(name="off", mode="disabled")
 write(SummaryWriter("tb/off"))
 radt.finish()
 radt.autolog()
+radt.autolog()
 from torch.utils.tensorboard import SummaryWriter as Plain
 with radt.Run(name="autolog"):
     write(Plain("tb/autolog"))
