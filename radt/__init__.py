@@ -11,6 +11,7 @@ from radt.load import load, totals
 if TYPE_CHECKING:
     from radt import run
     from radt.api import run_experiment
+    from radt.integrations.autolog import autolog
     from radt.run import (
         Audio,
         Histogram,
@@ -48,6 +49,7 @@ __all__ = [
     "Video",
     "__version__",
     "active_run",
+    "autolog",
     "config",
     "define_metric",
     "finish",
@@ -67,7 +69,7 @@ __all__ = [
 ]
 
 #: Where names are that do not come from `radt.run`.
-_MODULES = {"run_experiment": "radt.api"}
+_MODULES = {"autolog": "radt.integrations.autolog", "run_experiment": "radt.api"}
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 

@@ -5,7 +5,8 @@
     RadtError
     ├── UsageError              invalid input                            exit code 2
     │   ├── ExperimentError     problems of an experiment file, all at once
-    │   └── RunNotFoundError    no run, or several, match an id
+    │   ├── RunNotFoundError    no run, or several, match an id
+    │   └── MissingPackageError an optional package is not installed
     ├── StatusError             a status could not be written back to an experiment file
     │   └── RowsChangedError    the file no longer has the row
     ├── HeldError               another runner holds the experiment      exit code 3
@@ -125,6 +126,10 @@ class ExperimentError(UsageError):
 
 class RunNotFoundError(UsageError):
     """No run, or more than one, matches the given id or name."""
+
+
+class MissingPackageError(UsageError, ImportError):
+    """An optional package is not installed; an ImportError, as Python's own for that."""
 
 
 class StatusError(RadtError):

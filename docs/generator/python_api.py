@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import radt
 from docs.generator import docstrings, markdown
+from radt import integrations
 from radt.listeners import api as listener_api
 from radt.runner.pending import ExperimentOptions
 
@@ -31,7 +34,41 @@ def api_reference() -> str:
             described = found if callable(found) else type(found)  # `radt.config` is an object
             parts.extend(_object(described, f"radt.{name}", 2))
     parts.extend(_object(ExperimentOptions, "radt.runner.pending.ExperimentOptions", 2))
+    parts.extend(_integrations())
     return "\n\n".join(parts)
+
+
+def _integrations() -> Iterator[str]:
+    """Classes of `radt.integrations`, from their source: their libraries may not be installed.
+
+    Their methods are hooks, which the libraries describe.
+    """
+    for path in sorted(Path(integrations.__path__[0]).glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if not isinstance(node, ast.ClassDef) or node.name not in _all_of(tree):
+                continue
+            name = f"radt.integrations.{path.stem}.{node.name}"
+            arguments = next(
+                (
+                    ast.unparse(ast.arguments(**(vars(one.args) | {"args": one.args.args[1:]})))
+                    for one in node.body
+                    if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+                ),
+                "…",
+            )
+            yield markdown.heading(2, name, name)
+            yield markdown.fenced(f"class {node.name}({arguments})", "python")
+            yield docstrings.as_markdown(ast.get_docstring(node) or "")
+
+
+def _all_of(module: ast.Module) -> list[str]:
+    """Return a module's ``__all__``."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    return []
 
 
 def listener_api_reference() -> str:

@@ -85,7 +85,8 @@ def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
 def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
     """At most `AUTOMATIC_CHARTS`: up to two logged ones (a loss first), then telling hardware.
 
-    How long steps take comes after what the script logs itself.
+    What is logged in a test at the end comes after what is logged in training, and how long steps
+    take after what the script logs itself.
     """
     logged: list[str] = []
     hardware: list[str] = []
@@ -102,9 +103,9 @@ def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _software_rank(name: str) -> tuple[int, bool, str]:
+def _software_rank(name: str) -> tuple[int, bool, bool, str]:
     by_radt = _STEPS.index(name) + 1 if name in _STEPS else 0
-    return by_radt, "loss" not in name.lower(), name
+    return by_radt, "loss" not in name.lower(), name.startswith("test"), name
 
 
 def _first_of(names: Sequence[str], available: Collection[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -377,6 +378,8 @@ def _elsewhere(run: RunEntry) -> str:
     record = run.record
     if record.is_from_mlflow:
         return "MLflow does not store run output"
+    if record.spool and Path(record.spool).is_dir():
+        return "no log: radt records the output of what it starts, as in radt train.py"
     if record.mlflow_run_id:
         where = f"MLflow at {masked(record.tracking_uri)}" if record.tracking_uri else "MLflow"
         return f"not on this machine: output.log of run {record.mlflow_run_id} in {where}"

@@ -31,6 +31,8 @@ _LIMIT = 25
 _MAX_PARAMS, _MAX_METRICS = 4, 4
 #: They describe the command as a whole; its parts are parameters of their own.
 _NOT_SHOWN = frozenset({"File", "Params", "Environment"})
+#: Metrics that are radt's own: what the script logs comes first.
+_OWN_METRICS = frozenset({"samples_per_s", "data_wait"})
 #: A term that excludes runs looks like an option: ``-status:failed``.
 _EXCLUDING_TERM = re.compile(r"-[^-].*[:=<>].*")
 _TONES = {
@@ -197,7 +199,7 @@ def _document(listing: Listing, places: Places) -> Document:
         return Document("", (), (Notes((Note(text),)),))
     now = datetime.now().astimezone()
     params = _differing([run.params for run in runs])
-    metrics = list(dict.fromkeys(metric for run in runs for metric in run.metrics))
+    metrics = _most_common_first([run.metrics for run in runs])
     experiments = {run.entry.record.experiment for run in runs}
     columns = [
         Column("id", role=Role.KEY, is_number=False),
@@ -254,9 +256,19 @@ def _notes(listing: Listing, params: Sequence[str], metrics: Sequence[str]) -> I
 
 
 def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the parameters that not all of the runs have alike, in the order they are given."""
-    names = dict.fromkeys(name for param in params for name in param if name not in _NOT_SHOWN)
+    """Return the parameters that not all of the runs have alike."""
+    names = [name for name in _most_common_first(params) if name not in _NOT_SHOWN]
     return [name for name in names if len({param.get(name) for param in params}) > 1]
+
+
+def _most_common_first(values: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return all names, those that most runs have first, else in the order they are given.
+
+    >>> _most_common_first([{"data_wait": 1, "C": 1}, {"data_wait": 2, "lr": 1}, {"lr": 2}])
+    ['lr', 'C', 'data_wait']
+    """
+    counts = Counter(name for one in values for name in one)
+    return sorted(counts, key=lambda name: (name in _OWN_METRICS, -counts[name]))
 
 
 _WIDEST_PARAM = 24

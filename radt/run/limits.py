@@ -72,6 +72,14 @@ class Limits:
     def __bool__(self) -> bool:
         return self.max_epoch is not None or self.max_time_s is not None
 
+    def reached(self, epochs: int, time_s: float) -> str:
+        """Return which limit so many epochs or so much time use up: ``3 epochs``; else nothing."""
+        if self.max_epoch is not None and epochs >= self.max_epoch:
+            return _epochs_text(self.max_epoch)
+        if self.max_time_s is not None and time_s >= self.max_time_s:
+            return _time_text(self.max_time_s)
+        return ""
+
 
 class LimitWatch:
     """Watches the limits of one block, from its entrance, in the thread that entered it.

@@ -18,6 +18,7 @@ Whatever goes wrong here is said once; the script notices nothing else.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 
 from radt.clock import Clock
 from radt.errors import described
-from radt.home import MLFLOW_PENDING_VARIABLE
+from radt.home import MLFLOW_PENDING_VARIABLE, Home
 from radt.journal.format import EventKind
 from radt.journal.values import JournalSeries, checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter
@@ -86,6 +87,31 @@ class _Followed:
 _followed: dict[str, _Followed] = {}
 
 
+@dataclass(slots=True)
+class _Opening:
+    """What begins a run where MLflow is used without one; None: nothing does."""
+
+    begin: Callable[[], object] | None = None
+
+
+_opening = _Opening()
+
+
+def begin_runs_with(begin: Callable[[], object]) -> None:
+    """Have the first use of MLflow's client outside of a run begin one, and all its runs join it.
+
+    Raises:
+        ImportError: MLflow has no such client.
+    """
+    if _opening.begin is None and install():
+        _opening.begin = begin
+        uri = Home.resolve(warn=warn_once).tracking_uri(warn=warn_once)
+        if uri and of_process() is None:  # a run that is open has done so
+            import mlflow
+
+            mlflow.set_tracking_uri(uri)
+
+
 def install() -> bool:
     """Wrap the methods of MLflow's client, once; return False if they are not as expected.
 
@@ -124,6 +150,17 @@ def unknown_methods(client: type) -> list[str]:
         known = list(signature(method).parameters)[1 : len(parameters) + 1]
         strange += [f"{name}({given})" for given in parameters if given not in known]
     return strange
+
+
+def copies(mlflow_id: str | None) -> bool:
+    """Return whether what is logged to a run of MLflow is copied to the run of this process."""
+    module = sys.modules.get("mlflow.tracking._tracking_service.client")
+    active = of_process()
+    if module is None or active is None or not mlflow_id:
+        return False
+    if not hasattr(module.TrackingServiceClient.log_batch, "followed_by_radt"):
+        return False
+    return mlflow_id in (active.mlflow.run_id, _of(active).mlflow_id)
 
 
 # The wrapped methods --------------------------------------------------------------------------
@@ -261,6 +298,9 @@ def _wait_for_run(tracking_uri: Any) -> None:
     A row that the runner started before MLflow had its run waits here, too.
     """
     active = of_process()
+    if active is None and _opening.begin is not None:
+        _opening.begin()
+        active = of_process()
     if active is None:
         return
     if active.mlflow.is_pending:
@@ -344,7 +384,7 @@ def _ended(mlflow_id: str) -> None:
     """Note that the script ended a run of MLflow."""
     active = of_process()
     if active is not None and (followed := _of(active)).mlflow_id == mlflow_id:
-        followed.joins = False
+        followed.joins = _opening.begin is not None
 
 
 # What was logged ------------------------------------------------------------------------------

@@ -333,10 +333,17 @@ class Run:
             with self._epoch, self.profile() if number in chosen else nullcontext():
                 yield number
 
-    def epoch(self, number: int) -> EpochMarker:
-        """Mark the start of an epoch, which ends with its block, the next epoch or the run."""
+    def epoch(self, number: int, total: int | None = None) -> EpochMarker:
+        """Mark the start of an epoch, which ends with its block, the next epoch or the run.
+
+        Args:
+            number: Its number.
+            total: The number of epochs, to show progress; None if unknown.
+        """
         self._end_epoch()
-        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments)
+        if total is not None:
+            self._journal.say(EventKind.EPOCHS, total=to_step(total))
+        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments, total)
         return self._epoch
 
     def span(self, name: str) -> Span:
@@ -359,18 +366,28 @@ class Run:
 
     # Steps -----------------------------------------------------------------------------------
 
-    def step(self, samples: int | None = None) -> None:
+    def step(
+        self,
+        samples: int | None = None,
+        *,
+        time_s: float | None = None,
+        wait_s: float | None = None,
+    ) -> None:
         """Mark the end of a training step: record its duration, and samples per second.
 
         A step starts at the end of the previous one, the first at the start of its epoch; a step
-        without a start is not timed. ``samples`` is the size of its batch. Takes a few
-        microseconds and does not wait for the GPU.
+        without a start is not timed. Takes a few microseconds and does not wait for the GPU.
+
+        Args:
+            samples: The size of its batch.
+            time_s: Its duration, if the script measures that itself.
+            wait_s: The part of it spent waiting for the batch.
 
         Raises:
             TypeError: ``samples`` is not an integer.
             UsageError: ``samples`` is negative.
         """
-        self._instruments.steps.step(samples)
+        self._instruments.steps.step(samples, time_s, wait_s)
 
     def batches(
         self,

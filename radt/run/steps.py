@@ -80,7 +80,9 @@ class StepRecorder:
         self._began_ns = None
         self.flush()
 
-    def step(self, samples: int | None) -> None:
+    def step(
+        self, samples: int | None, time_s: float | None = None, wait_s: float | None = None
+    ) -> None:
         """A step has ended that began where the last one ended; without a last one it has no time.
 
         Raises:
@@ -93,7 +95,10 @@ class StepRecorder:
         samples = None if samples is None else checked_samples(samples)
         now_ns = time.monotonic_ns()
         began_ns, self._began_ns = self._began_ns, now_ns
-        self.add(None if began_ns is None else now_ns - began_ns, samples, None)
+        taken_ns = None if began_ns is None else now_ns - began_ns
+        if time_s is not None:
+            taken_ns = int(time_s * 1e9)
+        self.add(taken_ns, samples, None if wait_s is None else int(wait_s * 1e9))
         if self.after_step is not None:  # what a profiler does there is no part of a step
             self._began_ns = time.monotonic_ns()
 

@@ -315,6 +315,11 @@ def test_automatic_metrics_are_a_loss_and_what_the_hardware_says(demo, source):
             ["val_loss", "step.time", "gpu.sm.active", "process.cpu.utilization"],
         ),
         (
+            ["test_loss", "train_loss", "val_loss"],
+            ["gpu.utilization"],
+            ["train_loss", "val_loss", "gpu.utilization", "test_loss"],
+        ),
+        (
             ["f1", "samples_per_s", "step.time", "top1"],
             ["gpu.mig.sm.active", "gpu.mig.memory.used", "gpu.power"],
             ["f1", "top1", "gpu.mig.sm.active", "gpu.mig.memory.used"],

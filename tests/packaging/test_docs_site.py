@@ -149,6 +149,11 @@ def test_every_public_name(site: Path) -> None:
     }
     of_run = {f"radt.Run.{name}" for name in vars(radt.Run) if not name.startswith("_")}
     assert {*public, *of_run, "radt.Run.log_metric"} - page.ids == set()
+    integrations = {
+        *("lightning.LightningLogger", "lightning.RadtCallback", "transformers.RadtCallback"),
+        *("keras.RadtCallback", "accelerate.RadtTracker", "tensorboard.SummaryWriter"),
+    }
+    assert {f"radt.integrations.{name}" for name in integrations} - page.ids == set()
 
 
 def test_every_error_and_quantity(site: Path) -> None:

@@ -63,6 +63,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "load": BASE | {"store", "delivery"},
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "store"},
+    "integrations": frozenset({"errors", "home", "journal", "run"}),
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
     | {"listeners", "analysis", "render"},
@@ -89,7 +90,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     | {"selftest", "compose"},
     "mlflow_plugin": frozenset({"run"}),
     "__main__": frozenset({"cli"}),
-    "__init__": frozenset({"run", "load", "api"}),
+    "__init__": frozenset({"run", "load", "api", "integrations"}),
 }
 
 

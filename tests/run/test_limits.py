@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from radt.run.limits import Limits
 from tests.run.conftest import Alone, Joined
 
 #: Long after any time limit of these tests, and never slept to its end unless the limit fails.
@@ -311,3 +312,11 @@ def test_run_alone_that_ends_at_its_limit_is_finished(alone: Alone) -> None:
     (run,) = alone.reader.runs()
     assert run.status == "FINISHED"
     assert alone.reader.tags_of([run.run_id])[run.run_id]["radt.limit"] == "1 epoch"
+
+
+def test_which_limit_is_reached_is_told_where_nothing_is_raised() -> None:
+    limits = Limits(max_epoch=2, max_time_s=60)
+    assert limits.reached(epochs=1, time_s=59.0) == ""
+    assert limits.reached(epochs=2, time_s=0.0) == "2 epochs"
+    assert limits.reached(epochs=1, time_s=60.0) == "1 min"
+    assert Limits().reached(epochs=99, time_s=1e9) == ""

@@ -317,3 +317,26 @@ def test_loop_over_batches_ends_with_the_time(joined: Joined, forever: str, grac
     assert out == "behind\n"
     assert err == "radt: the run ends here: its limit of 0.3 s is reached\n"
     assert joined.found().values("step.time")
+
+
+def test_a_step_that_the_script_timed_itself(
+    clock: Clock, recorder: StepRecorder, samples: Samples
+) -> None:
+    recorder.begin()
+    clock.spend(700)  # part of it was no step
+    recorder.step(4, time_s=0.5, wait_s=0.125)
+    recorder.flush()
+    assert samples.of("step.time") == [(0.5, 1)]
+    assert samples.of("samples_per_s") == [(8.0, 1)]
+    assert samples.of("data_wait") == [(0.25, 1)]
+
+
+def test_epochs_that_a_framework_counts_have_a_total(joined: Joined) -> None:
+    joined.run(
+        "import radt\n"
+        "with radt.Run() as run:\n"
+        "    run.epoch(1, total=3)\n"
+        "    run.epoch(2, total=3)\n"
+    )
+    found = joined.found()
+    assert {batch.epochs_total for batch in found.batches} == {3}
