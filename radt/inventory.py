@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from radt.nvml import Gpu, list_gpus
-from radt.packages import LIST_PACKAGES
+from radt.packages import LIST_PACKAGES, installed
 from radt.tags import (
     CPU,
     CPU_COUNT,
@@ -209,11 +209,16 @@ def _ask_git(folder: Path) -> GitState:
 
 @cache
 def list_packages(interpreter: str = sys.executable) -> Packages:
-    """What is installed for that interpreter, asked once a process.
+    """What is installed for that interpreter, asked once a process; this process knows its own.
 
     ``interpreter`` is not resolved: a virtual environment's is a link to one that has other
     packages.
     """
+    if interpreter == sys.executable:
+        try:
+            return Packages(tuple(installed()))
+        except (OSError, ValueError) as error:  # metadata that is damaged
+            return Packages(problem=f"the packages of {interpreter} could not be listed: {error}")
     try:
         answer = subprocess.run(
             [interpreter, "-c", LIST_PACKAGES],

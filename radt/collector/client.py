@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from radt import settings
 from radt.collector.protocol import (
     Begun,
     CollectorStatus,
@@ -32,7 +33,7 @@ from radt.collector.protocol import (
     socket_path,
 )
 from radt.collector.start import log_path, start_guardian, starting
-from radt.errors import CollectorError
+from radt.errors import CollectorError, RadtError
 from radt.model import RunStatus
 from radt.procfs import process_stat
 
@@ -45,6 +46,8 @@ _STORE_TIMEOUT_S = 5.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
+#: How long a runner waits for a collector that it has started.
+_START_TIMEOUT_S = 15.0
 #: A collector that was not reached is tried again after this time, and waited for this long then.
 RETRY_S = 3.0
 _RETRY_TIMEOUT_S = 1.0
@@ -119,6 +122,23 @@ class CollectorClient:
         """
         client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s, deadline_s=deadline_s)
         client.reach()
+        return client
+
+    @classmethod
+    def for_runner(cls) -> CollectorClient:
+        """Return a runner's client, which starts a collector and connects while the runner loads.
+
+        What is asked of it, and `reach`, wait for that and get its error.
+        """
+        patience_s = float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
+        timeout_s = max(_START_TIMEOUT_S, patience_s)
+        client = cls(start=True, timeout_s=timeout_s, patience_s=patience_s)
+
+        def reach() -> None:
+            with suppress(RadtError, OSError):  # whoever waits for it gets it
+                client.reach()
+
+        threading.Thread(target=reach, name="reaching the collector", daemon=True).start()
         return client
 
     def reach(self) -> None:
