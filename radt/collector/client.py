@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -102,6 +102,8 @@ class CollectorClient:
         self._started: dict[str, dict[str, Any]] = {}
         self._away: CollectorError | None = None
         self._again_s = 0.0
+        #: When another guardian may be started: one that was is about to listen.
+        self._start_again_s = -math.inf
 
     @classmethod
     def connect(
@@ -140,6 +142,16 @@ class CollectorClient:
 
         threading.Thread(target=reach, name="reaching the collector", daemon=True).start()
         return client
+
+    def knock(self) -> bool:
+        """Return whether a collector listens; start one, and do not wait for it, if none does."""
+        with self._lock:
+            with self._connected() or nullcontext() as connection:
+                if connection is not None:
+                    return True
+            with starting(self.deadline_s):
+                self._start_guardian()
+        return False
 
     def reach(self) -> None:
         """Connect, unless it is connected."""
@@ -337,9 +349,10 @@ class CollectorClient:
             with starting(self.deadline_s):
                 self._socket = self._connected()
                 while self._socket is None:
-                    start_guardian(self.deadline_s)
+                    if time.monotonic() >= self._start_again_s:
+                        self._start_guardian()
                     now_s = time.monotonic()
-                    self._socket = self._connected(min(deadline, now_s + _START_AGAIN_S))
+                    self._socket = self._connected(min(deadline, self._start_again_s))
                     if now_s >= deadline:
                         break
         elif self._socket is None and self._registrations:
@@ -362,6 +375,10 @@ class CollectorClient:
                 )
                 if started := self._started.get(registration.run_id):
                     self._exchange(Op.STARTED, started, _ANSWER_TIMEOUT_S)
+
+    def _start_guardian(self) -> None:
+        start_guardian(self.deadline_s)
+        self._start_again_s = time.monotonic() + _START_AGAIN_S
 
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
         """Return a connection; retry until the deadline, then return None."""
