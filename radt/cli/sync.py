@@ -41,6 +41,8 @@ _PATIENCE_S = 8.0
 _END_S = 120.0
 #: How long a collector that answers may take to store what killed processes have left.
 _RECORD_S = 60.0
+#: How long a collector that is there may take to answer; it may be stopped.
+_HURRY_PATIENCE_S = 2.0
 #: Of runs whose tracking URI is another one than is set now.
 _HIDDEN = "the store keeps no user and password. Run `radt sync --tracking-uri URI` with both in it"
 #: Columns before the text of a line: a mark and a name.
@@ -109,6 +111,8 @@ def command(
             else _line("–", "dim", "MLflow", "tracking-uri is none", "dim")
         )
         console.print(done, soft_wrap=True)
+    if ways:
+        _hurry(place)
     left = _follow(ways, console, deadline_s)
     if not postgres:
         text = "no database set (--store-uri); samples stay on this machine"
@@ -150,6 +154,17 @@ def _drain(home: Home, deadline_s: float) -> Drained:
         ended += [*drained.ended, *set(before.waiting).difference(drained.waiting)]
         points += drained.points
     return replace(drained, ended=tuple(dict.fromkeys(ended)), points=points)
+
+
+def _hurry(home: Home) -> None:
+    """Tell the collector that somebody waits: while runs are on, it puts uploads off."""
+    try:
+        with CollectorClient.connect(
+            start=False, timeout_s=0.0, patience_s=_HURRY_PATIENCE_S
+        ) as client:
+            client.hurry(home.store_path)
+    except (RadtError, OSError):
+        pass  # without one, nobody uploads but us
 
 
 def _print_drained(drained: Drained, console: Console) -> None:

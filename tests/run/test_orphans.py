@@ -219,7 +219,7 @@ print(max(waited))
 @pytest.mark.parametrize("stops", ["hello", "begin"])
 def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, stops: str) -> None:
     first, first_id = begun(alone)
-    worker = pids(alone)["worker"]
+    worker = collector_of(alone, first_id)["worker"]
     try:
         out, err = alone.run(STOPPED, stops, RADT_COLLECTOR_PATIENCE_S="0.5")
         run_id, longest_s = out.split()
@@ -238,8 +238,8 @@ def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, sto
 
 
 def test_commands_beside_a_stopped_collector_say_so(alone: Alone) -> None:
-    first, _ = begun(alone)
-    worker = pids(alone)["worker"]
+    first, first_id = begun(alone)
+    worker = collector_of(alone, first_id)["worker"]
     os.kill(worker, signal.SIGSTOP)
     try:
         told = radt_of(alone, "doctor")
@@ -283,6 +283,24 @@ def test_a_script_without_a_collector_is_recorded_by_the_next_run(alone: Alone) 
     wait_until(ended(alone, run_id), "it is recorded")
     let_end(alone, other)
     check_whole(alone, run_id)
+
+
+@pytest.mark.mlflow
+def test_sync_beside_a_run_has_the_collector_upload_at_once(alone: Alone) -> None:
+    process, run_id = begun(alone, RADT_UPLOAD_WAIT_S="3600")
+    worker = collector_of(alone, run_id)["worker"]
+
+    def uploads() -> bool:
+        """Also started by another thread of the worker."""
+        pids = " ".join(path.read_text() for path in Path(f"/proc/{worker}/task").glob("*/children"))
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids.split()]
+        return any(b"radt.delivery.mlflow" in line for line in lines)
+
+    assert not uploads(), "it waits for the run's end"
+    told = radt_of(alone, "sync")
+    assert told.returncode == 0, told.stdout
+    wait_until(uploads, "the collector uploads")
+    let_end(alone, process)
 
 
 def test_sync_says_what_stays(alone: Alone) -> None:
