@@ -326,7 +326,7 @@ def _script() -> Path | None:
 
 
 def _inventory(folder: Path, artifacts: Path) -> dict[str, str]:
-    from radt.inventory import collect_inventory  # psutil, and only needed here
+    from radt.inventory import collect_inventory  # only needed here
 
     inventory = collect_inventory(folder, artifacts)
     return inventory.tags

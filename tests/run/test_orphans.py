@@ -292,7 +292,9 @@ def test_sync_beside_a_run_has_the_collector_upload_at_once(alone: Alone) -> Non
 
     def uploads() -> bool:
         """Also started by another thread of the worker."""
-        pids = " ".join(path.read_text() for path in Path(f"/proc/{worker}/task").glob("*/children"))
+        pids = " ".join(
+            path.read_text() for path in Path(f"/proc/{worker}/task").glob("*/children")
+        )
         lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids.split()]
         return any(b"radt.delivery.mlflow" in line for line in lines)
 
