@@ -17,10 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-import psutil
-
 from radt.nvml import Gpu, list_gpus
-from radt.packages import LIST_PACKAGES
+from radt.packages import LIST_PACKAGES, installed
 from radt.tags import (
     CPU,
     CPU_COUNT,
@@ -145,14 +143,23 @@ def read_hardware() -> Hardware:
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",
         cpu_model=_cpu_model(),
-        physical_cores=psutil.cpu_count(logical=False),
-        logical_cores=psutil.cpu_count(),
+        physical_cores=_physical_cores(),
+        logical_cores=os.cpu_count(),
         usable_cores=len(os.sched_getaffinity(0)),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         driver=gpu_list.driver,
         gpus=gpu_list.gpus,
         problems=(f"the GPUs could not be listed: {gpu_list.reason}",) if gpu_list.failed else (),
     )
+
+
+def _physical_cores() -> int | None:
+    """How many there are; None where the kernel does not say (some containers)."""
+    lists = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/core_cpus_list")
+    try:
+        return len({path.read_text(encoding="ascii") for path in lists}) or None
+    except OSError:
+        return None
 
 
 def _cpu_model() -> str:
@@ -209,11 +216,16 @@ def _ask_git(folder: Path) -> GitState:
 
 @cache
 def list_packages(interpreter: str = sys.executable) -> Packages:
-    """What is installed for that interpreter, asked once a process.
+    """What is installed for that interpreter, asked once a process; this process knows its own.
 
     ``interpreter`` is not resolved: a virtual environment's is a link to one that has other
     packages.
     """
+    if interpreter == sys.executable:
+        try:
+            return Packages(tuple(installed()))
+        except (OSError, ValueError) as error:  # metadata that is damaged
+            return Packages(problem=f"the packages of {interpreter} could not be listed: {error}")
     try:
         answer = subprocess.run(
             [interpreter, "-c", LIST_PACKAGES],

@@ -18,10 +18,10 @@ from radt.errors import UsageError
 from radt.home import Home
 from radt.setting_values import NONE
 from radt.settings import HOME, STORE_URI, Setting, Settings
-from radt.store.backend import StoreAddress
 
 if TYPE_CHECKING:
     from radt.render.model import Document
+    from radt.store.backend import StoreAddress
     from radt.store.locate import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -234,7 +234,7 @@ def shared_store(home: Home) -> ChosenStore | None:
         UsageError: The address is none.
     """
     uri = home.store_uri(tracking_uri=home.tracking_uri())
-    return ChosenStore(StoreAddress.of(uri)) if uri else None
+    return ChosenStore(_address(uri)) if uri else None
 
 
 def _named(home: Path | None, store_uri: str | None) -> ChosenStore | None:
@@ -244,8 +244,14 @@ def _named(home: Path | None, store_uri: str | None) -> ChosenStore | None:
         return _of(Home.resolve(home)) if home_given else None
     if home_given:
         raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
-    return ChosenStore(StoreAddress.of(store_uri))
+    return ChosenStore(_address(store_uri))
 
 
 def _of(home: Home) -> ChosenStore:
-    return ChosenStore(StoreAddress.of(home.store_path), home)
+    return ChosenStore(_address(home.store_path), home)
+
+
+def _address(given: Path | str) -> StoreAddress:
+    from radt.store.backend import StoreAddress  # most of what a command's start would take
+
+    return StoreAddress.of(given)

@@ -1,4 +1,7 @@
-"""``radt run``: run an experiment file, or one program."""
+"""``radt run``: run an experiment file, or one program.
+
+The runner takes longest to load, and a collector to start: the latter begins first.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from radt import settings
 from radt.cli.options import call, setting_option
 from radt.cli.original import WITH_VALUE, translated
-from radt.cli.render import render_plan
+from radt.collector.client import CollectorClient
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import direct_plan, is_experiment, open_source
 from radt.home import Home
 from radt.listeners import registry
-from radt.runner.console import shown_path
-from radt.runner.detach import start_detached
-from radt.runner.pending import ExperimentOptions, experiment_options, pending_workloads
-from radt.runner.start import ask_first, start_experiment, start_plan
 from radt.settings import Settings
+
+if TYPE_CHECKING:
+    from radt.runner.pending import ExperimentOptions
 
 #: Where the context keeps the command line as it was given.
 ARGUMENTS = "radt.cli.run.arguments"
@@ -261,6 +261,11 @@ class _Start:
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
         values.check()
+        client = None
+        if path.is_file() and not (dry_run or detach):
+            client = CollectorClient.for_runner()
+        from radt.runner.pending import experiment_options
+
         options = experiment_options(values, rerun=self.rerun, only=self.only)
         if dry_run:
             source = open_source(path)
@@ -270,6 +275,10 @@ class _Start:
         home = Home(values[settings.HOME])
         if detach and (code := self._detach(path, home, options)) is not None:
             return code
+        from rich.console import Console
+
+        from radt.runner.start import start_experiment
+
         outcome = start_experiment(
             path,
             home=home,
@@ -279,6 +288,7 @@ class _Start:
             tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
             store_uri=values[settings.STORE_URI] or None,
             confirm=None if options.yes else confirm,
+            client=client,
         )
         return outcome.exit_code
 
@@ -287,6 +297,14 @@ class _Start:
 
         Returns the exit code, None if there is nothing to run.
         """
+        from rich.console import Console
+        from rich.text import Text
+
+        from radt.runner.console import shown_path
+        from radt.runner.detach import start_detached
+        from radt.runner.pending import pending_workloads
+        from radt.runner.start import ask_first
+
         source = open_source(path)
         plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
         pending = pending_workloads(plan, options.with_repeat_of(source.repeat, plan))
@@ -325,7 +343,6 @@ class _Start:
             )
         values = Settings.of(Path.cwd(), given)
         values.check()
-        options = experiment_options(values)
         machine = Machine.detect()
         plan = direct_plan(
             self.file,
@@ -334,6 +351,13 @@ class _Start:
             registry=registry.load(),
             **asdict(self.columns),
         )
+        client = None if dry_run else CollectorClient.for_runner()
+        from rich.console import Console
+
+        from radt.runner.pending import experiment_options
+        from radt.runner.start import start_plan
+
+        options = experiment_options(values)
         if dry_run:
             _show_plan(plan, options)
             return 0
@@ -347,11 +371,17 @@ class _Start:
             tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
             store_uri=values[settings.STORE_URI] or None,
             confirm=None if options.yes else confirm,
+            client=client,
         )
         return outcome.exit_code
 
 
 def _show_plan(plan: ExperimentPlan, options: ExperimentOptions) -> None:
+    from rich.console import Console
+
+    from radt.cli.render import render_plan
+    from radt.runner.pending import pending_workloads
+
     if options.only:
         pending_workloads(plan, options)  # says which of them are not there
         chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)

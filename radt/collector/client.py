@@ -14,10 +14,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from radt import settings
 from radt.collector.protocol import (
     Begun,
     CollectorStatus,
@@ -32,7 +33,7 @@ from radt.collector.protocol import (
     socket_path,
 )
 from radt.collector.start import log_path, start_guardian, starting
-from radt.errors import CollectorError
+from radt.errors import CollectorError, RadtError
 from radt.model import RunStatus
 from radt.procfs import process_stat
 
@@ -45,6 +46,8 @@ _STORE_TIMEOUT_S = 5.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
+#: How long a runner waits for a collector that it has started.
+_START_TIMEOUT_S = 15.0
 #: A collector that was not reached is tried again after this time, and waited for this long then.
 RETRY_S = 3.0
 _RETRY_TIMEOUT_S = 1.0
@@ -99,6 +102,8 @@ class CollectorClient:
         self._started: dict[str, dict[str, Any]] = {}
         self._away: CollectorError | None = None
         self._again_s = 0.0
+        #: When another guardian may be started: one that was is about to listen.
+        self._start_again_s = -math.inf
 
     @classmethod
     def connect(
@@ -120,6 +125,33 @@ class CollectorClient:
         client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s, deadline_s=deadline_s)
         client.reach()
         return client
+
+    @classmethod
+    def for_runner(cls) -> CollectorClient:
+        """Return a runner's client, which starts a collector and connects while the runner loads.
+
+        What is asked of it, and `reach`, wait for that and get its error.
+        """
+        patience_s = float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
+        timeout_s = max(_START_TIMEOUT_S, patience_s)
+        client = cls(start=True, timeout_s=timeout_s, patience_s=patience_s)
+
+        def reach() -> None:
+            with suppress(RadtError, OSError):  # whoever waits for it gets it
+                client.reach()
+
+        threading.Thread(target=reach, name="reaching the collector", daemon=True).start()
+        return client
+
+    def knock(self) -> bool:
+        """Return whether a collector listens; start one, and do not wait for it, if none does."""
+        with self._lock:
+            with self._connected() or nullcontext() as connection:
+                if connection is not None:
+                    return True
+            with starting(self.deadline_s):
+                self._start_guardian()
+        return False
 
     def reach(self) -> None:
         """Connect, unless it is connected."""
@@ -317,9 +349,10 @@ class CollectorClient:
             with starting(self.deadline_s):
                 self._socket = self._connected()
                 while self._socket is None:
-                    start_guardian(self.deadline_s)
+                    if time.monotonic() >= self._start_again_s:
+                        self._start_guardian()
                     now_s = time.monotonic()
-                    self._socket = self._connected(min(deadline, now_s + _START_AGAIN_S))
+                    self._socket = self._connected(min(deadline, self._start_again_s))
                     if now_s >= deadline:
                         break
         elif self._socket is None and self._registrations:
@@ -342,6 +375,10 @@ class CollectorClient:
                 )
                 if started := self._started.get(registration.run_id):
                     self._exchange(Op.STARTED, started, _ANSWER_TIMEOUT_S)
+
+    def _start_guardian(self) -> None:
+        start_guardian(self.deadline_s)
+        self._start_again_s = time.monotonic() + _START_AGAIN_S
 
     def _connected(self, deadline: float = 0.0) -> socket.socket | None:
         """Return a connection; retry until the deadline, then return None."""

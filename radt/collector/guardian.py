@@ -109,12 +109,8 @@ def main(*, detach: bool) -> int:
     """Run a guardian, unless there is one.
 
     Args:
-        detach: Return at once and go on in a child, so that whoever starts a collector neither
-            waits for it nor becomes its parent (a run's process tree must not contain it). It has
-            limits, priority and masks of its own then; in the foreground it keeps those given.
+        detach: Have limits, priority and masks of its own; in the foreground it keeps those given.
     """
-    if detach and os.fork():
-        return 0
     lock = guardian_lock()
     if not lock.acquire():
         return 0

@@ -246,7 +246,7 @@ class LiveView:
     samples: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}  # asked for every second
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LiveView:

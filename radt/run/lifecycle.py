@@ -211,7 +211,7 @@ def _open(target: Target, options: RunOptions) -> ActiveRun:
     active = ActiveRun(target, NullJournal() if lost else _journal(target), mlflow, session=session)
     active.journal.open()
     _set_environment(active)
-    if active.session is not None and active.session.recording:
+    if active.session is not None and active.session.may_be_recorded:
         _guarded("preparing MLflow", mlflow.prepare)
     active.usage = own_usage()
     return active

@@ -8,6 +8,7 @@ import re
 import shlex
 import socket
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -112,6 +113,8 @@ def _home_option(home: Home) -> str:
     return f" --home {shlex.quote(str(_shown(home.path)))}"
 
 
+#: How long a script waits for a collector that starts or answers, if it is that patient.
+_START_TIMEOUT_S = 15.0
 #: How long the end of a script waits for its values to be in the store, if it is that patient.
 _FINISH_TIMEOUT_S = 10.0
 #: How long the first rank waits for the ends of the others; nothing is lost then.
@@ -141,6 +144,7 @@ class StandaloneSession:
     def __init__(self, target: Target, options: RunOptions) -> None:
         self._target = target
         self._client: CollectorClient | None = None
+        self._connecting: threading.Thread | None = None
         self._run = _describe(target, options)
         self._described = False
         self._begin()
@@ -154,14 +158,43 @@ class StandaloneSession:
             self._described = True
         except OSError as error:
             missing = error
+        client = CollectorClient(
+            start=True,
+            timeout_s=_START_TIMEOUT_S,
+            patience_s=_START_TIMEOUT_S,
+            deadline_s=_patient_until_s(),
+        )
+        if missing is None:
+            with suppress(RadtError, OSError):  # to be said by the next line
+                if not client.knock():
+                    self._connect_meanwhile(client)
+                    return
+        self._connect(client, missing)
+
+    def _connect_meanwhile(self, client: CollectorClient) -> None:
+        """Let the script begin while its collector starts; the run's folder says all until then."""
+        with suppress(RadtError, OSError):  # this process may be killed before it has connected
+            ask_for_collection(self._target.run_dir.path)
+        self._connecting = threading.Thread(
+            target=self._connect, args=(client, None), name="reaching the collector", daemon=True
+        )
+        self._connecting.start()
+
+    def _connected(self) -> CollectorClient | None:
+        """Return the collector's client as soon as it is known whether there is one."""
+        connecting = self._connecting
+        if connecting is not None and connecting is not threading.current_thread():
+            connecting.join()
+        return self._client
+
+    def _connect(self, client: CollectorClient, missing: OSError | None) -> None:
         try:
-            self._client = CollectorClient.connect(start=True, deadline_s=_patient_until_s())
-            self._take_up(self._client)
+            client.reach()
+            self._take_up(client)
+            self._client = client
             self._say(f"is recorded in {_shown(self._target.home.path)}")
         except (RadtError, OSError) as error:
-            if self._client is not None:
-                self._client.close()
-            self._client = None
+            client.close()
             if missing is not None:
                 warn_once(
                     f"the run is not recorded: {error}. Nor can its folder "
@@ -190,24 +223,30 @@ class StandaloneSession:
     @property
     def name(self) -> str:
         """What people call the run."""
+        self._connected()  # the collector numbers it
         return self._run.name
 
     @property
     def recording(self) -> bool:
         """Whether the collector has the run."""
-        return self._client is not None
+        return self._connected() is not None
+
+    @property
+    def may_be_recorded(self) -> bool:
+        """Whether the collector has the run, or is starting."""
+        return self._connecting is not None or self._client is not None
 
     @property
     def lost(self) -> bool:
         """Whether nobody will ever know of the run: what it logs has no use."""
-        return self._client is None and not self._described
+        return not self._described and self._client is None
 
     def finish(self, status: RunStatus, reason: str) -> None:
         """End the run, its journal being closed; returns when all of it is in the store."""
         if self.lost:
             return
         wait_for_ranks(self._target.run_dir.journal, _RANKS_TIMEOUT_S)
-        client, deadline_s = self._client, _patient_until_s()
+        client, deadline_s = self._connected(), _patient_until_s()
         try:
             if client is None:  # there may be a collector by now
                 client = CollectorClient.connect(start=False, timeout_s=0.0, deadline_s=deadline_s)
@@ -287,7 +326,7 @@ def _script() -> Path | None:
 
 
 def _inventory(folder: Path, artifacts: Path) -> dict[str, str]:
-    from radt.inventory import collect_inventory  # psutil, and only needed here
+    from radt.inventory import collect_inventory  # only needed here
 
     inventory = collect_inventory(folder, artifacts)
     return inventory.tags

@@ -16,8 +16,10 @@ from radt.runner.outcome import STOPPED, RunEnd, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
 
-#: How often the live table is brought up to date, and clocks and pending signals are looked at.
+#: How often clocks and pending signals are looked at.
 TICK_S = 0.5
+#: How often the live table is brought up to date: what it shows is sampled once a second.
+LIVE_S = 1.0
 #: Rows that keep others waiting for so long are named also where there is no live table.
 LONG_WAIT_S = 10.0
 
@@ -31,6 +33,7 @@ class Follower:
         self._context_noted = False
         self._waiting_since_s: float | None = None
         self._wait_told = False
+        self._live_at_s = 0.0
         self._state_before: str | None = None  # what the view said before reports were written
 
     def follow(self) -> None:
@@ -57,6 +60,12 @@ class Follower:
         self._look_at_context()
         self._look_at_reports()
         self._verify_devices()
+        if time.monotonic() >= self._live_at_s:
+            self._live_at_s = time.monotonic() + LIVE_S
+            self._show_live()
+
+    def _show_live(self) -> None:
+        workload = self._workload
         live = workload.recording.live([row.run_id for row in workload.rows])
         for row in workload.rows:
             if row.outcome is None and (now := live.get(row.run_id)) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from radt import settings
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.manifest import RunnersEnd, ask_for_collection
@@ -112,10 +110,14 @@ def open_session(
     explicit_tracking_uri: str | None = None,
     explicit_store_uri: str | None = None,
     start_options: str = "",
+    client: CollectorClient | None = None,
 ) -> Iterator[Session]:
     """Everything open and running, closed again at the end.
 
     A collector that cannot be reached joins when it can.
+
+    Args:
+        client: One that was begun early (`CollectorClient.for_runner`), and is the session's now.
 
     Raises:
         RadtError: The data folder, the runtime folder or the store cannot be used.
@@ -124,9 +126,7 @@ def open_session(
     tracking_uri = home.tracking_uri(explicit_tracking_uri)
     writer = StoreWriter(home.store_path)
     presence = Presence(console)
-    patience_s = float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
-    timeout_s = max(START_TIMEOUT_S, patience_s)
-    client = CollectorClient(start=True, timeout_s=timeout_s, patience_s=patience_s)
+    client = client or CollectorClient.for_runner()
     try:
         try:
             client.reach()
@@ -152,8 +152,6 @@ def open_session(
         writer.close()
 
 
-#: How long a start waits for a collector that it has started.
-START_TIMEOUT_S = 15.0
 #: How long the end of a workload waits for what is still to be reported.
 FLUSH_TIMEOUT_S = 30.0
 #: How long the end of a run waits until all of it is in the store; nothing is lost then.

@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from radt import units
-from radt.analysis.report import left_out_text, read_report
+from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
-from radt.delivery.backlog import backlogs
 from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock, shown_command, start_options
@@ -31,8 +30,6 @@ from radt.home import Home
 from radt.listeners import registry
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.render.report import epochs_hint, summary_table
-from radt.render.terminal import table_lines
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.console import shown_path as shown
@@ -128,6 +125,12 @@ def print_closing(
     Args:
         before: The collector's status when the experiment began; None if it did not answer.
     """
+    # Only now: what reads results takes longer to load than a script should wait for its start.
+    from radt.analysis.report import left_out_text, read_report
+    from radt.delivery.backlog import backlogs
+    from radt.render.report import epochs_hint, summary_table
+    from radt.render.terminal import table_lines
+
     console = session.console
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
     for row in outcome.failed_before:
@@ -260,11 +263,13 @@ def start_experiment(
     store_uri: str | None = None,
     devices: str = "",
     confirm: Confirm | None = None,
+    client: CollectorClient | None = None,
 ) -> ExperimentOutcome:
     """Run what is pending of an experiment file; statuses are written back into it.
 
     Args:
         devices: Overrides the Devices column; see `radt.experiment.row.Place`.
+        client: See `radt.runner.recording.open_session`.
 
     Raises:
         ExperimentError: The file has problems; nothing was started.
@@ -293,6 +298,7 @@ def start_experiment(
             statuses=statuses,
             resume_options=start_options(path, home.path),
             confirm=confirm,
+            client=client,
         )
 
 
@@ -308,12 +314,14 @@ def start_plan(
     statuses: StatusSink | None = None,
     resume_options: str = "",
     confirm: Confirm | None = None,
+    client: CollectorClient | None = None,
 ) -> ExperimentOutcome:
     """Run a plan, from the first line on the console to the last.
 
     Args:
         statuses: Writes them back to where the plan came from; None for a script run directly.
         resume_options: Those that a call that resumes it has.
+        client: See `radt.runner.recording.open_session`.
 
     Raises:
         RadtError: It could not be prepared or recorded.
@@ -334,6 +342,7 @@ def start_plan(
             explicit_tracking_uri=tracking_uri,
             explicit_store_uri=store_uri,
             start_options=resume_options,
+            client=client,
         ) as session,
         stop.listening(),
     ):

@@ -1,4 +1,7 @@
-"""Read the sample store: never writes, never creates, never waits for writers."""
+"""Read the sample store: never writes, never creates, never waits for writers.
+
+What reads points is imported with the first point: a runner starts without it.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,8 @@ from sqlalchemy import Connection, text
 from radt.errors import RunNotFoundError
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.store import chunks
 from radt.store.backend import StoreAddress
 from radt.store.database import ReadDatabase
-from radt.store.overview import envelope, plan, read_headers
-from radt.store.points import (
-    Part,
-    chunks_after,
-    chunks_between,
-    chunks_numbered,
-    mean_between,
-    point_counts,
-)
 from radt.store.records import (
     ExperimentSummary,
     GapRecord,
@@ -264,14 +257,18 @@ class StoreReader:
         Raises:
             CodecError: A chunk is damaged.
         """
+        from radt.store import chunks, points
+
         with self._database.snapshot() as connection:
-            stored = chunks_between(connection, run_id, series_no, start_ns, end_ns)
+            stored = points.chunks_between(connection, run_id, series_no, start_ns, end_ns)
         return chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
 
     def point_counts(self, run_id: str) -> dict[int, int]:
         """Return the number of points of each series of a run, by the series' number."""
+        from radt.store import points
+
         with self._database.snapshot() as connection:
-            return point_counts(connection, run_id)
+            return points.point_counts(connection, run_id)
 
     def points_after(self, run_id: str, series_no: int, skip: int, limit: int) -> Samples:
         """Return at most ``limit`` points in the order they were written, after the first ``skip``.
@@ -282,8 +279,10 @@ class StoreReader:
         Raises:
             CodecError: A chunk is damaged.
         """
+        from radt.store import chunks, points
+
         with self._database.snapshot() as connection:
-            stored = chunks_after(connection, run_id, series_no, skip, limit)
+            stored = points.chunks_after(connection, run_id, series_no, skip, limit)
         first = skip - stored.before
         return chunks.sliced(stored.decode(), first, first + limit)
 
@@ -302,8 +301,10 @@ class StoreReader:
         Raises:
             CodecError: A chunk is damaged.
         """
+        from radt.store import points
+
         with self._database.snapshot() as connection:
-            return mean_between(connection, run_id, series_no, start_ns, end_ns)
+            return points.mean_between(connection, run_id, series_no, start_ns, end_ns)
 
     def envelope(
         self,
@@ -321,18 +322,20 @@ class StoreReader:
         Raises:
             CodecError: A chunk is damaged.
         """
-        part = Part(run_id, series_no, start_ns, end_ns)
+        from radt.store import chunks, overview, points
+
+        part = points.Part(run_id, series_no, start_ns, end_ns)
         with self._database.snapshot() as connection:
-            overview = plan(read_headers(connection, part), part, max_points)
+            plan = overview.plan(overview.read_headers(connection, part), part, max_points)
             stored = (
-                chunks_between(connection, run_id, series_no, start_ns, end_ns)
-                if overview is None
-                else chunks_numbered(connection, run_id, series_no, overview.numbers)
+                points.chunks_between(connection, run_id, series_no, start_ns, end_ns)
+                if plan is None
+                else points.chunks_numbered(connection, run_id, series_no, plan.numbers)
             )
-        if overview is not None:
-            return overview.points(stored.chunks)
+        if plan is not None:
+            return plan.points(stored.chunks)
         samples = chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
-        return envelope(samples, max_points)
+        return overview.envelope(samples, max_points)
 
     def summary(self, run_ids: Sequence[str]) -> list[SummaryRecord]:
         """Count, mean, extremes and ends of every series that has points, from headers alone."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
+if TYPE_CHECKING:  # a runner starts before it needs arrays
+    import numpy as np
+    import numpy.typing as npt
+
+Int64Array: TypeAlias = "npt.NDArray[np.int64]"
+Float64Array: TypeAlias = "npt.NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)

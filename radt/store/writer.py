@@ -1,4 +1,7 @@
-"""Write the sample store: safe from several threads and from several processes at once."""
+"""Write the sample store: safe from several threads and from several processes at once.
+
+What writes points is imported with the first point: a runner, which writes none, starts without it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, TextClause
 
 from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.run_name import number_of, numbered
-from radt.store import chunks, tables
+from radt.store import tables
 from radt.store.backend import StoreAddress
 from radt.store.database import backend_of
-from radt.store.growth import Loose, loose_series, merge_loose
 from radt.store.migrations import prepare_to_write
 from radt.store.records import (
     GapRecord,
@@ -42,6 +44,9 @@ from radt.store.tables import (
     Value,
     to_column,
 )
+
+if TYPE_CHECKING:
+    from radt.store.growth import Loose
 
 
 class StoreWriter:
@@ -277,6 +282,9 @@ class StoreWriter:
         Raises:
             StoreError: A series was not declared, or a column has the wrong type or length.
         """
+        from radt.store import chunks
+        from radt.store.growth import Loose, merge_loose
+
         with self._writing() as connection:
             self._backend.lock_run(connection, run_id)
             self._changed_runs.add(run_id)
@@ -284,11 +292,16 @@ class StoreWriter:
             loose = self._loose.setdefault(run_id, {})
             times = chunks.SharedTimes()
             rows: list[dict[str, Value]] = []
+
+            def append(rows: Sequence[dict[str, Value]]) -> None:
+                if rows:
+                    connection.execute(chunks.APPEND, rows)
+
             for batch in batches:
                 samples = chunks.checked(batch.samples)
                 if len(samples) >= chunks.POINTS_PER_CHUNK:
                     # Earlier batches of the same series in this call come first.
-                    _append(connection, rows)
+                    append(rows)
                     rows.clear()
                     merge_loose(connection, run_id, batch.series_no, times, samples)
                     loose.pop(batch.series_no, None)
@@ -297,13 +310,16 @@ class StoreWriter:
                     counted = loose.setdefault(batch.series_no, Loose())
                     counted.chunks += 1
                     counted.points += len(samples)
-            _append(connection, rows)
+            append(rows)
             for series_no in [number for number, counted in loose.items() if counted.many]:
                 merge_loose(connection, run_id, series_no, times)
                 del loose[series_no]
 
     def seal(self, run_id: str) -> None:
         """Compress all that is loose: the run has ended. Points may still be appended later."""
+        from radt.store import chunks
+        from radt.store.growth import loose_series, merge_loose
+
         times = chunks.SharedTimes()
         with self._writing() as connection:
             self._backend.lock_run(connection, run_id)
@@ -406,8 +422,3 @@ class StoreWriter:
 
 def _identity(series: SeriesRecord) -> tuple[str, ...]:
     return series.listener, series.metric, series.scope, series.entity
-
-
-def _append(connection: Connection, rows: list[dict[str, Value]]) -> None:
-    if rows:
-        connection.execute(chunks.APPEND, rows)

@@ -12,13 +12,23 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from radt.errors import StoreError
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
 from radt.store.reader import StoreReader
-from tests.support.bench import stop_collectors
+from tests.support.bench import stop_collectors, wait_until
 from tests.support.journal import Found
 
 TIMEOUT_S = 180.0
+
+
+def has_store(home: Path) -> bool:
+    """Whether the store of a data folder can be read."""
+    try:
+        with StoreReader(home / "radt.db") as reader:
+            return reader.workloads() is not None
+    except StoreError:
+        return False
 
 
 @dataclass
@@ -81,6 +91,8 @@ class Alone(Scripts):
 
     @property
     def reader(self) -> StoreReader:
+        """The store: a script goes on while its collector starts, which makes the store."""
+        wait_until(lambda: has_store(self.home), "there is a store")
         return StoreReader(self.home / "radt.db")
 
 

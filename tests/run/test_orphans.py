@@ -219,7 +219,7 @@ print(max(waited))
 @pytest.mark.parametrize("stops", ["hello", "begin"])
 def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, stops: str) -> None:
     first, first_id = begun(alone)
-    worker = pids(alone)["worker"]
+    worker = collector_of(alone, first_id)["worker"]
     try:
         out, err = alone.run(STOPPED, stops, RADT_COLLECTOR_PATIENCE_S="0.5")
         run_id, longest_s = out.split()
@@ -238,8 +238,8 @@ def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, sto
 
 
 def test_commands_beside_a_stopped_collector_say_so(alone: Alone) -> None:
-    first, _ = begun(alone)
-    worker = pids(alone)["worker"]
+    first, first_id = begun(alone)
+    worker = collector_of(alone, first_id)["worker"]
     os.kill(worker, signal.SIGSTOP)
     try:
         told = radt_of(alone, "doctor")
