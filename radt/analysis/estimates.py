@@ -17,6 +17,7 @@ from enum import StrEnum
 from statistics import fmean, stdev
 
 from radt.analysis.quantities import Combine
+from radt.analysis.student import critical_value, two_sided_p
 
 #: What reports and comparisons use.
 CONFIDENCE = 0.95
@@ -54,7 +55,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     mean, degrees = fmean(values), len(values) - 1
-    half = _quantile(degrees, confidence) * stdev(values) / math.sqrt(len(values))
+    half = critical_value(confidence, degrees) * stdev(values) / math.sqrt(len(values))
     return Interval(mean - half, mean + half, confidence)
 
 
@@ -150,14 +151,14 @@ def effect(
         error, degrees = _welch(variances, [len(values) for values in sets])
     if abs(change) <= noise:
         change = 0.0
-    half = _quantile(degrees, confidence) * error if error else 0.0
+    half = critical_value(confidence, degrees) * error if error else 0.0
     return Effect(
         scale,
         back(change),
         method,
         counts,
         Interval(change - half, change + half, confidence).mapped(back),
-        _two_sided(change, error, degrees),
+        _p_value(change, error, degrees),
         variances,
     )
 
@@ -184,19 +185,10 @@ def _welch(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, fl
     return math.sqrt(sum(parts)), sum(parts) ** 2 / below
 
 
-def _quantile(degrees: float, confidence: float) -> float:
-    """Return how many standard errors an interval reaches on each side, by Student's t."""
-    from scipy.special import stdtrit  # slow to load: only where there are repeats
-
-    return float(stdtrit(degrees, (1 + confidence) / 2))
-
-
-def _two_sided(change: float, error: float, degrees: float) -> float:
+def _p_value(change: float, error: float, degrees: float) -> float:
     if not error:
         return 0.0 if change else 1.0
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(degrees, -abs(change) / error))
+    return two_sided_p(change / error, degrees)
 
 
 def repeats_to_detect(effect: Effect, change: float) -> int | None:
@@ -221,7 +213,7 @@ def repeats_to_detect(effect: Effect, change: float) -> int | None:
             error, degrees = math.sqrt(effect.variances[0] / count), count - 1.0
         else:
             error, degrees = _welch(effect.variances, [count] * len(effect.variances))
-        return 2 * _quantile(degrees, confidence) * error <= allowed
+        return 2 * critical_value(confidence, degrees) * error <= allowed
 
     low, high = 1, 2
     while not is_enough(high):

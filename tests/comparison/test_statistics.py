@@ -22,6 +22,7 @@ from radt.analysis.estimates import (
     mean_interval,
     repeats_to_detect,
 )
+from radt.analysis.student import critical_value, two_sided_p
 
 A = [2.69, 2.71, 2.66, 2.75, 2.70]
 B = [2.04, 2.06, 2.01, 2.10, 2.03]
@@ -30,6 +31,17 @@ B = [2.04, 2.06, 2.01, 2.10, 2.03]
 def interval_of(found: Effect) -> tuple[float, float]:
     assert found.interval is not None
     return found.interval.low, found.interval.high
+
+
+@pytest.mark.parametrize("degrees", [0.7, 1, 1.3, 2, 4.56, 9, 100, 5000])
+def test_students_t_as_scipy_has_it(degrees: float) -> None:
+    for confidence in (0.01, 0.5, 0.8, 0.95, 0.99, 0.9999):
+        expected = stats.t.ppf((1 + confidence) / 2, degrees)
+        assert critical_value(confidence, degrees) == pytest.approx(expected, rel=1e-10)
+    for t in (0.0, 1e-9, -0.3, 1.0, -2.5, 30.0, 1e5):
+        expected = 2 * stats.t.sf(abs(t), degrees)
+        assert two_sided_p(t, degrees) == pytest.approx(expected, rel=1e-9)
+    assert two_sided_p(math.inf, degrees) == two_sided_p(1e200, degrees) == 0.0
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
