@@ -40,7 +40,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "trace": "Write the trace of a run for ui.perfetto.dev.",
     },
     "Data": {
-        "import": "Import runs from archives and from MLflow.",
+        "import": "Import runs of MLflow, W&B, TensorBoard.",
         "sync": "Upload pending data to MLflow and Postgres.",
         "db": "Upgrade or check the store; manage readers.",
         "prune": "Delete or compact old runs.",

@@ -6,6 +6,7 @@ import functools
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from radt.errors import UsageError
+from radt.errors import RunNotFoundError, UsageError
 from radt.home import Home
 from radt.setting_values import NONE
 from radt.settings import HOME, STORE_URI, Setting, Settings
@@ -189,6 +190,12 @@ def unknown_experiment(name: str, places: Places, wanted: str) -> UsageError:
         known = dict.fromkeys(
             entry.name for reader in readers.nearest_first() for entry in reader.experiments()
         )
+        with suppress(RunNotFoundError):
+            _, run = readers.find_run(name)
+            return UsageError(
+                f"Expected an experiment, got {name!r}, a run of {run.experiment}",
+                f"Name the experiment, {run.experiment}",
+            )
     return UsageError(
         f"Expected {wanted} of experiment {name!r} in {places}, got none",
         f"Experiments there: {', '.join(known) or 'none'}",

@@ -253,10 +253,11 @@ class _Start:
                 f"Expected one experiment file, got {self.arguments[0]!r} after {self.file}",
                 "Run one experiment file at a time, without arguments",
             )
-        if any(getattr(self.columns, name) for name in _COLUMNS if name != "devices"):
+        of_rows = [f"--{name}" for name in _COLUMNS if getattr(self.columns, name)]
+        if of_rows := [option for option in of_rows if option != "--devices"]:
             raise UsageError(
-                "-e, -w, -n, -c, -l and other column options are for programs",
-                f"Write them into the columns of {self.file}",
+                f"{', '.join(of_rows)}: options of columns are for programs",
+                f"Write into the columns of {self.file} what they say",
             )
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)

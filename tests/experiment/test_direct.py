@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -63,14 +64,34 @@ def test_options_mean_what_columns_mean(
     assert warning.startswith("listener dcgm does not work here: no hostengine answers; 1 run ")
 
 
-def test_a_launcher_on_path_names_the_experiment_after_its_script(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, cpu_only: Machine, registry: Registry
+@pytest.mark.parametrize(
+    ("launcher", "arguments"),
+    [
+        ("torchrun", ["--nproc-per-node", "2", "train.py", "--lr", "0.1"]),
+        ("accelerate", ["launch", "--config_file", "x.yaml", "train.py"]),
+        ("deepspeed", ["--num_gpus=2", "train.py", "--deepspeed"]),
+        ("sh", ["-c", 'exec "$@"', "train.py", "--lr", "0.1"]),
+        ("-m torch.distributed.run", ["--nproc-per-node", "2", "train.py"]),
+    ],
+)
+def test_a_launcher_names_the_experiment_after_its_script(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cpu_only: Machine,
+    registry: Registry,
+    launcher: str,
+    arguments: list[str],
 ) -> None:
+    for name in ("torchrun", "accelerate", "deepspeed"):
+        (folder / "bin").mkdir(exist_ok=True)
+        (folder / "bin" / name).write_text("#!/bin/sh\n")
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(folder)
-    arguments = ["-c", 'exec "$@"', "train.py", "--lr", "0.1"]
-    plan = direct_plan("sh", arguments, machine=cpu_only, registry=registry)
+    plan = direct_plan(launcher, arguments, machine=cpu_only, registry=registry)
     ((run,),) = (workload.runs for workload in plan.workloads)
-    assert (run.experiment, run.program.command, run.program.folder) == ("train", "sh", folder)
+    assert (run.experiment, run.program.folder) == ("train", folder)
+    assert (run.program.command or f"-m {run.program.module}") == launcher
     assert run.params == tuple(arguments)
 
 

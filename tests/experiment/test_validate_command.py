@@ -112,3 +112,12 @@ def test_colour_is_for_terminals(folder: Path) -> None:
 
     assert "\x1b[1;31m" in validate(folder, "e.csv", FORCE_COLOR="1").stderr
     assert "\x1b" not in validate(folder, "e.csv", NO_COLOR="1").stderr
+
+
+def test_any_file_is_tried_on_cpus(folder: Path) -> None:
+    (folder / "e.csv").write_text("Experiment,Workload,Devices,File\n7,1,0,train.py\n")
+    assert "no GPU" in validate(folder, "e.csv", PATH="").stderr
+    done = validate(folder, "e.csv", "--devices", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "on cpu" in done.stdout
+    assert "experiment 7 is the one with this id at MLflow" in " ".join(done.stdout.split())

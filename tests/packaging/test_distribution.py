@@ -130,3 +130,57 @@ def test_installed_wheel_imports_without_dependencies(
     version, folder = done.stdout.split()
     assert version
     assert Path(folder).is_relative_to(tmp_path / "venv")
+
+
+#: What a base installation lacks: packages of extras, and those that all of MLflow brings.
+_NOT_IN_BASE = (
+    *(
+        "PIL",
+        "aiohttp",
+        "apprise",
+        "choreographer",
+        "docker",
+        "flask_cors",
+        "flask_wtf",
+        "graphene",
+    ),
+    *("gunicorn", "huey", "kaleido", "matplotlib", "mlflow.server.auth", "skops"),
+    *("sklearn", "tensorboard", "torch", "wandb"),
+)
+_IMPORTED_WITH_THEIR_PACKAGES = ("radt.importers.tensorboard", "radt.importers.wandb")
+_BASE = """
+import importlib, pathlib, sys
+sys.modules |= dict.fromkeys(sys.argv[1].split(","))
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
+client = MlflowClient("sqlite:///built.db")  # by MLflow's own migrations
+study = client.create_experiment("study", pathlib.Path("files").absolute().as_uri())
+run = client.create_run(study)
+client.log_batch(run.info.run_id, [Metric("loss", 0.5, 1, 1)])
+client.log_text(run.info.run_id, "text", "note.txt")
+assert client.get_run(run.info.run_id).data.metrics == {"loss": 0.5}
+"""
+
+
+def test_a_base_installation_has_all_that_radt_and_mlflows_client_need(tmp_path: Path) -> None:
+    modules = {
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in source_files()
+        if name.endswith(".py") and not name.endswith("__main__.py")
+    }
+    modules = {
+        name
+        for name in modules - set(_IMPORTED_WITH_THEIR_PACKAGES)
+        if not name.startswith("radt.integrations.")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _BASE, ",".join(_NOT_IN_BASE), *sorted(modules)],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "files").exists()

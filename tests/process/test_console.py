@@ -92,6 +92,17 @@ def test_lines_of_workloads_stand_below_each_other() -> None:
     assert lines[0].index("1 run") == lines[1].index("1 run") < lines[2].index("1 run")
 
 
+def test_quiet_shows_the_live_table_and_no_output_of_runs() -> None:
+    stream = io.StringIO()
+    terminal = Console(file=stream, width=80, height=24, force_terminal=True, color_system=None)
+    with RunConsole(terminal, quiet=True) as output:
+        output.output(0, "a", "printed by a run")
+        output.show_live(WorkloadView(1, 1, "three", [RunView("a", "net-a")]))
+        output.flush()
+    assert "net-a" in stream.getvalue()
+    assert "printed by a run" not in stream.getvalue()
+
+
 def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
     console, stream = plain_console()
     view = WorkloadView(

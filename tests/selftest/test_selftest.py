@@ -9,9 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from radt import selftest
 from radt.cli import main
+from radt.cli.selftest import command
 from radt.selftest import Measurement, Verdict, drawn_orders
 from tests.support.bench import Bench, bench_in
 from tests.support.waiting import wait_until
@@ -41,6 +43,18 @@ def test_a_whole_selftest_leaves_nothing(
     assert list((tmp_path / "temporary").iterdir()) == []
     assert list(Path(os.environ["RADT_RUNTIME_DIR"]).iterdir()) == []
     assert not (tmp_path / "radt-data").exists()
+
+
+def test_the_spinner_leaves_nothing_between_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    measurement = Measurement("start_skew", "start skew", 1.0, 2.0, low=0.9, high=1.1)
+    monkeypatch.setattr(
+        "radt.cli.selftest.run_selftest", lambda *args: args[-1](measurement) or [measurement]
+    )
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    before, _, after = CliRunner().invoke(command, []).output.partition("start skew")
+    assert "measuring" in before and after
+    _, _, cleared = before.rpartition("measuring")
+    assert "\x1b[2K" in cleared, "the spinner's line is erased before a measurement is printed"
 
 
 @pytest.mark.long

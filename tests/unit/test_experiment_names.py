@@ -8,8 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from radt.cli import advise, compare, export, report
+from radt.cli import advise, compare, export, report, trace
 from radt.errors import UsageError
+from radt.store.reader import StoreReader
 from tests.frontend.report_support import Planted, Study
 
 HEADER = "Experiment, Workload, File\n"
@@ -74,3 +75,15 @@ def test_a_file_of_several_experiments_needs_a_name(folder: Path) -> None:
     error = call(compare.command, "two.csv", "e.csv").exception
     assert isinstance(error, UsageError)
     assert "Expected one experiment in two.csv, got 2: study, other" in str(error)
+
+
+def test_the_beginning_of_an_id_names_a_run_everywhere(folder: Path) -> None:
+    with StoreReader(folder / "radt-data" / "radt.db") as reader:
+        (run,) = (run for run in reader.runs(experiment="study") if run.workload == "solo")
+    short = run.run_id[:12]  # eight of the planted ones number the workload
+    assert call(export.command, short, "-o", "run.csv").exit_code == 0
+    assert call(trace.command, short).exit_code == 0
+    compared = call(compare.command, short, "study/pair")
+    assert compared.exit_code == 0 and f"vs run {short[:8]}" in compared.output
+    error = str(call(report.command, short).exception)
+    assert error.startswith(f"Expected an experiment, got '{short}', a run of study")

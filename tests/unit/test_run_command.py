@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from radt.cli import main
+from radt.cli import COMMANDS, GROUPS, group, main
 from radt.cli.run import command
 from radt.errors import UsageError
 
@@ -44,6 +45,12 @@ def understood(*args: str) -> tuple[str, tuple[str, ...], dict[str, object]]:
         (["-m", "pkg.mod", "--lr", "1"], ("-m pkg.mod", ("--lr", "1"), {})),
         (["-n", "x", "--module=pkg", "-n", "y"], ("-m pkg", ("-n", "y"), {"name": "x"})),
         (["train.py", "-m", "x"], ("train.py", ("-m", "x"), {})),
+        # radT 0.2
+        (["-r", "e.csv"], ("e.csv", (), {"rerun": True})),
+        (["--conda", "train.py", "--conda"], ("train.py", ("--conda",), {"environment": "conda"})),
+        (["--local", "train.py"], ("train.py", (), {"environment": "local"})),
+        (["--poll_interval", "2", "--manual", "--buffered", "e.csv"], ("e.csv", (), {})),
+        (["e.csv", "--poll_interval=2", "--manual"], ("e.csv", (), {})),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -63,7 +70,7 @@ def test_what_cannot_be_understood(args: list[str]) -> None:
     ("args", "message"),
     [
         (["a.csv", "b.csv"], "Expected one experiment file, got 'b.csv' after a.csv"),
-        (["a.csv", "--cpus", "3"], "other column options are for programs"),
+        (["a.csv", "--cpus", "3"], "--cpus: options of columns are for programs"),
         (["--rerun", "x.py"], "--rerun and --only are for experiment files"),
         (["--detach", "x.py"], "--detach is for experiment files"),
         (
@@ -87,3 +94,59 @@ def test_a_misspelt_command_is_no_missing_file(capsys: pytest.CaptureFixture[str
         main(["statsu", "experiment.csv"])
     assert ended.value.code == 2
     assert "Did you mean radt status?" in capsys.readouterr().err
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What an error of usage says."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "now"), [("-p", "after the script"), ("-i", "-l top@500ms"), ("-t", "--timeout")]
+)
+def test_what_radt_02_had_is_answered(
+    capsys: pytest.CaptureFixture[str], option: str, now: str
+) -> None:
+    error = said(capsys, option, "3", "e.csv")
+    assert f"{option} was an option of radT 0.2" in error and now in error
+    assert "“From radT 0.2” in the documentation" in error
+
+
+def test_what_became_of_an_accepted_option_is_told_once() -> None:
+    done = CliRunner().invoke(command, ["--manual", "--local", "none.csv"])
+    assert done.stderr.count("--manual of radT 0.2 is now: not needed") == 1
+    assert "--environment: options of columns are for programs" in str(done.exception)
+
+
+def test_radt_02s_name_of_trace_is_understood() -> None:
+    done = CliRunner().invoke(group, ["export-trace", "--help"])
+    assert " trace [OPTIONS] RUN" in done.output
+
+
+def test_a_file_that_is_not_there_cannot_be_attached_to(capsys: pytest.CaptureFixture[str]) -> None:
+    error = said(capsys, "attach", "none.csv")
+    assert "Expected an experiment file, got none.csv, which does not exist" in error
+
+
+def test_help_groups_the_commands() -> None:
+    lines = CliRunner(env={"COLUMNS": "80"}).invoke(group, ["--help"]).output.splitlines()
+    heading, found = "", []
+    for line in lines[lines.index("Run:") :]:
+        heading = line.removesuffix(":") if line.endswith(":") else heading
+        if line.startswith("  ") and line.split()[0] in COMMANDS:
+            found.append((heading, line.split()[0]))
+    assert found == [(name, each) for name, commands in GROUPS.items() for each in commands]
+
+
+def test_help_of_run_fits_a_screen_and_more_stands_behind_it() -> None:
+    short, full = (
+        CliRunner(env={"COLUMNS": "80"}).invoke(command, [option]).output
+        for option in ("--help", "--help-all")
+    )
+    assert len(short.splitlines()) <= 40
+    assert "--help-all" in short and "--sync" not in short
+    names = [name for param in command.params for name in param.opts if name.startswith("--")]
+    assert [name for name in names if name not in full] == []
